@@ -1,10 +1,10 @@
-"""A decision of an annotator, person or program, as a row of the table `annotations` (warehouse/catalogue.py)."""
+"""A decision of an annotator, person or program, as a row of the table `annotations` (warehouse/storage/catalogue.py)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from warehouse.identity import content_id
+from warehouse.core.identity import content_id
 
 Row = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 `relabel` looks at finished episodes: solved ones are approved whole, in failed ones each wrong step is corrected until the state is beyond
 repair. `intervene` corrects while the episode runs: the correction is carried out, and the verifier decides V. Either way the oracle
-labels what it sees at that step, never a reconstruction. Annotations become samples in warehouse/samples.py.
+labels what it sees at that step, never a reconstruction. Annotations become samples in warehouse/routing/samples.py.
 
 On-policy corrections after DAgger (Ross, Gordon & Bagnell 2011).
 """
@@ -13,23 +13,23 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from agent.decider import ORACLE_POLICY_ID, Moment, OracleDecider
-from agent.episode import Episode, EpisodeRequest, Outcome
-from agent.episode_loop import Intervene
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.loop import Intervene
 from agent.grammars.base import Grammar, NotRepresentable
-from agent.policy import Message, Policy, Response
+from agent.policy.action_source import ORACLE_POLICY_ID, Moment, OracleDecider
+from agent.policy.policy import Message, Policy, Response
 from annotation.config import Mode, ScriptedAnnotatorConfig
 from annotation.rows import annotation_row
 from sandbox.actions import TypeText
 from sandbox.session import Observation
-from warehouse.contradictions import Said, contradictions_in
-from warehouse.identity import bytes_id, canonical_json
+from warehouse.core.identity import bytes_id, canonical_json
+from warehouse.quality.contradictions import Said, contradictions_in
 
 Decision = Literal["accept", "override", "beyond_repair"]
 
 
 class InterveningCollector(Protocol):
-    """A collector that lets an annotator look on, e.g. agent/pool_collector.py's."""
+    """A collector that lets an annotator look on, e.g. agent/episode/pool_collector.py's."""
 
     def collect(self, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene | None = None) -> AsyncIterator[Episode]:
         """Yield each request's episode as it finishes."""

@@ -17,10 +17,10 @@ import duckdb
 from assets.invariants import INVARIANTS, REWORK, Invariant
 from assets.partitions import ITERATIONS
 from assets.resources import FINAL, WarehouseResource
-from warehouse.expectations import ValidationReport, build_data_docs, validate
-from warehouse.imports import unchecked_imports
-from warehouse.query import connect
-from warehouse.stages import SEED_ITERATION
+from warehouse.core.stages import SEED_ITERATION
+from warehouse.datasets.imports import unchecked_imports
+from warehouse.quality.expectations import ValidationReport, build_data_docs, validate
+from warehouse.storage.query import connect
 
 ROWS_SHOWN = 20
 ROWS_TOLD = 3

@@ -11,10 +11,10 @@ from assets.requests import AnnotateRequest, CollectRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.task_pool import pool_of
 from assets.training import RETRY
-from warehouse import registry
-from warehouse.query import connect
-from warehouse.screens import sample_screens
-from warehouse.svg import as_markdown
+from warehouse.lineage import registry
+from warehouse.reporting.screens import sample_screens
+from warehouse.reporting.svg import as_markdown
+from warehouse.storage.query import connect
 
 GROUP = "collection"
 

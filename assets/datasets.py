@@ -1,5 +1,5 @@
 """Dataset snapshots: which samples of D_CT and D_SFT an iteration trains on, and with what weight. How the mixture is made is
-warehouse/mixing.py.
+warehouse/datasets/mixing.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,15 +8,15 @@ from typing import Any
 import dagster as dg
 import pyarrow.compute as pc
 
-from assets.carrier import iteration_input
+from assets.handoff import iteration_input
 from assets.metadata import describe
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.mixing import mixed
-from warehouse.query import connect
-from warehouse.samples import Kind
-from warehouse.tables import Warehouse
+from warehouse.datasets.mixing import mixed
+from warehouse.routing.samples import Kind
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 KINDS: tuple[Kind, ...] = ("ct", "sft")
 LEFT_OUT_SHOWN = 5

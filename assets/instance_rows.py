@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from assets.profile import Profile
-from sandbox.sources import SOURCES, reported_seeds, tasks_in
-from sandbox.supply import Facts
-from sandbox.task import Split, Task
-from warehouse.identity import content_id
+from sandbox.tasks.sources import SOURCES, reported_seeds, tasks_in
+from sandbox.tasks.supply import Facts
+from sandbox.tasks.task import Split, Task
+from warehouse.core.identity import content_id
 
 EVALUATED = "evaluated on"
 """Why such an instance is in the table."""
 
 
 def evaluated_instances(settings: Profile) -> Iterator[dict[str, Any]]:
-    """The first eval and holdout seeds of each task, as an evaluation takes them (pipelines/workers/evaluate.py)."""
+    """The first eval and holdout seeds of each task, as an evaluation takes them (pipelines/stages/evaluate.py)."""
     wanted = {Split.EVAL: settings.evaluation.eval_per_task, Split.HOLDOUT: settings.evaluation.holdout_per_task}
     for task in tasks_in(settings.tasks.lists).values():
         if task.domain not in settings.tasks.domains:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Literal
 
 from assets.iteration_keys import iteration_number
-from warehouse.errors import ConfigError
-from warehouse.stages import SEED_ITERATION
+from warehouse.core.errors import ConfigError
+from warehouse.core.stages import SEED_ITERATION
 
 TrainPurpose = Literal["demonstration", "rollout", "annotation", "rl"]
 

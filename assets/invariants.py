@@ -2,14 +2,15 @@
 
 A rule about all iterations looks at what the iteration has added: the rest was looked at when it was added. Which gate asks which, and what
 becomes of the answer, is checks.py; what one table's rows must be is its Great Expectations suite
-(warehouse/expectations.py). A query reads views of the warehouse only, so it can be asked again of any iteration, with `$iteration` bound.
+(warehouse/quality/expectations.py). A query reads views of the warehouse only, so it can be asked again of any iteration, with `$iteration`
+bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warehouse.catalogue import ROUTED_PURPOSES
+from warehouse.storage.catalogue import ROUTED_PURPOSES
 
 WITHDRAW = "take the rows back with `flywheel withdraw ID…`"
 REWORK = (
@@ -208,7 +209,7 @@ INVARIANTS = (
         name="contents_of_one_split",
         asset="rollouts",
         meaning="what an evaluated page shows first was shown to nobody who was learned from: pages are told apart by that, not by seeds",
-        mend="withdraw what was learned from these episodes, and make the source's contents.json again (`python -m sandbox.contents`)",
+        mend="withdraw what was learned from these episodes, and make its contents.json again (`python -m sandbox.tasks.contents`)",
         sql="""with shown as (
                  select e.* from episodes e join (select task_id from tasks where source = 'miniwob' group by task_id) using (task_id)
                  where e.content_id is not null and e.iteration <= $iteration)

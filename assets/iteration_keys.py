@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 
 def iteration_key(number: int) -> str:

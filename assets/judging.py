@@ -1,5 +1,5 @@
 """Judges that may err: the outcome reward model's data, its training, what it and the LLM judge say of the iteration's episodes, and how
-far they can be trusted. What their words mean for a route is warehouse/routing.py's business.
+far they can be trusted. What their words mean for a route is warehouse/routing/routes.py's business.
 
 Where the profile has no ORM these assets pass: nothing is trained or judged, and they say so.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 import dagster as dg
 
-from agent.judging_reports import judges_of, report_table, report_words
-from agent.judging_samples import known_digest, orm_dataset, orm_members, orm_samples
+from agent.judging.reports import judges_of, report_table, report_words
+from agent.judging.samples import known_digest, orm_dataset, orm_members, orm_samples
 from assets.iteration_keys import previous_key
 from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
@@ -19,14 +19,14 @@ from assets.requests import JudgeRequest, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.routing import COLLECTED
 from assets.training import RETRY, policy_into
-from warehouse import registry
-from warehouse.errors import CheckpointError
-from warehouse.judge_charts import judge_chart
-from warehouse.judge_reports import report_rows
-from warehouse.query import connect
-from warehouse.stages import SEED_ITERATION
-from warehouse.svg import as_markdown
-from warehouse.tables import Warehouse
+from warehouse.core.errors import CheckpointError
+from warehouse.core.stages import SEED_ITERATION
+from warehouse.evaluation.judge_reports import report_rows
+from warehouse.lineage import registry
+from warehouse.reporting.judge_charts import judge_chart
+from warehouse.reporting.svg import as_markdown
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 OFF = "there is no ORM in this profile: orm.enabled is false"
 NO_JUDGE = "nothing judges in this profile: orm.enabled is false and verdicts.judge.engine is null"

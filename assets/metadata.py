@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from assets.keys import ITERATION_OUTPUT
 from assets.requests import StageResult
-from warehouse.identity import content_id, files_id, long_list_id
+from warehouse.core.identity import content_id, files_id, long_list_id
 
 ROOMS = ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines")
 
@@ -40,7 +40,7 @@ def config_digest(config: BaseModel) -> str:
 
 
 def picture(markdown: str) -> dg.MarkdownMetadataValue:
-    """An inline picture (see warehouse/svg.py: `as_markdown`)."""
+    """An inline picture (see warehouse/reporting/svg.py: `as_markdown`)."""
     return dg.MetadataValue.md(markdown)
 
 

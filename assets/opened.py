@@ -1,5 +1,5 @@
 """Which iterations are open, as the home itself says. Dagster knows it too; to import it and to ask takes longer than all that `flywheel
-status` reads. Iterations are opened by carrier.py alone, which writes this before it tells Dagster."""
+status` reads. Iterations are opened by handoff.py alone, which writes this before it tells Dagster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from warehouse.home import Home, atomic_write
+from warehouse.core.home import Home, atomic_write
 
 
 def _path(home: Home) -> Path:

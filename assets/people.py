@@ -12,24 +12,24 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.episode import Episode
-from agent.episode_rows import rows
+from agent.episode.episode import Episode
+from agent.episode.rows import rows
 from annotation.service import intake
 from annotation.service.intake import Finished
 from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url, has_default
 from annotation.storage.migrating import open_database
-from assets.carrier import INPUT
+from assets.handoff import INPUT
 from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
 from assets.profile import PeopleSettings
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.catalogue import TABLES
-from warehouse.errors import FlywheelError
-from warehouse.home import Home
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
+from warehouse.core.errors import FlywheelError
+from warehouse.core.home import Home
+from warehouse.datasets.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.tables import Warehouse
 
 GROUP = "collection"
 STAGE, RECORDED_STAGE, WITHDRAWALS = "human_annotations", "recordings", "withdrawals"

@@ -14,22 +14,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from agent.grammars.base import Grammar
 from agent.grammars.registry import grammar_named
 from agent.grammars.uitars15 import UiTars15Grammar
-from agent.prompt import PromptBuilder
-from agent.prompt_texts import Mode
+from agent.prompts.prompt import PromptBuilder
+from agent.prompts.texts import Mode
 from annotation.config import ScriptedAnnotatorConfig, WordingConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
-from models.engine_choice import EngineChoice
+from models.engine.choice import EngineChoice
 from models.merging.config import MethodConfig
-from models.ppo.config import PpoConfig
-from models.ppo.curriculum import HIGHEST_QUOTA
+from models.rl.config import PpoConfig
+from models.rl.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
-from warehouse.errors import ConfigError
-from warehouse.mixing import MixtureConfig
-from warehouse.quality_config import QualityConfig
-from warehouse.routing import RoutingConfig
-from warehouse.salvage import SalvageConfig
+from warehouse.core.errors import ConfigError
+from warehouse.datasets.mixing import MixtureConfig
+from warehouse.quality.config import QualityConfig
+from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.routes import RoutingConfig
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -58,7 +58,9 @@ class SelfChallengeSettings(_Settings):
 class TaskSettings(_Settings):
     """Which tasks the wheel turns on."""
 
-    lists: tuple[str, ...] = Field(min_length=1, description="SOURCE:GROUP of each list, e.g. miniwob:quickstart (sandbox/sources.py)")
+    lists: tuple[str, ...] = Field(
+        min_length=1, description="SOURCE:GROUP of each list, e.g. miniwob:quickstart (sandbox/tasks/sources.py)"
+    )
     domains: tuple[str, ...] = Field(min_length=1, description="what is collected, trained on and evaluated")
     rl_domains: tuple[str, ...] | None = Field(None, min_length=1, description="domains that get an RL specialist; null: all of them")
     joint: tuple[tuple[str, ...], ...] = Field(
@@ -94,7 +96,9 @@ class TaskSettings(_Settings):
 class SeedSettings(_Settings):
     """What the first iteration starts from."""
 
-    curricula: tuple[str, ...] = Field(("web",), min_length=1, description="what tutorials teach, and whose words (agent/curricula.py)")
+    curricula: tuple[str, ...] = Field(
+        ("web",), min_length=1, description="what tutorials teach, and whose words (assets/seed_data/curricula.py)"
+    )
     tutorials: Positive = Field(description="tutorial texts generated for CT")
     demonstrations_per_task: Positive = Field(description="oracle episodes per task for SFT")
 
@@ -132,7 +136,7 @@ class PolicySettings(_Settings):
 
 class AgentSettings(_Settings):
     """How a policy is asked and answers, in every stage that acts and in what it learns from. What is null is as the grammar's kind of
-    prompt has it (agent/prompt.py)."""
+    prompt has it (agent/prompts/prompt.py)."""
 
     grammar: str = Field("compact", description="how answers are written, as agent/grammars/registry.py names it: uitars15, uitars2:TOKEN")
     mode: Mode = Field("computer", description="standing text of the chat grammars")

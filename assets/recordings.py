@@ -10,7 +10,7 @@ from typing import Self
 
 import dagster as dg
 
-from agent.episode_rows import screenshot_row
+from agent.episode.rows import screenshot_row
 from annotation.config import WordingConfig
 from annotation.recording.samples import VARIATION, attempt_of
 from annotation.service import intake
@@ -23,9 +23,9 @@ from assets.partitions import ITERATIONS
 from assets.people import GROUP, RECORDED_STAGE, Row
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.errors import FlywheelError, NotNow
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.errors import FlywheelError, NotNow
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 RECORDED_TABLES = ("tasks", "steps", "episodes", "ct_samples")
 """In the order in which they are written: nothing names what is not there yet."""

@@ -10,20 +10,20 @@ from assets.profile import Profile
 from assets.requests import EvaluateRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.training import RETRY
-from warehouse import registry
-from warehouse.charts import success_by_stage
-from warehouse.choosing import outcomes_to_choose
-from warehouse.evaluations import evaluations as evaluated
-from warehouse.evaluations import success_by_domain
-from warehouse.identity import content_id
-from warehouse.merge_report import retention_table, successes_table
-from warehouse.merge_results import retentions
-from warehouse.novelty import novelty
-from warehouse.query import connect
-from warehouse.stages import SEED_ITERATION, joint_name, rl_stage
-from warehouse.statistics import compare_paired, release_gate
-from warehouse.svg import as_markdown
-from warehouse.tables import Warehouse
+from warehouse.core.identity import content_id
+from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
+from warehouse.evaluation.choosing import outcomes_to_choose
+from warehouse.evaluation.evaluations import evaluations as evaluated
+from warehouse.evaluation.evaluations import success_by_domain
+from warehouse.evaluation.merge_results import retentions
+from warehouse.evaluation.novelty import novelty
+from warehouse.evaluation.statistics import compare_paired, release_gate
+from warehouse.lineage import registry
+from warehouse.reporting.charts import success_by_stage
+from warehouse.reporting.merge_report import retention_table, successes_table
+from warehouse.reporting.svg import as_markdown
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 GROUP = "release"
 

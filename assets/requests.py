@@ -1,7 +1,7 @@
 """What crosses from an asset to the subprocess that does its work, and back: one request type a worker, one result type for all.
 
 Requests are complete and frozen: a worker needs nothing else, and the same request gives the same result, which is how a relaunched
-iteration recognises work that is already done. The workers themselves are pipelines/workers.
+iteration recognises work that is already done. The workers themselves are pipelines/stages.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from annotation.config import ScriptedAnnotatorConfig
 from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, PolicySettings, SeedSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
-from models.engine_choice import EngineChoice
-from models.ppo.config import PpoConfig
+from models.engine.choice import EngineChoice
+from models.rl.config import PpoConfig
 from models.supervised.config import SupervisedConfig
 
 

@@ -11,8 +11,8 @@ import dagster as dg
 
 from assets.profile import Profile
 from assets.requests import StageRequest, StageResult
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 ERROR_TYPE = "error"
 """Metadata of a stage's failure: the name of the worker's own error."""

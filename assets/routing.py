@@ -1,5 +1,5 @@
 """Judgement and routing: every terminal episode of the iteration gets a vector of verdicts, then exactly one route; routed steps and
-corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are warehouse/quality.py.
+corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing/routes.sql; the filters are warehouse/quality/filters.py.
 """
 
 from collections import Counter
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from agent.judging_samples import without_verifier
+from agent.judging.samples import without_verifier
 from assets.metadata import data_version, data_version_in_parts, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.charts import routing_flow
-from warehouse.iteration_summaries import summaries
-from warehouse.quality import iteration_verdicts
-from warehouse.query import connect
-from warehouse.routed_samples import store_routed_samples
-from warehouse.routing import route
-from warehouse.svg import as_markdown
-from warehouse.verdict_tally import VerdictTally
+from warehouse.quality.filters import iteration_verdicts
+from warehouse.quality.verdict_counts import VerdictTally
+from warehouse.reporting.charts import routing_flow
+from warehouse.reporting.iteration_summaries import summaries
+from warehouse.reporting.svg import as_markdown
+from warehouse.routing.routed_samples import store_routed_samples
+from warehouse.routing.routes import route
+from warehouse.storage.query import connect
 
 GROUP = "routing"
 COLLECTED = ("rollouts", "annotations", "human_annotations")

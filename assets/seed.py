@@ -6,17 +6,17 @@ Unpartitioned; in the warehouse its rows carry iteration 0000.
 
 import dagster as dg
 
-from agent.tutorials import tutorials
-from assets.carrier import open_iteration
+from assets.handoff import open_iteration
 from assets.instance_rows import evaluated_instances
 from assets.iteration_keys import iteration_key
 from assets.metadata import data_version, describe, of_result
 from assets.requests import DemonstrateRequest, InitialiseRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from sandbox.sources import tasks_in
-from warehouse import registry
-from warehouse.samples import tutorial_rows
-from warehouse.stages import SEED_ITERATION
+from assets.seed_data.tutorials import tutorials
+from sandbox.tasks.sources import tasks_in
+from warehouse.core.stages import SEED_ITERATION
+from warehouse.lineage import registry
+from warehouse.routing.samples import tutorial_rows
 
 GROUP = "seed"
 

@@ -1,5 +1,5 @@
 """Which task families a collection plays, and how often: those that the policy solves now and then. Pure functions of counts; what is known
-of a policy is warehouse/solve_rates.py, the seeds and the table are assets/task_pool.py.
+of a policy is warehouse/evaluation/solve_rates.py, the seeds and the table are assets/task_pool.py.
 
 Per domain, a share `explore` goes to families that nothing speaks for (never tried, or almost surely outside the bounds); the rest goes to
 the others by the posterior probability that the policy's solve rate lies within the bounds. With few episodes that probability stays near
@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assets.profile import SelfChallengeSettings
-from sandbox.task import Task
-from warehouse.solve_rates import Solved
+from sandbox.tasks.task import Task
+from warehouse.evaluation.solve_rates import Solved
 
 NEGLIGIBLE = 0.05
 """A family that is in the bounds with less probability gets no more than exploration gives."""

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import duckdb
 
-from assets.carrier import iteration_input
+from assets.handoff import iteration_input
 from assets.instance_rows import instance_row
 from assets.instances import first_instance, room
 from assets.metadata import data_version, describe, picture
@@ -19,15 +19,15 @@ from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from assets.task_choice import Choice, choose
-from sandbox.sources import SOURCES, tasks_in
-from sandbox.task import Split, Task
-from warehouse.choosing import connect_to_choose
-from warehouse.errors import TaskError
-from warehouse.pool_chart import PoolRow, pool_chart
-from warehouse.query import connect
-from warehouse.solve_rates import solve_rates
-from warehouse.svg import as_markdown
-from warehouse.tables import Warehouse
+from sandbox.tasks.sources import SOURCES, tasks_in
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import TaskError
+from warehouse.evaluation.choosing import connect_to_choose
+from warehouse.evaluation.solve_rates import solve_rates
+from warehouse.reporting.pool_chart import PoolRow, pool_chart
+from warehouse.reporting.svg import as_markdown
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 STAGE = "task_pool"
 DUPLICATE, NO_INSTANCE, NO_ROOM = "content used before", "no instance for the seed", "seeds of the iteration used up"

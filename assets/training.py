@@ -6,7 +6,7 @@ CT may run on a slower cadence than SFT and RL; a skipped stage passes its input
 import dagster as dg
 from pydantic import BaseModel
 
-from assets.carrier import iteration_input
+from assets.handoff import iteration_input
 from assets.iteration_keys import iteration_number, previous_key
 from assets.keys import rl_asset_key
 from assets.metadata import data_version, describe, of_result, picture
@@ -14,15 +14,15 @@ from assets.partitions import ITERATIONS
 from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.value_gate import report_if_shut
-from warehouse import registry
-from warehouse.home import page_name
-from warehouse.merge_report import mixtures_chart, mixtures_table, retention_table
-from warehouse.merge_results import kept_by_search, mixtures
-from warehouse.query import connect
-from warehouse.run_charts import training_curves
-from warehouse.stages import SEED_ITERATION, joint_name, rl_stage
-from warehouse.svg import as_markdown
-from warehouse.tables import Warehouse
+from warehouse.core.home import page_name
+from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
+from warehouse.evaluation.merge_results import kept_by_search, mixtures
+from warehouse.lineage import registry
+from warehouse.reporting.merge_report import mixtures_chart, mixtures_table, retention_table
+from warehouse.reporting.run_charts import training_curves
+from warehouse.reporting.svg import as_markdown
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 GROUP = "training"
 RETRY = dg.RetryPolicy(max_retries=2, delay=1)

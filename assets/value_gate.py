@@ -13,10 +13,10 @@ import duckdb
 from assets.keys import rl_asset_key
 from assets.partitions import ITERATIONS
 from assets.resources import ERROR_TYPE, WarehouseResource
-from warehouse.errors import ValueGateNotPassed
-from warehouse.query import connect
-from warehouse.stages import rl_stage
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ValueGateNotPassed
+from warehouse.core.stages import rl_stage
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 VALUE_GATE = "value_pretraining_gate"
 MEANING = "the critic passed its gate: value loss below that of saying 0, explained variance above the threshold"

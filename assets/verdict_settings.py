@@ -1,6 +1,7 @@
 """Settings of verdicts that may err: the outcome reward model and how it is trained, the LLM judge, and what both are held to.
 
-What a judge reads is agent/judging.py, who judges is models/judges, how thresholds come about is warehouse/judge_reports.py.
+What a judge reads is agent/judging/prompt.py, who judges is models/judges, how thresholds come about is
+warehouse/evaluation/judge_reports.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.judging import JudgePromptConfig
+from agent.judging.prompt import JudgePromptConfig
 from models.http.config import HttpEngineConfig
 from models.supervised.config import SupervisedConfig
 

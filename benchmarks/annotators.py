@@ -42,7 +42,7 @@ from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Landing, Run, RunStep
 from benchmarks.common.annotating import Annotator, Server, Tally
 from benchmarks.common.postgres import a_postgres, new_database
-from warehouse.home import Home
+from warehouse.core.home import Home
 
 LOOK_S = 0.1
 

@@ -31,12 +31,13 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from warehouse import data_files, durable, query, table_log, tables
-from warehouse.errors import CorruptTable
-from warehouse.home import Home
-from warehouse.identity import bytes_id
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import withdraw
+from warehouse.core import durable
+from warehouse.core.errors import CorruptTable
+from warehouse.core.home import Home
+from warehouse.core.identity import bytes_id
+from warehouse.datasets.withdrawal import withdraw
+from warehouse.storage import data_files, query, table_log, tables
+from warehouse.storage.tables import Warehouse
 
 READ = ("ct_samples", "verdicts", "screenshots")
 JOINED = "SELECT episode_id, count(*) AS n FROM verdicts JOIN ct_samples USING (episode_id) GROUP BY 1"

@@ -25,7 +25,7 @@ from sandbox.browser.input import Refusal, gestures
 from sandbox.desktop.local import LocalDesktop, LocalDesktops
 from sandbox.desktop.requested import QUIET_MS
 from sandbox.desktop.session import DesktopSession
-from sandbox.desktop.source import load_tasks
+from sandbox.tasks.desktop.source import load_tasks
 
 NOTE = PurePosixPath("note.txt")
 

@@ -38,7 +38,7 @@ from rich.table import Table
 from benchmarks.common.provenance import provenance, publish
 from benchmarks.common.venv import python_of
 from sandbox.browser.chromium import find_chromium
-from sandbox.miniwob.source import MiniWobSource
+from sandbox.tasks.miniwob.source import MiniWobSource
 
 HERE = Path(__file__).resolve().parent
 TASKS = ("click-checkboxes", "login-user", "choose-list", "click-tab")

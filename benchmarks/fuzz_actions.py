@@ -22,11 +22,11 @@ from typing import Any
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.host import Kind
-from sandbox.pool import SessionPool
-from sandbox.pool_protocol import Pool
-from sandbox.sources import tasks_of
-from sandbox.task import Task
-from warehouse.errors import SandboxError
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.pool_protocol import Pool
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.task import Task
+from warehouse.core.errors import SandboxError
 
 SELECTIONS = {
     "page": "miniwob:quickstart", "game": "games:small", "terminal": "terminal", "hybrid": "hybrid", "web": "web", "desktop": "desktop",

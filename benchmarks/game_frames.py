@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.browser.page import Page
-from sandbox.games.source import GamesSource, entry_of, load_tasks
-from sandbox.page_task import PageSettings
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Session
-from sandbox.task import Task
+from sandbox.tasks.games.source import GamesSource, entry_of, load_tasks
+from sandbox.tasks.page_task import PageSettings
+from sandbox.tasks.task import Task
 
 FRAME_MS = 1000 / 60
 FRAMES_PER_SCREENSHOT = 10

@@ -6,7 +6,7 @@
     small       the quickstart's model and prompts like its own: 16 sessions x 8 turns, sampled, answers of 8 to 40 tokens, an environment
                 that takes 5 to 45 ms. Prompts gathered into batches that wait for their slowest answer, against continuous batching,
                 without and with what a conversation keeps.
-    products    a 256 x 768 matrix times blocks of rows: PyTorch's own way against the engine's (models/generation/linear.py), in
+    products    a 256 x 768 matrix times blocks of rows: PyTorch's own way against the engine's (models/engine/linear.py), in
                 multiplications and additions instead of tokens.
     grammar     what it costs a token to be held to a JSON schema: the mask of an agent's action and its choice among what is left, over
                 vocabularies of 10,000 and 150,000 pieces. Wall seconds are of all tokens.
@@ -45,16 +45,16 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from agent.batcher import Batcher
-from agent.policy import Message, Prompt, Response, Sampling
-from agent.vocabulary import words
-from models.chat import EncodedChat
-from models.engine import EmbeddedEngine
-from models.generation.grammar import Grammars
-from models.generation.linear import Weight
-from models.generation.rows import Request, Row
-from models.generation.sampling import choose
-from models.seed_policy import seed_policy
+from agent.policy.batcher import Batcher
+from agent.policy.policy import Message, Prompt, Response, Sampling
+from assets.seed_data.vocabulary import words
+from models.engine.embedded import EmbeddedEngine
+from models.engine.grammar import Grammars
+from models.engine.linear import Weight
+from models.engine.rows import Request, Row
+from models.engine.sampling import choose
+from models.families.chat import EncodedChat
+from models.families.seed_policy import seed_policy
 
 NUM_SESSIONS, NUM_TURNS, OBSERVATION_TOKENS, ANSWER_TOKENS = 8, 6, 192, 24
 VOCABULARY, NO_TOKEN = 10_000, -1

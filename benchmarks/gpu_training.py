@@ -4,9 +4,9 @@ class in bf16, in tokens a second and as a share of the card's peak; and whether
     python -m benchmarks.gpu_training --json .bench/gpu_training.json           half a billion parameters, screens of 1280×720, on the GPU
     python -m benchmarks.gpu_training --device cpu --size tiny --steps 8         everything at once on any machine, to see that it runs
 
-Training is models/supervised/fitting.py's loop, generation the embedded engine. Operations are counted by models/estimates.py: forward
-and backward of every token and patch, recomputation not counted. Vision tensors are made once: the figure is the accelerator's, not the
-decoder's of images. The comparison with the CPU trains and asks a tiny model, in float32 and in bf16.
+Training is models/supervised/fitting.py's loop, generation the embedded engine. Operations are counted by models/training/estimates.py:
+forward and backward of every token and patch, recomputation not counted. Vision tensors are made once: the figure is the accelerator's, not
+the decoder's of images. The comparison with the CPU trains and asks a tiny model, in float32 and in bf16.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from agent.policy import Message, Prompt, Sampling
-from warehouse.home import atomic_write
+from agent.policy.policy import Message, Prompt, Sampling
+from warehouse.core.home import atomic_write
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import Qwen2VLForConditionalGeneration
 
-    from models.batching import EncodedSample
-    from models.vision import VisionCodec
+    from models.families.vision import VisionCodec
+    from models.training.batching import EncodedSample
 
 PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "RTX 4090": 165.0}
 """Dense bf16 with float32 accumulation, from the makers' data sheets; what is not listed needs --peak-tflops."""
@@ -108,7 +108,7 @@ def make_policy(size: Size, seed: int) -> tuple[Qwen2VLForConditionalGeneration,
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     from benchmarks.common.tiny_vision import tiny_vision_config, vision_tokenizer
-    from models.vision import PatchReader, VisionCodec
+    from models.families.vision import PatchReader, VisionCodec
 
     tokenizer = vision_tokenizer(("Thought", "Action", "button", "lies", "bottom", "point", *(str(n) for n in range(501, 1001))))
     config = tiny_vision_config(tokenizer, **size.text)
@@ -148,7 +148,7 @@ def chat(name: str) -> tuple[Message, ...]:
 
 def encode(codec: VisionCodec, images: dict[str, bytes]) -> tuple[list[EncodedSample], Callable[[Sequence[str]], dict[str, Tensor]]]:
     """A sample for each screen, and what loads it: the vision tensors, made once."""
-    from models.batching import EncodedSample
+    from models.training.batching import EncodedSample
 
     made = {name: codec.vision([name], images) for name in images}
     samples = []
@@ -162,9 +162,9 @@ def train(
     model: Any, codec: VisionCodec, images: dict[str, bytes], *, steps: int, batch_tokens: int, bf16: bool, checkpointing: bool = False
 ) -> tuple[list[float], list[float], int, int]:
     """The loss and the moment of each step, and the tokens and patches of one step."""
-    from models.adapters import prepare_for_training
     from models.supervised.config import SupervisedConfig
     from models.supervised.fitting import fit
+    from models.training.adapters import prepare_for_training
 
     samples, pixels = encode(codec, images)
     config = SupervisedConfig(
@@ -188,7 +188,7 @@ def train(
 
 async def generate(model: Any, codec: VisionCodec, images: dict[str, bytes], *, num_tokens: int, temperature: float) -> tuple[Any, float]:
     """One answer to each screen, all at once, by the embedded engine; the responses and the seconds they took."""
-    from models.engine import EmbeddedEngine
+    from models.engine.embedded import EmbeddedEngine
 
     engine = EmbeddedEngine(model, codec, "checkpoint-0000000000000000")
     try:
@@ -208,8 +208,8 @@ def throughput(name: str, steps: int, peak_tflops: float | None, checkpointing: 
     """Train, then generate, on the GPU if torch sees one."""
     import torch
 
-    from models.estimates import training_flops
-    from models.shapes import shape_of
+    from models.families.shapes import shape_of
+    from models.training.estimates import training_flops
 
     size = SIZES[name]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

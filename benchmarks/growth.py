@@ -31,14 +31,14 @@ from rich.table import Table
 from benchmarks.common.history import Size, make_history
 from benchmarks.ours.history_work import WORK
 from benchmarks.routing_scale import run
-from pipelines.report import build, overview
-from pipelines.report import runs as report_runs
-from warehouse.catalogue import TABLES
-from warehouse.home import Home, page_name
-from warehouse.iteration_summaries import summaries
-from warehouse.query import connect
-from warehouse.table_files import Listing
-from warehouse.tables import Warehouse
+from pipelines.reporting import build, overview
+from pipelines.reporting import runs as report_runs
+from warehouse.core.home import Home, page_name
+from warehouse.reporting.iteration_summaries import summaries
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.table_files import Listing
+from warehouse.storage.tables import Warehouse
 
 SIZES = (10, 25, 50, 100, 200)
 EPISODES = 5_000

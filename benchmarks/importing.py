@@ -22,8 +22,8 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 TABLES = ("tasks", "episodes", "steps", "verdicts", "sft_samples", "ct_samples", "screenshots")
 CODES = (

@@ -41,15 +41,15 @@ from benchmarks.common.acknowledged import Digests, Promise, acknowledged_episod
 from benchmarks.common.homes import STAGES, stage_of, work_of
 from benchmarks.common.process import left_after, processes_of
 from benchmarks.common.provenance import ROOT, provenance
-from pipelines.instance import open_instance
-from pipelines.jobs import completed
-from pipelines.progress import working
-from pipelines.work_folder import RESULT, work_folder
-from warehouse.catalogue import TABLES
-from warehouse.home import Home, atomic_write
-from warehouse.query import connect
-from warehouse.stages import SEED_ITERATION
-from warehouse.tables import Warehouse
+from pipelines.orchestration.instance import open_instance
+from pipelines.orchestration.jobs import completed
+from pipelines.orchestration.progress import working
+from pipelines.orchestration.work_folder import RESULT, work_folder
+from warehouse.core.home import Home, atomic_write
+from warehouse.core.stages import SEED_ITERATION
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 Row = dict[str, Any]
 RUN = ("run", "--iterations", "2", "--profile", str(ROOT / "benchmarks" / "profiles" / "tiny.yaml"))
@@ -77,7 +77,8 @@ ONCE = {
 }
 """What nothing may be in twice: queries that list what is."""
 ROLES = (
-    ("the worker", "pipelines.workers"), ("the run", "pipelines.turn"), ("the command", "pipelines.cli"), ("Prefect", "prefect_app"),
+    ("the worker", "pipelines.stages"), ("the run", "pipelines.orchestration.turn"), ("the command", "pipelines.cli"),
+    ("Prefect", "prefect_app"),
     ("a browser's process", "--type="), ("a browser", "--remote-debugging"), ("a browser", "crashpad"),
     ("a sandbox worker", "sandbox.fleet"), ("the log's follower", "tail -F"), ("the log's follower", "watch_orphans"),
     ("a resource tracker", "resource_tracker"), ("a Dagster process", "forkserver"),

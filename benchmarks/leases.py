@@ -32,11 +32,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.actions import Click
-from sandbox.client import RemoteSession, SandboxClient
+from sandbox.http.tokens import read_tokens
+from sandbox.server.client import RemoteSession, SandboxClient
 from sandbox.server.tokens import TOKENS_FILE_VARIABLE
-from sandbox.sources import tasks_of
-from sandbox.tokens import read_tokens
-from warehouse.errors import SandboxError
+from sandbox.tasks.sources import tasks_of
+from warehouse.core.errors import SandboxError
 
 TTL_S = 3
 STEPS_A_LEASE = 6

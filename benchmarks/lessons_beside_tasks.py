@@ -24,15 +24,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agent.curricula import lessons_of
-from agent.lessons import Lesson
-from agent.pen import Pen
-from agent.vocabulary import words
+from assets.seed_data.curricula import lessons_of
+from assets.seed_data.lessons import Lesson
+from assets.seed_data.text_sampler import Pen
+from assets.seed_data.vocabulary import words
 from benchmarks.common.sketches import Sketch, nearest_task, reach, read, sketch, taken, written
-from sandbox.miniwob.source import load_tasks, task_file
-from sandbox.pool import SessionPool
-from sandbox.task import Split, Task
-from warehouse.home import atomic_write
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.miniwob.source import load_tasks, task_file
+from sandbox.tasks.task import Split, Task
+from warehouse.core.home import atomic_write
 
 TASKS = Path(__file__).with_name("task_sketches.json")
 EARLIER = Path(__file__).with_name("earlier_lesson_sketches.json")

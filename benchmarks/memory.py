@@ -26,9 +26,9 @@ from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.small_policy import Bar, base_policy, base_recipe, demonstration_samples, demonstrations, evaluation
 from models.supervised.run import train_supervised
 from pipelines import profiles
-from pipelines.workers.evaluate import task_counts
-from warehouse.home import atomic_write
-from warehouse.statistics import wilson
+from pipelines.stages.evaluate import task_counts
+from warehouse.core.home import atomic_write
+from warehouse.evaluation.statistics import wilson
 
 ROOT = Path(".bench/memory")
 TASKS = {"tasks.lists": ["terminal:recall"], "tasks.domains": ["terminal"], "tasks.rl_domains": None}

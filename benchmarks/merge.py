@@ -31,7 +31,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from benchmarks.common.venv import python_of
-from models import checkpoint
+from models.checkpoints import checkpoint
 
 WEIGHTS = (0.5, 0.3, 0.2)
 VOCABULARY, HIDDEN, HEADS, KV_HEADS, INTERMEDIATE = 32_000, 1024, 16, 4, 2752

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.common.process import peak_mb
 from benchmarks.common.venv import python_of
-from warehouse.near_duplicates import similar_pairs, to_documents
+from warehouse.quality.near_duplicates import similar_pairs, to_documents
 
 DATASKETCH = ("datasketch==2.0.0", "pyarrow==26.0.1")
 TASKS, LINES_PER_TASK, NUM_LINES = 200, 400, 100

@@ -2,8 +2,8 @@
 
     python -m benchmarks.novelty .bench/wheel/wheel-0 .bench/wheel/wheel-1 --split holdout --json novelty.json
 
-Reads homes, plays nothing. An instance is novel where no first screen like its own was learned from (warehouse/novelty.py); homes of before
-splits were by content have others. Success is the mean over tasks, on all instances and on the novel ones.
+Reads homes, plays nothing. An instance is novel where no first screen like its own was learned from (warehouse/evaluation/novelty.py);
+homes of before splits were by content have others. Success is the mean over tasks, on all instances and on the novel ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from warehouse.evaluations import REPORTED_SPLIT, evaluations
-from warehouse.home import Home, atomic_write
-from warehouse.novelty import Novelty, novel_counts, novelty
-from warehouse.query import connect
-from warehouse.statistics import macro_average
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home, atomic_write
+from warehouse.evaluation.evaluations import REPORTED_SPLIT, evaluations
+from warehouse.evaluation.novelty import Novelty, novel_counts, novelty
+from warehouse.evaluation.statistics import macro_average
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 HOME = Path(".bench/wheel/wheel-0")
 """What wheel_curves.py turns first."""

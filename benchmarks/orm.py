@@ -30,33 +30,33 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.episode import Episode, Purpose
-from agent.episode_rows import rows as episode_rows
-from agent.judging import JudgeBuilder, Record
-from agent.judging_claims import claiming
-from agent.judging_reports import judges_of, report_words
-from agent.judging_samples import Known, known_episodes, records
+from agent.episode.episode import Episode, Purpose
+from agent.episode.rows import rows as episode_rows
+from agent.judging.injected_claims import claiming
+from agent.judging.prompt import JudgeBuilder, Record
+from agent.judging.reports import judges_of, report_words
+from agent.judging.samples import Known, known_episodes, records
 from assets.judging import judging, orm_data, orm_model
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from benchmarks.common.small_policy import Bar, demonstrations, make_start
-from models.checkpoint import read_card
-from models.engine import EmbeddedEngine
-from models.engine_choice import EngineChoice
+from models.checkpoints.checkpoint import read_card
+from models.engine.choice import EngineChoice
+from models.engine.embedded import EmbeddedEngine
 from models.judges.judge import Case
 from pipelines import profiles
-from pipelines.sandboxes import open_collector
-from pipelines.stage_runner import PipesStageRunner
-from pipelines.workers.context import requests_for
-from pipelines.workers.judge import open_orm
-from sandbox.task import Split
-from warehouse import registry
-from warehouse.home import Home, atomic_write
-from warehouse.judge_charts import judge_chart
-from warehouse.judge_reports import Word, brier, calibration_error, choose_threshold, confusion, confusion_by_domain
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from pipelines.orchestration.stage_runner import PipesStageRunner
+from pipelines.stages.context import requests_for
+from pipelines.stages.judge import open_orm
+from pipelines.stages.sandboxes import open_collector
+from sandbox.tasks.task import Split
+from warehouse.core.home import Home, atomic_write
+from warehouse.evaluation.judge_reports import Word, brier, calibration_error, choose_threshold, confusion, confusion_by_domain
+from warehouse.lineage import registry
+from warehouse.reporting.judge_charts import judge_chart
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 ITERATION = "0001"
 PLAYED: dict[str, tuple[Split, Purpose]] = {

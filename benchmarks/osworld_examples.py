@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from sandbox.imported.collecting import collect
-from sandbox.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES
-from sandbox.imported.spec import ImportedTask
+from sandbox.tasks.imported.collecting import collect
+from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES
+from sandbox.tasks.imported.spec import ImportedTask
 
 ROWS: Mapping[str, tuple[str, ...]] = {
     "are meant to be impossible": ("meant to be impossible",), "want Chrome": ("chrome", "starts socat"),

@@ -21,9 +21,9 @@ from rich.table import Table
 
 from assets.requests import StageResult
 from benchmarks.common.homes import launches
-from pipelines.executor import LAUNCHED_TAG
-from pipelines.instance import open_instance
-from warehouse.home import Home, atomic_write
+from pipelines.orchestration.executor import LAUNCHED_TAG
+from pipelines.orchestration.instance import open_instance
+from warehouse.core.home import Home, atomic_write
 
 HOME = Path(".bench/wheel/wheel-0")
 """What wheel_curves.py turns first."""

@@ -1,8 +1,8 @@
 """What packing is worth: attention over packed rows in several ways, and the quickstart's model trained on padded and on packed batches.
 
 Attention (forward and backward, 8 heads of 32, sequences of log-normal lengths): a dense block mask, which is what transformers makes of
-position ids; all sequences as one padded grid; groups of similar length, which is what models/packing.py does; every sequence alone.
-Nested tensors have no causal attention on a CPU, and flex attention no backward pass there (torch 2.13).
+position ids; all sequences as one padded grid; groups of similar length, which is what models/training/packing.py does; every sequence
+alone. Nested tensors have no causal attention on a CPU, and flex attention no backward pass there (torch 2.13).
 
 Learning: continual training on tutorials, same steps, same budget of tokens a step, loss on the same held-out samples. Padded batches hold
 samples of similar length; packed ones hold samples as they are drawn. CPU seconds of one thread.
@@ -28,14 +28,14 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from agent.tutorials import tutorials
-from agent.vocabulary import words
-from models import packing
-from models.checkpoint import save
-from models.seed_policy import seed_policy
+from assets.seed_data.tutorials import tutorials
+from assets.seed_data.vocabulary import words
+from models.checkpoints.checkpoint import save
+from models.families.seed_policy import seed_policy
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
+from models.training import packing
 
 HEADS, SIZE = 8, 32
 ROUNDS = 8
@@ -50,7 +50,7 @@ def lengths_of(num_tokens: int, seed: int) -> list[int]:
 
 
 def in_groups(shortest_share: float) -> Callable[[list[int]], Callable[[Tensor, Tensor, Tensor], Tensor]]:
-    """models.packing's attention with groups as wide as that: 0 is one grid, above 1 every sequence alone."""
+    """models.training.packing's attention with groups as wide as that: 0 is one grid, above 1 every sequence alone."""
 
     def prepare(lengths: list[int]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         before, packing.SHORTEST_SHARE = packing.SHORTEST_SHARE, shortest_share

@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from agent.decider import ORACLE_POLICY_ID, Moment, OracleDecider
-from agent.episode import Episode, EpisodeRequest
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.grammars.registry import grammar_named
-from agent.policy import Message, Policy, Prompt, Response
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder, training_messages
-from agent.prompt_texts import Mode
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
+from agent.policy.action_source import ORACLE_POLICY_ID, Moment, OracleDecider
+from agent.policy.policy import Message, Policy, Prompt, Response
+from agent.prompts.prompt import PromptBuilder, training_messages
+from agent.prompts.texts import Mode
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Observation
-from sandbox.task import Split, Task
-from warehouse.home import atomic_write
-from warehouse.statistics import Interval, wilson
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.task import Split, Task
+from warehouse.core.home import atomic_write
+from warehouse.evaluation.statistics import Interval, wilson
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -163,7 +163,7 @@ async def evaluate(policy: Policy, task: Task, num: int) -> list[Episode]:
 def train(recipe: Recipe, demonstrations: Sequence[Episode], folder: Path) -> Path:
     """The tiny policy from random weights, taught by SFT; its checkpoint's folder."""
     from benchmarks.common.tiny_vision import tiny_vision_policy
-    from models.checkpoint import save
+    from models.checkpoints.checkpoint import save
     from models.supervised.config import SupervisedConfig
     from models.supervised.run import train_supervised
     from models.supervised.training_set import TrainingSample
@@ -186,9 +186,9 @@ def measure(recipe: Recipe, folder: Path) -> Result:
     """Demonstrate, train, evaluate; everything is written below `folder`."""
     import torch
 
-    from models.checkpoint import read_card
-    from models.engine import EmbeddedEngine
-    from models.families import load_policy
+    from models.checkpoints.checkpoint import read_card
+    from models.engine.embedded import EmbeddedEngine
+    from models.families.registry import load_policy
 
     torch.set_num_threads(1)
     started, cpu = time.monotonic(), _cpu_s()

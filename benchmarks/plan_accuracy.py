@@ -23,26 +23,26 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from agent.policy import Message, Prompt, Sampling
-from agent.tutorials import tutorials
-from agent.vocabulary import words
+from agent.policy.policy import Message, Prompt, Sampling
 from assets.requests import StageResult
-from models.engine import EmbeddedEngine
-from models.estimates import forward_flops, training_flops
-from models.seed_policy import seed_policy
-from models.shapes import ModelShape
+from assets.seed_data.tutorials import tutorials
+from assets.seed_data.vocabulary import words
+from models.engine.embedded import EmbeddedEngine
+from models.families.seed_policy import seed_policy
+from models.families.shapes import ModelShape
+from models.families.tokenizer import WordCodec
 from models.supervised.config import SupervisedConfig
 from models.supervised.fitting import fit
 from models.supervised.training_set import TrainingSample, encode_samples
-from models.tokenizer import WordCodec
+from models.training.estimates import forward_flops, training_flops
 from pipelines import profiles
 from pipelines.plan.givens import policy_shape
 from pipelines.plan.plan import Machine
 from pipelines.plan.planner import make_plan
 from pipelines.plan.workload import Measured, measure
-from warehouse.home import Home, atomic_write
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home, atomic_write
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 STEPS, BATCH_TOKENS, SAMPLES = 60, 1024, 600
 LABELS = ("assumed", "lengths known")

@@ -5,9 +5,9 @@
     generated  one iteration of the profile generated
     joint      one iteration of the quickstart with one more RL run on both domains together, and larger steps than it takes
 
-Greedy success on holdout, on novel instances where episodes were kept (warehouse/novelty.py). A specialist is the policy `rl_DOMAIN`; what
-the merge keeps of it is its success on that domain over the specialist's. Homes lie under .bench/profiles; interrupted, a turn goes on, but
-its time is told only where one launch did all of it.
+Greedy success on holdout, on novel instances where episodes were kept (warehouse/evaluation/novelty.py). A specialist is the policy
+`rl_DOMAIN`; what the merge keeps of it is its success on that domain over the specialist's. Homes lie under .bench/profiles; interrupted, a
+turn goes on, but its time is told only where one launch did all of it.
 
     python -m benchmarks.profile_turns sandbox generated joint full --publish
     python -m benchmarks.profile_turns --homes .bench/wheel/wheel-0 .bench/wheel/wheel-1     of homes that were turned before
@@ -27,11 +27,11 @@ from rich.table import Table
 
 from benchmarks.common.homes import launches, seconds, turn
 from benchmarks.common.provenance import MEASURED, publish
-from warehouse.home import Home
-from warehouse.novelty import reported_counts
-from warehouse.query import connect
-from warehouse.statistics import TaskCount, macro_average, wilson
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.evaluation.novelty import reported_counts
+from warehouse.evaluation.statistics import TaskCount, macro_average, wilson
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(".bench/profiles")
 TURNS: dict[str, tuple[list[str], dict[str, Any]]] = {

@@ -41,10 +41,10 @@ from annotation.storage.parts import PartStore
 from annotation.storage.schema import User
 from annotation.wire.review import SubmitReview
 from sandbox.actions import Click
-from warehouse.errors import BadUpload
-from warehouse.home import Home
-from warehouse.identity import bytes_id
-from warehouse.pictures import MAX_PIXELS
+from warehouse.core.errors import BadUpload
+from warehouse.core.home import Home
+from warehouse.core.identity import bytes_id
+from warehouse.storage.pictures import MAX_PIXELS
 
 WIDTH_PX = 640
 ITERATION = "0001"

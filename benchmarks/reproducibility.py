@@ -27,12 +27,12 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.prove import proving_seeds
 from sandbox.session import Element, Observation, Session
-from sandbox.sources import SOURCES, tasks_in
-from sandbox.task import Task
-from warehouse.errors import ConfigError, SandboxError
-from warehouse.identity import stable_seed
+from sandbox.tasks.prove import proving_seeds
+from sandbox.tasks.sources import SOURCES, tasks_in
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ConfigError, SandboxError
+from warehouse.core.identity import stable_seed
 
 STRAY_STEPS = 8
 """Actions of an episode that no oracle plays."""

@@ -22,11 +22,11 @@ from rich.table import Table
 
 from sandbox.browser.host import launch
 from sandbox.browser.page_session import PageSession
-from sandbox.reserved import reserved_of
 from sandbox.session import first_content
-from sandbox.sources import page_tasks, tasks_of
-from sandbox.task import Split, Task
-from warehouse.home import atomic_write
+from sandbox.tasks.reserved import reserved_of
+from sandbox.tasks.sources import page_tasks, tasks_of
+from sandbox.tasks.task import Split, Task
+from warehouse.core.home import atomic_write
 
 CHECKS = 20
 """Times that a content is read to time it."""

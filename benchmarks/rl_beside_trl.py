@@ -41,28 +41,28 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.collector import Collector
-from agent.episode import Episode, Outcome
-from agent.policy import Prompt, Response
+from agent.episode.collector import Collector
+from agent.episode.episode import Episode, Outcome
+from agent.policy.policy import Prompt, Response
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, mean_success, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
 from benchmarks.common.small_policy import Bar, Start, demonstrations, evaluation, make_start, start_recipe
 from benchmarks.common.venv import TRL, python_of
-from models import checkpoint
-from models.chat import ChatCodec
-from models.families import load_codec
-from models.ppo.config import PpoConfig
-from models.ppo.curriculum import instances_met, quotas, round_requests
-from models.ppo.trainer import PpoResult, PpoRun, train_ppo
-from models.shift_qwen3 import ShiftQwen3ForCausalLM
+from models.checkpoints import checkpoint
+from models.families.chat import ChatCodec
+from models.families.registry import load_codec
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
+from models.rl.config import PpoConfig
+from models.rl.curriculum import instances_met, quotas, round_requests
+from models.rl.trainer import PpoResult, PpoRun, train_ppo
 from pipelines import profiles
-from pipelines.sandboxes import open_collector
-from pipelines.workers.context import pool_tasks
-from sandbox.task import Split, Task
-from warehouse.errors import ModelError
-from warehouse.home import atomic_write
+from pipelines.stages.context import pool_tasks
+from pipelines.stages.sandboxes import open_collector
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import ModelError
+from warehouse.core.home import atomic_write
 
 HERE = Path(__file__).resolve().parent
 ONE_STEP = ("click-test-2", "click-button", "click-link", "click-dialog", "click-tab", "focus-text-2", "click-dialog-2")
@@ -241,7 +241,8 @@ async def learn_by_trl(start: Start, config: PpoConfig, folder: Path, bar: Bar) 
     card, raw = checkpoint.read_card(start.folder), folder.with_suffix(".raw")
     python = python_of(Path(".bench/trl").resolve(), *TRL)
     settings = config.model_dump(include=TOLD) | {
-        "start": str(start.folder.resolve()), "output": str(raw.resolve()), "model_class": str(HERE.parent / "models/shift_qwen3.py"),
+        "start": str(start.folder.resolve()), "output": str(raw.resolve()),
+        "model_class": str(HERE.parent / "models/families/shift_qwen3.py"),
         "round_episodes": config.episodes_per_task * len(tasks), "max_new_tokens": start.profile.agent.max_new_tokens,
     }  # fmt: skip
     played: list[Episode] = []

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.common.provenance import provenance, sentence
 from benchmarks.common.venv import TORCH, TRL, python_of
-from warehouse.home import atomic_write
+from warehouse.core.home import atomic_write
 
 OURS = "ours"
 PEERS = {

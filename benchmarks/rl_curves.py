@@ -34,19 +34,19 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.episode import Episode
+from agent.episode.episode import Episode
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start
-from models.ppo.config import PpoConfig
-from models.ppo.trainer import PpoRun, spool_of, train_ppo
+from models.rl.config import PpoConfig
+from models.rl.trainer import PpoRun, spool_of, train_ppo
 from pipelines import profiles
-from pipelines.sandboxes import open_collector
-from pipelines.workers.context import pool_tasks
-from warehouse.errors import ValueGateNotPassed
-from warehouse.home import atomic_write
+from pipelines.stages.context import pool_tasks
+from pipelines.stages.sandboxes import open_collector
+from warehouse.core.errors import ValueGateNotPassed
+from warehouse.core.home import atomic_write
 
 ROOT = Path(".bench/rl_curves")
 BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.kl_check": "minibatch", "rl.rounds": 8}

@@ -25,22 +25,22 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.vocabulary import words
 from assets.profile import Profile
+from assets.seed_data.vocabulary import words
 from benchmarks.common.kept import claim, fingerprint
 from benchmarks.common.small_policy import Bar, demonstration_samples, demonstrations, tutorial_samples
-from models.checkpoint import save
-from models.engine import EmbeddedEngine
-from models.seed_policy import seed_policy
+from models.checkpoints.checkpoint import save
+from models.engine.embedded import EmbeddedEngine
+from models.families.seed_policy import seed_policy
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
 from pipelines import profiles
-from pipelines.evaluate import run_evaluation
-from pipelines.workers.context import pool_tasks
-from pipelines.workers.evaluate import task_counts
-from sandbox.task import Split
-from warehouse.home import atomic_write
-from warehouse.statistics import macro_average
+from pipelines.stages.context import pool_tasks
+from pipelines.stages.evaluate import task_counts
+from pipelines.stages.evaluate_checkpoint import run_evaluation
+from sandbox.tasks.task import Split
+from warehouse.core.home import atomic_write
+from warehouse.evaluation.statistics import macro_average
 
 ROOT = Path(".bench/seed_policies")
 TASK_LISTS = {"quickstart": "miniwob:quickstart", "unseen": "miniwob:unseen"}

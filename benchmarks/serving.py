@@ -28,13 +28,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from agent.policy import Message, Policy, Prompt, Sampling
-from agent.vocabulary import words
-from models.checkpoint import save
-from models.engine import EmbeddedEngine
+from agent.policy.policy import Message, Policy, Prompt, Sampling
+from assets.seed_data.vocabulary import words
+from models.checkpoints.checkpoint import save
+from models.engine.embedded import EmbeddedEngine
+from models.families.seed_policy import seed_policy
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
-from models.seed_policy import seed_policy
 
 NUM_SESSIONS, NUM_TURNS, TURN_WORDS, ANSWER_TOKENS = 16, 6, 60, 24
 TOKEN_VARIABLE = "FLYWHEEL_SERVING_BENCHMARK_TOKEN"

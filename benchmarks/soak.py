@@ -29,15 +29,15 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from agent.decider import OracleDecider
-from agent.episode import Episode, EpisodeRequest, Outcome
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.policy.action_source import OracleDecider
+from agent.prompts.prompt import PromptBuilder
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.miniwob.oracles import has_oracle
-from sandbox.sources import tasks_of
-from sandbox.task import Split, Task
+from sandbox.tasks.miniwob.oracles import has_oracle
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.task import Split, Task
 
 SAMPLES = 200
 """Of memory, spread over a run; but no more than one in SAMPLE_EVERY episodes, because a sample takes a while."""

@@ -32,28 +32,28 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.decider import ORACLE_POLICY_ID, OracleDecider
-from agent.episode import Episode, EpisodeRequest
-from agent.episode_loop import EpisodeLimits
-from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.loop import EpisodeLimits
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.policy.action_source import ORACLE_POLICY_ID, OracleDecider
 from assets.profile import Profile
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.small_policy import base_policy, base_recipe, demonstration_samples
-from models.engine import EmbeddedEngine
-from models.ppo.config import PpoConfig
-from models.ppo.replay import ReplayPool
-from models.ppo.trainer import PpoResult, PpoRun, train_ppo
+from models.engine.embedded import EmbeddedEngine
+from models.rl.config import PpoConfig
+from models.rl.replay import ReplayPool
+from models.rl.trainer import PpoResult, PpoRun, train_ppo
 from models.supervised.run import train_supervised
 from pipelines import profiles
-from pipelines.sandboxes import num_waiting, open_pool
-from pipelines.workers.evaluate import task_counts
+from pipelines.stages.evaluate import task_counts
+from pipelines.stages.sandboxes import num_waiting, open_pool
 from sandbox.actions import Action
 from sandbox.fleet.manager import Fleet
 from sandbox.session import Observation, Session, Transition, Verdict
-from sandbox.sources import tasks_in
-from sandbox.task import Split, Task
-from warehouse.home import atomic_write
-from warehouse.identity import stable_seed
+from sandbox.tasks.sources import tasks_in
+from sandbox.tasks.task import Split, Task
+from warehouse.core.home import atomic_write
+from warehouse.core.identity import stable_seed
 
 ROOT = Path(".bench/streaming")
 PAGES = ("click-test-2", "click-button")

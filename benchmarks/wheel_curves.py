@@ -36,13 +36,13 @@ from rich.table import Table
 
 from benchmarks.common.homes import launches, turn
 from benchmarks.common.provenance import sentence
-from sandbox.miniwob.source import load_tasks
-from warehouse.evaluations import REPORTED_SPLIT
-from warehouse.home import Home, atomic_write
-from warehouse.novelty import Novelty, TaskNovelty, novelty, reported_counts
-from warehouse.statistics import Estimate, Interval, TaskCount, difference, macro_average
-from warehouse.svg import Axis, Drawing
-from warehouse.tables import Warehouse
+from sandbox.tasks.miniwob.source import load_tasks
+from warehouse.core.home import Home, atomic_write
+from warehouse.evaluation.evaluations import REPORTED_SPLIT
+from warehouse.evaluation.novelty import Novelty, TaskNovelty, novelty, reported_counts
+from warehouse.evaluation.statistics import Estimate, Interval, TaskCount, difference, macro_average
+from warehouse.reporting.svg import Axis, Drawing
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(".bench/wheel")
 PUBLISHED, PAGE, DRAWING = Path("docs/measured/wheel_curves.json"), Path("docs/measured.md"), Path("docs/wheel-curves.svg")
@@ -81,7 +81,8 @@ class Point:
 
 
 def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
-    """Every holdout figure of a home, on novel instances (warehouse/novelty.py), and the unseen tasks' where they were measured."""
+    """Every holdout figure of a home, on novel instances (warehouse/evaluation/novelty.py), and the unseen tasks' where they were
+    measured."""
     listed = load_tasks()
     groups: dict[tuple[str, str, str], list[TaskCount]] = {}
     for iteration, role, count in reported_counts(Warehouse(home)):
@@ -113,12 +114,12 @@ def _point(variant: str, seed: int, iteration: str, role: str, tasks: str, found
 
 def measure_unseen(home: Home, per_task: int) -> None:
     """Greedy success on the tasks nobody trained on, of both starts and of the newest released policy; each policy is measured once."""
-    from models.engine import EmbeddedEngine
+    from models.engine.embedded import EmbeddedEngine
     from pipelines import profiles
-    from pipelines.evaluate import run_evaluation
-    from pipelines.workers.evaluate import task_counts
-    from sandbox.task import Split
-    from warehouse import registry
+    from pipelines.stages.evaluate import task_counts
+    from pipelines.stages.evaluate_checkpoint import run_evaluation
+    from sandbox.tasks.task import Split
+    from warehouse.lineage import registry
 
     warehouse = Warehouse(home)
     released = sorted(row["iteration"] for row in warehouse.read("checkpoints", stage="released_policy").to_pylist())

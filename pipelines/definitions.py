@@ -11,10 +11,10 @@ from typing import Any
 import dagster as dg
 
 from assets import (
-    carrier,
     checks,
     collection,
     datasets,
+    handoff,
     judging,
     people,
     recordings,
@@ -28,13 +28,13 @@ from assets import (
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
-from pipelines.executor import iteration_executor
-from pipelines.jobs import JOBS
-from pipelines.schedules import build_schedules
-from pipelines.sensors import build_sensors
-from pipelines.stage_runner import PipesStageRunner
-from warehouse.home import Home
-from warehouse.stages import joint_name
+from pipelines.orchestration.executor import iteration_executor
+from pipelines.orchestration.jobs import JOBS
+from pipelines.orchestration.schedules import build_schedules
+from pipelines.orchestration.sensors import build_sensors
+from pipelines.orchestration.stage_runner import PipesStageRunner
+from warehouse.core.home import Home
+from warehouse.core.stages import joint_name
 
 
 class EnvironmentProfile(ProfileResource):
@@ -51,7 +51,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     root = str(Home.from_env().root)
     return dg.Definitions(
         assets=[
-            carrier.iteration_input,
+            handoff.iteration_input,
             seed.tasks,
             seed.seed_tutorials,
             seed.seed_demonstrations,
@@ -76,7 +76,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             judging.judging,
             routing.verdicts,
             routing.routing,
-            carrier.iteration_output,
+            handoff.iteration_output,
         ],
         asset_checks=[
             *(checks.build_gate(gate) for gate in checks.GATES),

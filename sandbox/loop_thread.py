@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """The Session protocol and the values that cross it: Element, Observation, Transition, Verdict. Implementations live beside it.
 
 A session is one live environment that runs one task instance at a time. What the policy does wrong comes back as a Transition or
-a Verdict; what the infrastructure does wrong is a SandboxError (warehouse/errors.py), and the caller retries the episode.
+a Verdict; what the infrastructure does wrong is a SandboxError (warehouse/core/errors.py), and the caller retries the episode.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from sandbox.actions import Action
-from sandbox.reserved import screen_content
-from sandbox.task import Task
-from warehouse.errors import SandboxError
-from warehouse.identity import bytes_id
+from sandbox.tasks.reserved import screen_content
+from sandbox.tasks.task import Task
+from warehouse.core.errors import SandboxError
+from warehouse.core.identity import bytes_id
 
 T = TypeVar("T")
 FileKind = Literal["file", "folder"]

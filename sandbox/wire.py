@@ -10,8 +10,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from sandbox.actions import Action
 from sandbox.session import FileEntry, Observation, Transition, Verdict
-from sandbox.task import Task
-from warehouse.errors import SandboxError
+from sandbox.tasks.task import Task
+from warehouse.core.errors import SandboxError
 
 T = TypeVar("T")
 MSGPACK_TYPE = "application/msgpack"

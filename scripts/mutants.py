@@ -54,17 +54,18 @@ class Module:
 
 
 MODULES = {
-    "routing_sql": Module(sql="warehouse.routing:QUERY", tests=("tests/warehouse/test_routing.py",)),
+    "routing_sql": Module(sql="warehouse.routing.routes:QUERY", tests=("tests/warehouse/test_routing.py",)),
     "splits": Module(
-        files=("sandbox/task.py", "warehouse/choosing.py"), tests=("tests/sandbox/test_task.py", "tests/warehouse/test_choosing.py")
+        files=("sandbox/tasks/task.py", "warehouse/evaluation/choosing.py"),
+        tests=("tests/sandbox/test_task.py", "tests/warehouse/test_choosing.py")
     ),
-    "losses": Module(files=("models/ppo/losses.py",), tests=("tests/models/test_ppo_losses.py",)),
-    "off_policy": Module(files=("models/ppo/off_policy.py",), tests=("tests/models/test_ppo_off_policy.py",)),
-    "advantages": Module(files=("models/ppo/advantages.py",), tests=("tests/models/test_ppo_advantages.py",)),
+    "losses": Module(files=("models/rl/losses.py",), tests=("tests/models/test_ppo_losses.py",)),
+    "off_policy": Module(files=("models/rl/off_policy.py",), tests=("tests/models/test_ppo_off_policy.py",)),
+    "advantages": Module(files=("models/rl/advantages.py",), tests=("tests/models/test_ppo_advantages.py",)),
     "gate": Module(files=("assets/release.py",), tests=("tests/assets/test_release.py",)),
-    "statistics": Module(files=("warehouse/statistics.py",), tests=("tests/warehouse/test_statistics.py",)),
+    "statistics": Module(files=("warehouse/evaluation/statistics.py",), tests=("tests/warehouse/test_statistics.py",)),
     "evaluation": Module(
-        files=("pipelines/workers/evaluate.py", "warehouse/evaluations.py"),
+        files=("pipelines/stages/evaluate.py", "warehouse/evaluation/evaluations.py"),
         tests=("tests/pipelines/test_evaluate_worker.py", "tests/warehouse/test_evaluations.py"),
     ),
     "merge": Module(
@@ -75,9 +76,9 @@ MODULES = {
         files=tuple(f"models/merging/{name}.py" for name in ("dare", "ties", "slerp", "selection")),
         tests=("tests/models/test_merge_methods.py", "tests/models/test_merge.py"),
     ),
-    "merge_search": Module(files=("pipelines/workers/merge.py",), tests=("tests/pipelines/test_merge.py",)),
-    "mixing": Module(files=("warehouse/mixing.py",), tests=("tests/warehouse/test_mixing.py",)),
-    "routing": Module(files=("warehouse/routing.py",), tests=("tests/warehouse/test_routing.py",)),
+    "merge_search": Module(files=("pipelines/stages/merge.py",), tests=("tests/pipelines/test_merge.py",)),
+    "mixing": Module(files=("warehouse/datasets/mixing.py",), tests=("tests/warehouse/test_mixing.py",)),
+    "routing": Module(files=("warehouse/routing/routes.py",), tests=("tests/warehouse/test_routing.py",)),
 }  # fmt: skip
 
 SURVIVED, KILLED, NOT_RUN = "survived", "killed", "not run"

@@ -121,7 +121,7 @@ install_packages() {
 browser() { # prints what there is: "begin-frame PATH", "plain PATH" or "none REASON"
     "$venv/bin/python" - <<'PYTHON'
 from sandbox.browser.chromium import find_chromium
-from warehouse.errors import BrowserMissing
+from warehouse.core.errors import BrowserMissing
 
 try:
     found = find_chromium()

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from sandbox.actions import Action, InvalidAction
 from sandbox.session import Observation
-from warehouse.errors import FlywheelError
+from warehouse.core.errors import FlywheelError
 
 Layout = Literal["elements", "chat"]
 """How prompts are laid out: `elements` is one user message with the element list, `chat` is turns with screenshots."""

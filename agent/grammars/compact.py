@@ -9,7 +9,7 @@ before it, so that what it reads of a name knows them. A text to type or to answ
     Thought type "Year" <text> [7] "1984" <text> [8] Action type "1984"
     Thought finished "Year" <text> [7] "1984" <text> [8] Action finished "1984"
 
-The prompt around the lines is agent/prompt.py's business; the lines are elements.py's, the escapes between quotes quoting.py's.
+The prompt around the lines is agent/prompts/prompt.py's business; the lines are elements.py's, the escapes between quotes quoting.py's.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from agent.grammars.doubao import DoubaoGrammar
 from agent.grammars.uitars1 import UiTars1Grammar
 from agent.grammars.uitars2 import UiTars2Grammar
 from agent.grammars.uitars15 import UiTars15Grammar
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 GRAMMARS: dict[str, Grammar] = {
     "compact": CompactGrammar(),

@@ -8,14 +8,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.decider import Moment
-from agent.episode import Episode, EpisodeRequest, Step
-from agent.episode_loop import EpisodeLimits, run_episode
-from agent.policy import Response
-from agent.prompt import PromptBuilder
-from sandbox.pool_protocol import Pool
+from agent.episode.episode import Episode, EpisodeRequest, Step
+from agent.episode.loop import EpisodeLimits, run_episode
+from agent.policy.action_source import Moment
+from agent.policy.policy import Response
+from agent.prompts.prompt import PromptBuilder
+from sandbox.pool.pool_protocol import Pool
 from sandbox.session import Observation, Session
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 
 class Player(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx
 
-from sandbox.http_serving import is_loopback
-from warehouse.errors import ConfigError
+from sandbox.http.serving import is_loopback
+from warehouse.core.errors import ConfigError
 
 
 def is_here(url: str) -> bool:

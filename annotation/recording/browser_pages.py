@@ -24,7 +24,7 @@ from annotation.recording.secret_names import SOURCE
 from annotation.recording.sign import HEIGHT_PX
 from sandbox.browser import host
 from sandbox.browser.cdp import Connection, Params
-from warehouse.errors import BrowserCrashed, RecorderUnavailable, SandboxError
+from warehouse.core.errors import BrowserCrashed, RecorderUnavailable, SandboxError
 
 SCRIPT = Path(__file__).with_name("browser_script.js")
 ELEMENTS = Path(host.__file__).with_name("elements.js")

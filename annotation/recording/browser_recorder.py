@@ -41,7 +41,7 @@ from annotation.recording.sound_lines import SoundLines
 from annotation.recording.store import Store
 from annotation.recording.text_reader import TextReader
 from sandbox.actions import ACTION, Action, Navigate, TypeText
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 DOT = "•"
 TICK_S = 0.1

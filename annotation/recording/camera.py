@@ -19,7 +19,7 @@ import numpy as np
 from annotation.recording.bundle import Box
 from annotation.recording.exclusions import Exclusions, fill
 from annotation.recording.windows import SeenWindow, WindowReader
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 FRAMES_KEPT = 12
 LOOKS_KEPT_S = 120.0

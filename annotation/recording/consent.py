@@ -6,7 +6,7 @@ import hashlib
 from datetime import UTC, datetime
 
 from annotation.recording.bundle import Consent
-from warehouse.errors import RecordingRefused
+from warehouse.core.errors import RecordingRefused
 
 VERSION = "3"
 BEFORE_MODELS = ("1", "2")

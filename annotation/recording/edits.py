@@ -27,8 +27,8 @@ from annotation.recording.finish import silence, speech_parts, stretches_of_part
 from annotation.recording.pixels import blacken, pixels_of, png_of
 from annotation.recording.redaction import Redactor, redacted_task
 from annotation.recording.store import Store
-from warehouse.errors import RecordingRefused
-from warehouse.identity import bytes_id
+from warehouse.core.errors import RecordingRefused
+from warehouse.core.identity import bytes_id
 
 DRAWN = "drawn"
 

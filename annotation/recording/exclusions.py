@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.recording.bundle import Box
 from annotation.recording.windows import SeenWindow
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 PASSWORD_APPLICATIONS = (
     "*pinentry*", "*keepass*", "*bitwarden*", "*1password*", "*lastpass*", "*seahorse*", "*kwallet*", "*askpass*", "*gcr-prompter*",

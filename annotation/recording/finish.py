@@ -26,7 +26,7 @@ from annotation.recording.redaction import Redactor
 from annotation.recording.settings import Header
 from annotation.recording.speech import Recogniser, chunks
 from annotation.recording.store import Store
-from warehouse.errors import RecordingRefused
+from warehouse.core.errors import RecordingRefused
 
 SILENCE_EDGE_S = 0.15
 GAP_S = 0.05

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from annotation.recording.bundle import SAMPLE_RATE_HZ
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 BLOCK = 800
 CLOCK_BLOCKS = 200

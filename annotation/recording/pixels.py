@@ -16,7 +16,7 @@ from annotation.recording.bundle import Box
 from annotation.recording.exclusions import fill
 from annotation.recording.redaction import Redactor
 from annotation.recording.text_reader import SeenWord
-from warehouse import pictures
+from warehouse.storage import pictures
 
 EDGE_PX = 2
 """Boxes are a little larger than what they hide."""

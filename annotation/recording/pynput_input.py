@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from annotation.recording.events import Button, Key, Press, Sink, Wheel
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 _NAMES = {
     "alt_l": "alt", "alt_r": "alt", "alt_gr": "altgr", "ctrl_l": "ctrl", "ctrl_r": "ctrl", "shift_l": "shift", "shift_r": "shift",

@@ -35,7 +35,7 @@ from annotation.recording.sound_lines import SoundLines
 from annotation.recording.store import Store
 from annotation.recording.windows import SeenWindow
 from sandbox.actions import ACTION, TypeText
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 TICK_S = 0.05
 SYNC_S = 2.0

@@ -1,8 +1,8 @@
 """What is private in a text, and the text without it. Pure; where it stands on the screen is pixels.py's.
 
-The patterns and their proofs (a card's check digit, an IBAN's remainder) are those of warehouse/personal_data.py. Beside them: words that
-look random, as keys do; and texts that were seen to be secret in this session, e.g. what was typed into a password field. Those are kept
-in memory only.
+The patterns and their proofs (a card's check digit, an IBAN's remainder) are those of warehouse/quality/personal_data.py. Beside them:
+words that look random, as keys do; and texts that were seen to be secret in this session, e.g. what was typed into a password field. Those
+are kept in memory only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from annotation.recording.bundle import MAX_QUERY, TaskQuery
-from warehouse.personal_data import KINDS, is_card
+from warehouse.quality.personal_data import KINDS, is_card
 
 NAMES = {
     "an e-mail address": "e-mail", "a card number": "card", "a bank account": "bank account", "a telephone number": "telephone",

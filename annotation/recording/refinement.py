@@ -19,7 +19,7 @@ from annotation.recording.addresses import is_here
 from annotation.recording.bundle import Manifest, RecordedAction
 from annotation.recording.store import Store, read_cover
 from sandbox.actions import ACTION
-from warehouse.errors import RecordingRefused, WordingFailed
+from warehouse.core.errors import RecordingRefused, WordingFailed
 
 LIMIT_S = 120.0
 MAX_TOKENS = 512

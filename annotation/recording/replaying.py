@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from annotation.recording.bundle import Manifest, RecordedAction, ScreenElement
 from sandbox.session import Element, Observation, Session, Verdict
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 TEXT_CHARS = 60
 SLACK_PX = 4

@@ -24,9 +24,9 @@ from annotation.recording import edits, wav
 from annotation.recording.bundle import MAX_QUERY, SAMPLE_RATE_HZ, Box, Manifest, Result, Span
 from annotation.recording.finish import stretches_of_parts
 from annotation.recording.store import Store
-from sandbox.http_guarding import SECURITY_HEADERS, with_headers
-from warehouse import pictures
-from warehouse.errors import FlywheelError, RecordingRefused
+from sandbox.http.guarding import SECURITY_HEADERS, with_headers
+from warehouse.core.errors import FlywheelError, RecordingRefused
+from warehouse.storage import pictures
 
 PAGE = Path(__file__).with_name("review_page")
 FILES = {"review.js": "text/javascript", "timeline.js": "text/javascript", "review.css": "text/css"}

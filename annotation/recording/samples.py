@@ -1,6 +1,6 @@
 """Recordings as the flywheel keeps them: an episode by a person, and its steps as samples of `ct_samples` in the layout that policies are
-asked in (agent/prompt.py): the prompt as it would have been asked, and what the person thought and did. Expert and novice recordings are
-told apart by domain.
+asked in (agent/prompts/prompt.py): the prompt as it would have been asked, and what the person thought and did. Expert and novice
+recordings are told apart by domain.
 
 Which recordings may become samples (looked at by two people, not withdrawn) is the annotation server's business.
 """
@@ -12,18 +12,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.grammars.base import NotRepresentable
 from agent.grammars.elements import render_observation
-from agent.prompt import PromptBuilder
+from agent.prompts.prompt import PromptBuilder
 from annotation.recording.bundle import Manifest, RecordedAction, Result, Screen, ScreenElement, Track
 from sandbox.actions import Action, Click, Finished
-from sandbox.imported.mapping import slug
 from sandbox.session import Element, Observation
-from sandbox.task import Split, Task
-from warehouse.identity import stable_seed
-from warehouse.personal_data import kinds_in
-from warehouse.samples import sample_row
+from sandbox.tasks.imported.mapping import slug
+from sandbox.tasks.task import Split, Task
+from warehouse.core.identity import stable_seed
+from warehouse.quality.personal_data import kinds_in
+from warehouse.routing.samples import sample_row
 
 ORIGIN = "annotation"
 """What people did, as CT takes it: the mixture's pool `in_situ`."""

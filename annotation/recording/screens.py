@@ -20,7 +20,7 @@ from annotation.recording.redaction import Redactor
 from annotation.recording.snapshots import Snapshot, cover
 from annotation.recording.store import Store
 from annotation.recording.text_reader import TextReader
-from warehouse.identity import bytes_id
+from warehouse.core.identity import bytes_id
 
 _LOG = logging.getLogger(__name__)
 MAX_WAITING = 48

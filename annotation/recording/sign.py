@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 from annotation.recording.bundle import Box
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 Corner = Literal["top-left", "top", "top-right", "bottom-left", "bottom", "bottom-right"]
 WIDTH_PX, HEIGHT_PX, EDGE_PX = 150, 20, 4

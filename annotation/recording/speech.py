@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from annotation.recording.bundle import SAMPLE_RATE_HZ, Word
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 CHUNK_S = 10 * 60.0
 SPHINX, WHISPER = "pocketsphinx", "faster-whisper"

@@ -34,9 +34,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from annotation.recording.bundle import Manifest, RecordingId
 from annotation.recording.vault import OpenVault, Seal, Vault, new_vault, open_vault
 from annotation.recording.wiping import OLD, wipe, wipe_old
-from warehouse.durable import make_folder
-from warehouse.errors import RecordingRefused
-from warehouse.home import atomic_write
+from warehouse.core.durable import make_folder
+from warehouse.core.errors import RecordingRefused
+from warehouse.core.home import atomic_write
 
 State = Literal["recording", "recorded", "reviewed", "uploaded"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from annotation.recording.bundle import Box
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 SCALE = 2
 """Letters of a screen are smaller than what tesseract was trained on."""

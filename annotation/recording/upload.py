@@ -29,7 +29,7 @@ from annotation.recording.bundle import (
 )
 from annotation.recording.finish import speech_parts, stretches_of_parts
 from annotation.recording.store import Store
-from warehouse.errors import AccessDenied, RecordingRefused, UploadFailed
+from warehouse.core.errors import AccessDenied, RecordingRefused, UploadFailed
 
 LIMIT_S = 60.0
 ATTEMPTS = 5

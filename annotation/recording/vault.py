@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from warehouse.errors import RecordingLocked
+from warehouse.core.errors import RecordingLocked
 
 NONCE_BYTES = 12
 CHECK = b"flywheel recording"

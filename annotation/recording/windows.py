@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from annotation.recording.bundle import Box
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

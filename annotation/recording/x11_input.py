@@ -9,7 +9,7 @@ from typing import Any
 
 from annotation.recording.events import Button, Event, Key, Press, Sink, Wheel
 from annotation.recording.keysyms import Composer, choose, is_dead, name_of
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 _BUTTONS: dict[int, Button] = {1: "left", 2: "middle", 3: "right"}
 _WHEEL = {4: (0, -1), 5: (0, 1), 6: (-1, 0), 7: (1, 0)}

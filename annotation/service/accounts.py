@@ -17,7 +17,7 @@ from annotation.storage.attempts import Limits
 from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes, Principal
 from annotation.storage.schema import Invitation, Login, User
-from warehouse.errors import AccessDenied, ConfigError, LoginRefused, NotNow
+from warehouse.core.errors import AccessDenied, ConfigError, LoginRefused, NotNow
 
 INVITATION_S = 7 * 86400.0
 TOKEN_S, LONGEST_TOKEN_S = 90 * 86400.0, 366 * 86400.0

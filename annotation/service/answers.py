@@ -14,7 +14,7 @@ from annotation.service.unreadable import Write, looks_like_an_action, why_unrea
 from annotation.wire.runs import ActionView, Point
 from sandbox.actions import Action, Finished
 from sandbox.session import Observation
-from warehouse.errors import UnreadableAnswer
+from warehouse.core.errors import UnreadableAnswer
 
 _ACTION_HEAD = "Action: "
 _COMPACT_MARK = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s")

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from annotation.recording.bundle import Manifest, Part, Screen, SpeechPart, parts_named
 from annotation.service.picture_check import Wanted
 from annotation.storage.parts import Parts
-from warehouse.errors import BadUpload, UnreadablePicture
-from warehouse.pictures import check_size
+from warehouse.core.errors import BadUpload, UnreadablePicture
+from warehouse.storage.pictures import check_size
 
 MAX_RECORDING_PIXELS = 16 * 10**9
 """Of all pictures of a recording: 7,700 of full HD."""

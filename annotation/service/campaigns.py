@@ -20,7 +20,7 @@ from annotation.storage.database import Database
 from annotation.storage.ids import new_id
 from annotation.storage.logins import Principal
 from annotation.storage.schema import Campaign
-from warehouse.errors import ConfigError, ModelError
+from warehouse.core.errors import ConfigError, ModelError
 
 
 class CampaignSpec(BaseModel):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.episode_rows import SEVERAL
+from agent.episode.rows import SEVERAL
 from agent.grammars.base import Grammar, ParsedResponse
-from agent.policy import Response
+from agent.policy.policy import Response
 from annotation.service.answers import composed, edited
 from annotation.service.proposals import Candidate
 from annotation.storage.runs import Decided
 from annotation.wire.runs import Decide
 from sandbox.actions import ACTION, Action
 from sandbox.session import Observation
-from warehouse.errors import NotNow, UnreadableAnswer
+from warehouse.core.errors import NotNow, UnreadableAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from itertools import count
 
 from annotation.service.standing import Standing
 from annotation.storage.standings import VOID
-from sandbox.sources import SOURCES, all_tasks, tasks_of
-from sandbox.task import WHOLE, Split, Task
-from warehouse.errors import ConfigError, TaskError
-from warehouse.identity import stable_fraction
+from sandbox.tasks.sources import SOURCES, all_tasks, tasks_of
+from sandbox.tasks.task import WHOLE, Split, Task
+from warehouse.core.errors import ConfigError, TaskError
+from warehouse.core.identity import stable_fraction
 
 POOL = "pool"
 FIRST_SEED = 1_000_000_000

@@ -32,7 +32,7 @@ from annotation.wire.design import (
     SaveNode,
     SaveQuery,
 )
-from warehouse.errors import ConfigError, NotNow
+from warehouse.core.errors import ConfigError, NotNow
 
 STEPS = (5, 12, 25)
 """More than each is a point of difficulty."""

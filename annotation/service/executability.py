@@ -13,10 +13,10 @@ from annotation.service import bundles
 from annotation.storage import recordings
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
-from sandbox.pool_protocol import Pool
-from sandbox.sources import SOURCES, tasks_of
-from sandbox.task import Task
-from warehouse.errors import FlywheelError
+from sandbox.pool.pool_protocol import Pool
+from sandbox.tasks.sources import SOURCES, tasks_of
+from sandbox.tasks.task import Task
+from warehouse.core.errors import FlywheelError
 
 LIMIT_S = 600.0
 HIGHEST_SEED = 2**63 - 1

@@ -10,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent.episode import Episode, Outcome, Step
+from agent.episode.episode import Episode, Outcome, Step
 from agent.grammars.base import Grammar
 from agent.grammars.registry import grammar_named
-from agent.policy import Message
+from agent.policy.policy import Message
 from annotation.rows import annotation_row
 from annotation.service.screens import observation_of
 from annotation.service.stored_runs import DECIDED, request_of
 from annotation.storage.blobs import Blobs
 from annotation.storage.runs import Stored
 from annotation.storage.schema import RunStep
-from warehouse.errors import NotNow
+from warehouse.core.errors import NotNow
 
 Row = dict[str, Any]
 

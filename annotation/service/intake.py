@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from agent.episode import Episode
-from agent.prompt import PromptBuilder
+from agent.episode.episode import Episode
+from agent.prompts.prompt import PromptBuilder
 from annotation.recording.redaction import Redactor, redacted_task
 from annotation.recording.samples import LOOKS_PRIVATE, KeepScreen, Recorded, attempt_of, recorded
 from annotation.service.bundles import read_manifest
@@ -33,9 +33,9 @@ from annotation.storage.parts import PartStore
 from annotation.storage.reviews import by_run, reviews_of
 from annotation.storage.schema import Assignment, Recording, Review, Run
 from annotation.storage.standings import COUNTS
-from sandbox.task import Split
-from warehouse.errors import FlywheelError, NotNow, UnknownSubject
-from warehouse.personal_data import kinds_in
+from sandbox.tasks.task import Split
+from warehouse.core.errors import FlywheelError, NotNow, UnknownSubject
+from warehouse.quality.personal_data import kinds_in
 
 Row = dict[str, Any]
 JUDGE = "human"

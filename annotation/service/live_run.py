@@ -9,10 +9,10 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from agent.decider import Moment
-from agent.episode import EpisodeRequest
+from agent.episode.episode import EpisodeRequest
 from agent.grammars.base import Grammar
-from agent.policy import Message, Response
+from agent.policy.action_source import Moment
+from agent.policy.policy import Message, Response
 from annotation.platform.live import LiveEpisode
 from annotation.service.answers import action_view
 from annotation.service.choices import Choice, Situation
@@ -22,7 +22,7 @@ from annotation.service.screens import screen_view
 from annotation.storage.runs import Executed
 from annotation.wire.runs import CampaignView, DraftView, HistoryStep, ProposalView, RunPhase, RunState, TaskView
 from sandbox.session import Observation
-from warehouse.identity import stable_seed
+from warehouse.core.identity import stable_seed
 
 T = TypeVar("T")
 PICTURES_KEPT = 8

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 SHORTEST, LONGEST = 12, 256
 FEWEST_DIFFERENT = 6

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent.decider import Moment
-from agent.episode import Step
-from agent.episode_rows import message_rows
+from agent.episode.episode import Step
+from agent.episode.rows import message_rows
 from agent.grammars.elements import render_observation
-from agent.policy import Response
+from agent.policy.action_source import Moment
+from agent.policy.policy import Response
 from annotation.service.live_run import LiveRun, Open, surely
 from annotation.service.proposals import Candidate, propose
 from annotation.service.screens import LONGEST_OUTPUT, difference, screen_json
@@ -25,7 +25,7 @@ from annotation.storage.ids import new_id
 from annotation.storage.runs import Asked, Executed
 from annotation.wire.runs import DraftView
 from sandbox.session import Observation
-from warehouse.errors import ModelError, SandboxError
+from warehouse.core.errors import ModelError, SandboxError
 
 
 class Person:

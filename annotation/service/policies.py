@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.policy import Policy
-from agent.prompt import PromptBuilder
+from agent.policy.policy import Policy
+from agent.prompts.prompt import PromptBuilder
 
 NEWEST = "newest"
 

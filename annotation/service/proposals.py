@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.decider import Moment, prompt_at
 from agent.grammars.base import Grammar
-from agent.policy import Policy, Prompt, Response
+from agent.policy.action_source import Moment, prompt_at
+from agent.policy.policy import Policy, Prompt, Response
 from annotation.service.answers import canonical
 from annotation.storage.runs import Proposed
 from sandbox.session import Observation
-from warehouse.identity import stable_seed
+from warehouse.core.identity import stable_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from annotation.storage.assignments import Leased
 from annotation.storage.database import Database, lock
 from annotation.storage.schema import Assignment, Campaign
 from sandbox import wire
-from sandbox.task import Task
-from warehouse.errors import ConfigError
-from warehouse.identity import content_id, stable_fraction
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ConfigError
+from warehouse.core.identity import content_id, stable_fraction
 
 STOCK = 48
 """Assignments of a campaign that lie ready: no fewer than people who may ask at once."""

@@ -8,7 +8,7 @@ from annotation.service.screens import MAX_BOXES
 from annotation.wire.review import RecordedStep, SoundView
 from annotation.wire.runs import Box, ScreenView
 from sandbox.actions import Action
-from warehouse.identity import ID_HEX_DIGITS
+from warehouse.core.identity import ID_HEX_DIGITS
 
 
 def steps_of_manifest(manifest: Manifest) -> tuple[RecordedStep, ...]:

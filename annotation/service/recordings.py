@@ -28,8 +28,8 @@ from annotation.storage.logins import Principal
 from annotation.storage.parts import Parts, PartStore
 from annotation.storage.schema import Recording
 from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdrawal
-from warehouse.errors import AccessDenied, BadUpload, ConfigError, NotNow, TooManyAttempts, UnknownSubject, UploadTooLarge
-from warehouse.identity import ID_HEX_DIGITS
+from warehouse.core.errors import AccessDenied, BadUpload, ConfigError, NotNow, TooManyAttempts, UnknownSubject, UploadTooLarge
+from warehouse.core.identity import ID_HEX_DIGITS
 
 MAX_RECORDING_BYTES = 4 * 1024**3
 MOST_LISTED = 500

@@ -32,7 +32,7 @@ from annotation.wire.review import (
     Why,
     Withdrawal,
 )
-from warehouse.errors import AccessDenied, ConfigError, NotNow, OutOfDate, UnknownSubject
+from warehouse.core.errors import AccessDenied, ConfigError, NotNow, OutOfDate, UnknownSubject
 
 MOST_LISTED = 200
 DAY_S = 86400.0

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.episode import Episode, EpisodeRequest, Outcome
-from agent.episode_loop import EpisodeLimits
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.loop import EpisodeLimits
 from annotation.platform.live import LiveEpisode, Retries
 from annotation.service import stored_runs
 from annotation.service.live_run import LiveRun, Plan, surely
@@ -22,8 +22,8 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.runs import Stored
 from annotation.storage.schema import Assignment
-from sandbox.pool_protocol import Pool
-from warehouse.errors import AssignmentLost, ConfigError, FlywheelError, NotNow
+from sandbox.pool.pool_protocol import Pool
+from warehouse.core.errors import AssignmentLost, ConfigError, FlywheelError, NotNow
 
 log = logging.getLogger(__name__)
 GONE_KEPT = 256

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.decider import Moment
-from agent.episode import Episode
+from agent.episode.episode import Episode
 from agent.grammars.base import NotRepresentable
+from agent.policy.action_source import Moment
 from annotation.service import stored_runs
 from annotation.service.answers import action_view, composed, view_of_action
 from annotation.service.at_point import at_point
@@ -18,8 +18,8 @@ from annotation.storage import runs
 from annotation.wire import runs as bodies
 from annotation.wire.runs import ActionView, Completion, RunState
 from sandbox.session import HasFiles
-from sandbox.sources import SOURCES, kind_of
-from warehouse.errors import NotNow, UnknownSubject, UnreadableAnswer
+from sandbox.tasks.sources import SOURCES, kind_of
+from warehouse.core.errors import NotNow, UnknownSubject, UnreadableAnswer
 
 LOOK_TIMEOUT_S = 20.0
 

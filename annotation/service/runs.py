@@ -21,7 +21,7 @@ from annotation.storage import run_endings, runs
 from annotation.wire import runs as bodies
 from annotation.wire.runs import Decide, RunPhase, RunState
 from sandbox.session import Observation
-from warehouse.errors import AssignmentLost, NotNow, OutOfDate, SandboxError
+from warehouse.core.errors import AssignmentLost, NotNow, OutOfDate, SandboxError
 
 T = TypeVar("T")
 END_TIMEOUT_S = 120.0

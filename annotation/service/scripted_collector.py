@@ -17,14 +17,14 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.orm import Session as DatabaseSession
 
-from agent import side_by_side
-from agent.batcher import Batcher
-from agent.decider import ORACLE_POLICY_ID
-from agent.episode import Episode, EpisodeRequest
-from agent.episode_loop import EpisodeLimits, Intervene
-from agent.policy import Policy, Prompt, Response
-from agent.pool_collector import CollectorSettings, crashed_episode
-from agent.prompt import PromptBuilder
+from agent.episode import concurrency
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.loop import EpisodeLimits, Intervene
+from agent.episode.pool_collector import CollectorSettings, crashed_episode
+from agent.policy.action_source import ORACLE_POLICY_ID
+from agent.policy.batcher import Batcher
+from agent.policy.policy import Policy, Prompt, Response
+from agent.prompts.prompt import PromptBuilder
 from annotation.config import Mode
 from annotation.platform.live import Retries
 from annotation.scripted import Labels
@@ -41,10 +41,10 @@ from annotation.storage.runs import Decided
 from annotation.storage.schema import Assignment, Campaign, User
 from annotation.wire.runs import Finish
 from sandbox import wire
-from sandbox.pool_protocol import Pool
+from sandbox.pool.pool_protocol import Pool
 from sandbox.session import Session
-from sandbox.task import Task
-from warehouse.errors import ModelError, SandboxError
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ModelError, SandboxError
 
 LET_STAND = "let_stand"
 """What a program decides where it has nothing to say: the policy goes on. People do not have it."""
@@ -107,7 +107,7 @@ class ServiceCollector:
 
         num_workers = self._settings.concurrency
         try:
-            async with aclosing(side_by_side.results(entered, run, num_workers=num_workers, name="scripted annotator")) as episodes:
+            async with aclosing(concurrency.results(entered, run, num_workers=num_workers, name="scripted annotator")) as episodes:
                 async for episode in episodes:
                     yield episode
         finally:

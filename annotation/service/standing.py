@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from warehouse.home import Home
+from warehouse.core.home import Home
 
 KEPT = 0.5
 """What an episode of one iteration earlier counts: the newest policy is the one that is annotated."""
@@ -52,7 +52,7 @@ class StandingReader:
     def read(self) -> Standing:
         if self._home is None or not (self._home.root / "tables").is_dir():
             return Standing()
-        from warehouse.tables import Warehouse
+        from warehouse.storage.tables import Warehouse
 
         with self._lock:
             warehouse = Warehouse(self._home)
@@ -63,9 +63,9 @@ class StandingReader:
 
 
 def _read(home: Home, versions: Mapping[str, int]) -> Standing:
-    from warehouse.query import connect
-    from warehouse.solve_rates import solve_rates
-    from warehouse.tables import Warehouse
+    from warehouse.evaluation.solve_rates import solve_rates
+    from warehouse.storage.query import connect
+    from warehouse.storage.tables import Warehouse
 
     there = {table: version for table, version in versions.items() if version >= 0}
     with connect(Warehouse(home), versions=there, threads=1) as con:

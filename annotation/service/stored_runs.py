@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from agent.episode import EpisodeRequest
+from agent.episode.episode import EpisodeRequest
 from agent.grammars.base import Grammar
 from agent.grammars.registry import grammar_named
-from agent.policy import Message, Response
+from agent.policy.policy import Message, Response
 from annotation.service.live_run import LiveRun, Standing, attempt_of, history_step
 from annotation.service.proposals import Candidate
 from annotation.service.screens import LONGEST_OUTPUT, observation_of, screen_view
@@ -15,7 +15,7 @@ from annotation.storage.runs import Stored
 from annotation.storage.schema import Assignment, Draft, Proposal, Run, RunStep
 from annotation.wire.runs import CampaignView, DraftView, HistoryStep, RunPhase, RunState, TaskView
 from sandbox import wire
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 DECIDED = ("accept", "edit", "override")
 

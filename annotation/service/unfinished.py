@@ -12,7 +12,7 @@ from annotation.storage import audit, recordings
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Recording
-from warehouse.errors import UploadTooLarge
+from warehouse.core.errors import UploadTooLarge
 
 SWEEP_EVERY_S = 3600.0
 

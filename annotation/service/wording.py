@@ -16,8 +16,8 @@ from annotation.recording.enrichment import other_wordings, with_reasons
 from annotation.recording.redaction import Redactor
 from annotation.recording.refinement import Refiner
 from annotation.storage.parts import Answers
-from warehouse.errors import ConfigError, WordingFailed
-from warehouse.identity import content_id
+from warehouse.core.errors import ConfigError, WordingFailed
+from warehouse.core.identity import content_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

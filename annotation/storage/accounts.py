@@ -13,7 +13,7 @@ from annotation.storage import logins
 from annotation.storage.database import lock
 from annotation.storage.ids import digest_of, new_id, new_secret
 from annotation.storage.schema import ROLES, Invitation, User
-from warehouse.errors import ConfigError, NotNow, UnknownSubject
+from warehouse.core.errors import ConfigError, NotNow, UnknownSubject
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 

@@ -18,7 +18,7 @@ from annotation.storage.database import lock
 from annotation.storage.instances import same_instance
 from annotation.storage.schema import Assignment, Campaign, Run, Skip
 from annotation.storage.standings import VOID, state_that_counts
-from warehouse.errors import AssignmentLost, UnknownSubject
+from warehouse.core.errors import AssignmentLost, UnknownSubject
 
 SKIPS_UNTIL_FLAGGED = 3
 """What so many people passed on is looked at before anybody else is asked."""

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from annotation.storage.database import lock
 from annotation.storage.ids import digest_of, new_secret
 from annotation.storage.schema import LoginAttempt
-from warehouse.errors import TooManyAttempts
+from warehouse.core.errors import TooManyAttempts
 
 NETWORK_BITS = 64
 DEVICE_PREFIX = "device "

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from warehouse.errors import ConfigError, UnknownSubject
-from warehouse.home import Home, atomic_write
-from warehouse.identity import ID_HEX_DIGITS, bytes_id
+from warehouse.core.errors import ConfigError, UnknownSubject
+from warehouse.core.home import Home, atomic_write
+from warehouse.core.identity import ID_HEX_DIGITS, bytes_id
 
 PNG = b"\x89PNG\r\n\x1a\n"
 _ID = re.compile(rf"screen-([0-9a-f]{{{ID_HEX_DIGITS}}})")

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from annotation.storage.schema import CAMPAIGN_STATES, Assignment, Campaign, CampaignMember
 from annotation.storage.standings import copy_that_counts, state_that_counts
-from warehouse.errors import ConfigError, UnknownSubject
+from warehouse.core.errors import ConfigError, UnknownSubject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from warehouse.durable import make_folder
-from warehouse.errors import ConfigError, DatabaseUnusable
-from warehouse.home import Home
-from warehouse.identity import stable_seed
+from warehouse.core.durable import make_folder
+from warehouse.core.errors import ConfigError, DatabaseUnusable
+from warehouse.core.home import Home
+from warehouse.core.identity import stable_seed
 
 P = ParamSpec("P")
 T = TypeVar("T")

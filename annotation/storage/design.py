@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from annotation.storage.database import lock
 from annotation.storage.schema import Application, Recording, TaskNode, TaskQuery
-from warehouse.errors import UnknownSubject
+from warehouse.core.errors import UnknownSubject
 
 
 def hold(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Ids of what people make, and digests of what only they know. What has content has an id by its content (warehouse/identity.py)."""
+"""Ids of what people make, and digests of what only they know. What has content has an id by its content (warehouse/core/identity.py)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from annotation.storage.ids import digest_of, new_secret
 from annotation.storage.schema import Login, User
-from warehouse.errors import UnknownSubject
+from warehouse.core.errors import UnknownSubject
 
 TOKEN_PREFIX = "fla_"
 """Of programs' tokens, so that scanners for leaked secrets know one."""

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from annotation.storage.database import Database, make_engine, unusable
-from warehouse.errors import DatabaseUnusable
-from warehouse.identity import stable_seed
+from warehouse.core.errors import DatabaseUnusable
+from warehouse.core.identity import stable_seed
 
 FOLDER = Path(__file__).with_name("migrations")
 

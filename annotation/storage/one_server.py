@@ -14,9 +14,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from annotation.storage.database import Database
-from warehouse.errors import ConfigError, DatabaseUnusable
-from warehouse.identity import stable_seed
-from warehouse.locks import FileLock
+from warehouse.core.errors import ConfigError, DatabaseUnusable
+from warehouse.core.identity import stable_seed
+from warehouse.core.locks import FileLock
 
 CHECK_EVERY_S, CHECK_WITHIN_S = 5.0, 20.0
 LET_GO_S = 1.0

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, defer
 from annotation.storage import landings
 from annotation.storage.database import lock
 from annotation.storage.schema import Recording, TaskNode, TaskQuery
-from warehouse.errors import NotNow, UnknownSubject
+from warehouse.core.errors import NotNow, UnknownSubject
 
 COMPLETE = ("pending", "approved", "rejected")
 """States in which others may see it."""

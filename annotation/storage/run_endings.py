@@ -15,7 +15,7 @@ from annotation.storage import assignments, landings, runs
 from annotation.storage.database import lock
 from annotation.storage.schema import Assignment, Run
 from annotation.storage.standings import COUNTS
-from warehouse.errors import NotNow
+from warehouse.core.errors import NotNow
 
 _COPIES = (
     select(Run)

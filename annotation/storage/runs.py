@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from annotation.storage import assignments
 from annotation.storage.ids import new_id
 from annotation.storage.schema import Assignment, Campaign, Draft, Proposal, Run, RunStep
-from warehouse.errors import AssignmentLost, NotNow, UnknownSubject
+from warehouse.core.errors import AssignmentLost, NotNow, UnknownSubject
 
 DECIDED_COLUMNS = ("decision", "candidate", "response", "executed", "thought", "action")
 WORTH_RENEWING = 0.9

@@ -232,7 +232,7 @@ class Run(Base):
     started_at_s: Mapped[float]
     finished_at_s: Mapped[float | None]
     outcome: Mapped[str | None] = mapped_column(String(32))
-    """agent.episode.Outcome, once the episode has ended."""
+    """agent.episode.episode.Outcome, once the episode has ended."""
     reward: Mapped[float | None]
     verifier_verdict: Mapped[bool | None]
     person_verdict: Mapped[bool | None]

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from annotation.storage import audit, recordings, run_endings
 from annotation.storage.schema import Recording, Run
-from warehouse.errors import UnknownSubject
+from warehouse.core.errors import UnknownSubject
 
 
 def of_user(session: Session, user_id: str) -> list[str]:

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 
 from annotation.storage.logins import Principal
 from annotation.storage.schema import ROLES
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from annotation.web.app import Office

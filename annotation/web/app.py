@@ -45,8 +45,8 @@ from annotation.web import (
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
-from sandbox.http_serving import PROBLEMS, api_version
-from sandbox.pool_protocol import Pool
+from sandbox.http.serving import PROBLEMS, api_version
+from sandbox.pool.pool_protocol import Pool
 
 ROUTES: tuple[Callable[[FastAPI], None], ...] = (
     routes_accounts.add_to, routes_work.add_to, routes_runs.add_to, routes_review.add_to, routes_recordings.add_to, routes_design.add_to,

@@ -26,8 +26,8 @@ from annotation.web.access import Access, accesses
 from annotation.web.limits import Rates
 from annotation.web.problems import as_asked, problem, problem_of, wants_page
 from annotation.web.settings import WebSettings
-from sandbox.http_guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
-from warehouse.errors import AccessDenied, ConfigError, FlywheelError, LoginRefused, TooManyAttempts, UnknownSubject
+from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
+from warehouse.core.errors import AccessDenied, ConfigError, FlywheelError, LoginRefused, TooManyAttempts, UnknownSubject
 
 CSRF_HEADER = "x-csrf-token"
 LOGIN_PAGE = "/login"

@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from annotation.web.access import MaybeWho, needs, open_to_all
 from annotation.web.shell import FOLDER, Page, page_text
-from warehouse.errors import UnknownSubject
+from warehouse.core.errors import UnknownSubject
 
 _HTML, _SCRIPT, _STYLE = "text/html; charset=utf-8", "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 PAGES = {

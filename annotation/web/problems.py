@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from annotation.web.shell import problem_text
-from sandbox.http_serving import PROBLEM_TYPE
-from warehouse import errors
-from warehouse.errors import (
+from sandbox.http.serving import PROBLEM_TYPE
+from warehouse.core import errors
+from warehouse.core.errors import (
     AccessDenied,
     AnnotationError,
     AssignmentLost,

@@ -15,7 +15,7 @@ from annotation.web.access import Address, MaybeWho, Who, needs, office_of, open
 from annotation.web.guard import DEVICE, cookie_header, device_of
 from annotation.wire import accounts as bodies
 from annotation.wire.accounts import AuditView, Me, Role, TokenView, UserView
-from warehouse.errors import NotNow
+from warehouse.core.errors import NotNow
 
 LOGIN_BODY_BYTES = 8 * 1024
 

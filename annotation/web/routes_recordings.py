@@ -10,7 +10,7 @@ from annotation.recording.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced
 from annotation.web.access import Address, Who, needs, office_of
 from annotation.web.problems import problem
 from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdraw
-from warehouse.errors import BadUpload
+from warehouse.core.errors import BadUpload
 
 ANNOTATOR = needs("annotator")
 REVIEW = needs("reviewer", max_body_bytes=2 * 1024 * 1024)

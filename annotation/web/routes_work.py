@@ -17,8 +17,8 @@ from annotation.web.access import Address, Who, needs, office_of
 from annotation.web.problems import answer_to
 from annotation.wire.runs import NextWork, Reason, RunState
 from annotation.wire.work import CampaignDetail, FlaggedView, HeldView, LeaseView, MyWork, TaskEntry, TaskList
-from sandbox.sources import SOURCES
-from warehouse.errors import FlywheelError, ModelError
+from sandbox.tasks.sources import SOURCES
+from warehouse.core.errors import FlywheelError, ModelError
 
 log = logging.getLogger(__name__)
 ANNOTATOR, REVIEWER, ADMIN = needs("annotator"), needs("reviewer"), needs("admin")

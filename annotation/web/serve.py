@@ -1,4 +1,4 @@
-"""Running an annotation server: the application behind a socket. What it is made of is the caller's (pipelines/annotate_command.py)."""
+"""Running an annotation server: the application behind a socket. What it is made of is the caller's (pipelines/cli/annotate.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from sandbox.http_serving import Server, address_of, bind, running, serve_until_signalled
+from sandbox.http.serving import Server, address_of, bind, running, serve_until_signalled
 
 GRACE_S = 5
 """Requests under way may take so long to end once the server is told to; streams are cut off then, and come back to the next server."""

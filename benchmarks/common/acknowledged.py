@@ -15,15 +15,15 @@ from pathlib import Path
 import duckdb
 from rich.console import Console
 
-from agent.episode import Episode
+from agent.episode.episode import Episode
 from assets.requests import StageResult
-from pipelines.finished_work import find_loss
-from pipelines.verify_command import verify
-from pipelines.work_folder import RESULT
-from warehouse.catalogue import TABLES
-from warehouse.errors import FlywheelError, UnknownTable
-from warehouse.home import Home
-from warehouse.tables import NO_VERSION, Warehouse
+from pipelines.cli.verify import verify
+from pipelines.orchestration.finished_work import find_loss
+from pipelines.orchestration.work_folder import RESULT
+from warehouse.core.errors import FlywheelError, UnknownTable
+from warehouse.core.home import Home
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.tables import NO_VERSION, Warehouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from warehouse.home import Home
+from warehouse.core.home import Home
 
 START_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 60.0

@@ -9,10 +9,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agent.episode import Episode, Outcome
+from agent.episode.episode import Episode, Outcome
 from benchmarks.common.provenance import distinct
-from pipelines.workers.evaluate import task_counts
-from warehouse.statistics import Difference, TaskCount, compare_paired, macro_average
+from pipelines.stages.evaluate import task_counts
+from warehouse.evaluation.statistics import Difference, TaskCount, compare_paired, macro_average
 
 Row = Mapping[str, Any]
 

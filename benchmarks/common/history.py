@@ -24,13 +24,13 @@ from deltalake.transaction import AddAction
 from PIL import Image
 
 from assets.opened import write_opened
-from warehouse import writing
-from warehouse.catalogue import TABLES
-from warehouse.data_files import write_files
-from warehouse.home import Home
-from warehouse.identity import bytes_id, content_id
-from warehouse.rows import to_arrow
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.core.identity import bytes_id, content_id
+from warehouse.storage import writing
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.data_files import write_files
+from warehouse.storage.rows import to_arrow
+from warehouse.storage.tables import Warehouse
 
 STEPS_PER_EPISODE = 2
 SCREENSHOTS = 8

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from benchmarks.common.provenance import provenance
-from pipelines.instance import open_instance
-from warehouse.home import Home, atomic_write
-from warehouse.stages import SEED_ITERATION
+from pipelines.orchestration.instance import open_instance
+from warehouse.core.home import Home, atomic_write
+from warehouse.core.stages import SEED_ITERATION
 
 PROVENANCE, SECONDS = "provenance.json", "seconds.json"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.provenance import provenance
-from warehouse.home import atomic_write
+from warehouse.core.home import atomic_write
 
 Row = dict[str, Any]
 DIGITS = 16

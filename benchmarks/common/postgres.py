@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 USER = "flywheel"
 """The superuser."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from warehouse.home import atomic_write
+from warehouse.core.home import atomic_write
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = 10

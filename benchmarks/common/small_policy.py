@@ -18,29 +18,29 @@ from typing import Any
 import torch
 from rich.progress import Progress, TaskID
 
-from agent.decider import ORACLE_POLICY_ID, Decider, Moment, OracleDecider
-from agent.episode import Episode, EpisodeRequest
+from agent.episode.episode import Episode, EpisodeRequest
 from agent.grammars.base import Grammar
-from agent.policy import Message
-from agent.prompt import training_messages
-from agent.tutorials import tutorials
-from agent.vocabulary import words
+from agent.policy.action_source import ORACLE_POLICY_ID, Decider, Moment, OracleDecider
+from agent.policy.policy import Message
+from agent.prompts.prompt import training_messages
 from assets.profile import Profile
+from assets.seed_data.tutorials import tutorials
+from assets.seed_data.vocabulary import words
 from benchmarks.common.kept import claim, fingerprint
-from models.batching import EncodedSample
-from models.checkpoint import load_tokenizer, save
-from models.engine import EmbeddedEngine
-from models.metrics import Progress as TrainingProgress
-from models.ppo.replay import ReplayPool
-from models.seed_policy import seed_policy
+from models.checkpoints.checkpoint import load_tokenizer, save
+from models.engine.embedded import EmbeddedEngine
+from models.families.seed_policy import seed_policy
+from models.rl.replay import ReplayPool
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample, encode_samples
-from pipelines.sandboxes import open_collector
-from pipelines.workers.context import requests_for
-from pipelines.workers.evaluate import greedy_requests
+from models.training.batching import EncodedSample
+from models.training.metrics import Progress as TrainingProgress
+from pipelines.stages.context import requests_for
+from pipelines.stages.evaluate import greedy_requests
+from pipelines.stages.sandboxes import open_collector
 from sandbox.actions import Action, Hotkey
-from sandbox.task import Split, Task
-from warehouse.home import atomic_write
+from sandbox.tasks.task import Split, Task
+from warehouse.core.home import atomic_write
 
 MAX_REPLAY = 2000
 

@@ -16,8 +16,8 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from models.tokenizer import build_tokenizer
-from models.vision import PatchReader, VisionCodec
+from models.families.tokenizer import build_tokenizer
+from models.families.vision import PatchReader, VisionCodec
 
 START, END = "<|im_start|>", "<|im_end|>"
 VISION_START, IMAGE, VIDEO, VISION_END = "<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>"

@@ -17,17 +17,17 @@ import pyarrow as pa
 
 from benchmarks.common.process import peak_mb
 from benchmarks.ours.sample_episodes import ITERATION
-from models.batching import EncodedSample, PlannedBatches, plan_batches
+from models.families.tokenizer import build_tokenizer
 from models.supervised.sample_file import sizes
 from models.supervised.training_set import encode_samples, training_set
-from models.tokenizer import build_tokenizer
-from pipelines.workers.supervised import MEMORY_LIMIT, DatasetSamples
-from warehouse.catalogue import TABLES
-from warehouse.home import Home
-from warehouse.identity import content_id
-from warehouse.query import connect
-from warehouse.samples import in_parts
-from warehouse.tables import Warehouse
+from models.training.batching import EncodedSample, PlannedBatches, plan_batches
+from pipelines.stages.supervised import MEMORY_LIMIT, DatasetSamples
+from warehouse.core.home import Home
+from warehouse.core.identity import content_id
+from warehouse.routing.samples import in_parts
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 DATASET = "dataset-all"
 MAX_TOKENS, BATCH_TOKENS, STEPS = 4096, 8192, 100

@@ -16,12 +16,12 @@ from sandbox.browser.input import gestures
 from sandbox.browser.page_session import PageSession
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.miniwob.source import SETTINGS, MiniWobSource, load_tasks
-from sandbox.page_task import PageSettings, PageTasks
-from sandbox.pool import SessionPool
-from sandbox.seats import Upkeep
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.slots import Upkeep
 from sandbox.session import Observation, Session
-from sandbox.task import Task
+from sandbox.tasks.miniwob.source import SETTINGS, MiniWobSource, load_tasks
+from sandbox.tasks.page_task import PageSettings, PageTasks
+from sandbox.tasks.task import Task
 
 ENDLESS = 10**9
 

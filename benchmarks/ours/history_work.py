@@ -12,22 +12,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from agent import judging_samples
-from assets import carrier, checks
+from agent.judging import samples as judging_samples
+from assets import checks, handoff
 from benchmarks.common.process import peak_mb
-from warehouse.home import Home
-from warehouse.iteration_summaries import summaries
-from warehouse.iterations_graph import iterations_graph
-from warehouse.mixing import MixtureConfig, Pool, mixed
-from warehouse.quality import iteration_verdicts
-from warehouse.quality_config import QualityConfig
-from warehouse.query import connect
-from warehouse.routed_samples import store_routed_samples
-from warehouse.routing import route
-from warehouse.solve_rates import solve_rates
-from warehouse.table_files import Listing
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import WITHDRAWABLE, withdrawn_ids
+from warehouse.core.home import Home
+from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.withdrawal import WITHDRAWABLE, withdrawn_ids
+from warehouse.evaluation.solve_rates import solve_rates
+from warehouse.lineage.iterations_graph import iterations_graph
+from warehouse.quality.config import QualityConfig
+from warehouse.quality.filters import iteration_verdicts
+from warehouse.reporting.iteration_summaries import summaries
+from warehouse.routing.routed_samples import store_routed_samples
+from warehouse.routing.routes import route
+from warehouse.storage.query import connect
+from warehouse.storage.table_files import Listing
+from warehouse.storage.tables import Warehouse
 
 MIXTURE = MixtureConfig(
     demonstration=Pool(), correction=Pool(draws=450), on_policy=Pool(draws=300), tutorial=Pool(draws=700), failure=Pool(draws=400)
@@ -62,7 +62,7 @@ def withdrawals(warehouse: Warehouse, iteration: str) -> int:
 
 
 def next_input(warehouse: Warehouse, iteration: str) -> int:
-    return sum(map(len, carrier.samples_before(warehouse, f"{int(iteration) + 1:04d}").values()))
+    return sum(map(len, handoff.samples_before(warehouse, f"{int(iteration) + 1:04d}").values()))
 
 
 def drawing(warehouse: Warehouse, iteration: str) -> int:
@@ -85,7 +85,7 @@ def invariants(gate: checks.Gate, warehouse: Warehouse, iteration: str) -> int:
 
 
 def suites(gate: checks.Gate, warehouse: Warehouse, iteration: str) -> int:
-    from warehouse.expectations import validate
+    from warehouse.quality.expectations import validate
 
     tables = dict.fromkeys(table for of in gate.suites.values() for table in of)
     reports = [validate(warehouse, table, iteration) for table in tables]

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.common.process import peak_mb
-from warehouse.catalogue import TABLES
-from warehouse.quality import judge
-from warehouse.quality_config import QualityConfig
-from warehouse.routing import route
+from warehouse.quality.config import QualityConfig
+from warehouse.quality.filters import judge
+from warehouse.routing.routes import route
+from warehouse.storage.catalogue import TABLES
 
 JUDGES = (
     "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short",

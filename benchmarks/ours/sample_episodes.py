@@ -17,13 +17,13 @@ import duckdb
 import pyarrow as pa
 
 from benchmarks.common.process import peak_mb
-from warehouse.catalogue import TABLES
-from warehouse.home import Home
-from warehouse.identity import content_id, long_list_id
-from warehouse.routed_samples import MEMORY_LIMIT, STAGE, store_routed_samples
-from warehouse.samples import ROUTED_TABLES, sample_parts
-from warehouse.scan import connect_to_scan
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.core.identity import content_id, long_list_id
+from warehouse.routing.routed_samples import MEMORY_LIMIT, STAGE, store_routed_samples
+from warehouse.routing.samples import ROUTED_TABLES, sample_parts
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.scan import connect_to_scan
+from warehouse.storage.tables import Warehouse
 
 ITERATION = "0001"
 ROWS = 16_384

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from models.batching import EncodedSample
-from models.metrics import Progress
 from models.supervised.config import SupervisedConfig
 from models.supervised.fitting import fit
+from models.training.batching import EncodedSample
+from models.training.metrics import Progress
 
 
 def main(folder: Path, batches: list[list[dict[str, list[int]]]], settings: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import os
 from playwright.sync_api import sync_playwright
 
 from benchmarks.peers.worker_loop import Window, arguments, serve
-from sandbox.miniwob.source import MiniWobSource, load_tasks
+from sandbox.tasks.miniwob.source import MiniWobSource, load_tasks
 
 
 class Bare:

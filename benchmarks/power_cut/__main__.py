@@ -35,9 +35,9 @@ from benchmarks.common.acknowledged import Promise, broken, merged, unsound
 from benchmarks.common.homes import Work, stage_of, work_of
 from benchmarks.power_cut import workloads
 from benchmarks.power_cut.logged_disk import MARK, LoggedDisk, Platter, entries, mounted, why_not
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 ARMS = ("commits", "commands", "run")
 SIZE_MIB = {"commits": 256, "commands": 3072, "run": 3072}

@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.common.acknowledged import Digests, Promise, file_digest
 from benchmarks.importing import write_file
 from benchmarks.power_cut.logged_disk import ROOT, LoggedDisk
-from warehouse.home import Home, atomic_write
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home, atomic_write
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 NUM_COMMITS = 60
 SETTLED_S = 3.0

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from models.http.config import HttpEngineConfig
-from warehouse.errors import ConfigError, EngineUnreachable, ModelError
+from warehouse.core.errors import ConfigError, EngineUnreachable, ModelError
 
 REPEATED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 UNAUTHORISED = 401

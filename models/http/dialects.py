@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from agent.policy import Message, Sampling
+from agent.policy.policy import Message, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

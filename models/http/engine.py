@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.policy import Prompt, Response
-from models.chat import ChatCodec
-from models.checkpoint import read_card, write
+from agent.policy.policy import Prompt, Response
+from models.checkpoints.checkpoint import read_card, write
+from models.checkpoints.model_files import ADAPTER_CONFIG_FILE, SINGLE_FILE, companions
+from models.families.chat import ChatCodec
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
 from models.http.dialects import Answer, Ask, Loading
 from models.http.kinds import KINDS, dialect_for
 from models.http.probe import may_load_from, probe
-from models.model_files import ADAPTER_CONFIG_FILE, SINGLE_FILE, companions
 from sandbox.loop_thread import LoopThread
-from warehouse.errors import ConfigError, ModelError
+from warehouse.core.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ class HttpEngine:
     def of_checkpoint(cls, config: HttpEngineConfig, folder: Path) -> HttpEngine:
         """An engine whose server answers with a checkpoint, which it is made to load where it does not yet. Raises CheckpointError for a
         folder that is not whole, ModelError for a server that cannot load it."""
-        from models.families import load_codec
+        from models.families.registry import load_codec
 
         checkpoint_id = read_card(folder).checkpoint_id
         engine = cls(config, folder=folder, codec=load_codec(folder), wants=checkpoint_id)

@@ -14,15 +14,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent.policy import Message, Sampling
-from models.chat import ChatCodec
-from models.checkpoint import read_card
+from agent.policy.policy import Message, Sampling
+from models.checkpoints.checkpoint import read_card
+from models.checkpoints.model_files import CARD_FILE
+from models.families.chat import ChatCodec
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
 from models.http.dialects import Answer, Ask, Dialect
 from models.http.kinds import KINDS, dialect_for, kind_owning
-from models.model_files import CARD_FILE
-from warehouse.errors import ConfigError, ModelError
+from warehouse.core.errors import ConfigError, ModelError
 
 QUESTION = (Message(role="user", content="Say something."),)
 TOLERANCE = 1e-3

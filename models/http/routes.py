@@ -14,9 +14,9 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.policy import Message
+from agent.policy.policy import Message
 from models.http.dialects import Answer, Ask, Kind
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 BROKEN_OFF = ("abort", "error")
 """Reasons of an end that is the server's fault, as when it drops what runs to take new weights."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from agent.judging import Answer, JudgeBuilder, Record, read_answer
-from agent.policy import Message, Policy, Prompt, Response, Sampling
-from warehouse.identity import stable_seed
+from agent.judging.prompt import Answer, JudgeBuilder, Record, read_answer
+from agent.policy.policy import Message, Policy, Prompt, Response, Sampling
+from warehouse.core.identity import stable_seed
 
 MAX_SCORE = 1.0 - 1e-6
 """No judge that may err gives a score of 1, so that a threshold of 1 lets nothing pass."""

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from agent.judging import WORDS, JudgeBuilder, at_verdict, own_rationale
-from agent.policy import Message, Policy, Response
+from agent.judging.prompt import WORDS, JudgeBuilder, at_verdict, own_rationale
+from agent.policy.policy import Message, Policy, Response
 from models.judges.judge import NO_VERDICT, Asked, Case, Judgement, ask, bounded, total_tokens
 
 MAX_REASON_CHARS = 300

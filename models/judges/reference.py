@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from agent.judging import JudgeBuilder
-from agent.policy import Policy
+from agent.judging.prompt import JudgeBuilder
+from agent.policy.policy import Policy
 from models.judges.judge import NO_VERDICT, Asked, Case, Judgement, ask, bounded, total_tokens
 from models.judges.orm import MAX_REASON_CHARS
 

@@ -14,11 +14,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from agent.policy import Message
-from models.chat import ChatCodec, EncodedChat
+from agent.policy.policy import Message
+from models.families.chat import ChatCodec, EncodedChat
 from models.judges.judge import Case
-from models.training_forward import hidden_where
-from warehouse.errors import ModelError
+from models.training.forward import hidden_where
+from warehouse.core.errors import ModelError
 
 MAX_BATCH_TOKENS = 16_384
 

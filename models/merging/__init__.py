@@ -1,1 +1,1 @@
-"""Ways to merge checkpoints: settings, checks, streaming, and one file a method. Entered through models/merge.py. No torch."""
+"""Ways to merge checkpoints: settings, checks, streaming, and one file a method. Entered through models/merging/merge.py. No torch."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from models.merging import task_arithmetic, ties
 from models.merging.config import MethodConfig
+from models.merging.dtype_codec import Floats, Scratch
 from models.merging.io import Piece, TensorJob
-from models.merging.lanes import Floats, Scratch
-from warehouse.identity import bytes_id, stable_seed
+from warehouse.core.identity import bytes_id, stable_seed
 
 HEAD_BYTES = 1 << 16
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from models.merging.lanes import FLOAT_TYPES, Bytes, Floats, Lanes, Scratch, has_nan, narrow, widen
-from models.safetensors_stream import TensorInfo
-from warehouse.errors import CheckpointError, MergeError
+from models.checkpoints.safetensors_stream import TensorInfo
+from models.merging.dtype_codec import FLOAT_TYPES, Bytes, Floats, Lanes, Scratch, has_nan, narrow, widen
+from warehouse.core.errors import CheckpointError, MergeError
 
 PIECE_BYTES = 1 << 18
 """Bytes of a tensor worked on at once: small enough that every intermediate result stays in a core's cache. DARE's masks depend on it."""

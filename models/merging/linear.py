@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from models.merging.config import MethodConfig
+from models.merging.dtype_codec import Floats, Scratch
 from models.merging.io import TensorJob
-from models.merging.lanes import Floats, Scratch
 
 
 def merge_tensor(job: TensorJob, weights: Sequence[float], config: MethodConfig) -> None:

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from models import checkpoint
-from models.checkpoint import Card
+from models.checkpoints import checkpoint
+from models.checkpoints.checkpoint import Card
+from models.checkpoints.model_files import ADAPTER_FILES, CARD_FILE, CONFIG_FILE, TOKENIZER_FILES
+from models.checkpoints.safetensors_stream import Layout, TensorInfo, read_layout
 from models.merging.config import MethodConfig
+from models.merging.dtype_codec import Bytes
 from models.merging.io import Span, TensorPlan
-from models.merging.lanes import Bytes
 from models.merging.methods import METHODS
 from models.merging.weights import Weights, check_weights
-from models.model_files import ADAPTER_FILES, CARD_FILE, CONFIG_FILE, TOKENIZER_FILES
-from models.safetensors_stream import Layout, TensorInfo, read_layout
-from warehouse.errors import MergeError
+from warehouse.core.errors import MergeError
 
 _TOKENIZER_STATE = ("truncation", "padding")
 """What tokenizer.json remembers of its last use; it changes no token."""

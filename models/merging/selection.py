@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.merging.lanes import Floats, Scratch
+from models.merging.dtype_codec import Floats, Scratch
 
 Magnitudes = NDArray[np.unsignedinteger[Any]]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.merging.config import MethodConfig
+from models.merging.dtype_codec import Floats
 from models.merging.io import TensorJob
-from models.merging.lanes import Floats
 from models.merging.linear import weighted_sum
 
 PARALLEL = 0.9995

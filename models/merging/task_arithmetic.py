@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.merging.config import MethodConfig
+from models.merging.dtype_codec import Floats
 from models.merging.io import TensorJob
-from models.merging.lanes import Floats
 from models.merging.linear import weight_sum, weighted_sum
 
 NEGLIGIBLE = 1e-8

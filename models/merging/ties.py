@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.merging.config import MethodConfig
+from models.merging.dtype_codec import Floats, Scratch, in_order
 from models.merging.io import TensorJob
-from models.merging.lanes import Floats, Scratch, in_order
 from models.merging.selection import Magnitudes, TopK, magnitudes
 from models.merging.task_arithmetic import on_base
 

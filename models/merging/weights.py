@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from warehouse.errors import MergeError
+from warehouse.core.errors import MergeError
 
 Weights = tuple[float, ...]
 SIMPLEX_TOLERANCE = 1e-6

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from models.chat import ChatCodec
+from models.families.chat import ChatCodec
 from models.server.problems import ApiError
 from models.server.service import Job, Part
 from models.server.tools import CallReader

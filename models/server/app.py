@@ -14,8 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from models.chat import EncodedChat
-from models.generation.grammar import Grammar, json_rule
+from models.engine.grammar import Grammar, json_rule
+from models.families.chat import EncodedChat
 from models.http.config import Capabilities
 from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Writer
 from models.server.backend import ServedEngine
@@ -39,8 +39,8 @@ from models.server.wire import (
     WeightsAnswer,
     WeightsRequest,
 )
-from sandbox.http_serving import unless_gone
-from warehouse.errors import FlywheelError, ModelError, RequestRefused
+from sandbox.http.serving import unless_gone
+from warehouse.core.errors import FlywheelError, ModelError, RequestRefused
 
 DESCRIPTION = """A policy, as OpenAI's interface has it. Every request needs `Authorization: Bearer TOKEN`.
 

@@ -1,5 +1,5 @@
 """The embedded engine as the server uses it: requests of tokens in, tokens out one by one. All that the server knows of
-models/engine.py."""
+models/engine/embedded.py."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from agent.policy import Message
-from models.chat import ChatCodec, ChatMessage, EncodedChat
-from models.checkpoint import load_tokenizer, read_card
-from models.engine import EmbeddedEngine
-from models.families import load_codec, load_policy
-from models.generation.grammar import Grammar, Grammars
-from models.generation.rows import Request, Top
-from models.generation.settings import EngineSettings
-from models.model_files import FAST_TOKENIZER_FILE
+from agent.policy.policy import Message
+from models.checkpoints.checkpoint import load_tokenizer, read_card
+from models.checkpoints.model_files import FAST_TOKENIZER_FILE
+from models.engine.embedded import EmbeddedEngine
+from models.engine.grammar import Grammar, Grammars
+from models.engine.rows import Request, Top
+from models.engine.settings import EngineSettings
+from models.families.chat import ChatCodec, ChatMessage, EncodedChat
+from models.families.registry import load_codec, load_policy
+from models.families.templates import TemplateCodec, Tools
 from models.server.tools import ToolForm, form_of
-from models.templates import TemplateCodec, Tools
-from warehouse.errors import ModelError, RequestRefused
+from warehouse.core.errors import ModelError, RequestRefused
 
 KEPT_GRAMMARS = 64
 

@@ -7,8 +7,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.server.metrics import Metrics
 from models.server.problems import TooLarge, response_of, unauthorised
-from sandbox.http_guarding import LimitedBody, bearer_token, headers_of
-from sandbox.tokens import Tokens
+from sandbox.http.guarding import LimitedBody, bearer_token, headers_of
+from sandbox.http.tokens import Tokens
 
 
 class Guard:

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from models.server.wire import Problem, ProblemAnswer
-from warehouse.errors import FlywheelError, ModelError, RequestRefused
+from warehouse.core.errors import FlywheelError, ModelError, RequestRefused
 
 RETRY_AFTER = {"retry-after": "1"}
 

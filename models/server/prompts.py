@@ -7,16 +7,16 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from agent.policy import Message
-from models.chat import ChatMessage as Chatted
-from models.chat import EncodedChat, Shown
+from agent.policy.policy import Message
+from models.families.chat import ChatMessage as Chatted
+from models.families.chat import EncodedChat, Shown
+from models.families.templates import Tools
 from models.server.problems import wrong
 from models.server.tools import template_call
 from models.server.wire import ChatMessage, ImagePart
-from models.templates import Tools
-from warehouse.errors import ModelError, RequestRefused, UnreadablePicture
-from warehouse.identity import bytes_id
-from warehouse.pictures import header
+from warehouse.core.errors import ModelError, RequestRefused, UnreadablePicture
+from warehouse.core.identity import bytes_id
+from warehouse.storage.pictures import header
 
 
 class Encode(Protocol):

@@ -13,7 +13,7 @@ from models.server.app import create_app
 from models.server.backend import ServedEngine
 from models.server.service import Service
 from models.server.settings import ServerSettings
-from sandbox.http_serving import Server, address_of, bind, running, serve_until_signalled
+from sandbox.http.serving import Server, address_of, bind, running, serve_until_signalled
 
 TOLD_S = 5
 """After answers were given up, their clients have so long to read that."""

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from models.chat import EncodedChat
-from models.generation.grammar import Grammar
-from models.generation.rows import Request
+from models.engine.grammar import Grammar
+from models.engine.rows import Request
+from models.families.chat import EncodedChat
 from models.server.backend import ServedEngine, TokenStream, Written
 from models.server.metrics import Metrics
 from models.server.problems import busy, closing, failed, of_engine, refused, too_long, wrong
@@ -21,7 +21,7 @@ from models.server.streams import merged
 from models.server.text import TextSoFar
 from models.server.tools import ToolForm
 from models.server.wire import ChatRequest, CompletionRequest, Finish, Usage
-from warehouse.errors import ModelError, RequestRefused
+from warehouse.core.errors import ModelError, RequestRefused
 
 SEED_BITS = 63
 

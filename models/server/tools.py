@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.policy import Message
-from models.chat import ChatMessage
-from models.generation.grammar import json_rule
+from agent.policy.policy import Message
+from models.engine.grammar import json_rule
+from models.families.chat import ChatMessage
+from models.families.templates import TemplateCodec
 from models.server.wire import Function
-from models.templates import TemplateCodec
-from warehouse.errors import ModelError, RequestRefused
+from warehouse.core.errors import ModelError, RequestRefused
 
 NAME, KEY, VALUE, CALL_ID = "probe_of_calls", "probe_key", "probe value", "probe0001"
 """Of the call that a template is tried with. Mistral's wants ids of nine characters."""

@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from warehouse.home import atomic_write
+from warehouse.core.home import atomic_write
 
 RUN_ID_FILE = "run_id"
 """Says which run a run folder is of: the id of all that its weights depend on."""

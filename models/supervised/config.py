@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from models.adapter_config import AdapterConfig
+from models.training.adapter_config import AdapterConfig
 
 
 class SupervisedConfig(AdapterConfig):

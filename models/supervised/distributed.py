@@ -18,18 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from models.adapters import prepare_for_training
-from models.checkpoint import quiet
-from models.families import load_policy, model_class
-from models.metrics import OnProgress, ignore_progress, keep_until, read_metrics
-from models.processes import last_words, left_error, start
+from models.checkpoints.checkpoint import quiet
+from models.families.registry import load_policy, model_class
+from models.families.vision import ReadImage, read_images
 from models.supervised.checkpoints import last_complete, step_of
 from models.supervised.config import SupervisedConfig
 from models.supervised.training_set import TrainingSet
-from models.vision import ReadImage, read_images
-from warehouse.errors import FlywheelError, ModelError
-from warehouse.home import atomic_write
-from warehouse.processes import end_group
+from models.training.adapters import prepare_for_training
+from models.training.metrics import OnProgress, ignore_progress, keep_until, read_metrics
+from models.training.processes import last_words, left_error, start
+from warehouse.core.errors import FlywheelError, ModelError
+from warehouse.core.home import atomic_write
+from warehouse.core.processes import end_group
 
 JOB_FILE = "job.json"
 RESULT_FILE = "result.json"

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from models.batching import EncodedSample
-from warehouse.identity import stable_fraction
+from models.training.batching import EncodedSample
+from warehouse.core.identity import stable_fraction
 
 CURVE_FILE = "held_out.json"
 """In a trainer checkpoint: the curve so far."""

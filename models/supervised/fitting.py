@@ -23,19 +23,19 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from models.batching import NAMED_SAMPLES, EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
-from models.checkpoint import quiet
-from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
-from models.packing import check_can_pack, segments_attention
+from models.checkpoints.checkpoint import quiet
+from models.families.vision import PixelLoader
 from models.supervised.checkpoints import last_complete, mark_complete, step_of
 from models.supervised.config import SupervisedConfig
 from models.supervised.early_stop import HeldOutCurve, load_curve
 from models.supervised.sample_file import sizes
-from models.training_forward import weighted_loss
-from models.vision import PixelLoader
-from warehouse.errors import StorageFull, TrainingDiverged
-from warehouse.home import is_full_disk
-from warehouse.machine import NO_ROOM_BYTES
+from models.training.batching import NAMED_SAMPLES, EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
+from models.training.forward import weighted_loss
+from models.training.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
+from models.training.packing import check_can_pack, segments_attention
+from warehouse.core.errors import StorageFull, TrainingDiverged
+from warehouse.core.home import is_full_disk
+from warehouse.core.machine import NO_ROOM_BYTES
 
 BEST_FOLDER = "best"
 """In the run folder: the weights with the lowest held-out loss so far."""
@@ -48,8 +48,8 @@ def fit(
 ) -> dict[str, float]:
     """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
     the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `pixels` loads the
-    images that samples show. What of the model is trained is settled before (models/adapters.py). `plan`: which samples to read at each
-    step, where that is not for models.batching.plan_batches to say.
+    images that samples show. What of the model is trained is settled before (models/training/adapters.py). `plan`: which samples to read at
+    each step, where that is not for models.training.batching.plan_batches to say.
 
     Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is full, ConfigError for a model that cannot be packed.
     """

@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
-from models.processes import leave_error
 from models.supervised.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
-from warehouse.errors import FlywheelError
-from warehouse.home import atomic_write
-from warehouse.processes import die_with
+from models.training.processes import leave_error
+from warehouse.core.errors import FlywheelError
+from warehouse.core.home import atomic_write
+from warehouse.core.processes import die_with
 
 
 def main(run_folder: Path) -> int:
@@ -42,11 +42,11 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
         prepare_deepspeed()
     import torch
 
-    from models.adapters import prepare_for_training
-    from models.families import load_codec, load_policy
+    from models.families.registry import load_codec, load_policy
+    from models.families.vision import pixel_loader
     from models.supervised.fitting import fit
     from models.supervised.sample_file import SampleFile
-    from models.vision import pixel_loader
+    from models.training.adapters import prepare_for_training
 
     model: Any = load_policy(job.init)
     if job.config.bf16 and job.config.deepspeed_stage is not None:

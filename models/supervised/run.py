@@ -3,7 +3,7 @@
 The two differ only in their data and in SupervisedConfig.prompt_loss_weight. A run is a pure function of its configuration, samples and
 initial checkpoint: killed and started again, it resumes from its last complete trainer checkpoint and ends in the same weights. Which
 samples there are is decided elsewhere (dataset snapshots); what of them is trained on is models/supervised/training_set.py; which are read
-at which step models/batching.py; the loop is models/supervised/fitting.py.
+at which step models/training/batching.py; the loop is models/supervised/fitting.py.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from models.adapters import ADAPTER_FOLDER, has_adapters, merge_adapters, prepare_for_training, save_adapter
-from models.chat import ChatCodec
-from models.checkpoint import Card, quiet, read_card, verify, write
-from models.families import load_codec, load_policy, max_positions
-from models.metrics import OnProgress, ignore_progress
+from models.checkpoints.checkpoint import Card, quiet, read_card, verify, write
+from models.families.chat import ChatCodec
+from models.families.registry import load_codec, load_policy, max_positions
+from models.families.vision import ReadImage, pixel_loader
 from models.supervised.checkpoints import clear_unless_of, trainer_checkpoints
 from models.supervised.config import SupervisedConfig
 from models.supervised.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_processes
 from models.supervised.fitting import BEST_FOLDER, fit
 from models.supervised.training_set import SAMPLES_FOLDER, TrainingSample, training_set
-from models.vision import ReadImage, pixel_loader
-from warehouse.identity import content_id
+from models.training.adapters import ADAPTER_FOLDER, has_adapters, merge_adapters, prepare_for_training, save_adapter
+from models.training.metrics import OnProgress, ignore_progress
+from warehouse.core.identity import content_id
 
 
 def train_supervised(

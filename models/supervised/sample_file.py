@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from models.batching import EncodedSample
+from models.training.batching import EncodedSample
 
 PART_TOKENS = 1 << 20
 """Tokens that are held until they are written together."""

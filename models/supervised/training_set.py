@@ -14,16 +14,16 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from agent.policy import Message
-from models.batching import NAMED_SAMPLES, EncodedSample
-from models.chat import ChatCodec
+from agent.policy.policy import Message
+from models.families.chat import ChatCodec
+from models.families.tokenizer import WordCodec
+from models.families.vision import ReadImage, VisionCodec, read_images, screenshot_ids
 from models.supervised.early_stop import is_held_out
 from models.supervised.sample_file import SampleFile, SampleWriter
-from models.tokenizer import WordCodec
-from models.vision import ReadImage, VisionCodec, read_images, screenshot_ids
-from warehouse.errors import ConfigError, StorageFull
-from warehouse.home import is_full_disk
-from warehouse.identity import content_id
+from models.training.batching import NAMED_SAMPLES, EncodedSample
+from warehouse.core.errors import ConfigError, StorageFull
+from warehouse.core.home import is_full_disk
+from warehouse.core.identity import content_id
 
 SAMPLES_FOLDER = "samples"
 """In the run folder."""

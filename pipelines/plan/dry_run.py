@@ -13,17 +13,17 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 
 from pipelines import profiles
-from pipelines.doctor import Check, Status
+from pipelines.cli.doctor import Check, Status
+from pipelines.cli.terminal import fits, slim_table
 from pipelines.plan.givens import policy_shape, see_machine
 from pipelines.plan.plan import Plan, StagePlan, in_bytes
 from pipelines.plan.planner import make_plan
 from pipelines.plan.preflight import preflight
 from pipelines.plan.workload import Measured, measure
-from pipelines.terminal import fits, slim_table
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.stages import is_rl
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.core.stages import is_rl
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 SHOWN_PARTS_FROM = 1e8
 """Parameters above which it matters what memory is made of."""
@@ -181,7 +181,7 @@ def rests_on(plan: Plan) -> list[str]:
         )
     lines.append(
         f"A step of a session takes {settings.env_latency_s:g} s and {1000 * settings.env_cpu_s:.0f} ms of CPU, "
-        f"{plan.profile.sandbox.num_sessions} sessions at once. Memory is reckoned by the formulas of models/estimates.py, with a tenth "
+        f"{plan.profile.sandbox.num_sessions} sessions at once. Memory is estimated by models/training/estimates.py, with a tenth "
         "for fragments."
     )
     if any(stage.num_processes > 1 for stage in (*plan.first, *plan.later)):

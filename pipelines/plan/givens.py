@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 from assets.profile import Profile
-from models.families import read_config
-from models.shapes import KNOWN_CONFIGS, ModelShape, shape_of
+from models.families.registry import read_config
+from models.families.shapes import KNOWN_CONFIGS, ModelShape, shape_of
 from pipelines.plan.plan import GIB, Machine
-from warehouse.errors import CheckpointError
+from warehouse.core.errors import CheckpointError
 
 COMMAND_TIMEOUT_S = 15.0
 
@@ -45,9 +45,9 @@ def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
     """The shape of the policy that the profile begins with, and where it was read. Raises CheckpointError."""
     policy = profile.policy
     if policy.source == "quickstart":
-        from agent.vocabulary import words
-        from models.shift_qwen3 import tiny_config
-        from models.tokenizer import build_tokenizer
+        from assets.seed_data.vocabulary import words
+        from models.families.shift_qwen3 import tiny_config
+        from models.families.tokenizer import build_tokenizer
 
         tokenizer = build_tokenizer(words(*profile.seed_data.curricula))
         config = tiny_config(len(tokenizer), pad_token_id=0, bos_token_id=0, eos_token_id=0)
@@ -56,7 +56,7 @@ def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
     if policy.source == "checkpoint":
         return shape_of(read_config(Path(name).expanduser())), f"{name}/config.json"
     if name in KNOWN_CONFIGS:
-        return shape_of(KNOWN_CONFIGS[name]), f"what {name} is known to be (models/shapes.py)"
+        return shape_of(KNOWN_CONFIGS[name]), f"what {name} is known to be (models/families/shapes.py)"
     return shape_of(read_config(_fetched_config(name, policy.revision))), f"config.json of {name}"
 
 

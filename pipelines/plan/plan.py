@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from assets.profile import Profile
-from models.shapes import ModelShape
+from models.families.shapes import ModelShape
 from pipelines.plan.workload import Measured
-from warehouse.stages import is_rl
+from warehouse.core.stages import is_rl
 
 GIB = 1024**3
 

@@ -1,5 +1,5 @@
-"""Makes the plan of a profile before anything runs: formulas of models/estimates.py and the work that workload.py counts meet the machine.
-Each estimate says what it rests on.
+"""Makes the plan of a profile before anything runs: formulas of models/training/estimates.py and the work that workload.py counts meet the
+machine. Each estimate says what it rests on.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 
 from assets.profile import Profile
-from models import estimates
-from models.adapter_config import AdapterConfig
-from models.estimates import TrainingMemory
-from models.shapes import ModelShape
+from models.families.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
+from models.training import estimates
+from models.training.adapter_config import AdapterConfig
+from models.training.estimates import TrainingMemory
 from pipelines.plan.plan import GIB, Machine, Plan, StagePlan, answers_on_gpus, in_bytes
 from pipelines.plan.workload import Measured, Work, Workload
 

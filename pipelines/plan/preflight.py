@@ -16,18 +16,18 @@ from typing import cast
 import psutil
 
 from assets.profile import Profile
-from models.adapter_config import AdapterConfig
-from models.shapes import ModelShape
-from pipelines.doctor import Check, Status, check_browser, check_desktop, check_terminal, check_web_apps
+from models.families.shapes import ModelShape
+from models.training.adapter_config import AdapterConfig
+from pipelines.cli.doctor import Check, Status, check_browser, check_desktop, check_terminal, check_web_apps
 from pipelines.plan.plan import Plan, in_bytes
 from pipelines.plan.server_check import check_server
-from pipelines.workers.context import pool_tasks
-from sandbox.miniwob.source import task_file
-from sandbox.sources import kind_of
-from warehouse.errors import CheckpointError
-from warehouse.home import Home
-from warehouse.mixing import PoolName
-from warehouse.stages import is_rl
+from pipelines.stages.context import pool_tasks
+from sandbox.tasks.miniwob.source import task_file
+from sandbox.tasks.sources import kind_of
+from warehouse.core.errors import CheckpointError
+from warehouse.core.home import Home
+from warehouse.core.stages import is_rl
+from warehouse.datasets.mixing import PoolName
 
 TIGHT = 0.85
 """A memory or a disk that is filled beyond this share is warned of."""
@@ -61,7 +61,7 @@ def check_model(profile: Profile, shape: ModelShape, source: str) -> Check:
     billions = f"{shape.num_parameters / 1e9:.2f} B" if shape.num_parameters >= 1e8 else f"{shape.num_parameters / 1e6:.2f} M"
     found = f"{shape.model_type}, {billions} parameters, by {source}"
     if profile.policy.source == "checkpoint":
-        from models.import_checkpoint import check_importable, num_parameters
+        from models.checkpoints.importing import check_importable, num_parameters
 
         folder = Path(str(profile.policy.model)).expanduser()
         try:
@@ -93,7 +93,7 @@ def _auto_class(folder: Path) -> str:
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     )
 
-    import models.shift_qwen3  # noqa: F401  registers our own class
+    import models.families.shift_qwen3  # noqa: F401  registers our own class
 
     kind = AutoConfig.from_pretrained(folder).model_type
     names = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "shift_qwen3": "ShiftQwen3ForCausalLM"}

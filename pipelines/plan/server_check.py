@@ -8,9 +8,9 @@ from pathlib import Path
 
 from assets.profile import Profile
 from models.http.config import HttpEngineConfig
-from pipelines.doctor import Check, Status
-from warehouse.errors import FlywheelError
-from warehouse.home import Home
+from pipelines.cli.doctor import Check, Status
+from warehouse.core.errors import FlywheelError
+from warehouse.core.home import Home
 
 SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
 NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"

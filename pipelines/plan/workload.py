@@ -13,12 +13,12 @@ from typing import Literal
 import duckdb
 
 from assets.profile import Profile
-from models.shapes import ModelShape
+from models.families.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
-from pipelines.terminal import counted
-from pipelines.workers.context import pool_tasks
-from sandbox.task import Split, Task
-from warehouse.stages import joint_name, rl_stage
+from pipelines.cli.terminal import counted
+from pipelines.stages.context import pool_tasks
+from sandbox.tasks.task import Split, Task
+from warehouse.core.stages import joint_name, rl_stage
 
 Kind = Literal["supervised", "rl", "acting", "small"]
 MIN_EPISODES = 30

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from assets.profile import Profile, parse_profile
-from sandbox.sources import tasks_in
-from warehouse.errors import ConfigError
+from sandbox.tasks.sources import tasks_in
+from warehouse.core.errors import ConfigError
 
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
 OVERRIDES_VARIABLE = "FLYWHEEL_PROFILE_OVERRIDES"

@@ -1,5 +1,5 @@
 """`flywheel replay`: a stored episode again on a live session, its reward verified once more, and told in the terminal, on a page or in a
-film. What a replay is, is agent/replay.py.
+film. What a replay is, is agent/episode/replay.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from agent.replay import RecordedEpisode, Replay, StepCheck, load_episode, replay
-from pipelines.terminal import counted
-from warehouse.errors import ConfigError
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from agent.episode.replay import RecordedEpisode, Replay, StepCheck, load_episode, replay
+from pipelines.cli.terminal import counted
+from warehouse.core.errors import ConfigError
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 SAME, PIXELS_DIFFER, REWARD_DIFFERS = 0, 3, 4
 """Exit statuses. Of an episode whose reward differs, pixels are not spoken of."""
@@ -62,10 +62,10 @@ async def _replayed(episode: RecordedEpisode, url: str | None) -> Replay:
 
 def _pool(url: str | None) -> AbstractAsyncContextManager[Any]:
     if url is not None:
-        from sandbox.client import SandboxClient
+        from sandbox.server.client import SandboxClient
 
         return SandboxClient(url)
-    from sandbox.pool import SessionPool
+    from sandbox.pool.pool import SessionPool
 
     return SessionPool(size=1)
 

@@ -13,12 +13,12 @@ from textwrap import wrap
 
 from PIL import Image, ImageDraw, ImageFont
 
-from agent.replay import RecordedEpisode, Replay
+from agent.episode.replay import RecordedEpisode, Replay
 from pipelines.replay.marks import Mark
 from pipelines.replay.page import Frame, frames_of
-from warehouse import pictures
-from warehouse.errors import ConfigError
-from warehouse.home import atomic_write
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import atomic_write
+from warehouse.storage import pictures
 
 FRAME_MS, LAST_FRAME_MS = 1200, 2500
 LEAST_WIDTH, MOST_WIDTH = 480, 1280

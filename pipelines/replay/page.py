@@ -12,9 +12,9 @@ from pathlib import Path
 
 import jinja2
 
-from agent.replay import RecordedEpisode, RecordedStep, Replay, StepCheck, picture_size
+from agent.episode.replay import RecordedEpisode, RecordedStep, Replay, StepCheck, picture_size
 from pipelines.replay.marks import Mark, details_of, mark_of
-from warehouse.home import atomic_write
+from warehouse.core.home import atomic_write
 
 TEMPLATE = Path(__file__).with_name("replay.html")
 CHARACTER_PX = 5.9

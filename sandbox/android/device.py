@@ -19,7 +19,7 @@ from typing import TypeVar
 from adbutils import AdbClient, AdbConnection, AdbDevice, AdbError, AdbTimeout
 from adbutils.errors import AdbSyncError
 
-from warehouse.errors import DeviceLost, DeviceMissing, SandboxError, SandboxTimeout
+from warehouse.core.errors import DeviceLost, DeviceMissing, SandboxError, SandboxTimeout
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from warehouse.errors import DeviceLost, SandboxError, SandboxTimeout
+from warehouse.core.errors import DeviceLost, SandboxError, SandboxTimeout
 
 TOKEN_FILE = ".emulator_console_auth_token"
 _END = re.compile(rb"(?:^|\r?\n)(OK|KO:[^\r\n]*)\r?\n")

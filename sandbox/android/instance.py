@@ -1,5 +1,5 @@
 """AndroidInstance: how one task instance lives on a device: what to set up, what to check, what its oracle would do. The seam between
-task sources (sandbox/android/source.py) and sessions (sandbox/android/session.py).
+task sources (sandbox/tasks/android/source.py) and sessions (sandbox/android/session.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sandbox.actions import Action
 from sandbox.session import Observation
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 _ROW = re.compile(r"^Row: \d+ ")
 

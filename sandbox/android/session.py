@@ -26,8 +26,8 @@ from sandbox.android.instance import AndroidInstance, AndroidMoment, AndroidTask
 from sandbox.android.ui_tree import parse, rotation
 from sandbox.browser.input import Refusal
 from sandbox.session import Observation, Transition, Verdict, require_open, require_running
-from sandbox.task import Task
-from warehouse.errors import SandboxError, SandboxTimeout, TaskError
+from sandbox.tasks.task import Task
+from warehouse.core.errors import SandboxError, SandboxTimeout, TaskError
 
 T = TypeVar("T")
 

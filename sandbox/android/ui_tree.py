@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandbox.session import Element
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 _BOUNDS = re.compile(r"\[(-?\d+),(-?\d+)\]\[(-?\d+),(-?\d+)\]")
 _ROTATION = re.compile(r"<hierarchy[^>]* rotation=\"(\d)\"")

@@ -17,8 +17,8 @@ from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Params
 from sandbox.browser.cdp_page import CdpPage, answers_without_frame
 from sandbox.browser.input import Pause, Phase
-from sandbox.page_task import PageSettings
-from warehouse.errors import SandboxError
+from sandbox.tasks.page_task import PageSettings
+from warehouse.core.errors import SandboxError
 
 GESTURE_FRAME_MS = 1000 / 60
 """Between the phases of a gesture frames follow each other as on a screen."""

@@ -19,7 +19,7 @@ from typing import Any
 from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
 from sandbox.browser.clipboard import Clerk
-from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
+from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 OnTarget = Callable[[Params, str], None]
 """Gets a target's info and the session it is attached by."""

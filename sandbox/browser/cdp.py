@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from warehouse.errors import BrowserCrashed, SandboxError
+from warehouse.core.errors import BrowserCrashed, SandboxError
 
 _LOG = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from sandbox.browser.page import (
     guard_script,
 )  # fmt: skip
 from sandbox.browser.policy import is_below, told
-from sandbox.page_task import PageSettings
-from warehouse.errors import BrowserCrashed, SandboxError
+from sandbox.tasks.page_task import PageSettings
+from warehouse.core.errors import BrowserCrashed, SandboxError
 
 WORLD = "flywheel"
 """The isolated world of our own scripts in every document."""

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from sandbox.browser import namespace
 from sandbox.browser.scratch import Profile, browser_user, readable_root
-from sandbox.page_task import WebSettings
-from warehouse.errors import BrowserMissing, ConfigError
-from warehouse.identity import content_id
+from sandbox.tasks.page_task import WebSettings
+from warehouse.core.errors import BrowserMissing, ConfigError
+from warehouse.core.identity import content_id
 
 EXECUTABLE_VARIABLE = "FLYWHEEL_CHROMIUM"
 NO_SANDBOX_VARIABLE = "FLYWHEEL_OPEN_WITHOUT_SANDBOX"

@@ -14,8 +14,8 @@ from pathlib import Path
 from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Params
 from sandbox.browser.workspace_files import Refused, put_download
-from sandbox.page_task import WebSettings
-from warehouse.errors import SandboxError
+from sandbox.tasks.page_task import WebSettings
+from warehouse.core.errors import SandboxError
 
 MIB = 1024 * 1024
 MAX_AT_ONCE = 4

@@ -13,7 +13,7 @@ from typing import Any
 
 from sandbox.browser.cdp import Params
 from sandbox.session import Element
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 Send = Callable[[str, Params], Awaitable[Params]]
 

@@ -12,8 +12,8 @@ from sandbox.browser.page import Page
 from sandbox.browser.plain import LivePage
 from sandbox.browser.realtime import RealTimePage
 from sandbox.browser.window import WebWindow
-from sandbox.page_task import PageSettings, Surroundings
-from warehouse.errors import ConfigError
+from sandbox.tasks.page_task import PageSettings, Surroundings
+from warehouse.core.errors import ConfigError
 
 Kind = Literal["auto", "beginframe", "plain", "playwright"]
 KINDS: tuple[Kind, ...] = ("auto", "beginframe", "plain", "playwright")

@@ -18,7 +18,7 @@ import sys
 import threading
 from functools import lru_cache
 
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 _CLONE_NEWNET = 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1

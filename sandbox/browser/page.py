@@ -17,8 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 from sandbox.actions import Action
 from sandbox.browser.input import Phase
 from sandbox.session import Element
-from warehouse import pictures
-from warehouse.errors import SandboxError, SandboxTimeout
+from warehouse.core.errors import SandboxError, SandboxTimeout
+from warehouse.storage import pictures
 
 SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
 

@@ -21,11 +21,11 @@ from sandbox.browser.page import SELECT_SCRIPT, Page, PageNotes, WebPage, call, 
 from sandbox.browser.policy import told
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
-from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
-from sandbox.reserved import MAX_DRAWS, drawn_seed, nothing_left, reserved_of
 from sandbox.session import Observation, Transition, Verdict, first_content, require_open, require_running
-from sandbox.task import Task
-from warehouse.errors import BrowserCrashed, PageNotReady, SandboxError, SandboxTimeout, TaskError
+from sandbox.tasks.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
+from sandbox.tasks.reserved import MAX_DRAWS, drawn_seed, nothing_left, reserved_of
+from sandbox.tasks.task import Task
+from warehouse.core.errors import BrowserCrashed, PageNotReady, SandboxError, SandboxTimeout, TaskError
 
 T = TypeVar("T")
 MORE_S = 5.0

@@ -34,8 +34,8 @@ from sandbox.browser.page import (
     guard_script,
 )  # fmt: skip
 from sandbox.browser.policy import is_below, told
-from sandbox.page_task import PageSettings, Surroundings
-from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
+from sandbox.tasks.page_task import PageSettings, Surroundings
+from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 _OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
 """Flags of ours that Playwright sets itself."""

@@ -23,9 +23,9 @@ from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors
 from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, told
 from sandbox.browser.proxy import Outside, Proxy
 from sandbox.browser.workspace_files import Refused, put_download
-from sandbox.page_task import PageSettings, Surroundings, WebSettings
 from sandbox.session import Element
-from warehouse.errors import ConfigError
+from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
+from warehouse.core.errors import ConfigError
 
 _EXTRACT = Path(__file__).with_name("elements.js").read_text(encoding="utf-8").strip()
 _MAX_DEPTH = 5

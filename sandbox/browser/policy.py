@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sandbox.page_task import Site, WebSettings
+from sandbox.tasks.page_task import Site, WebSettings
 
 POLICY_VERSION = "1"
 """Part of a web session's environment: what a page may do decides what episodes show."""

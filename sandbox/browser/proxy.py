@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from sandbox.browser.policy import NetworkPolicy, Way, is_public
-from sandbox.page_task import Connect
+from sandbox.tasks.page_task import Connect
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from warehouse.errors import ConfigError
-from warehouse.identity import content_id
+from warehouse.core.errors import ConfigError
+from warehouse.core.identity import content_id
 
 USER_VARIABLE = "FLYWHEEL_BROWSER_USER"
 

@@ -22,7 +22,7 @@ from sandbox.browser.cdp_page import WORLD, CdpPage
 from sandbox.browser.frames import FrameReader
 from sandbox.browser.input import Gesture, Phase, PointerMove, PointerUp
 from sandbox.browser.policy import Way, is_below
-from warehouse.errors import BrowserCrashed
+from warehouse.core.errors import BrowserCrashed
 
 if TYPE_CHECKING:
     from sandbox.browser.window import WebWindow

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from sandbox.actions import Action
 from sandbox.browser.page import Page, WebPage
-from sandbox.page_task import PageState, PageTask, WebMoment, WebTask
-from sandbox.task import Task
-from warehouse.errors import BrowserCrashed, SandboxError
+from sandbox.tasks.page_task import PageState, PageTask, WebMoment, WebTask
+from sandbox.tasks.task import Task
+from warehouse.core.errors import BrowserCrashed, SandboxError
 
 
 async def read_web_state(

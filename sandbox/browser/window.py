@@ -40,9 +40,9 @@ from sandbox.browser.tab_kinds import FramedTab, tab_class
 from sandbox.browser.tabs import Tab
 from sandbox.browser.uploads import Uploads
 from sandbox.browser.workspace_files import Staging
-from sandbox.page_task import PageSettings, Surroundings
 from sandbox.session import Element
-from warehouse.errors import BrowserCrashed, ConfigError, SandboxError
+from sandbox.tasks.page_task import PageSettings, Surroundings
+from warehouse.core.errors import BrowserCrashed, ConfigError, SandboxError
 
 MAX_TABS = 20
 MAX_READS = 3

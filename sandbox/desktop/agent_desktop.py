@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 from sandbox.cache import cache_folder
 from sandbox.desktop.apps import find_app
 from sandbox.desktop.requested import RequestedDesktop, inside_home
-from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
-from warehouse.locks import FileLock
+from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
+from warehouse.core.locks import FileLock
 
 AGENT_VERSION = "2"
 POLL_S = 0.2

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from warehouse.errors import DesktopMissing, TaskError
-from warehouse.identity import content_id
+from warehouse.core.errors import DesktopMissing, TaskError
+from warehouse.core.identity import content_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from sandbox.desktop.wine import TEMPLATE_ROOT, template_root
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.seccomp import filter_program
-from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
+from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
 
 HOME = "/home/user"
 LIBRARY = "/opt/flywheel"

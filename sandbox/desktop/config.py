@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sandbox.desktop.session import WINDOW_LIMIT_S, DesktopSession
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 DESKTOPS_VARIABLE = "FLYWHEEL_DESKTOPS"
 SizePx = Annotated[int, Field(ge=320, le=8192)]

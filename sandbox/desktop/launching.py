@@ -8,7 +8,7 @@ import time
 from sandbox.desktop.apps import find_app
 from sandbox.desktop.desktop import Desktop, Window
 from sandbox.desktop.instance import Launch
-from warehouse.errors import SandboxTimeout
+from warehouse.core.errors import SandboxTimeout
 
 POLL_S = 0.02
 

@@ -15,7 +15,7 @@ from sandbox.desktop.apps import find_app, packages_id, require
 from sandbox.desktop.box import HOME, Box, BoxSettings
 from sandbox.desktop.requested import RequestedDesktop, inside_home
 from sandbox.desktop.wine import MAKING_LIMIT_S, furnish_command, make_template, windows_path
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 FURNISHING_LIMIT_S = 60.0
 

@@ -23,7 +23,7 @@ from typing import Literal
 
 from sandbox.browser.scratch import Profile, browser_user, reap_profiles
 from sandbox.desktop.qmp import Qmp
-from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError
+from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError
 
 Accelerator = Literal["kvm", "tcg"]
 

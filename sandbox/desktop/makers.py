@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import cast
 
 from sandbox.desktop.instance import Instance
-from sandbox.desktop.source import TaskEntry
-from sandbox.task import Task
-from warehouse.errors import TaskError
+from sandbox.tasks.desktop.source import TaskEntry
+from sandbox.tasks.task import Task
+from warehouse.core.errors import TaskError
 
 MAKERS: Mapping[str, tuple[str, str, str]] = {
-    "desktop": ("sandbox.desktop.source", "entry", "make_instance"),
-    "imported": ("sandbox.imported.sessions", "desktop_entry", "desktop_task"),
+    "desktop": ("sandbox.tasks.desktop.source", "entry", "make_instance"),
+    "imported": ("sandbox.tasks.imported.sessions", "desktop_entry", "desktop_task"),
 }
 """Module, function of a task, function of a task and a seed."""
 

@@ -28,8 +28,8 @@ from sandbox.cache import cache_folder
 from sandbox.desktop.agent_desktop import AgentDesktop
 from sandbox.desktop.box import ENVIRONMENT
 from sandbox.desktop.machine import AGENT_PORT, KERNEL_LINE, QEMU, Accelerator, Image, Machine, find_accelerator
-from warehouse.errors import DesktopCrashed, SandboxError, SandboxTimeout
-from warehouse.identity import content_id
+from warehouse.core.errors import DesktopCrashed, SandboxError, SandboxTimeout
+from warehouse.core.identity import content_id
 
 HERE = Path(__file__).parent
 IN_GUEST = "/opt/flywheel"

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from warehouse.errors import DesktopCrashed, SandboxError, SandboxTimeout
+from warehouse.core.errors import DesktopCrashed, SandboxError, SandboxTimeout
 
 MAX_LINE_BYTES = 1 << 20
 

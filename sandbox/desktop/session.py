@@ -17,10 +17,10 @@ from sandbox.desktop.desktop import Desktop, Desktops
 from sandbox.desktop.instance import Instance, Launch, Moment
 from sandbox.desktop.launching import start
 from sandbox.desktop.makers import entry, make_instance
-from sandbox.desktop.source import SOURCE, VERSION, TaskEntry
 from sandbox.session import Observation, Transition, Verdict, require_open, require_running
-from sandbox.task import Task
-from warehouse.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
+from sandbox.tasks.desktop.source import SOURCE, VERSION, TaskEntry
+from sandbox.tasks.task import Task
+from warehouse.core.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
 
 WINDOW_LIMIT_S = 90.0
 """LibreOffice and Wine take some seconds to their first window on a quiet machine."""

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 
 from sandbox.browser.scratch import browser_user, scratch_root
-from warehouse.errors import SandboxError
-from warehouse.identity import content_id
+from warehouse.core.errors import SandboxError
+from warehouse.core.identity import content_id
 
 TEMPLATE_ROOT = "/opt/wine"
 """Where templates lie in a box."""

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import msgpack
 
-from warehouse import errors
-from warehouse.errors import FlywheelError, LeaseLost, SandboxError, WorkerCrashed
+from warehouse.core import errors
+from warehouse.core.errors import FlywheelError, LeaseLost, SandboxError, WorkerCrashed
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,12 +22,12 @@ from sandbox.browser.host import resolve
 from sandbox.fleet.process import WorkerProcess
 from sandbox.fleet.remote import FleetSession
 from sandbox.fleet.settings import FleetSettings
-from sandbox.kinds import limits_at_once
-from sandbox.lease_queue import LeaseQueue, Seat
-from sandbox.pool import PoolStats, is_fatal
-from sandbox.seats import wish_of
-from sandbox.task import Task
-from warehouse.errors import ConfigError, SandboxError
+from sandbox.pool.kinds import limits_at_once
+from sandbox.pool.lease_queue import LeaseQueue, Seat
+from sandbox.pool.pool import PoolStats, is_fatal
+from sandbox.pool.slots import wish_of
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ConfigError, SandboxError
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 from sandbox.browser.scratch import reap_profiles
 from sandbox.fleet.channel import Channel, Params
 from sandbox.fleet.settings import FleetSettings
-from warehouse.errors import SandboxError, SandboxTimeout
+from warehouse.core.errors import SandboxError, SandboxTimeout
 
 ROOT = Path(__file__).resolve().parents[2]
 """Where the rooms lie: a worker finds them as we did."""

@@ -10,8 +10,8 @@ from sandbox import wire
 from sandbox.actions import Action
 from sandbox.fleet.channel import Channel
 from sandbox.session import FileEntry, Observation, Transition, Verdict
-from sandbox.task import Task
-from warehouse.errors import LeaseLost, SandboxError
+from sandbox.tasks.task import Task
+from warehouse.core.errors import LeaseLost, SandboxError
 
 
 class FleetSession:

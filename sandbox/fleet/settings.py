@@ -9,10 +9,10 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandbox.browser.page_session import Limits
-from sandbox.page_task import PageTasks
-from sandbox.seats import Upkeep
-from sandbox.sources import SessionKind
-from warehouse.errors import ConfigError
+from sandbox.pool.slots import Upkeep
+from sandbox.tasks.page_task import PageTasks
+from sandbox.tasks.sources import SessionKind
+from warehouse.core.errors import ConfigError
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -30,7 +30,7 @@ class FleetSettings(BaseModel):
     sessions_per_worker: Annotated[int, Field(ge=1)] = 4
     browsers_per_worker: Annotated[int, Field(ge=1)] = 1
     max_at_once: dict[SessionKind, int] = Field(default_factory=dict, description="sessions of a kind in the whole fleet, at most")
-    page_sources: str = Field("sandbox.sources:page_tasks", description="module:function that gives the sources that live in pages")
+    page_sources: str = Field("sandbox.tasks.sources:page_tasks", description="module:function that gives the sources that live in pages")
 
     grow_after_s: Seconds = Field(0.5, description="a lease that has waited so long brings more workers, up to max_workers")
     shrink_after_s: Seconds = Field(60.0, description="a worker unused for so long is ended, down to min_workers")

@@ -21,10 +21,10 @@ from sandbox import wire
 from sandbox.browser.host import resolve
 from sandbox.fleet.channel import Channel, Params
 from sandbox.fleet.settings import FleetSettings
-from sandbox.kinds import PooledSession
-from sandbox.seats import CLOSE_TIMEOUT_S, LocalSeat, Seats
+from sandbox.pool.kinds import PooledSession
+from sandbox.pool.slots import CLOSE_TIMEOUT_S, LocalSeat, Seats
 from sandbox.session import HasFiles
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 EXIT_LIMIT_S = 15
 

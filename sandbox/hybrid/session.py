@@ -15,12 +15,12 @@ from pathlib import Path
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
-from sandbox.hybrid.source import PAGE, PAGES, SETTINGS, SOURCE, VERSION, hybrid_instance
+from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.hybrid.tasks import HybridInstance, HybridMoment, next_step
-from sandbox.jailed_page import EpisodePage, JailedPageSession
-from sandbox.page_task import PageMoment, PageSettings, Progress, Surroundings, WebMoment
 from sandbox.session import FileEntry, Observation, Transition, Verdict
-from sandbox.task import Task
+from sandbox.tasks.hybrid.source import PAGE, PAGES, SETTINGS, SOURCE, VERSION, hybrid_instance
+from sandbox.tasks.page_task import PageMoment, PageSettings, Progress, Surroundings, WebMoment
+from sandbox.tasks.task import Task
 from sandbox.terminal.config import machine_settings
 from sandbox.terminal.looking import list_files, read_text
 from sandbox.terminal.session import RESET_TIMEOUT_S, open_tools, verdict_of, way_to_start

@@ -13,7 +13,7 @@ from typing import Any
 from sandbox.actions import Action, Click, Finished, TypeText
 from sandbox.session import Element, Observation
 from sandbox.terminal.tasks import Goal, Instance, Probe, Step, unmet, unmet_goals
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 Evaluate = Callable[[str], Awaitable[Any]]
 

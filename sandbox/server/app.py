@@ -21,8 +21,9 @@ from starlette.types import ASGIApp
 
 from sandbox import wire
 from sandbox.actions import Action
-from sandbox.http_serving import PROBLEM_TYPE, PROBLEMS, api_version, unless_gone
-from sandbox.pool_protocol import Pool
+from sandbox.http.serving import PROBLEM_TYPE, PROBLEMS, api_version, unless_gone
+from sandbox.http.tokens import Tokens
+from sandbox.pool.pool_protocol import Pool
 from sandbox.server import bodies, calls, live
 from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.bodies import STARTED, STEPPED
@@ -33,11 +34,10 @@ from sandbox.server.metrics import Metrics
 from sandbox.server.problems import BUSY, RETRY_AFTER_S, problem_of
 from sandbox.server.settings import ServerSettings
 from sandbox.session import FileEntry, Observation, Transition, Verdict
-from sandbox.sources import all_tasks, tasks_of
-from sandbox.task import Task
-from sandbox.tokens import Tokens
+from sandbox.tasks.sources import all_tasks, tasks_of
+from sandbox.tasks.task import Task
 from sandbox.wire import MSGPACK_TYPE, Codec
-from warehouse.errors import ConfigError, FlywheelError, SandboxBusy
+from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy
 
 T = TypeVar("T")
 DESCRIPTION = """Sessions of a sandbox on lease. Every request needs `Authorization: Bearer TOKEN`.

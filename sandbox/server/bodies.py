@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandbox.actions import Action
 from sandbox.session import Observation, Transition
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from sandbox.wire import Codec
 
 LARGEST = 2**63 - 1

@@ -17,9 +17,9 @@ from sandbox.server.metrics import Metrics
 from sandbox.server.problems import problem_of
 from sandbox.server.settings import ServerSettings
 from sandbox.session import FileEntry, HasFiles, Observation, Session, Transition, Verdict
-from sandbox.sources import SOURCES, kind_of
-from sandbox.task import Task
-from warehouse.errors import AccessDenied, FlywheelError, SandboxError
+from sandbox.tasks.sources import SOURCES, kind_of
+from sandbox.tasks.task import Task
+from warehouse.core.errors import AccessDenied, FlywheelError, SandboxError
 
 T = TypeVar("T")
 

@@ -18,11 +18,11 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sandbox.http_guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
-from sandbox.http_serving import PROBLEM_TYPE
+from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
+from sandbox.http.serving import PROBLEM_TYPE
+from sandbox.http.tokens import Tokens
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import TOO_LARGE, UNAUTHORIZED, unauthorized
-from sandbox.tokens import Tokens
 
 LOGIN_S = 12 * 3600.0
 LOGINS_KEPT = 1000

@@ -10,7 +10,7 @@ from typing import Any
 
 from sandbox.actions import ACTION, Action, ToolCall
 from sandbox.session import Observation, Transition
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 STEPS_KEPT = 30
 OUTPUT_CHARS_KEPT = 60_000

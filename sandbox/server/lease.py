@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sandbox.pool_protocol import Pool
+from sandbox.pool.pool_protocol import Pool
 from sandbox.server.journal import Journal
 from sandbox.server.problems import OutOfOrder
 from sandbox.server.settings import ServerSettings
 from sandbox.session import Session
-from sandbox.task import Task
-from warehouse.errors import LeaseLost, SandboxError, TaskError
+from sandbox.tasks.task import Task
+from warehouse.core.errors import LeaseLost, SandboxError, TaskError
 
 End = Literal["released", "overdue", "lifetime", "failed", "shutdown", "unanswered"]
 """Why a lease ended. `unanswered`: whoever asked for it went away before it was granted."""

@@ -9,12 +9,12 @@ import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
-from sandbox.pool_protocol import Pool
+from sandbox.pool.pool_protocol import Pool
 from sandbox.server.lease import EXPLANATIONS, End, Lease
 from sandbox.server.metrics import Metrics
 from sandbox.server.settings import ServerSettings
-from sandbox.task import Task
-from warehouse.errors import ConfigError, LeaseLost, SandboxBusy
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ConfigError, LeaseLost, SandboxBusy
 
 ENDS_REMEMBERED = 10_000
 LOG = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.calls import status_of
 from sandbox.server.lease import EXPLANATIONS, Lease
 from sandbox.server.leases import Leases
-from warehouse.errors import LeaseLost
+from warehouse.core.errors import LeaseLost
 
 FOLDER = Path(__file__).with_name("live")
 FILES = {"live.js": "text/javascript", "live.css": "text/css", "icon.svg": "image/svg+xml"}

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sandbox.pool_protocol import Pool
+from sandbox.pool.pool_protocol import Pool
 from sandbox.server.lease import ENDS
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

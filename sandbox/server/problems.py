@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from warehouse import errors
-from warehouse.errors import AccessDenied, ConfigError, FlywheelError, LeaseLost, SandboxBusy, SandboxError, TaskError
+from warehouse.core import errors
+from warehouse.core.errors import AccessDenied, ConfigError, FlywheelError, LeaseLost, SandboxBusy, SandboxError, TaskError
 
 BUSY, GONE, OUT_OF_ORDER, TOO_LARGE, UNAUTHORIZED = 503, 404, 409, 413, 401
 RETRY_AFTER_S = 2

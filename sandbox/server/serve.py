@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp
 
-from sandbox.http_serving import Server, address_of, bind, running, serve_until_signalled
-from sandbox.pool_protocol import Pool
+from sandbox.http.serving import Server, address_of, bind, running, serve_until_signalled
+from sandbox.http.tokens import Tokens
+from sandbox.pool.pool_protocol import Pool
 from sandbox.server.app import create_app
 from sandbox.server.leases import Leases
 from sandbox.server.settings import ServerSettings
-from sandbox.tokens import Tokens
 
 GRACE_S = 10
 """Requests under way may take so long to end once the server is told to."""

@@ -8,9 +8,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sandbox.tokens import Tokens, own_token, read_token, read_tokens
-from warehouse.errors import ConfigError
-from warehouse.home import Home
+from sandbox.http.tokens import Tokens, own_token, read_token, read_tokens
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
 
 TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
 TOKENS_FILE_VARIABLE = "FLYWHEEL_SANDBOX_TOKENS_FILE"

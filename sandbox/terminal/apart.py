@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sandbox.terminal.bubblewrap import PYTHON, JailLimits
 from sandbox.terminal.jail import Jail
-from warehouse.errors import SandboxTimeout
+from warehouse.core.errors import SandboxTimeout
 
 LIMITS = JailLimits(processes=4, memory_mib=256, cpus=1.0, cpu_s=5, workspace_mib=1, scratch_mib=1, open_files=32)
 WALL_LIMIT_S = 120.0

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sandbox.browser.scratch import browser_user
 from sandbox.terminal.seccomp import filter_program
-from warehouse.errors import BubblewrapMissing
+from warehouse.core.errors import BubblewrapMissing
 
 HOME = "/workspace"
 UID = 1000

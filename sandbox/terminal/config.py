@@ -23,7 +23,7 @@ from sandbox.terminal.bubblewrap import JailLimits, Network
 from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.search import HttpLibrary, Library, LocalLibrary
 from sandbox.terminal.tools import ToolSettings
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 TOOLS_VARIABLE = "FLYWHEEL_TOOLS"
 Count = Annotated[int, Field(ge=1)]

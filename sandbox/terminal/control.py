@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from warehouse.errors import JailCrashed, SandboxTimeout
+from warehouse.core.errors import JailCrashed, SandboxTimeout
 
 MAX_MESSAGE_BYTES = 1 << 17
 MAX_FDS = 16

@@ -27,7 +27,7 @@ from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.control import Control
 from sandbox.terminal.descriptors import read_all, read_rest, readable, write_all
 from sandbox.terminal.workspace import Workspace
-from warehouse.errors import BubblewrapMissing, JailCrashed, SandboxError, SandboxTimeout
+from warehouse.core.errors import BubblewrapMissing, JailCrashed, SandboxError, SandboxTimeout
 
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 30.0

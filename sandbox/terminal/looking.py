@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sandbox.session import FileEntry
 from sandbox.terminal.workspace import Workspace
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 MAX_FILES, MAX_DEPTH = 500, 8
 MAX_TEXT_BYTES = 256 << 10

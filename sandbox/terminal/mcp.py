@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.terminal.jail import Jail, JailProcess
 from sandbox.terminal.tool_errors import ToolError
-from warehouse.errors import ConfigError, SandboxError
+from warehouse.core.errors import ConfigError, SandboxError
 
 PROTOCOL_VERSION = "2025-06-18"
 MAX_LINE_BYTES = 4 << 20

@@ -18,7 +18,7 @@ from sandbox.terminal.bubblewrap import PYTHON
 from sandbox.terminal.jail import Jail, JailProcess
 from sandbox.terminal.output import Capture
 from sandbox.terminal.tool_errors import ToolError
-from warehouse.errors import JailCrashed, SandboxError
+from warehouse.core.errors import JailCrashed, SandboxError
 
 SERVER = Path(__file__).with_name("repl.py").read_text(encoding="utf-8")
 DEFAULT_TIMEOUT_S = 30.0

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.terminal.tool_errors import ToolError
-from warehouse.errors import ConfigError, SandboxError
+from warehouse.core.errors import ConfigError, SandboxError
 
 NUM_HITS = 5
 SNIPPET_CHARS = 240

@@ -15,14 +15,14 @@ from typing import Any
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.session import FileEntry, Observation, Transition, Verdict, require_open, require_running
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from sandbox.terminal.bubblewrap import HOME, find_bubblewrap, version
 from sandbox.terminal.config import machine_settings
 from sandbox.terminal.looking import list_files, read_text
 from sandbox.terminal.search import LocalLibrary
 from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_at_end, unmet_goals
 from sandbox.terminal.tools import Tools, ToolSettings
-from warehouse.errors import SandboxTimeout, TaskError
+from warehouse.core.errors import SandboxTimeout, TaskError
 
 SIZE_PX = (640, 400)
 """There is no screen; grammars want a size all the same."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from sandbox.terminal.bubblewrap import HOME
 from sandbox.terminal.jail import Jail, JailProcess
 from sandbox.terminal.output import Capture
-from warehouse.errors import SandboxError, SandboxTimeout
+from warehouse.core.errors import SandboxError, SandboxTimeout
 
 READ_BYTES = 1 << 16
 SHELL = ("/bin/bash", "--noprofile", "--rcfile", "/etc/terminal.sh", "--noediting", "-i")

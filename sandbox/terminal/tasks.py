@@ -16,12 +16,12 @@ from random import Random
 from typing import Any, ClassVar, Protocol
 
 from sandbox.actions import Action, Finished, ToolCall
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from sandbox.terminal.bubblewrap import HOME
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.search import Document
-from warehouse.errors import SandboxError, TaskError
-from warehouse.identity import content_id, stable_seed
+from warehouse.core.errors import SandboxError, TaskError
+from warehouse.core.identity import content_id, stable_seed
 
 COMMAND_TIMEOUT_S = 20.0
 RESPONSE_TIMEOUT_S = 5.0

@@ -19,7 +19,7 @@ from sandbox.terminal.python_tool import PythonCall, PythonTool
 from sandbox.terminal.search import Library, LinkCall, LocalLibrary, SearchCall, execute_link, execute_search
 from sandbox.terminal.shell import Terminal, TerminalLimits
 from sandbox.terminal.tool_errors import ToolError
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 NAMES = ("execute_bash", "str_replace_editor", "JupyterCI", "Search", "LinkReader", "mcp")
 T = TypeVar("T", bound=BaseModel)

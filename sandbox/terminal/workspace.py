@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from sandbox.browser.scratch import BrowserUser
 from sandbox.file_rights import rights_of
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 HOME = PurePosixPath("/workspace")
 OPENAT2 = 437

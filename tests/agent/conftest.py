@@ -16,13 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.episode import EpisodeRequest
-from agent.policy import Prompt, Response
+from agent.episode.episode import EpisodeRequest
+from agent.policy.policy import Prompt, Response
 from sandbox.actions import Action, Click, Finished, Hotkey, TypeText
 from sandbox.session import Element, Observation, Transition, Verdict
-from sandbox.task import Task
-from warehouse.errors import BrowserCrashed
-from warehouse.identity import stable_seed
+from sandbox.tasks.task import Task
+from warehouse.core.errors import BrowserCrashed
+from warehouse.core.identity import stable_seed
 
 WORDS = ("apple", "brook", "cedar", "delta")
 TASK = Task(source="form", name="enter-word", domain="forms", max_steps=6)

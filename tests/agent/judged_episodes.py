@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from sandbox.task import Split, Task
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from sandbox.tasks.task import Split, Task
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 NAMES = ("Ok", "Submit", "Cancel", "Yes", "No", "next", "send", "reply")
 TASK = Task(source="miniwob", name="click-button", domain="pointing", max_steps=4)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.batcher import Batcher
-from agent.policy import Message, Prompt, Response, Sampling
-from warehouse.errors import ModelError
+from agent.policy.batcher import Batcher
+from agent.policy.policy import Message, Prompt, Response, Sampling
+from warehouse.core.errors import ModelError
 
 
 class Echo:

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from agent.decider import Moment, OracleDecider
-from agent.episode import Episode, EpisodeRequest, Outcome
-from agent.episode_rows import rows
-from agent.policy import Response
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
-from sandbox.task import Split
-from warehouse.identity import stable_fraction
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.episode.rows import rows
+from agent.policy.action_source import Moment, OracleDecider
+from agent.policy.policy import Response
+from agent.prompts.prompt import PromptBuilder
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.task import Split
+from warehouse.core.identity import stable_fraction
 
 BUILDER = PromptBuilder("compact")
 TASKS = ("click-button", "click-option", "enter-text", "login-user", "click-dialog")

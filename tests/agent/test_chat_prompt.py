@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.decider import Moment, prompt_at
-from agent.episode import EpisodeRequest
+from agent.episode.episode import EpisodeRequest
 from agent.grammars.registry import GRAMMARS
-from agent.memory import Memory
-from agent.prompt import PromptBuilder
-from agent.prompt_texts import Mode
+from agent.policy.action_source import Moment, prompt_at
+from agent.prompts.memory import Memory
+from agent.prompts.prompt import PromptBuilder
+from agent.prompts.texts import Mode
 from sandbox.session import Element, Observation
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 CHAT = [name for name, grammar in GRAMMARS.items() if grammar.layout == "chat"]
 

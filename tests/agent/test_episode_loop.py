@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agent.decider import Moment, OracleDecider, PolicyDecider
-from agent.episode import Episode, Outcome
-from agent.episode_loop import EpisodeLimits, run_episode
-from agent.policy import Policy, Prompt, Response
-from agent.prompt import PromptBuilder
+from agent.episode.episode import Episode, Outcome
+from agent.episode.loop import EpisodeLimits, run_episode
+from agent.policy.action_source import Moment, OracleDecider, PolicyDecider
+from agent.policy.policy import Policy, Prompt, Response
+from agent.prompts.prompt import PromptBuilder
 from sandbox.actions import Click, InvalidAction, TypeText
 from sandbox.session import Session
-from warehouse.errors import BrowserCrashed, ModelError, SandboxError
+from warehouse.core.errors import BrowserCrashed, ModelError, SandboxError
 
 BUILDER = PromptBuilder("compact")
 

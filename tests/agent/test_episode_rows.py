@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from agent.decider import PolicyDecider
-from agent.episode import Episode
-from agent.episode_loop import run_episode
-from agent.episode_rows import SEVERAL, rows, screenshot_row
-from agent.policy import Message, Prompt, Response
-from agent.pool_collector import crashed_episode
-from agent.prompt import PromptBuilder
+from agent.episode.episode import Episode
+from agent.episode.loop import run_episode
+from agent.episode.pool_collector import crashed_episode
+from agent.episode.rows import SEVERAL, rows, screenshot_row
+from agent.policy.action_source import PolicyDecider
+from agent.policy.policy import Message, Prompt, Response
+from agent.prompts.prompt import PromptBuilder
 from sandbox.actions import ACTION, Click, Wait
-from warehouse.catalogue import TABLES
-from warehouse.errors import BrowserCrashed
+from warehouse.core.errors import BrowserCrashed
+from warehouse.storage.catalogue import TABLES
 
 
 def solved(form: SimpleNamespace, seed: int = 0, temperature: float = 0.0) -> Episode:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from agent.collector import Collector, MeasuresLeases
-from agent.decider import Moment, OracleDecider
-from agent.episode import Episode, Outcome
-from agent.policy import Prompt, Response
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
-from sandbox.task import Split
-from warehouse.errors import ModelError, ReportedOnly, SandboxError
+from agent.episode.collector import Collector, MeasuresLeases
+from agent.episode.episode import Episode, Outcome
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.policy.action_source import Moment, OracleDecider
+from agent.policy.policy import Prompt, Response
+from agent.prompts.prompt import PromptBuilder
+from sandbox.tasks.task import Split
+from warehouse.core.errors import ModelError, ReportedOnly, SandboxError
 
 BUILDER = PromptBuilder("compact")
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.memory import Event, Memory, MemoryStep, fold_step, outcome_of
-from agent.policy import Message
-from agent.prompt import PromptBuilder, estimate_tokens, events_text, training_messages
+from agent.policy.policy import Message
+from agent.prompts.memory import Event, Memory, MemoryStep, fold_step, outcome_of
+from agent.prompts.prompt import PromptBuilder, estimate_tokens, events_text, training_messages
 from sandbox.session import Element, Observation
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 
 def screen(*names: str, instruction: str = 'Click on the "Ok" button.', screenshot: bytes | None = None) -> Observation:

@@ -7,17 +7,17 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from agent.decider import OracleDecider
-from agent.episode import Episode, EpisodeRequest
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.pool_collector import PoolCollector
 from agent.grammars.registry import grammar_named
-from agent.pool_collector import PoolCollector
-from agent.prompt import PromptBuilder
-from sandbox.client import SandboxClient
-from sandbox.pool import SessionPool
+from agent.policy.action_source import OracleDecider
+from agent.prompts.prompt import PromptBuilder
+from sandbox.http.tokens import Tokens
+from sandbox.pool.pool import SessionPool
+from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.sources import tasks_of
-from sandbox.tokens import Tokens
+from sandbox.tasks.sources import tasks_of
 
 TOKEN = "token-of-a-collector"
 

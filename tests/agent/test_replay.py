@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from agent.decider import OracleDecider
-from agent.episode import EpisodeRequest
-from agent.episode_rows import rows
+from agent.episode.episode import EpisodeRequest
+from agent.episode.pool_collector import PoolCollector
+from agent.episode.replay import RecordedEpisode, Replay, load_episode, picture_size, pixel_difference, replay
+from agent.episode.rows import rows
 from agent.grammars.registry import grammar_named
-from agent.pool_collector import PoolCollector
-from agent.prompt import PromptBuilder
-from agent.replay import RecordedEpisode, Replay, load_episode, picture_size, pixel_difference, replay
+from agent.policy.action_source import OracleDecider
+from agent.prompts.prompt import PromptBuilder
 from sandbox.actions import Click
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
-from sandbox.sources import tasks_of
-from warehouse.errors import ConfigError, UnknownId
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.sources import tasks_of
+from warehouse.core.errors import ConfigError, UnknownId
+from warehouse.core.home import Home
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 TASKS = ("login-user", "click-checkboxes")
 OTHER_SOURCES = ("games", "terminal", "hybrid")

@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.browsing_lessons import BROWSING_LESSONS, follow, open_entry, read, search
-from agent.curricula import CURRICULA
 from agent.grammars.compact import CompactGrammar
 from agent.grammars.elements import ANSWER_ROLES, source_of_text
-from agent.lessons import Lesson
-from agent.pen import Pen
-from agent.practice_page import Move, PracticePage, Widget
-from agent.practice_screen import PracticeScreen, draw_screen
-from agent.prompt import PromptBuilder
-from agent.tutorials import tutorials, worked_example
-from agent.vocabulary import words
+from agent.prompts.prompt import PromptBuilder
+from assets.seed_data.browsing_lessons import BROWSING_LESSONS, follow, open_entry, read, search
+from assets.seed_data.curricula import CURRICULA
+from assets.seed_data.lessons import Lesson
+from assets.seed_data.practice_page import Move, PracticePage, Widget
+from assets.seed_data.practice_screen import PracticeScreen, draw_screen
+from assets.seed_data.text_sampler import Pen
+from assets.seed_data.tutorials import tutorials, worked_example
+from assets.seed_data.vocabulary import words
 from sandbox.actions import Click, Finished, TypeText
 
 

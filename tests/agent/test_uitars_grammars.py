@@ -39,7 +39,7 @@ from sandbox.actions import (
     Wait,
 )
 from sandbox.session import Observation
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 CHAT_GRAMMARS = [grammar for grammar in GRAMMARS.values() if grammar.layout == "chat"]
 THOUGHT_ACTION = [grammar for grammar in CHAT_GRAMMARS if grammar.name != "uitars2"]

@@ -12,17 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from agent.episode import EpisodeRequest
+from agent.episode.episode import EpisodeRequest
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.grammars.registry import grammar_named
-from agent.policy import Prompt, Response
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
+from agent.policy.policy import Prompt, Response
+from agent.prompts.prompt import PromptBuilder
 from annotation.config import Mode, ScriptedAnnotatorConfig
 from annotation.scripted import Annotation, AnnotationResult, Note, annotate, balanced, within_budget
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
-from sandbox.task import Split
-from warehouse.catalogue import TABLES
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.task import Split
+from warehouse.storage.catalogue import TABLES
 
 TASKS = ("click-button", "enter-text", "click-button-sequence")
 GRAMMAR = grammar_named("compact")

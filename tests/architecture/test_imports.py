@@ -23,21 +23,21 @@ HEAVY = TRAINING | {"prefect", "playwright", "great_expectations", "ray", "matpl
 
 LIGHT_MODULES = {
     "pipelines.definitions": HEAVY,  # every Dagster process loads it: the page, the daemon, each step
-    "pipelines.cli": HEAVY | {"dagster", "fastapi"},  # `flywheel --help` answers at once
-    "pipelines.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
-    "warehouse.lineage": HEAVY | {"dagster", "pandas"},
-    "pipelines.turn": HEAVY | {"dagster"},  # the server of its steps imports while it does
-    "pipelines.workers.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
+    "pipelines.cli.app": HEAVY | {"dagster", "fastapi"},  # `flywheel --help` answers at once
+    "pipelines.cli.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
+    "warehouse.lineage.walk": HEAVY | {"dagster", "pandas"},
+    "pipelines.orchestration.turn": HEAVY | {"dagster"},  # the server of its steps imports while it does
+    "pipelines.stages.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
     "models.supervised.config": HEAVY | {"dagster"},  # reading a profile needs no framework
-    "models.merge": HEAVY | {"dagster"},  # merging streams files, whatever their size
+    "models.merging.merge": HEAVY | {"dagster"},  # merging streams files, whatever their size
 }
 
 OWNERS = {
     **dict.fromkeys(TRAINING, ("models/",)),
-    "prefect": ("pipelines/collection.py", "pipelines/prefect_app.py"),
+    "prefect": ("pipelines/orchestration/collection.py", "pipelines/orchestration/prefect_app.py"),
     "playwright": ("sandbox/browser/",),
-    "great_expectations": ("warehouse/expectations.py",),
-    "gymnasium": ("sandbox/gym_env.py", "sandbox/gym_ids.py"),
+    "great_expectations": ("warehouse/quality/expectations.py",),
+    "gymnasium": ("sandbox/gym/env.py", "sandbox/gym/ids.py"),
     "adbutils": ("sandbox/android/device.py",),
 }
 """Files that may import a heavy library when they are imported themselves; everyone else does so inside a function, if at all."""
@@ -94,7 +94,7 @@ def test_no_worker_imports_dagster():
     program = """
 import sys
 from importlib import import_module
-from pipelines.workers.__main__ import WORKERS
+from pipelines.stages.__main__ import WORKERS
 for module in WORKERS.values():
     import_module(module)
 print("dagster" in sys.modules)

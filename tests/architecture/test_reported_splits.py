@@ -6,38 +6,39 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from warehouse.catalogue import SPLITS
-from warehouse.choosing import CHOICE_SPLITS
+from warehouse.evaluation.choosing import CHOICE_SPLITS
+from warehouse.storage.catalogue import SPLITS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
 MAY_NAME = {
-    "sandbox/task.py": "defines the splits",
-    "warehouse/catalogue.py": "lists the splits, and has the tables of both kinds",
-    "warehouse/evaluations.py": "names the split that figures are reported on",
-    "warehouse/iterations_graph.py": "writes the reported success on the graph",
-    "warehouse/relations.py": "writes the reported success on checkpoints in the lineage",
+    "sandbox/tasks/task.py": "defines the splits",
+    "warehouse/storage/catalogue.py": "lists the splits, and has the tables of both kinds",
+    "warehouse/evaluation/evaluations.py": "names the split that figures are reported on",
+    "warehouse/lineage/iterations_graph.py": "writes the reported success on the graph",
+    "warehouse/lineage/relations.py": "writes the reported success on checkpoints in the lineage",
     "assets/instance_rows.py": "writes down the instances that are evaluated on, before anything runs, to keep them out of training",
-    "assets/release.py": "asks for evaluations on both splits; the gate itself reads through warehouse/choosing.py",
+    "assets/release.py": "asks for evaluations on both splits; the gate itself reads through warehouse/evaluation/choosing.py",
     "assets/requests.py": "the request for an evaluation says on which splits",
     "assets/judging.py": "draws how judges agree on the part that chose nothing",
-    "sandbox/reserved.py": "reads which instances are reserved for which split",
-    "sandbox/contents.py": "makes the index of what is reserved",
-    "sandbox/web_apps/apps.py": "has an application with a table `report`, which is not the split",
-    "sandbox/describe.py": "describes the instances of a source, split by split",
-    "sandbox/supply_page.py": "shows instances to people, and none of what is only reported",
-    "agent/judging_reports.py": "measures judges on the part that chose nothing",
-    "agent/judging_samples.py": "holds instances apart for measuring judges",
+    "sandbox/tasks/reserved.py": "reads which instances are reserved for which split",
+    "sandbox/tasks/contents.py": "makes the index of what is reserved",
+    "sandbox/tasks/web_apps/apps.py": "has an application with a table `report`, which is not the split",
+    "sandbox/tasks/describe.py": "describes the instances of a source, split by split",
+    "sandbox/tasks/supply_page.py": "shows instances to people, and none of what is only reported",
+    "agent/judging/reports.py": "measures judges on the part that chose nothing",
+    "agent/judging/samples.py": "holds instances apart for measuring judges",
     "pipelines/plan/workload.py": "counts the episodes of an evaluation",
-    "pipelines/release_figures.py": "lets a named release be reported, and writes it down",
-    "pipelines/workers/evaluate.py": "plays what it is asked for; choices take requests_to_choose",
-    "pipelines/workers/judge.py": "measures judges on the part that chose nothing; thresholds refuse its words",
+    "pipelines/stages/release_figures.py": "lets a named release be reported, and writes it down",
+    "pipelines/stages/evaluate.py": "plays what it is asked for; choices take requests_to_choose",
+    "pipelines/stages/judge.py": "measures judges on the part that chose nothing; thresholds refuse its words",
 }
 """Module → why it says so. Docstrings, comments and descriptions of fields do not count."""
 CHOOSE = (
-    "pipelines/workers/merge.py", "pipelines/workers/rl.py", "pipelines/workers/supervised.py", "pipelines/workers/collect.py",
-    "assets/task_pool.py", "assets/task_choice.py", "warehouse/solve_rates.py", "warehouse/statistics.py", "warehouse/judge_reports.py",
-    "warehouse/mixing.py", "warehouse/routing.py", "pipelines/sensors.py",
+    "pipelines/stages/merge.py", "pipelines/stages/rl.py", "pipelines/stages/supervised.py", "pipelines/stages/collect.py",
+    "assets/task_pool.py", "assets/task_choice.py", "warehouse/evaluation/solve_rates.py", "warehouse/evaluation/statistics.py",
+    "warehouse/evaluation/judge_reports.py",
+    "warehouse/datasets/mixing.py", "warehouse/routing/routes.py", "pipelines/orchestration/sensors.py",
 )  # fmt: skip
 REPORTED = set(SPLITS) - set(CHOICE_SPLITS)
 
@@ -69,7 +70,7 @@ def test_stages_that_choose_open_collectors_that_refuse() -> None:
     for name in ("merge", "rl", "demonstrate"):
         calls = [
             node
-            for node in ast.walk(ast.parse((ROOT / "pipelines" / "workers" / f"{name}.py").read_text(encoding="utf-8")))
+            for node in ast.walk(ast.parse((ROOT / "pipelines" / "stages" / f"{name}.py").read_text(encoding="utf-8")))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open_collector"
         ]
         assert calls, name

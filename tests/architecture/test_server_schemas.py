@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from annotation.web.settings import WebSettings
-from models.checkpoint import save
+from models.checkpoints.checkpoint import save
 from models.server.settings import ServerSettings as PolicySettings
+from sandbox.http.tokens import Tokens
 from sandbox.loop_thread import LoopThread
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.tokens import Tokens
 from tests.annotation.web.web_parts import site
 from tests.models.conftest import small_model
 from tests.models.policy_servers import TOKEN, our_server

@@ -26,7 +26,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
 from pipelines import profiles
 from tests.annotation.service.live_parts import ANN, BOB, Work
-from warehouse.home import Home
+from warehouse.core.home import Home
 
 ITERATION, NEXT = "0001", "0002"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.carrier import INPUT, open_iteration
+from assets.handoff import INPUT, open_iteration
 from assets.opened import read_opened
-from warehouse.home import Home
-from warehouse.registry import Registered
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.lineage.registry import Registered
+from warehouse.storage.tables import Warehouse
 
 
 def write(warehouse: Warehouse, table: str, iteration: str, names: Sequence[str]) -> None:

@@ -17,11 +17,11 @@ from assets.resources import ERROR_TYPE, FINAL, ProfileResource, StageRunner, Wa
 from assets.training import build_rl_asset
 from assets.value_gate import VALUE_GATE, build_value_gate
 from pipelines import profiles
-from warehouse import registry
-from warehouse.catalogue import TABLES
-from warehouse.home import Home
-from warehouse.restoring import restore
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.restoring import restore
+from warehouse.storage.tables import Warehouse
 
 MERGE_GATE = next(gate for gate in GATES if gate.name == "merge_gate")
 RULES = ("merge_weights_on_simplex", "merge_of_one_parent", "critic_steers_after_its_gate")

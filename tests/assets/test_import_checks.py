@@ -11,13 +11,13 @@ from rich.console import Console
 from assets.checks import GATES, IMPORTS, build_gate
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
-from pipelines.import_general import import_general_data
+from pipelines.importing.general import import_general_data
 from tests.pipelines.demonstration_files import agentnet, images, write_lines
 from tests.pipelines.test_import_demonstrations import CODES, run
-from warehouse.catalogue import TABLES
-from warehouse.home import Home
-from warehouse.restoring import restore
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.restoring import restore
+from warehouse.storage.tables import Warehouse
 
 DATASET_GATE = next(gate for gate in GATES if gate.name == "dataset_gate")
 

@@ -11,10 +11,10 @@ import pytest
 
 from assets.invariants import INVARIANTS
 from tests.warehouse.conftest import Make
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import withdraw
+from warehouse.core.home import Home
+from warehouse.datasets.withdrawal import withdraw
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 SEED, ACTED, ROUTED = (
     {"iteration": "0000", "stage": "seed_demonstrations"},

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from agent.judging_samples import part_of
+from agent.judging.samples import part_of
 from assets.checks import INVARIANTS
 from assets.judging import judging, orm_data, orm_model
 from assets.partitions import ITERATIONS
@@ -19,22 +19,22 @@ from assets.profile import Profile
 from assets.requests import StageRequest, StageResult
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.routing import routing, verdicts
-from models.checkpoint import read_card
+from models.checkpoints.checkpoint import read_card
 from pipelines import profiles
-from pipelines.report.build import build_iteration
-from pipelines.verdict_command import add_human_verdict
-from pipelines.workers.__main__ import WORKERS
-from pipelines.workers.context import WorkerContext
-from sandbox.task import Split
+from pipelines.cli.verdict import add_human_verdict
+from pipelines.reporting.build import build_iteration
+from pipelines.stages.__main__ import WORKERS
+from pipelines.stages.context import WorkerContext
+from sandbox.tasks.task import Split
 from tests.agent.judged_episodes import many, store
 from tests.models.judging_policy import new_policy
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, config, our_server
 from tests.warehouse.judging import verdicts_of
-from warehouse import registry
-from warehouse.errors import ConfigError, UnknownId
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ConfigError, UnknownId
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 LEARNING = {
     "orm.enabled": True, "orm.min_samples": 20, "orm.training.steps": 600, "orm.training.learning_rate": 4e-3,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agent.prompt import PromptBuilder
+from agent.prompts.prompt import PromptBuilder
 from annotation.recording.samples import recorded
 from annotation.storage import run_endings
 from annotation.storage.parts import PartStore
@@ -18,16 +18,16 @@ from annotation.wire.review import StepOpinion, SubmitReview
 from annotation.wire.runs import Decide, Finish
 from assets import recordings
 from assets.people import RECORDED_STAGE, STAGE
-from pipelines.cli import app
-from sandbox.pool import SessionPool
+from pipelines.cli.app import app
+from sandbox.pool.pool import SessionPool
 from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
 from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, principal, take_recordings, upload, work_in
-from warehouse.errors import UnknownSubject
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.samples import sample_parts
-from warehouse.tables import Warehouse
+from warehouse.core.errors import UnknownSubject
+from warehouse.core.home import Home
+from warehouse.routing.samples import sample_parts
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 
 @pytest.fixture

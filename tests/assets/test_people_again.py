@@ -19,9 +19,9 @@ from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN
 from tests.annotation.service.review_parts import History
 from tests.assets.people_parts import ITERATION, NEXT, approve, principal, take_again, take_recordings, upload, work_in
-from warehouse.home import Home
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import num_to_purge, purge
+from warehouse.core.home import Home
+from warehouse.datasets.withdrawal import num_to_purge, purge
+from warehouse.storage.tables import Warehouse
 
 
 def rows_of(warehouse: Warehouse, tables: tuple[str, ...], stage: str) -> dict[str, list[Any]]:

@@ -21,11 +21,11 @@ from tests.annotation.service.live_parts import ANN
 from tests.assets.people_parts import ITERATION, NEXT, approve, principal, take_recordings, upload, work_in
 from tests.models.models_that_answer import learn_by_heart
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
-from warehouse.home import Home
-from warehouse.identity import content_id
-from warehouse.mixing import MixtureConfig, Pool, mixed
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.core.identity import content_id
+from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 REASON, QUERY = "No note yet, so I go on.", "Please write to Emma"
 KEY = "Qx3vBnRtWz9KpLsDfGhJm"

@@ -15,8 +15,8 @@ from assets.release import build_evaluation_asset, released_policy
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
 from tests.warehouse.judging import episode_row
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 INCUMBENT, CANDIDATE = "policy-before", "policy-merged"
 NUM = 50

@@ -12,9 +12,9 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
 from pipelines import profiles
 from tests.warehouse.judging import episode_row, step_row
-from warehouse.home import Home
-from warehouse.identity import content_id
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.core.identity import content_id
+from warehouse.storage.tables import Warehouse
 
 
 class Smoke(ProfileResource):

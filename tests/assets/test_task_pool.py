@@ -18,15 +18,15 @@ from assets.seed import tasks
 from assets.task_choice import NEGLIGIBLE, choose, share_out
 from assets.task_pool import DUPLICATE, make_pool, pool_of, task_pool
 from pipelines import profiles
-from pipelines.workers.context import requests_for
-from sandbox.sources import tasks_of
-from sandbox.task import Split, Task
+from pipelines.stages.context import requests_for
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.task import Split, Task
 from tests.warehouse.judging import episode_row
-from warehouse import registry
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.solve_rates import Solved, posterior_mass, solve_rates
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.evaluation.solve_rates import Solved, posterior_mass, solve_rates
+from warehouse.lineage import registry
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 LIST = "terminal:generated-small"
 TASKS = tasks_of(LIST)

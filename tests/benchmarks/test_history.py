@@ -9,10 +9,10 @@ import pytest
 from assets.checks import GATES, run_invariant
 from benchmarks.common.history import Size, make_history
 from benchmarks.growth import law
-from warehouse.home import Home
-from warehouse.lineage import trace_back
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.lineage.walk import trace_back
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 
 @pytest.fixture(scope="module")

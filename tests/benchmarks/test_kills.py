@@ -9,8 +9,8 @@ from pathlib import Path
 from benchmarks.common.acknowledged import Digests, Promise, broken
 from benchmarks.common.process import left_after
 from benchmarks.kills import ONE, TREE, Log, differences, doubled
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 PLACE = {"iteration": "0001", "stage": "ct_model"}
 

@@ -10,11 +10,11 @@ from statistics import fmean
 
 import pytest
 
-from agent.lessons import Lesson
-from agent.practice_page import Move, PracticePage, Widget
+from assets.seed_data.lessons import Lesson
+from assets.seed_data.practice_page import Move, PracticePage, Widget
 from benchmarks.common.sketches import Sketch, distance, family, nearest_task, reach, sketch, taken
 from benchmarks.lessons_beside_tasks import INSTANCES, MAX_SHARE, MAX_SHARE_OF_ALL, acted_out, drawn, earlier, sample, sampled
-from sandbox.miniwob.source import load_tasks
+from sandbox.tasks.miniwob.source import load_tasks
 
 Sketches = Mapping[str, Sequence[Sketch]]
 LISTS = ("quickstart", "wide", "unseen")

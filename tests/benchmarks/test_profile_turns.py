@@ -10,8 +10,8 @@ from rich.console import Console
 from assets.profile import Profile
 from benchmarks.profile_turns import TURNS, policies_of, result_of, show
 from pipelines import profiles
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 SOLVED = {"sft_model": (4, 2), "rl_pointing": (8, 2), "rl_forms": (4, 6), "merged_policy": (6, 6)}
 

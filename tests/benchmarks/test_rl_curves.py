@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.rl_curves import ARMS, steering, table
-from models.ppo.config import PpoConfig
+from models.rl.config import PpoConfig
 
 
 def test_each_arm_is_what_its_name_says() -> None:

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from benchmarks.common.homes import launches, note_launch
 from benchmarks.wheel_curves import PAGE, Point, draw, gain, markdown, points_of, print_tables, published
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 
 def point(iteration: str, role: str, mean: float) -> Point:

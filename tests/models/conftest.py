@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from models.checkpoint import save
-from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.tokenizer import build_tokenizer, character_twins
+from models.checkpoints.checkpoint import save
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.tokenizer import build_tokenizer, character_twins
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE
 
 torch.set_num_threads(1)

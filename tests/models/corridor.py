@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agent.collector import Requests
-from agent.episode import Episode
-from agent.policy import Policy
+from agent.episode.collector import Requests
+from agent.episode.episode import Episode
+from agent.policy.policy import Policy
 from sandbox.actions import Action
 from sandbox.session import Element, Observation, Transition, Verdict
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 SHORT = Task(source="corridor", name="walk-1", domain="pointing", max_steps=1)
 Gates = dict[tuple[str, int], asyncio.Event]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.generation.backend import Backend
-from models.generation.rows import Request, Row
-from models.generation.scheduler import Scheduler
-from models.generation.settings import EngineSettings
+from models.engine.backend import Backend
+from models.engine.rows import Request, Row
+from models.engine.scheduler import Scheduler
+from models.engine.settings import EngineSettings
 
 VOCABULARY, EOS, IMAGE = 120, 2, 110
 TEXT: dict[str, Any] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.checkpoint import save
-from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.tokenizer import build_tokenizer, character_twins
+from models.checkpoints.checkpoint import save
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.tokenizer import build_tokenizer, character_twins
 from tests.agent.judged_episodes import NAMES
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from models.ppo.gang import Gang
+from models.rl.process_group import Gang
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import checkpoint
+from models.checkpoints import checkpoint
 
 Tensors = Mapping[str, torch.Tensor]
 BASE = "checkpoint-00000000000000aa"

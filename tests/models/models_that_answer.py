@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from agent.policy import Message
-from models.checkpoint import save
-from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.tokenizer import WordCodec, build_tokenizer, character_twins
+from agent.policy.policy import Message
+from models.checkpoints.checkpoint import save
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.tokenizer import WordCodec, build_tokenizer, character_twins
 
 MAX_ROUNDS = 150
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from agent.policy import Message, Policy, Prompt, Sampling
+from agent.policy.policy import Message, Policy, Prompt, Sampling
 from models.http.config import HttpEngineConfig
 from models.server.backend import ServedEngine
 from models.server.serve import serving

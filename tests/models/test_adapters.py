@@ -11,18 +11,18 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from agent.policy import Message
+from agent.policy.policy import Message
 from benchmarks.common.tiny_vision import tiny_vision_policy
-from models.adapter_config import AdapterConfig
-from models.adapters import has_adapters, merge_adapters, merged_state, prepare_for_training, save_adapter, without_adapters
-from models.checkpoint import verify
-from models.families import load_policy
+from models.checkpoints.checkpoint import verify
+from models.families.registry import load_policy
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
-from models.training_forward import hidden_where
+from models.training.adapter_config import AdapterConfig
+from models.training.adapters import has_adapters, merge_adapters, merged_state, prepare_for_training, save_adapter, without_adapters
+from models.training.forward import hidden_where
 from tests.models.conftest import small_model
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 ASKED_BY_AN_OLD_NAME = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 """peft's own model class asks so; the layers that we use of it do not."""

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.batching import EncodedSample, PlannedBatches, plan_batches
+from models.training.batching import EncodedSample, PlannedBatches, plan_batches
 
 
 @settings(max_examples=60, deadline=None)

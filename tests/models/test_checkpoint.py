@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from models.checkpoint import load_tokenizer, read_card, save, verify, write
-from models.families import load_policy
-from models.model_files import CARD_FILE, INDEX_FILE
-from models.safetensors_stream import read_layout
-from warehouse.errors import CheckpointError
+from models.checkpoints.checkpoint import load_tokenizer, read_card, save, verify, write
+from models.checkpoints.model_files import CARD_FILE, INDEX_FILE
+from models.checkpoints.safetensors_stream import read_layout
+from models.families.registry import load_policy
+from warehouse.core.errors import CheckpointError
 
 
 @pytest.fixture

@@ -20,18 +20,18 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
-from agent.policy import Message
-from models.adapters import prepare_for_training
-from models.batching import EncodedSample, PlannedBatches, plan_batches, share_out
-from models.checkpoint import read_card, save, verify
-from models.families import load_policy
-from models.metrics import read_metrics
+from agent.policy.policy import Message
+from models.checkpoints.checkpoint import read_card, save, verify
+from models.families.registry import load_policy
 from models.supervised.config import SupervisedConfig
 from models.supervised.distributed import _trained
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
-from models.training_forward import weighted_loss
-from warehouse.errors import ModelError, TrainingDiverged
+from models.training.adapters import prepare_for_training
+from models.training.batching import EncodedSample, PlannedBatches, plan_batches, share_out
+from models.training.forward import weighted_loss
+from models.training.metrics import read_metrics
+from warehouse.core.errors import ModelError, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=12, warmup_steps=2, batch_tokens=256, save_every=5, log_every=1)
 TOLERANCE = 6e-6

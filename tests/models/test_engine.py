@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from agent.policy import Message, Policy, Prompt, Response, Sampling
-from models.engine import EmbeddedEngine
-from models.generation.settings import EngineSettings
-from models.shift_qwen3 import ShiftQwen3ForCausalLM
-from warehouse.errors import ModelError
+from agent.policy.policy import Message, Policy, Prompt, Response, Sampling
+from models.engine.embedded import EmbeddedEngine
+from models.engine.settings import EngineSettings
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
+from warehouse.core.errors import ModelError
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from agent.policy import Message, Prompt, Response, Sampling
-from models.chat import EncodedChat
-from models.engine import EmbeddedEngine
-from models.generation.settings import EngineSettings
-from models.ppo.critic import Critic
-from models.tokenizer import WordCodec
-from warehouse.errors import ModelError
+from agent.policy.policy import Message, Prompt, Response, Sampling
+from models.engine.embedded import EmbeddedEngine
+from models.engine.settings import EngineSettings
+from models.families.chat import EncodedChat
+from models.families.tokenizer import WordCodec
+from models.rl.critic import Critic
+from warehouse.core.errors import ModelError
 
 NEVER_ENDS = 1 << 30
 

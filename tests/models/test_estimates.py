@@ -9,9 +9,12 @@ import torch
 from transformers import Qwen2VLForConditionalGeneration
 
 from benchmarks.common.tiny_vision import tiny_vision_config, vision_tokenizer
-from models.adapter_config import AdapterConfig
-from models.adapters import prepare_for_training
-from models.estimates import (
+from models.families.seed_policy import seed_policy
+from models.families.shapes import KNOWN_CONFIGS, ModelShape, shape_of
+from models.rl.critic import Critic
+from models.training.adapter_config import AdapterConfig
+from models.training.adapters import prepare_for_training
+from models.training.estimates import (
     FLOAT32,
     MIXED_FLOAT32_GRADIENTS,
     activation_bytes,
@@ -25,9 +28,6 @@ from models.estimates import (
     training_flops,
     training_memory,
 )
-from models.ppo.critic import Critic
-from models.seed_policy import seed_policy
-from models.shapes import KNOWN_CONFIGS, ModelShape, shape_of
 
 UI_TARS = shape_of(KNOWN_CONFIGS["ByteDance-Seed/UI-TARS-1.5-7B"])
 GB = 1e9

@@ -26,11 +26,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from models.generation.backend import Backend, load_whole
-from models.generation.decoder_backend import DecoderBackend, runs_fast
-from models.generation.hf_backend import HuggingFaceBackend
+from models.engine.backend import Backend, load_whole
+from models.engine.decoder_backend import DecoderBackend, runs_fast
+from models.engine.hf_backend import HuggingFaceBackend
 from tests.models.generation_helpers import EOS, TEXT, VOCABULARY, reference, requests, run, scheduler_of
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 KINDS = ("shift, fast", "llama, fast", "qwen2, fast", "qwen3, fast", "shift, general", "llama", "sliding window")
 

@@ -25,10 +25,10 @@ from transformers import (
     SmolVLMForConditionalGeneration,
 )
 
-from models.generation.hf_backend import HuggingFaceBackend
-from models.generation.rows import Request
+from models.engine.hf_backend import HuggingFaceBackend
+from models.engine.rows import Request
 from tests.models.generation_helpers import EOS, IMAGE, TEXT, reference, run, scheduler_of
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 Family = tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int]]], int]
 """A model, its n-th image as tensors and as tokens, and the dimension in which images are joined."""

@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 
-from models.generation import linear
-from models.generation.arena import Snapshot
-from models.generation.conversations import Conversations
-from models.generation.linear import SMALLEST_WORK, Weight
-from models.generation.rows import Row
-from models.generation.sampling import choose, nucleus
+from models.engine import linear
+from models.engine.conversations import Conversations
+from models.engine.kv_cache import Snapshot
+from models.engine.linear import SMALLEST_WORK, Weight
+from models.engine.rows import Row
+from models.engine.sampling import choose, nucleus
 from tests.models.generation_helpers import VOCABULARY, requests
 
 

@@ -16,16 +16,16 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from models.batching import EncodedSample
-from models.ppo.advantages import Floats
-from models.ppo.buffer import Trajectory, TrajectoryStep
-from models.ppo.config import PpoConfig
-from models.ppo.critic import Critic
-from models.ppo.replay import ReplayPool
-from models.ppo.update import PolicyLearner
-from models.ppo.value_learner import ValueLearner
-from models.ppo.weighting import weigh_round
-from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.rl.advantages import Floats
+from models.rl.buffer import Trajectory, TrajectoryStep
+from models.rl.config import PpoConfig
+from models.rl.critic import Critic
+from models.rl.replay import ReplayPool
+from models.rl.update import PolicyLearner
+from models.rl.value_learner import ValueLearner
+from models.rl.weighting import weigh_round
+from models.training.batching import EncodedSample
 
 GOLDEN = Path(__file__).with_name("golden_ppo.json")
 CURVES = ("policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "grad_norm", "replay_loss")

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from agent.tutorials import tutorials
-from agent.vocabulary import words
-from models.batching import plan_batches
-from models.checkpoint import load_tokenizer, save
-from models.families import load_policy
-from models.metrics import read_metrics
-from models.seed_policy import seed_policy
+from assets.seed_data.tutorials import tutorials
+from assets.seed_data.vocabulary import words
+from models.checkpoints.checkpoint import load_tokenizer, save
+from models.families.registry import load_policy
+from models.families.seed_policy import seed_policy
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from models.supervised.sample_file import sizes
 from models.supervised.training_set import TrainingSample, encode_samples
+from models.training.batching import plan_batches
+from models.training.metrics import read_metrics
 
 GOLDEN = Path(__file__).with_name("golden_supervised.json")
 TOLERANCE = 1e-4

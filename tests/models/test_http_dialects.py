@@ -10,16 +10,16 @@ from typing import Any, get_args
 
 import pytest
 
-from agent.policy import Message, Prompt, Sampling
-from models.adapter_config import AdapterConfig
-from models.adapters import prepare_for_training, save_adapter
-from models.checkpoint import read_card
-from models.families import load_codec, load_policy
+from agent.policy.policy import Message, Prompt, Sampling
+from models.checkpoints.checkpoint import read_card
+from models.families.registry import load_codec, load_policy
 from models.http.config import Capabilities, ServerKind
 from models.http.engine import HttpEngine
 from models.http.kinds import KINDS
+from models.training.adapter_config import AdapterConfig
+from models.training.adapters import prepare_for_training, save_adapter
 from tests.models.policy_servers import OK, Reply, act, chat_answer, config, flaky, played_server, prompt
-from warehouse.errors import ConfigError, ModelError
+from warehouse.core.errors import ConfigError, ModelError
 
 pytestmark = pytest.mark.usefixtures("engine_token")
 

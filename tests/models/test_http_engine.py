@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from agent.policy import Message, Prompt, Sampling
-from models.checkpoint import read_card
-from models.engine import EmbeddedEngine
-from models.families import load_policy
+from agent.policy.policy import Message, Prompt, Sampling
+from models.checkpoints.checkpoint import read_card
+from models.engine.embedded import EmbeddedEngine
+from models.families.registry import load_policy
 from models.http.engine import HttpEngine
 from models.server.settings import ServerSettings
 from tests.models.policy_servers import TOKEN_VARIABLE, OurServer, act, config, our_server, prompt
-from warehouse.errors import ConfigError, EngineUnreachable, ModelError
+from warehouse.core.errors import ConfigError, EngineUnreachable, ModelError
 
 pytestmark = pytest.mark.usefixtures("engine_token")
 

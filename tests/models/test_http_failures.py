@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from models.engine_choice import EngineChoice
+from models.engine.choice import EngineChoice
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from tests.models.policy_servers import OK, Reply, act, chat_answer, config, flaky, played_server, prompt
-from warehouse.errors import EngineUnreachable, ModelError
+from warehouse.core.errors import EngineUnreachable, ModelError
 
 pytestmark = pytest.mark.usefixtures("engine_token")
 

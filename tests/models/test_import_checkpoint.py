@@ -17,10 +17,10 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from models.checkpoint import verify
-from models.families import load_policy
-from models.import_checkpoint import import_checkpoint, num_parameters, stored_dtypes
-from warehouse.errors import CheckpointError
+from models.checkpoints.checkpoint import verify
+from models.checkpoints.importing import import_checkpoint, num_parameters, stored_dtypes
+from models.families.registry import load_policy
+from warehouse.core.errors import CheckpointError
 
 TEXT = {
     "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,

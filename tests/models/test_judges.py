@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from agent.judging import JudgeBuilder, Record, at_verdict, read_record
-from agent.judging_samples import orm_samples
-from agent.policy import Message, Prompt, Response
-from models.checkpoint import read_card
-from models.engine import EmbeddedEngine
-from models.families import load_codec, load_policy
+from agent.judging.prompt import JudgeBuilder, Record, at_verdict, read_record
+from agent.judging.samples import orm_samples
+from agent.policy.policy import Message, Prompt, Response
+from models.checkpoints.checkpoint import read_card
+from models.engine.embedded import EmbeddedEngine
+from models.families.registry import load_codec, load_policy
 from models.http.engine import HttpEngine
 from models.judges.judge import MAX_SCORE, Case, Judge
 from models.judges.orm import Orm, written_score

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import checkpoint
-from models.merge import merge
-from models.merging.lanes import Scratch, narrow, widen
+from models.checkpoints import checkpoint
+from models.merging.dtype_codec import Scratch, narrow, widen
+from models.merging.merge import merge
 from tests.models.merge_helpers import read_all, write_parent
-from warehouse.errors import CheckpointError, MergeError
+from warehouse.core.errors import CheckpointError, MergeError
 
 
 def random_tensors(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
@@ -145,5 +145,5 @@ def test_bfloat16_rounding_is_that_of_torch(values: list[float]) -> None:
 
 
 def test_merging_never_imports_torch() -> None:
-    code = "import sys, models.merge; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    code = "import sys, models.merging.merge; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

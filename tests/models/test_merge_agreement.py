@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from models import checkpoint
-from models.merge import merge
+from models.checkpoints import checkpoint
 from models.merging.config import MethodConfig
+from models.merging.merge import merge
 from tests.models.merge_helpers import read_all
 
 

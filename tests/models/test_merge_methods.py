@@ -13,15 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import checkpoint
-from models.merge import merge
+from models.checkpoints import checkpoint
 from models.merging import io, slerp
 from models.merging.config import MethodConfig
-from models.merging.lanes import Scratch
+from models.merging.dtype_codec import Scratch
+from models.merging.merge import merge
 from models.merging.methods import METHODS
 from models.merging.selection import TopK, magnitudes
 from tests.models.merge_helpers import SHAPES, family, read_all, write_family, write_parent
-from warehouse.errors import MergeError
+from warehouse.core.errors import MergeError
 
 Tensor = torch.Tensor
 

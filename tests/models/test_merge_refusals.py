@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from models import checkpoint
-from models.merge import merge
+from models.checkpoints import checkpoint
 from models.merging.config import MethodConfig
+from models.merging.merge import merge
 from models.merging.methods import METHODS
 from tests.models.merge_helpers import family, write_family, write_parent
-from warehouse.errors import CheckpointError, MergeError, StorageFull
+from warehouse.core.errors import CheckpointError, MergeError, StorageFull
 
 
 def test_what_cannot_be_merged_is_refused_with_a_mend(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_folders_without_a_card_are_taken_only_when_asked(tmp_path: Path) -> Non
 
 def test_a_full_disk_is_said_before_a_byte_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, parents = write_family(tmp_path, torch.bfloat16, num=2)
-    monkeypatch.setattr("models.merge.shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    monkeypatch.setattr("models.merging.merge.shutil.disk_usage", lambda path: SimpleNamespace(free=0))
     with pytest.raises(StorageFull, match="free some, or merge elsewhere"):
         merge(parents, (0.5, 0.5), tmp_path / "merged")
 

@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from models.merging.lanes import Scratch
+from models.merging.dtype_codec import Scratch
 from models.merging.linear import fused_mean, weight_sum, weighted_mean
 from models.merging.weights import best_weights, check_weights, neighbours, simplex_grid
-from warehouse.errors import MergeError
+from warehouse.core.errors import MergeError
 
 
 def test_weights_on_the_simplex_are_given_back_as_floats() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.model_files import HUB_PATTERNS, PROCESSOR_FILES, TOKENIZER_FILES, companions, is_tokenizer_there
+from models.checkpoints.model_files import HUB_PATTERNS, PROCESSOR_FILES, TOKENIZER_FILES, companions, is_tokenizer_there
 
 GO_ALONG = {"config.json", "generation_config.json", "qwen.tiktoken", *TOKENIZER_FILES, *PROCESSOR_FILES}
 STAY = {

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from models.batching import EncodedSample, tensors
-from models.packing import attend, attend_from, check_can_pack, questions, segments, segments_attention
-from models.training_forward import weighted_loss
-from warehouse.errors import ConfigError
+from models.training.batching import EncodedSample, tensors
+from models.training.forward import weighted_loss
+from models.training.packing import attend, attend_from, check_can_pack, questions, segments, segments_attention
+from warehouse.core.errors import ConfigError
 
 LENGTHS = (9, 2, 23, 14, 5, 23, 3)
 SIZES: dict[str, Any] = {

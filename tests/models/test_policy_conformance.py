@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from agent.policy import Message, Policy, Prompt, Sampling
+from agent.policy.policy import Message, Policy, Prompt, Sampling
 from benchmarks.common.tiny_vision import tiny_vision_policy
-from models.checkpoint import read_card, save
-from models.engine import EmbeddedEngine
-from models.engine_choice import EngineChoice
-from models.families import load_codec
+from models.checkpoints.checkpoint import read_card, save
+from models.engine.choice import EngineChoice
+from models.engine.embedded import EmbeddedEngine
+from models.families.registry import load_codec
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
-from pipelines.engines import open_engine
+from pipelines.stages.engines import open_engine
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, OurServer, our_server, prompt
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 IMPLEMENTATIONS = ("embedded", "http messages", "http token ids")
 

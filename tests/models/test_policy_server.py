@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from models.checkpoint import read_card, save
+from models.checkpoints.checkpoint import read_card, save
 from models.server.settings import ServerSettings
 from models.server.text import TextSoFar
 from tests.models.policy_servers import TOKEN, OurServer, held, our_server

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ppo.advantages import (
+from models.rl.advantages import (
     baseline_advantages,
     batch_advantages,
     decoupled_gae,
@@ -19,7 +19,7 @@ from models.ppo.advantages import (
     rewards_at_last_tokens,
     uniform_tasks,
 )
-from warehouse.errors import TrainingDiverged
+from warehouse.core.errors import TrainingDiverged
 
 numbers = st.floats(-3, 3, allow_nan=False, width=32)
 shares = st.floats(0, 1)

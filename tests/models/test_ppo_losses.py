@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from models.ppo.config import PpoConfig
-from models.ppo.losses import entropy, log_ratio, policy_loss, token_weights, value_loss
-from models.ppo.update import loss_settings
+from models.rl.config import PpoConfig
+from models.rl.losses import entropy, log_ratio, policy_loss, token_weights, value_loss
+from models.rl.update import loss_settings
 
 
 def weights(steps: list[int], aggregation: str, **totals: int) -> list[float]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from models.ppo.buffer import trajectory
-from models.ppo.config import PpoConfig
-from models.ppo.metrics import episode_metrics, think_tokens, trajectory_metrics
-from models.ppo.shaping import overlong, shaped_steps
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from models.rl.buffer import trajectory
+from models.rl.config import PpoConfig
+from models.rl.metrics import episode_metrics, think_tokens, trajectory_metrics
+from models.rl.shaping import overlong, shaped_steps
 from sandbox.actions import Action, Click, InvalidAction
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 TASK = Task(source="t", name="t", domain="d", max_steps=5)
 PRESS = Click(x=1, y=1)

@@ -20,35 +20,35 @@ import pytest
 import torch
 from peft import PeftModel
 
-from agent.collector import Collector, Requests
-from agent.episode import Episode, Outcome
+from agent.episode.collector import Collector, Requests
+from agent.episode.episode import Episode, Outcome
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.grammars.registry import grammar_named
-from agent.policy import Policy, Prompt, Response
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder, training_messages
-from models import checkpoint
-from models.batching import EncodedSample, tensors
-from models.engine import EmbeddedEngine
-from models.families import load_codec, load_policy
+from agent.policy.policy import Policy, Prompt, Response
+from agent.prompts.prompt import PromptBuilder, training_messages
+from models.checkpoints import checkpoint
+from models.engine.embedded import EmbeddedEngine
+from models.families.registry import load_codec, load_policy
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.tokenizer import build_tokenizer
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
-from models.merge import merge
 from models.merging.config import MethodConfig
-from models.ppo.config import PpoConfig
-from models.ppo.curriculum import quotas, round_requests
-from models.ppo.replay import ReplayPool
-from models.ppo.trainer import PpoResult, PpoRun, train_ppo
+from models.merging.merge import merge
+from models.rl.config import PpoConfig
+from models.rl.curriculum import quotas, round_requests
+from models.rl.replay import ReplayPool
+from models.rl.trainer import PpoResult, PpoRun, train_ppo
 from models.server.settings import ServerSettings
-from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
 from models.supervised.training_set import TrainingSample, encode_samples
-from models.tokenizer import build_tokenizer
-from models.training_forward import weighted_loss
+from models.training.batching import EncodedSample, tensors
+from models.training.forward import weighted_loss
 from sandbox.actions import Action, Click
 from sandbox.session import Element, Observation, Transition, Verdict
-from sandbox.task import Split, Task
+from sandbox.tasks.task import Split, Task
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
-from warehouse.errors import BrowserCrashed, CheckpointError, ConfigError, NothingToLearn
-from warehouse.identity import stable_seed
+from warehouse.core.errors import BrowserCrashed, CheckpointError, ConfigError, NothingToLearn
+from warehouse.core.identity import stable_seed
 
 torch.set_num_threads(1)
 NAMES = ("Apple", "Brook", "Cedar", "Delta", "Ember", "Fjord")

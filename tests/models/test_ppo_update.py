@@ -13,25 +13,25 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from agent.policy import Message
-from models.adapters import prepare_for_training
-from models.batching import EncodedSample, tensors
-from models.chat import EncodedChat
-from models.ppo.buffer import State, Trajectory, TrajectoryStep, microbatches, trajectory
-from models.ppo.config import PpoConfig
-from models.ppo.critic import Batching, Critic, predict
-from models.ppo.replay import ReplayPool
-from models.ppo.state import Counters, load_state, save_state
-from models.ppo.update import PolicyLearner, response_log_distribution
-from models.ppo.value_learner import Gate, ValueLearner
-from models.ppo.weighting import weigh_round
-from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise
-from models.training_forward import weighted_loss
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.policy.policy import Message
+from models.families.chat import EncodedChat
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise
+from models.rl.buffer import State, Trajectory, TrajectoryStep, microbatches, trajectory
+from models.rl.config import PpoConfig
+from models.rl.critic import Batching, Critic, predict
+from models.rl.replay import ReplayPool
+from models.rl.state import Counters, load_state, save_state
+from models.rl.update import PolicyLearner, response_log_distribution
+from models.rl.value_learner import Gate, ValueLearner
+from models.rl.weighting import weigh_round
+from models.training.adapters import prepare_for_training
+from models.training.batching import EncodedSample, tensors
+from models.training.forward import weighted_loss
 from sandbox.actions import Finished, Wait
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy
-from warehouse.errors import CheckpointError, TrainingDiverged, ValueGateNotPassed
+from warehouse.core.errors import CheckpointError, TrainingDiverged, ValueGateNotPassed
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_good_action_becomes_likelier_and_a_bad_one_less_likely(model: ShiftQw
     values = [1.0, -1.0] * 3
 
     def log_likelihoods() -> np.ndarray:
-        from models.ppo.buffer import step_batches
+        from models.rl.buffer import step_batches
 
         totals = np.zeros(len(items))
         with torch.no_grad():

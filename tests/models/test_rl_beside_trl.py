@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from benchmarks.rl_beside_trl import TOLD, published, rows_of
-from models.ppo.config import PpoConfig
+from models.rl.config import PpoConfig
 from sandbox.actions import Wait
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 END = 2
 

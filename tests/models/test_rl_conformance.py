@@ -15,23 +15,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from benchmarks.invariants.all import INVARIANTS
 from benchmarks.invariants.library import Invariant, Missing, naive_gae
 from benchmarks.ours.rl_functions import LIBRARY
-from models.ppo.advantages import decoupled_gae
-from models.ppo.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
-from models.ppo.config import PpoConfig
-from models.ppo.critic import Batching, Critic, predict, rewards_per_value
-from models.ppo.off_policy import episode_correction, staleness
-from models.ppo.replay import ReplayPool
-from models.ppo.update import PolicyLearner, response_log_distribution
-from models.ppo.weighting import weigh_round
-from models.shift_qwen3 import ShiftQwen3ForCausalLM
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
+from models.rl.advantages import decoupled_gae
+from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
+from models.rl.config import PpoConfig
+from models.rl.critic import Batching, Critic, predict, rewards_per_value
+from models.rl.off_policy import episode_correction, staleness
+from models.rl.replay import ReplayPool
+from models.rl.update import PolicyLearner, response_log_distribution
+from models.rl.weighting import weigh_round
 from sandbox.actions import Action, Click, Finished, InvalidAction
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 TASK = Task(source="t", name="t", domain="d", max_steps=4)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from models.ppo.config import PpoConfig
-from models.ppo.state import Counters
+from models.rl.config import PpoConfig
+from models.rl.state import Counters
 from models.supervised.config import SupervisedConfig
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +31,8 @@ def test_every_setting_is_described(config: type[BaseModel]) -> None:
 
 
 def logged(modules: Iterable[str]) -> set[str]:
-    """Names that modules of models/ppo put into a dict, but for what is no metric: algorithms, counters, fields of others."""
-    sources = [(ROOT / "models" / "ppo" / f"{name}.py").read_text(encoding="utf-8") for name in modules]
+    """Names that modules of models/rl put into a dict, but for what is no metric: algorithms, counters, fields of others."""
+    sources = [(ROOT / "models" / "rl" / f"{name}.py").read_text(encoding="utf-8") for name in modules]
     found = {name for source in sources for name in re.findall(r'(?<!== )"([a-z_]+)"(?:\] =|:)', source)}
     return found - {"ppo", "reinforce", "grpo", "rejection", "policy", "critic", "screenshots", "attempt", *Counters.model_fields}
 

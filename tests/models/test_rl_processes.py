@@ -22,19 +22,19 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from agent.collector import Collector
-from agent.episode_loop import EpisodeLimits
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
-from models.batching import EncodedSample
-from models.chat import ChatCodec
-from models.families import load_policy
-from models.ppo.config import PpoConfig
-from models.ppo.replay import ReplayPool
-from models.ppo.trainer import LivePolicy, OnRound, PpoResult, PpoRun, embedded_policy, train_ppo
-from sandbox.task import Task
+from agent.episode.collector import Collector
+from agent.episode.loop import EpisodeLimits
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.prompts.prompt import PromptBuilder
+from models.families.chat import ChatCodec
+from models.families.registry import load_policy
+from models.rl.config import PpoConfig
+from models.rl.replay import ReplayPool
+from models.rl.trainer import LivePolicy, OnRound, PpoResult, PpoRun, embedded_policy, train_ppo
+from models.training.batching import EncodedSample
+from sandbox.tasks.task import Task
 from tests.models.corridor import SHORT, CorridorPool, Refusing
-from warehouse.errors import ProcessLost
+from warehouse.core.errors import ProcessLost
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def followers(folder: Path) -> list[psutil.Process]:
     for process in psutil.process_iter(["cmdline", "status"]):
         command = process.info["cmdline"] or []
         is_alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if is_alive and "models.ppo.process" in command and any(part.startswith(str(folder)) for part in command):
+        if is_alive and "models.rl.process" in command and any(part.startswith(str(folder)) for part in command):
             found.append(process)
     return found
 

@@ -1,5 +1,5 @@
 """Several that learn as one: whatever their number, the same weights, the same decisions, the same errors. The arithmetic of
-models/ppo/gang.py on threads (learning_together.py); real processes, their starts and ends are test_rl_processes.py's.
+models/rl/process_group.py on threads (learning_together.py); real processes, their starts and ends are test_rl_processes.py's.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from agent.policy import Message
-from models.adapters import prepare_for_training
-from models.batching import EncodedSample
-from models.ppo import process
-from models.ppo.buffer import Trajectory, TrajectoryStep, step_batches
-from models.ppo.config import PpoConfig
-from models.ppo.critic import Critic
-from models.ppo.followers import Followers
-from models.ppo.gang import Gang
-from models.ppo.learner import Turn
-from models.ppo.replay import ReplayPool
-from models.ppo.spool import EpisodeSpool
-from models.ppo.update import PolicyLearner
-from models.ppo.value_learner import ValueLearner
-from models.ppo.weighting import weigh_round
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.policy.policy import Message
+from models.rl import process
+from models.rl.buffer import Trajectory, TrajectoryStep, step_batches
+from models.rl.config import PpoConfig
+from models.rl.critic import Critic
+from models.rl.learner import Turn
+from models.rl.process_group import Gang
+from models.rl.ranks import Followers
+from models.rl.replay import ReplayPool
+from models.rl.rollout_log import EpisodeSpool
+from models.rl.update import PolicyLearner
+from models.rl.value_learner import ValueLearner
+from models.rl.weighting import weigh_round
+from models.training.adapters import prepare_for_training
+from models.training.batching import EncodedSample
 from sandbox.actions import Wait
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from tests.models.learning_together import at_once, gangs
 from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy
-from warehouse.errors import ModelError, TrainingDiverged
+from warehouse.core.errors import ModelError, TrainingDiverged
 
 SETTINGS: dict[str, Any] = {
     "level": "token", "pretraining_rounds": 1, "pretraining_policy": "baseline", "gate_policy": "open", "epochs": 2,

@@ -18,24 +18,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.collector import Requests
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from agent.policy import Message, Policy, Prompt, Response
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
+from agent.episode.collector import Requests
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.policy.policy import Message, Policy, Prompt, Response
+from agent.prompts.prompt import PromptBuilder
 from benchmarks.common.tiny_vision import tiny_vision_policy
-from models.ppo.buffer import trajectory
-from models.ppo.clocks import MeteredPolicy
-from models.ppo.config import PpoConfig
-from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
-from models.ppo.metrics import staleness_metrics
-from models.ppo.rollouts import AGAIN, RolloutPool
-from models.ppo.spool import Block, EpisodeSpool
+from models.rl.buffer import trajectory
+from models.rl.clocks import MeteredPolicy
+from models.rl.config import PpoConfig
+from models.rl.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
+from models.rl.metrics import staleness_metrics
+from models.rl.rollout_log import Block, EpisodeSpool
+from models.rl.rollouts import AGAIN, RolloutPool
 from sandbox.actions import Wait
-from sandbox.task import Split, Task
+from sandbox.tasks.task import Split, Task
 from tests.models.chat_models import png
 from tests.models.corridor import SHORT, CorridorPool, Gates
-from warehouse.errors import ModelError, SandboxError
+from warehouse.core.errors import ModelError, SandboxError
 
 LONG = Task(source="corridor", name="walk-20", domain="pointing", max_steps=20)
 TASKS = (SHORT, LONG)

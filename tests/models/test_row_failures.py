@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent.policy import Message, Prompt, Response, Sampling
-from models.engine import EmbeddedEngine
-from models.generation.rows import Request, Row
-from models.generation.settings import EngineSettings
+from agent.policy.policy import Message, Prompt, Response, Sampling
+from models.engine.embedded import EmbeddedEngine
+from models.engine.rows import Request, Row
+from models.engine.settings import EngineSettings
 from tests.models.generation_helpers import requests
 from tests.models.vision_models import VISION_MODELS
-from warehouse.errors import ModelError, RequestRefused
+from warehouse.core.errors import ModelError, RequestRefused
 
 NUM_GOOD = 5
 

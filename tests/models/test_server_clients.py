@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from models.generation.grammar import json_rule
+from models.engine.grammar import json_rule
 from models.server.settings import ServerSettings
 from tests.models.chat_models import png
 from tests.models.policy_servers import TOKEN, OurServer, our_server

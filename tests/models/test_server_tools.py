@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from models.generation.grammar import Grammars
+from models.engine.grammar import Grammars
+from models.families.templates import TemplateCodec
 from models.server.tools import CallReader, ToolForm, form_of
 from models.server.wire import Function
-from models.templates import TemplateCodec
 from tests.models.chat_models import CONTROL, QWEN, chat_tokenizer
 from tests.models.served_models import LLAMA_TOOLS, MISTRAL_TOOLS, TOOLS
-from warehouse.errors import ModelError, RequestRefused
+from warehouse.core.errors import ModelError, RequestRefused
 
 XML = TOOLS.replace('{"name": "', "<name>").replace("tojson", "string")
 CODECS = {

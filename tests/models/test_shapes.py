@@ -22,9 +22,9 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from models.seed_policy import seed_policy
-from models.shapes import KNOWN_CONFIGS, shape_of
-from warehouse.errors import CheckpointError
+from models.families.seed_policy import seed_policy
+from models.families.shapes import KNOWN_CONFIGS, shape_of
+from warehouse.core.errors import CheckpointError
 
 TEXT = {
     "vocab_size": 101, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from models.shift_qwen3 import ShiftQwen3Config, ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.shift_qwen3 import ShiftQwen3Config, ShiftQwen3ForCausalLM, initialise, tiny_config
 
 MakeModel = Callable[..., tuple[ShiftQwen3ForCausalLM, Any]]
 PROMPTS = ([5, 9, 30, 7, 61, 12, 80], [44, 45], [8])

@@ -22,15 +22,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.episode import Episode
-from agent.episode_loop import EpisodeLimits
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
-from models.ppo.config import PpoConfig
-from models.ppo.replay import ReplayPool
-from models.ppo.spool import EpisodeSpool
-from models.ppo.trainer import PpoRun, train_ppo
-from sandbox.task import Task
+from agent.episode.episode import Episode
+from agent.episode.loop import EpisodeLimits
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.prompts.prompt import PromptBuilder
+from models.rl.config import PpoConfig
+from models.rl.replay import ReplayPool
+from models.rl.rollout_log import EpisodeSpool
+from models.rl.trainer import PpoRun, train_ppo
+from sandbox.tasks.task import Task
 from tests.models.corridor import SHORT, CorridorPool, Refusing
 
 pytestmark = pytest.mark.long
@@ -70,8 +70,8 @@ def main(init: str, folder: str, kind: str) -> None:
 
 async def train_on_browsers(init: Path, folder: Path) -> None:
     from assets.profile import ActingSettings, SandboxSettings, TaskSettings
-    from pipelines.sandboxes import open_collector
-    from pipelines.workers.context import pool_tasks
+    from pipelines.stages.context import pool_tasks
+    from pipelines.stages.sandboxes import open_collector
 
     tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))
     acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=2))

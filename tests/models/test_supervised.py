@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 import torch
 
-from agent.policy import Message
-from models.batching import EncodedSample, tensors
-from models.checkpoint import Card, load_tokenizer, read_card, save
-from models.families import load_policy
-from models.metrics import MetricLog, Progress, read_metrics
+from agent.policy.policy import Message
+from models.checkpoints.checkpoint import Card, load_tokenizer, read_card, save
+from models.families.registry import load_policy
 from models.supervised.checkpoints import COMPLETE_FILE
 from models.supervised.config import SupervisedConfig
 from models.supervised.early_stop import is_held_out
 from models.supervised.fitting import fit
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample, encode_samples
-from models.training_forward import weighted_loss
-from warehouse.errors import CheckpointError, ConfigError, StorageFull, TrainingDiverged
+from models.training.batching import EncodedSample, tensors
+from models.training.forward import weighted_loss
+from models.training.metrics import MetricLog, Progress, read_metrics
+from warehouse.core.errors import CheckpointError, ConfigError, StorageFull, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=24, warmup_steps=4, batch_tokens=256, save_every=5, log_every=2)
 

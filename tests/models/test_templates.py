@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from agent.policy import Message
-from models.templates import TemplateCodec
-from models.vision import image_content
+from agent.policy.policy import Message
+from models.families.templates import TemplateCodec
+from models.families.vision import image_content
 from tests.models.chat_models import IDEFICS3, QWEN, STRIPPING, THINKING, TRIMMING, chat_tokenizer
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 LLAMA_CONTROL = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 SPEAKERS_CONTROL = ("<|im_start|>", "<end_of_utterance>")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agent.grammars.compact import CompactGrammar
-from agent.policy import Message
-from models.tokenizer import ACT, build_tokenizer, character_twins, decode, encode_chat, encode_texts
+from agent.policy.policy import Message
+from models.families.tokenizer import ACT, build_tokenizer, character_twins, decode, encode_chat, encode_texts
 from sandbox.actions import SelectOption, TypeText
 from sandbox.session import Element, Observation
 

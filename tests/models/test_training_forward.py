@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from models.training_forward import hidden_where
+from models.training.forward import hidden_where
 
 
 def batch(pad: int) -> tuple[torch.Tensor, torch.Tensor]:

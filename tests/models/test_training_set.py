@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.policy import Message
-from models.batching import EncodedSample
-from models.checkpoint import load_tokenizer
+from agent.policy.policy import Message
+from models.checkpoints.checkpoint import load_tokenizer
 from models.supervised.early_stop import is_held_out
 from models.supervised.sample_file import SampleFile, SampleWriter, sizes
 from models.supervised.training_set import TrainingSample, encode_samples, training_set
+from models.training.batching import EncodedSample
 from tests.models.test_supervised import samples
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 
 def same(sample: EncodedSample) -> tuple[Any, ...]:

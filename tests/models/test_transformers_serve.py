@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.policy import Message, Prompt, Sampling
+from agent.policy.policy import Message, Prompt, Sampling
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
-from warehouse.errors import EngineUnreachable, ModelError
+from warehouse.core.errors import EngineUnreachable, ModelError
 
 pytestmark = pytest.mark.long
 

@@ -15,31 +15,31 @@ from PIL import Image
 from torch import Tensor
 from transformers import Qwen2VLForConditionalGeneration
 
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from agent.policy import Message, Prompt, Sampling
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.policy.policy import Message, Prompt, Sampling
 from benchmarks.common.tiny_vision import IMAGE, tiny_vision_policy
-from models.batching import EncodedSample, tensors
-from models.chat import ChatCodec, EncodedChat
-from models.checkpoint import read_card, save
-from models.engine import EmbeddedEngine
-from models.families import is_vision, load_codec, load_policy, max_positions
-from models.generation.vision_units import placeholder_ids
-from models.ppo.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
-from models.ppo.critic import Critic
-from models.ppo.losses import entropy
-from models.ppo.metrics import num_left_out
-from models.ppo.update import response_log_distribution
+from models.checkpoints.checkpoint import read_card, save
+from models.engine.embedded import EmbeddedEngine
+from models.engine.vision_units import placeholder_ids
+from models.families.chat import ChatCodec, EncodedChat
+from models.families.registry import is_vision, load_codec, load_policy, max_positions
+from models.families.tokenizer import WordCodec
+from models.families.vision import PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
+from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
+from models.rl.critic import Critic
+from models.rl.losses import entropy
+from models.rl.metrics import num_left_out
+from models.rl.update import response_log_distribution
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
-from models.tokenizer import WordCodec
-from models.training_forward import hidden_where, weighted_loss
-from models.vision import PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
+from models.training.batching import EncodedSample, tensors
+from models.training.forward import hidden_where, weighted_loss
 from sandbox.actions import Click
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from tests.models.chat_models import chat_tokenizer, png, small_idefics3
 from tests.models.vision_models import VISION_MODELS
-from warehouse.errors import ConfigError, ModelError
+from warehouse.core.errors import ConfigError, ModelError
 
 IMAGES = {"red": png(160, 210, "red"), "blue": png(120, 60, "blue"), "green": png(64, 64, "green")}
 CHAT = (

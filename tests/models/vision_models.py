@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from benchmarks.common.tiny_vision import PATCH_PX, tiny_vision_policy
-from models.vision import VisionCodec
+from models.families.vision import VisionCodec
 from tests.models.chat_models import small_idefics3
 
 WORDS = ("click", "finished", "see")

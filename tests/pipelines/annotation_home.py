@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.checkpoint import save
+from models.checkpoints.checkpoint import save
 from tests.models.conftest import small_model
-from warehouse import registry
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.storage.tables import Warehouse
 
 
 def release(home: Home, iteration: str, seed: int) -> str:

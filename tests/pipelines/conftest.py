@@ -10,11 +10,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.carrier import INPUT, add_iteration
+from assets.handoff import INPUT, add_iteration
 from assets.keys import ITERATION_OUTPUT
-from pipelines.instance import open_instance, prepare
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from pipelines.orchestration.instance import open_instance, prepare
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import head, open_database
 from annotation.storage.one_server import only_server
-from pipelines import annotation_address
-from pipelines.annotation_server import check_host
-from pipelines.cli import app
+from pipelines.annotation_server import address as annotation_address
+from pipelines.annotation_server.server import check_host
+from pipelines.cli.app import app
 from tests.pipelines.annotation_home import small_home
-from warehouse.errors import ConfigError, DatabaseUnusable, UnknownSubject
-from warehouse.home import Home
+from warehouse.core.errors import ConfigError, DatabaseUnusable, UnknownSubject
+from warehouse.core.home import Home
 
 PASSWORD = "correct horse battery"
 

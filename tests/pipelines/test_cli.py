@@ -14,21 +14,22 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pipelines import cli, table_commands
-from pipelines.instance import prepare
-from pipelines.turning import lock_path
+from pipelines.cli import tables as table_commands
+from pipelines.cli.app import app as cli
+from pipelines.orchestration.instance import prepare
+from pipelines.orchestration.turning import lock_path
 from sandbox.browser.chromium import find_chromium
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from tests.disks import fill
-from warehouse import registry
-from warehouse.errors import UnknownTable
-from warehouse.home import Home
-from warehouse.locks import FileLock
-from warehouse.mixing import MixtureConfig, Pool, mixed
-from warehouse.query import connect
-from warehouse.samples import sample_row
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import withdrawn_ids
+from warehouse.core.errors import UnknownTable
+from warehouse.core.home import Home
+from warehouse.core.locks import FileLock
+from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.withdrawal import withdrawn_ids
+from warehouse.lineage import registry
+from warehouse.routing.samples import sample_row
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("run", "ui", "status", "eval", "sql", "lineage", "export", "withdraw", "merge", "report", "doctor")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.policy import Prompt, Response
+from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings, SandboxSettings, TaskSettings
-from pipelines import prefect_server
-from pipelines.progress import Progress
-from pipelines.sandboxes import EpisodeService
-from pipelines.workers.context import requests_for
-from sandbox.task import Split
-from warehouse.home import Home
+from pipelines.orchestration import prefect_server
+from pipelines.orchestration.progress import Progress
+from pipelines.stages.context import requests_for
+from pipelines.stages.sandboxes import EpisodeService
+from sandbox.tasks.task import Split
+from warehouse.core.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = (
@@ -47,7 +47,7 @@ def collect(root: Path) -> None:
     requests = requests_for(tasks, purpose="rollout", policy_id=Pressing.policy_id, split=Split.TRAIN, num=4, temperature=1.0)
     with prefect_server.prefect_server(home) as url:
         os.environ.update(prefect_server.client_environment(home, url))
-        from pipelines.collection import run_collection
+        from pipelines.orchestration.collection import run_collection
 
         with EpisodeService(acting, Pressing(), home.spool / "screenshots") as service:
             progress = Progress(home.work, iteration="0001", stage="rollouts", log=print)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipelines import doctor
-from pipelines.shipped import shipped
+from pipelines.cli import doctor
+from pipelines.orchestration.shipped import shipped
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, find_chromium
 from sandbox.terminal.bubblewrap import find_bubblewrap
-from warehouse.home import Home
+from warehouse.core.home import Home
 
 
 def test_python_of_the_suite_is_the_locks():

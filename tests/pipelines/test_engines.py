@@ -11,19 +11,19 @@ from pydantic import ValidationError
 
 from assets.profile import ActingSettings, TaskSettings
 from assets.requests import RlRequest
-from models.checkpoint import save
-from models.engine import EmbeddedEngine
-from models.engine_choice import EngineChoice
-from models.families import device_named, load_codec, load_policy
-from models.generation.settings import EngineSettings
+from models.checkpoints.checkpoint import save
+from models.engine.choice import EngineChoice
+from models.engine.embedded import EmbeddedEngine
+from models.engine.settings import EngineSettings
+from models.families.registry import device_named, load_codec, load_policy
 from models.http.config import HttpEngineConfig
-from models.ppo.config import PpoConfig
+from models.rl.config import PpoConfig
 from pipelines import profiles
-from pipelines.engines import engine_of_learner, open_engine
-from pipelines.workers import rl as rl_worker
+from pipelines.stages import rl as rl_worker
+from pipelines.stages.engines import engine_of_learner, open_engine
 from tests.models.conftest import small_model
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server, prompt
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 
 @pytest.fixture

@@ -12,26 +12,26 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agent.episode import Episode, Outcome
-from agent.policy import Policy, Prompt, Response
-from agent.pool_collector import PoolCollector
+from agent.episode.episode import Episode, Outcome
+from agent.episode.pool_collector import PoolCollector
+from agent.policy.policy import Policy, Prompt, Response
 from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
-from models.engine_choice import EngineChoice
-from pipelines import progress
-from pipelines.evaluate import success_by_task, success_figures
-from pipelines.work_folder import work_folder
-from pipelines.workers import context as contexts
-from pipelines.workers import evaluate, initialise
-from pipelines.workers.context import WorkerContext
-from sandbox.sources import tasks_in
-from sandbox.task import Split
+from models.engine.choice import EngineChoice
+from pipelines.orchestration import progress
+from pipelines.orchestration.work_folder import work_folder
+from pipelines.stages import context as contexts
+from pipelines.stages import evaluate, initialise
+from pipelines.stages.context import WorkerContext
+from pipelines.stages.evaluate_checkpoint import success_by_task, success_figures
+from sandbox.tasks.sources import tasks_in
+from sandbox.tasks.task import Split
 from tests.models.corridor import CorridorPool
-from warehouse import registry
-from warehouse.errors import ModelError
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.statistics import TaskCount
+from warehouse.core.errors import ModelError
+from warehouse.core.home import Home
+from warehouse.evaluation.statistics import TaskCount
+from warehouse.lineage import registry
+from warehouse.storage.query import connect
 
 NUM = 4
 """Instances of each task."""

@@ -10,10 +10,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipelines import executor
-from pipelines.executor import UNFINISHED, reap_dead_runs, unfinished_runs
-from pipelines.turning import lock_path
-from warehouse.locks import FileLock
+from pipelines.orchestration import executor
+from pipelines.orchestration.executor import UNFINISHED, reap_dead_runs, unfinished_runs
+from pipelines.orchestration.turning import lock_path
+from warehouse.core.locks import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ def test_a_run_of_something_else_is_none_of_our_business(place):
 def test_a_second_run_on_the_same_home_is_refused_with_the_holders_pid(place):
     with FileLock(lock_path(place.home)):
         ran = subprocess.run(
-            [sys.executable, "-m", "pipelines.turn", "seed_wheel"],
+            [sys.executable, "-m", "pipelines.orchestration.turn", "seed_wheel"],
             cwd=ROOT,
             env=dict(os.environ),
             capture_output=True,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.explain_command import with_rules
+from pipelines.cli.app import app
+from pipelines.cli.explain import with_rules
 from tests.warehouse.test_explain import warehouse as routed
-from warehouse.errors import ConfigError, IterationLocked
-from warehouse.locks import FileLock
-from warehouse.routing import RoutingConfig
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ConfigError, IterationLocked
+from warehouse.core.locks import FileLock
+from warehouse.routing.routes import RoutingConfig
+from warehouse.storage.tables import Warehouse
 
 warehouse = routed
 Command = Callable[..., str]
@@ -52,7 +52,7 @@ def test_reroute_shows_then_does_then_has_nothing_to_do(flywheel: Command, wareh
 
 
 def test_reroute_waits_for_no_wheel_that_turns(flywheel: Command, warehouse: Warehouse) -> None:
-    from pipelines.turning import lock_path
+    from pipelines.orchestration.turning import lock_path
 
     lock = FileLock(lock_path(warehouse.home))
     assert lock.acquire(timeout_s=1)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from assets.requests import StageResult
-from models import checkpoint
-from pipelines.finished_work import commits_of, find_loss
-from warehouse import registry
-from warehouse.errors import CorruptTable
-from warehouse.home import Home
-from warehouse.table_log import TableLog
-from warehouse.tables import Warehouse
+from models.checkpoints import checkpoint
+from pipelines.orchestration.finished_work import commits_of, find_loss
+from warehouse.core.errors import CorruptTable
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.storage.table_log import TableLog
+from warehouse.storage.tables import Warehouse
 
 PLACE = {"iteration": "0001", "stage": "routing"}
 

@@ -19,18 +19,18 @@ import pytest
 from rich.console import Console
 
 from agent.grammars.registry import grammar_named
-from agent.prompt import PromptBuilder
-from pipelines import import_demonstrations
-from pipelines.import_demonstrations import import_demonstration_files
-from pipelines.import_report import Report, check_any
-from pipelines.import_rows import DemonstrationSettings, settings_of
+from agent.prompts.prompt import PromptBuilder
+from pipelines.importing import demonstrations as import_demonstrations
+from pipelines.importing.demonstrations import import_demonstration_files
+from pipelines.importing.report import Report, check_any
+from pipelines.importing.rows import DemonstrationSettings, settings_of
 from sandbox.session import Observation
 from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images, many, mind2web, picture, write_lines
-from warehouse.errors import ConfigError, StorageFull
-from warehouse.home import Home
-from warehouse.mixing import MixtureConfig, Pool, mixed
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ConfigError, StorageFull
+from warehouse.core.home import Home
+from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 CODES = [
     "pyautogui.click(x=0.25, y=0.5)",

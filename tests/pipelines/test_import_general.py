@@ -13,16 +13,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pipelines import cli
-from pipelines.import_general import import_general_data
-from pipelines.import_report import Report
-from pipelines.import_rows import ScreeningSettings
+from pipelines.cli.app import app as cli
+from pipelines.importing.general import import_general_data
+from pipelines.importing.report import Report
+from pipelines.importing.rows import ScreeningSettings
 from tests.pipelines.demonstration_files import write_lines
-from warehouse.errors import ConfigError
-from warehouse.home import Home
-from warehouse.mixing import MixtureConfig, Pool, mixed
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 
 def chat(*texts: str, **more: Any) -> dict[str, Any]:

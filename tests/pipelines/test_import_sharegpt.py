@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli import app
+from pipelines.cli.app import app
 from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images, picture, write_lines
 from tests.pipelines.test_import_demonstrations import CODES, run
-from warehouse.export import export
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.datasets.export import export
+from warehouse.storage.tables import Warehouse
 
 LINEAGE = ("episode_id", "step_index", "annotation_id", "stage")
 

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.import_tasks import import_task_files
-from sandbox.sources import tasks_of
-from warehouse.catalogue import SPLITS
-from warehouse.errors import ConfigError
-from warehouse.home import Home
+from pipelines.cli.app import app
+from pipelines.importing.tasks import import_task_files
+from sandbox.tasks.sources import tasks_of
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.storage.catalogue import SPLITS
 
 TASKS = """
 tasks:

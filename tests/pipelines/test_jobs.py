@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 
 from pipelines.definitions import build_defs
-from pipelines.jobs import DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
+from pipelines.orchestration.jobs import DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
+from pipelines.orchestration.stage_runner import FRESH_TAG
 from pipelines.profiles import OVERRIDES_VARIABLE
-from pipelines.stage_runner import FRESH_TAG
 
 LINEAGE = {
     "tasks": [],

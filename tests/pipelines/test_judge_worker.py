@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from agent.judging_samples import Known
+from agent.judging.samples import Known
 from models.judges.judge import Judgement
-from pipelines.workers.judge import ToJudge, _words, to_measure, words_to_choose
-from sandbox.task import Split
-from warehouse.errors import ReportedOnly
-from warehouse.judge_reports import choose_thresholds
+from pipelines.stages.judge import ToJudge, _words, to_measure, words_to_choose
+from sandbox.tasks.task import Split
+from warehouse.core.errors import ReportedOnly
+from warehouse.evaluation.judge_reports import choose_thresholds
 
 
 def known(split: str, seed: int) -> Known:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import kept_profile, profiles
-from warehouse.errors import ConfigError
-from warehouse.home import Home
+from pipelines import profiles
+from pipelines.orchestration import kept_profile
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
 
 
 def test_a_new_home_means_the_quickstart(tmp_path: Path) -> None:

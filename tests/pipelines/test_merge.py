@@ -12,13 +12,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from agent.episode import EpisodeRequest
-from models import checkpoint
-from pipelines.merge import merge_checkpoints, merge_config, parse_weights
-from pipelines.step_budgets import parse_budgets
-from sandbox.task import Task
+from agent.episode.episode import EpisodeRequest
+from models.checkpoints import checkpoint
+from pipelines.stages.merge_checkpoints import merge_checkpoints, merge_config, parse_weights
+from pipelines.stages.step_budgets import parse_budgets
+from sandbox.tasks.task import Task
 from tests.models.merge_helpers import read_all, write_parent
-from warehouse.errors import ConfigError, MergeError
+from warehouse.core.errors import ConfigError, MergeError
 
 WIDE = 120
 FLYWHEEL = (sys.executable, "-m", "pipelines.cli", "merge")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from models.batching import plan_batches
+from models.families.tokenizer import build_tokenizer
 from models.supervised.sample_file import sizes
 from models.supervised.training_set import training_set
-from models.tokenizer import build_tokenizer
-from pipelines.workers.supervised import DatasetSamples
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from models.training.batching import plan_batches
+from pipelines.stages.supervised import DatasetSamples
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 WEIGHTS = {"sft-often": 6.0, "sft-rare": 0.5, "sft-some": 1.5}
 

@@ -10,8 +10,8 @@ import pytest
 
 from assets.requests import StageResult
 from benchmarks.overhead import measure
-from pipelines.executor import LAUNCHED_TAG
-from pipelines.work_folder import RESULT, work_folder
+from pipelines.orchestration.executor import LAUNCHED_TAG
+from pipelines.orchestration.work_folder import RESULT, work_folder
 
 
 def turn(place: Any, key: str, **tags: str) -> None:

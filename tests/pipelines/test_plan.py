@@ -14,11 +14,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from models.import_checkpoint import num_parameters
-from models.seed_policy import seed_policy
-from models.shapes import KNOWN_CONFIGS, shape_of
-from pipelines import cli, profiles
-from pipelines.doctor import Check
+from models.checkpoints.importing import num_parameters
+from models.families.seed_policy import seed_policy
+from models.families.shapes import KNOWN_CONFIGS, shape_of
+from pipelines import profiles
+from pipelines.cli.app import app as cli
+from pipelines.cli.doctor import Check
 from pipelines.plan import preflight
 from pipelines.plan.dry_run import dry_run, in_time, print_stages, rests_on
 from pipelines.plan.givens import policy_shape
@@ -26,10 +27,10 @@ from pipelines.plan.plan import GIB, Machine, Plan, in_bytes
 from pipelines.plan.planner import make_plan
 from pipelines.plan.server_check import check_server
 from pipelines.plan.workload import Measured, Workload, measure
-from warehouse.errors import CheckpointError, ConfigError
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.errors import CheckpointError, ConfigError
+from warehouse.core.home import Home
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 CPU = Machine(num_cores=2, num_gpus=0, gpu_memory_bytes=0.0)
 NOTHING = Measured(steps={})

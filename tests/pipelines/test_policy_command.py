@@ -13,10 +13,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.policy_command import TOKEN_VARIABLE, server_token, weight_roots
-from warehouse.errors import CheckpointError, ConfigError
-from warehouse.home import Home
+from pipelines.cli.app import app
+from pipelines.cli.policy import TOKEN_VARIABLE, server_token, weight_roots
+from warehouse.core.errors import CheckpointError, ConfigError
+from warehouse.core.home import Home
 
 
 def test_the_token_is_of_the_variable_or_of_a_private_file(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_server_as_a_process(tmp_path: Path) -> None:
-    from models.checkpoint import save
+    from models.checkpoints.checkpoint import save
     from tests.models.conftest import small_model
 
     model, tokenizer = small_model()

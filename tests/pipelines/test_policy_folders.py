@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from models.checkpoint import read_card, save
-from models.import_checkpoint import assumed, with_card
+from models.checkpoints.checkpoint import read_card, save
+from models.checkpoints.importing import assumed, with_card
 from models.server.backend import ServedEngine
-from pipelines.cli import app
-from pipelines.query_command import checkpoint_folder
+from pipelines.cli.app import app
+from pipelines.cli.queries import checkpoint_folder
 from tests.models.conftest import small_model
 from tests.models.policy_servers import our_server
 from tests.models.served_models import TOOLS, small_chat_model
 from tests.models.vision_models import VISION_MODELS
-from warehouse import registry
-from warehouse.errors import CheckpointError, ModelError
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.errors import CheckpointError, ModelError
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.storage.tables import Warehouse
 
 
 def downloaded(folder: Path, make: Callable[[], tuple[Any, Any]]) -> Path:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.policy import Message, Prompt, Sampling
+from agent.policy.policy import Message, Prompt, Sampling
 from assets.profile import ActingSettings, TaskSettings
-from models.engine_choice import EngineChoice
-from pipelines import engines, policy_source
-from pipelines.engines import ClosablePolicy
-from pipelines.policy_source import ReleasedPolicies
+from models.engine.choice import EngineChoice
+from pipelines.annotation_server import policy_source
+from pipelines.annotation_server.policy_source import ReleasedPolicies
+from pipelines.stages import engines
+from pipelines.stages.engines import ClosablePolicy
 from tests.pipelines.annotation_home import release, small_home
-from warehouse.errors import CheckpointError, ModelError
-from warehouse.home import Home
+from warehouse.core.errors import CheckpointError, ModelError
+from warehouse.core.home import Home
 
 ACTING = ActingSettings(tasks=TaskSettings(lists=("miniwob:quickstart",), domains=("pointing",)))
 PROMPT = Prompt(messages=(Message(role="user", content="Find Ok"),), sampling=Sampling(max_new_tokens=3))

@@ -11,16 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines import prefect_server
-from warehouse.errors import StageFailed
-from warehouse.home import Home
+from pipelines.orchestration import prefect_server
+from warehouse.core.errors import StageFailed
+from warehouse.core.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipelines.prefect_server import start
-from warehouse.home import Home
+from pipelines.orchestration.prefect_server import start
+from warehouse.core.home import Home
 print(start(Home(Path(sys.argv[1]))).pid, flush=True)
 time.sleep(120)
 """

@@ -15,8 +15,8 @@ from assets.profile import Profile
 from pipelines import profiles
 from sandbox.actions import Click
 from sandbox.session import Observation
-from sandbox.sources import tasks_in
-from warehouse.errors import ConfigError
+from sandbox.tasks.sources import tasks_in
+from warehouse.core.errors import ConfigError
 
 
 def own(folder: Path, text: str) -> str:

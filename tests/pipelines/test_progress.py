@@ -14,10 +14,10 @@ import dagster as dg
 import pytest
 from rich.console import Console
 
-from pipelines import progress
-from pipelines.executor import LAUNCH_TAG
-from pipelines.live import Display
-from pipelines.progress import Progress, Snapshot, read
+from pipelines.cli.live import Display
+from pipelines.orchestration import progress
+from pipelines.orchestration.executor import LAUNCH_TAG
+from pipelines.orchestration.progress import Progress, Snapshot, read
 
 
 def worker(folder: Path, said: list[str] | None = None) -> Progress:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines.workers.references import references
-from sandbox.sources import tasks_of
-from sandbox.task import Split, Task
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from pipelines.stages.references import references
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.task import Split, Task
+from warehouse.core.home import Home
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 RUBRICS = {"forms": "The form was sent with what the task names."}
 

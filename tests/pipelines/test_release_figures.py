@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from pipelines import profiles
-from pipelines.evaluate import evaluate_checkpoint, unreported
-from pipelines.release_figures import FILE, check_split, looks, record
-from sandbox.task import Split
-from warehouse.errors import ConfigError
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from pipelines.stages.evaluate_checkpoint import evaluate_checkpoint, unreported
+from pipelines.stages.release_figures import FILE, check_split, looks, record
+from sandbox.tasks.task import Split
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 
 def test_the_report_split_needs_a_release_and_no_other_has_one() -> None:

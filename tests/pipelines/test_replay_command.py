@@ -16,24 +16,24 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from agent.decider import OracleDecider
-from agent.episode import EpisodeRequest
-from agent.episode_rows import rows
+from agent.episode.episode import EpisodeRequest
+from agent.episode.pool_collector import PoolCollector
+from agent.episode.replay import load_episode
+from agent.episode.rows import rows
 from agent.grammars.registry import grammar_named
-from agent.pool_collector import PoolCollector
-from agent.prompt import PromptBuilder
-from agent.replay import load_episode
-from pipelines import cli
+from agent.policy.action_source import OracleDecider
+from agent.prompts.prompt import PromptBuilder
+from pipelines.cli.app import app as cli
 from pipelines.replay.film import write_webp
 from pipelines.replay.marks import Mark, details_of, mark_of
 from sandbox import actions
 from sandbox.browser.chromium import find_chromium
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
-from warehouse.errors import ConfigError
-from warehouse.home import Home
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.miniwob.source import load_tasks
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 EVIL = "</pre><script>window.evil = 1</script><img src=x onerror='window.evil = 1'>"
 

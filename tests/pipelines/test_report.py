@@ -15,20 +15,20 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from pipelines import cli
-from pipelines.report import build
-from pipelines.report.build import build_iteration, build_report, build_run
-from pipelines.report.gains import iteration_gains, merge_weights
-from pipelines.report.overview import stage_seconds
-from pipelines.workers.__main__ import _write_pages
-from pipelines.workers.context import WorkerContext
-from warehouse.catalogue import TABLES
-from warehouse.errors import ConfigError
-from warehouse.evaluations import REPORTED_SPLIT
-from warehouse.home import Home, page_name
-from warehouse.identity import bytes_id
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from pipelines.cli.app import app as cli
+from pipelines.reporting import build
+from pipelines.reporting.build import build_iteration, build_report, build_run
+from pipelines.reporting.gains import iteration_gains, merge_weights
+from pipelines.reporting.overview import stage_seconds
+from pipelines.stages.__main__ import _write_pages
+from pipelines.stages.context import WorkerContext
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home, page_name
+from warehouse.core.identity import bytes_id
+from warehouse.evaluation.evaluations import REPORTED_SPLIT
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 HOSTILE = '<script>alert("instruction")</script> & more'
 PROMPT = [{"role": "user", "content": "Click.", "screenshot_id": None, "loss": 0.0}]

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandbox.client_sync import SyncSandbox
-from sandbox.miniwob.source import load_tasks
+from sandbox.server.client_sync import SyncSandbox
 from sandbox.server.tokens import TOKEN_VARIABLE, TOKENS_FILE_VARIABLE, client_token, token_path
-from warehouse.errors import ServerUnreachable
-from warehouse.home import Home
+from sandbox.tasks.miniwob.source import load_tasks
+from warehouse.core.errors import ServerUnreachable
+from warehouse.core.home import Home
 
 TASK = load_tasks()["click-button"]
 

@@ -17,11 +17,11 @@ import pytest
 from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
-from pipelines.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
-from pipelines.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
-from warehouse.home import Home
-from warehouse.locks import FileLock
-from warehouse.machine import NO_ROOM_BYTES
+from pipelines.orchestration.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
+from pipelines.orchestration.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
+from warehouse.core.home import Home
+from warehouse.core.locks import FileLock
+from warehouse.core.machine import NO_ROOM_BYTES
 
 pytestmark = pytest.mark.timeout(600)
 

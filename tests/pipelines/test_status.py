@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipelines.progress import Progress
-from pipelines.status import NEWEST, print_status, read_status
-from pipelines.turning import driver_path
-from sandbox.miniwob.source import load_tasks
+from pipelines.cli.status import NEWEST, print_status, read_status
+from pipelines.orchestration.progress import Progress
+from pipelines.orchestration.turning import driver_path
+from sandbox.tasks.miniwob.source import load_tasks
 from tests.warehouse.conftest import Make
-from warehouse import registry
-from warehouse.errors import CorruptTable
-from warehouse.locks import FileLock
+from warehouse.core.errors import CorruptTable
+from warehouse.core.locks import FileLock
+from warehouse.lineage import registry
 
 
 def completes(place: Any) -> dict[str, bool]:
@@ -54,7 +54,9 @@ def test_status_needs_no_dagster(place):
     """It, and what it brings along, would be most of the time that the command takes."""
     register(place, "0000", "seed_policy", "checkpoint-0")
     place.open("0001")
-    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from pipelines.cli import main; main()"
+    program = (
+        "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from pipelines.cli.app import main; main()"
+    )
     asked = [sys.executable, "-c", program, "status", "--json", "--home", str(place.home.root)]
     ran = subprocess.run(asked, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0 and [each["complete"] for each in json.loads(ran.stdout)["iterations"]] == [True], ran.stderr

@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from agent import episode_log
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from agent.episode_log import EpisodeLog
-from models.ppo.spool import EpisodeSpool
-from pipelines.workers import storing
-from pipelines.workers.context import WorkerContext
+from agent.episode import log as episode_log
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.log import EpisodeLog
+from models.rl.rollout_log import EpisodeSpool
+from pipelines.stages import storing
+from pipelines.stages.context import WorkerContext
 from sandbox.actions import Wait
-from sandbox.task import Task
-from warehouse.home import Home
-from warehouse.tables import Warehouse
-from warehouse.writing import RowsAside
+from sandbox.tasks.task import Task
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
+from warehouse.storage.writing import RowsAside
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(4) + b"IHDR" + (1).to_bytes(4) + (1).to_bytes(4)
 

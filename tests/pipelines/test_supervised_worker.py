@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agent.tutorials import tutorials
 from assets.requests import InitialiseRequest, SupervisedRequest
-from models.checkpoint import verify
+from assets.seed_data.tutorials import tutorials
+from models.checkpoints.checkpoint import verify
 from models.supervised.config import SupervisedConfig
-from pipelines import progress
-from pipelines.import_general import import_general_data
-from pipelines.work_folder import work_folder
-from pipelines.workers import initialise as seed_worker
-from pipelines.workers import supervised as supervised_worker
-from pipelines.workers.context import WorkerContext
-from warehouse import registry
-from warehouse.home import Home
-from warehouse.mixing import MixtureConfig, Pool, mixed
-from warehouse.query import connect
-from warehouse.samples import tutorial_rows
+from pipelines.importing.general import import_general_data
+from pipelines.orchestration import progress
+from pipelines.orchestration.work_folder import work_folder
+from pipelines.stages import initialise as seed_worker
+from pipelines.stages import supervised as supervised_worker
+from pipelines.stages.context import WorkerContext
+from warehouse.core.home import Home
+from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.lineage import registry
+from warehouse.routing.samples import tutorial_rows
+from warehouse.storage.query import connect
 
 
 def context(home: Home, iteration: str, stage: str) -> WorkerContext:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipelines import cli
+from pipelines.cli.app import app as cli
 from pipelines.profiles import load
-from sandbox.sources import SOURCES, all_tasks, tasks_in
+from sandbox.tasks.sources import SOURCES, all_tasks, tasks_in
 
 
 def listed(*arguments: str) -> list[dict[str, Any]]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.policy import Message
+from agent.policy.policy import Message
 from models.supervised.training_set import TrainingSample
-from pipelines.workers.images import spooled_images
-from warehouse.errors import UnknownId
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from pipelines.stages.images import spooled_images
+from warehouse.core.errors import UnknownId
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 
 def sample(*names: str) -> TrainingSample:

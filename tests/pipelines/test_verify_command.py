@@ -13,18 +13,18 @@ from rich.console import Console
 from typer import Abort
 
 from assets.requests import StageResult
-from pipelines.finished_work import commits_of, to_turn_again
-from pipelines.verify_command import repair_alone, verify
-from pipelines.work_folder import RESULT, work_folder
+from pipelines.cli.verify import repair_alone, verify
+from pipelines.orchestration.finished_work import commits_of, to_turn_again
+from pipelines.orchestration.work_folder import RESULT, work_folder
 from tests.warehouse.conftest import Make
-from warehouse import query, table_log, tables
-from warehouse.catalogue import VERDICT_STAGE
-from warehouse.errors import CorruptTable
-from warehouse.home import Home, atomic_write
-from warehouse.identity import bytes_id
-from warehouse.screens import check_screenshot
-from warehouse.table_log import TableLog
-from warehouse.tables import Warehouse
+from warehouse.core.errors import CorruptTable
+from warehouse.core.home import Home, atomic_write
+from warehouse.core.identity import bytes_id
+from warehouse.reporting.screens import check_screenshot
+from warehouse.storage import query, table_log, tables
+from warehouse.storage.catalogue import VERDICT_STAGE
+from warehouse.storage.table_log import TableLog
+from warehouse.storage.tables import Warehouse
 
 
 def route(name: str) -> dict[str, Any]:

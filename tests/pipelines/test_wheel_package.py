@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.shipped import shipped
-from warehouse.errors import ConfigError
+from pipelines.orchestration.shipped import shipped
+from warehouse.core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,13 +34,13 @@ def python(installed: Path, folder: Path, *arguments: str) -> subprocess.Complet
 
 
 def test_the_package_is_read_from_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
-    said = python(installed, tmp_path, "-c", "import pipelines.shipped as s; print(s.__file__, s.shipped('dagster.yaml'))")
+    said = python(installed, tmp_path, "-c", "import pipelines.orchestration.shipped as s; print(s.__file__, s.shipped('dagster.yaml'))")
     assert [Path(word).is_relative_to(installed) for word in said.stdout.split()] == [True, True], said.stderr
 
 
 def test_an_instance_opens_and_its_definitions_load(installed: Path, tmp_path: Path) -> None:
     look = (
-        "from pathlib import Path; from warehouse.home import Home; from pipelines.instance import open_instance;"
+        "from pathlib import Path; from warehouse.home import Home; from pipelines.orchestration.instance import open_instance;"
         "instance = open_instance(Home(Path('home').absolute())); from pipelines.definitions import defs;"
         "print(len(defs.resolve_job_def('iteration').graph.nodes) > 10)"
     )
@@ -51,7 +51,7 @@ def test_an_instance_opens_and_its_definitions_load(installed: Path, tmp_path: P
 def test_the_command_plans_a_run_and_reads_the_lock(installed: Path, tmp_path: Path) -> None:
     planned = python(installed, tmp_path, "-m", "pipelines.cli", "run", "--dry-run", "--profile", "smoke")
     assert planned.returncode == 0, planned.stdout + planned.stderr
-    checked = python(installed, tmp_path, "-c", "from pipelines.doctor import check_packages; print(check_packages().status)")
+    checked = python(installed, tmp_path, "-c", "from pipelines.cli.doctor import check_packages; print(check_packages().status)")
     assert checked.stdout.strip() in ("ok", "warn") and "no lock" not in checked.stdout, checked.stderr
 
 

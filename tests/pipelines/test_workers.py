@@ -11,36 +11,36 @@ import pytest
 import torch
 from rich.console import Console
 
-from agent.collector import Requests
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from agent.episode_loop import Intervene
-from agent.policy import Policy
-from agent.pool_collector import PoolCollector
+from agent.episode.collector import Requests
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.loop import Intervene
+from agent.episode.pool_collector import PoolCollector
+from agent.policy.policy import Policy
 from annotation.config import Mode, ScriptedAnnotatorConfig
 from annotation.service.scripted_collector import ServiceCollector
 from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
-from models.checkpoint import load_tokenizer, save, verify
-from models.families import load_policy
-from models.ppo.config import PpoConfig
-from models.shift_qwen3 import initialise
-from pipelines.evaluate import evaluate_budgets
-from pipelines.stage_runner import NO_RETRY
-from pipelines.work_folder import work_folder
-from pipelines.workers import annotate as annotate_worker
-from pipelines.workers import initialise as seed_worker
-from pipelines.workers import merge as merge_worker
-from pipelines.workers import rl as rl_worker
-from pipelines.workers.context import WorkerContext, pool_tasks
-from pipelines.workers.evaluate import requests_to_choose
-from pipelines.workers.kept_episodes import KeptEpisodes
+from models.checkpoints.checkpoint import load_tokenizer, save, verify
+from models.families.registry import load_policy
+from models.families.shift_qwen3 import initialise
+from models.rl.config import PpoConfig
+from pipelines.orchestration.stage_runner import NO_RETRY
+from pipelines.orchestration.work_folder import work_folder
+from pipelines.stages import annotate as annotate_worker
+from pipelines.stages import initialise as seed_worker
+from pipelines.stages import merge as merge_worker
+from pipelines.stages import rl as rl_worker
+from pipelines.stages.context import WorkerContext, pool_tasks
+from pipelines.stages.evaluate import requests_to_choose
+from pipelines.stages.evaluate_checkpoint import evaluate_budgets
+from pipelines.stages.kept_episodes import KeptEpisodes
 from sandbox.actions import Finished
-from warehouse import registry
-from warehouse.errors import CheckpointError, NothingToLearn, StorageFull, ValueGateNotPassed
-from warehouse.home import Home
-from warehouse.merge_results import kept_by_search, mixtures
-from warehouse.query import connect
+from warehouse.core.errors import CheckpointError, NothingToLearn, StorageFull, ValueGateNotPassed
+from warehouse.core.home import Home
+from warehouse.evaluation.merge_results import kept_by_search, mixtures
+from warehouse.lineage import registry
+from warehouse.storage.query import connect
 
 
 def context(home: Home, iteration: str, stage: str) -> WorkerContext:

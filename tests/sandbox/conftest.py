@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sandbox.client import SandboxClient
 from sandbox.fleet.manager import Fleet
-from sandbox.pool import SessionPool
+from sandbox.http.tokens import Tokens
+from sandbox.pool.pool import SessionPool
+from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.task import Task
-from sandbox.tokens import Tokens
+from sandbox.tasks.task import Task
 from tests.sandbox.html_pages import HtmlSource
 
 T = TypeVar("T")

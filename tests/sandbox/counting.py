@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 from sandbox.actions import Action, Click, Finished, InvalidAction, ToolCall, Wait
 from sandbox.session import Element, Observation, Transition, Verdict
-from sandbox.task import Task
-from warehouse.errors import BrowserCrashed, TaskError
+from sandbox.tasks.task import Task
+from warehouse.core.errors import BrowserCrashed, TaskError
 
 TASK = Task(source="counting", name="count", domain="pointing", max_steps=100)
 MARKUP = "<img src=x onerror='window.evil = 1'>"

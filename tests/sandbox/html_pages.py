@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from sandbox.actions import Action
-from sandbox.page_task import PageMoment, PageSettings, PageState, PageTasks
 from sandbox.session import Verdict
-from sandbox.sources import page_tasks
-from sandbox.task import Task
+from sandbox.tasks.page_task import PageMoment, PageSettings, PageState, PageTasks
+from sandbox.tasks.sources import page_tasks
+from sandbox.tasks.task import Task
 
 PAGES = Path(__file__).with_name("pages")
 PAGE_SOURCES = f"{__name__}:page_sources"

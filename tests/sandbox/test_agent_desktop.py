@@ -38,10 +38,10 @@ from sandbox.desktop.box import ENVIRONMENT, HOME, BoxSettings
 from sandbox.desktop.config import DESKTOPS_VARIABLE
 from sandbox.desktop.desktop import Desktop, Window
 from sandbox.desktop.local import LocalDesktop
-from sandbox.desktop.source import load_tasks
-from sandbox.pool import SessionPool
-from sandbox.prove import attempt
-from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout, TaskError
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.desktop.source import load_tasks
+from sandbox.tasks.prove import attempt
+from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout, TaskError
 
 REPOSITORY = Path(__file__).parents[2]
 SIZE_PX = (800, 600)

@@ -24,12 +24,12 @@ from sandbox.actions import Action
 from sandbox.android import emulator
 from sandbox.android.device import AndroidDevice
 from sandbox.android.session import AndroidSession, Limits
-from sandbox.android.source import SOURCE, load_tasks, make_instance
 from sandbox.session import Observation, Session, Transition
-from sandbox.task import Task
+from sandbox.tasks.android.source import SOURCE, load_tasks, make_instance
+from sandbox.tasks.task import Task
 from tests.sandbox.android_device.commands import OLD_INPUT
 from tests.sandbox.android_device.harness import SimulatedDevice, Unavailable, adbd_root
-from warehouse.errors import DeviceLost, DeviceMissing, SandboxError, SandboxTimeout, TaskError
+from warehouse.core.errors import DeviceLost, DeviceMissing, SandboxError, SandboxTimeout, TaskError
 
 pytestmark = pytest.mark.long
 TASKS = load_tasks()

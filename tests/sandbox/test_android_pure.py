@@ -13,12 +13,12 @@ from sandbox.actions import Action
 from sandbox.android.emulator import console, console_port
 from sandbox.android.gestures import commands, key_code
 from sandbox.android.instance import Check, says_the_same
-from sandbox.android.oracles import ORACLES
-from sandbox.android.source import load_tasks, make_instance, task_file
 from sandbox.android.ui_tree import parse, rotation
 from sandbox.browser.input import Refusal
-from sandbox.task import Task
-from warehouse.errors import ConfigError, DeviceLost, SandboxError, TaskError
+from sandbox.tasks.android.oracles import ORACLES
+from sandbox.tasks.android.source import load_tasks, make_instance, task_file
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ConfigError, DeviceLost, SandboxError, TaskError
 
 SIZE_PX = (1080, 2400)
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from sandbox.browsing import debian, lookup
-from sandbox.browsing.almanac import pages
-from sandbox.browsing.answers import accepted_forms, is_right, plain, says
-from sandbox.browsing.conditions import MIN_LEAVES, conditions_of
-from sandbox.browsing.families import FAMILIES
-from sandbox.browsing.graph import Entity
-from sandbox.browsing.instance import rank, seeded
-from sandbox.browsing.pages import HOME
-from sandbox.browsing.site import build, corpus
-from sandbox.browsing.source import facts, instance_of, load_tasks
-from sandbox.describe import describe
-from sandbox.task import Split, Task
-from warehouse.errors import CorpusMissing, TaskError
+from sandbox.tasks.browsing import debian, lookup
+from sandbox.tasks.browsing.almanac import pages
+from sandbox.tasks.browsing.answers import accepted_forms, is_right, plain, says
+from sandbox.tasks.browsing.conditions import MIN_LEAVES, conditions_of
+from sandbox.tasks.browsing.families import FAMILIES
+from sandbox.tasks.browsing.graph import Entity
+from sandbox.tasks.browsing.instance import rank, seeded
+from sandbox.tasks.browsing.pages import HOME
+from sandbox.tasks.browsing.site import build, corpus
+from sandbox.tasks.browsing.source import facts, instance_of, load_tasks
+from sandbox.tasks.describe import describe
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import CorpusMissing, TaskError
 
 ALMANAC = load_tasks("almanac")
 COMPOSED = [name for name, family in FAMILIES.items() if family.shape is not None and family.corpus == "almanac"]
@@ -72,7 +72,7 @@ def test_other_names_of_a_country_are_right_too() -> None:
 def test_the_same_seed_gives_the_same_question_in_another_process_and_cache(tmp_path: Path) -> None:
     wanted = {name: [instance_of(task, seed).question for seed in task.seeds(Split.TRAIN, 2)] for name, task in ALMANAC.items()}
     program = (
-        "import json\nfrom sandbox.browsing.source import instance_of, load_tasks\n"
+        "import json\nfrom sandbox.tasks.browsing.source import instance_of, load_tasks\n"
         "print(json.dumps({name: [instance_of(task, seed).question for seed in task.seeds('train', 2)]"
         " for name, task in load_tasks('almanac').items()}))"
     )

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from sandbox.browsing import curate
-from sandbox.browsing.chat import ANSWER, ChatModel, ChatSettings
-from sandbox.browsing.curated import VARIABLE
-from sandbox.browsing.instance import Instance
-from sandbox.browsing.rewriting import fault, reworded
-from sandbox.browsing.source import BrowsingSource, family_of, instance_of, load_tasks
-from sandbox.task import Split
-from warehouse.errors import ConfigError, ServerUnreachable
+from sandbox.tasks.browsing import curate
+from sandbox.tasks.browsing.chat import ANSWER, ChatModel, ChatSettings
+from sandbox.tasks.browsing.curated import VARIABLE
+from sandbox.tasks.browsing.instance import Instance
+from sandbox.tasks.browsing.rewriting import fault, reworded
+from sandbox.tasks.browsing.source import BrowsingSource, family_of, instance_of, load_tasks
+from sandbox.tasks.task import Split
+from warehouse.core.errors import ConfigError, ServerUnreachable
 
 TASKS = load_tasks("almanac")
 CHAIN = TASKS["chain-2"]

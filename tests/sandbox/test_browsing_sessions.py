@@ -11,13 +11,13 @@ from sandbox import actions
 from sandbox.actions import Action, Finished
 from sandbox.browser.host import Host, launch
 from sandbox.browser.page_session import PageSession
-from sandbox.browsing.instance import Instance
-from sandbox.browsing.site import corpus
-from sandbox.browsing.source import SOURCE, BrowsingSource, instance_of, load_tasks
 from sandbox.session import Observation
-from sandbox.task import Split, Task
+from sandbox.tasks.browsing.instance import Instance
+from sandbox.tasks.browsing.site import corpus
+from sandbox.tasks.browsing.source import SOURCE, BrowsingSource, instance_of, load_tasks
+from sandbox.tasks.task import Split, Task
 from tests.sandbox.web_pages import click, find, page_value
-from warehouse.errors import CorpusMissing
+from warehouse.core.errors import CorpusMissing
 
 TASKS = load_tasks()
 

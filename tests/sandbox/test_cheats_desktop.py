@@ -12,14 +12,14 @@ import pytest
 
 from sandbox import actions
 from sandbox.android.instance import says_the_same
-from sandbox.android.source import load_tasks as android_tasks
-from sandbox.android.source import make_instance
 from sandbox.desktop.apps import missing_packages
 from sandbox.desktop.local import LocalDesktops
 from sandbox.desktop.session import DesktopSession
-from sandbox.desktop.source import load_tasks
-from sandbox.desktop.source import make_instance as make_desktop_instance
-from sandbox.imported.machine import DESKTOP_HOME, DesktopMachine, relative
+from sandbox.tasks.android.source import load_tasks as android_tasks
+from sandbox.tasks.android.source import make_instance
+from sandbox.tasks.desktop.source import load_tasks
+from sandbox.tasks.desktop.source import make_instance as make_desktop_instance
+from sandbox.tasks.imported.machine import DESKTOP_HOME, DesktopMachine, relative
 from tests.sandbox.one_session import on_desktop
 
 LACKING = missing_packages(["editor", "terminal", "form"])

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from sandbox.imported.sessions import TerminalGoal
-from sandbox.imported.spec import Compare, FileContains, FileHolds, Getter, Goal, PathIs, Prints, Several
+from sandbox.tasks.imported.sessions import TerminalGoal
+from sandbox.tasks.imported.spec import Compare, FileContains, FileHolds, Getter, Goal, PathIs, Prints, Several
 from sandbox.terminal import tasks as own
 from tests.sandbox.test_cheats_terminal import CHEATS, GIT_SAYS, HONEST, OTHER, PYTHON_SAYS, SECRET, SLOW, assert_not_paid, paid
 

@@ -15,15 +15,15 @@ from sandbox import actions
 from sandbox.actions import Action, Click, Finished, Navigate, SelectOption, TypeText
 from sandbox.browser.page_session import PageSession
 from sandbox.browser.web_state import is_of_task
-from sandbox.games.source import load_tasks as games
-from sandbox.games.source import task_file as game_file
 from sandbox.hybrid.session import HybridSession
-from sandbox.hybrid.source import load_tasks as hybrid_tasks
-from sandbox.miniwob.source import load_tasks as miniwob
-from sandbox.page_task import PageSettings, WebSettings
 from sandbox.session import Observation
-from sandbox.sources import page_tasks
-from sandbox.task import Task
+from sandbox.tasks.games.source import load_tasks as games
+from sandbox.tasks.games.source import task_file as game_file
+from sandbox.tasks.hybrid.source import load_tasks as hybrid_tasks
+from sandbox.tasks.miniwob.source import load_tasks as miniwob
+from sandbox.tasks.page_task import PageSettings, WebSettings
+from sandbox.tasks.sources import page_tasks
+from sandbox.tasks.task import Task
 from tests.sandbox.html_pages import HtmlSource
 from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.tool_sessions import bash, follow
@@ -243,7 +243,7 @@ def test_a_hostile_page_beside_the_task_page_cannot_make_it_accept(on_hybrid: An
     async def use(session: HybridSession) -> None:
         task = hybrid_tasks()["type-word"].model_copy(update={"max_steps": 200})
         await session.reset(task, 1)
-        address = (Path(__file__).parents[2] / "sandbox/hybrid/pages/desk.html").as_uri()
+        address = (Path(__file__).parents[2] / "sandbox/tasks/hybrid/pages/desk.html").as_uri()
         page = HOSTILE.replace("MORE", more).replace("ADDRESS", address)
         code = page.replace("'", "'\\''")
         await session.step(bash(f"printf '%s' '{code}' | tee desk.html > index.html; echo 'onfetch = () => {{}}' > sw.js"))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Finished
-from sandbox.task import Task
+from sandbox.tasks.task import Task
+from sandbox.tasks.terminal.source import load_tasks, terminal_tasks
 from sandbox.terminal.session import TerminalSession
-from sandbox.terminal.source import load_tasks, terminal_tasks
 from sandbox.terminal.tasks import (
     Absent,
     Answers,

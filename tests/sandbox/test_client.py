@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Click, Finished, ToolCall, Wait
-from sandbox.client import RemoteSession, SandboxClient
-from sandbox.client_sync import SyncSandbox
+from sandbox.http.tokens import Tokens
 from sandbox.loop_thread import LoopThread
+from sandbox.server.client import RemoteSession, SandboxClient
+from sandbox.server.client_sync import SyncSandbox
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
 from sandbox.session import Session, Transition
-from sandbox.tokens import Tokens
 from tests.sandbox.counting import TASK, CountingPool
-from warehouse.errors import AccessDenied, BrowserCrashed, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable, TaskError
+from warehouse.core.errors import AccessDenied, BrowserCrashed, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable, TaskError
 
 TOKEN = "token-of-ann-0123456789"
 CLICK = Click(x=1, y=1)

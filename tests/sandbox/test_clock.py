@@ -18,8 +18,8 @@ from sandbox.browser.beginframe import FramedPage
 from sandbox.browser.host import launch
 from sandbox.browser.page_session import PageSession
 from sandbox.browser.scratch import readable_root
-from sandbox.page_task import PageSettings
-from sandbox.task import Task
+from sandbox.tasks.page_task import PageSettings
+from sandbox.tasks.task import Task
 from tests.sandbox.html_pages import HtmlSource
 
 SETTINGS = PageSettings(viewport_px=(320, 320), area_px=(320, 320), step_time_ms=50.0, frame_time_ms=1000 / 60)

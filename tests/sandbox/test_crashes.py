@@ -21,11 +21,11 @@ from sandbox.browser.chromium import EXECUTABLE_VARIABLE, NO_SANDBOX_VARIABLE, f
 from sandbox.browser.host import CdpHost
 from sandbox.browser.page_session import Limits
 from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles
-from sandbox.page_task import PageSettings, WebSettings
-from sandbox.pool import SessionPool
-from sandbox.seats import Upkeep
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.slots import Upkeep
+from sandbox.tasks.page_task import PageSettings, WebSettings
 from tests.sandbox.process_watch import group_members, soon, within
-from warehouse.errors import BrowserCrashed, BrowserMissing, ConfigError, PageNotReady, SandboxError, SandboxTimeout
+from warehouse.core.errors import BrowserCrashed, BrowserMissing, ConfigError, PageNotReady, SandboxError, SandboxTimeout
 
 WAIT_S = 60
 """What the players of a killed browser are in the midst of."""
@@ -247,8 +247,8 @@ def test_a_browser_without_its_sandbox_says_so_and_shows_no_open_network(monkeyp
 
 ORPHAN_SCRIPT = """
 import asyncio, sys
-from sandbox.pool import SessionPool
-from sandbox.miniwob.source import load_tasks
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.actions import Wait
 
 async def main():
@@ -282,8 +282,8 @@ def test_no_browser_outlives_a_killed_parent(kind: str) -> None:
 
 FORGOTTEN_SCRIPT = """
 import asyncio, sys
-from sandbox.pool import SessionPool
-from sandbox.miniwob.source import load_tasks
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.miniwob.source import load_tasks
 
 async def forget():
     global pool

@@ -29,7 +29,7 @@ from sandbox.desktop.keys import keysym
 from sandbox.desktop.local import LocalDesktop, LocalDesktops
 from sandbox.session import Element
 from sandbox.terminal.cgroups import hierarchies
-from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxTimeout, TaskError
+from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxTimeout, TaskError
 
 LACKING = missing_packages(["editor", "files", "xterm", "form"])
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")

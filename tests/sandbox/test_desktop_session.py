@@ -12,11 +12,11 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.desktop.apps import missing_packages
 from sandbox.desktop.session import DesktopSession
-from sandbox.desktop.source import SOURCE, load_tasks, make_instance, task_file
 from sandbox.session import Element, Observation, Session, Transition
-from sandbox.task import Task
+from sandbox.tasks.desktop.source import SOURCE, load_tasks, make_instance, task_file
+from sandbox.tasks.task import Task
 from tests.sandbox.one_session import on_desktop
-from warehouse.errors import ConfigError, SandboxError, TaskError
+from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
 LACKING = missing_packages(["editor", "files", "terminal", "form"])
 needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")

@@ -14,11 +14,11 @@ from benchmarks.reproducibility import any_action, compare
 from sandbox import actions
 from sandbox.browser.beginframe import GESTURE_FRAME_MS, FramedPage
 from sandbox.browser.page_session import PageSession
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Element
-from sandbox.sources import tasks_in
-from sandbox.task import Task
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.sources import tasks_in
+from sandbox.tasks.task import Task
 
 TASKS = (
     "click-dialog",

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Click
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Element, Observation
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 OPTIONS = {
     "area": [240, 300],

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from sandbox import actions
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Observation
-from sandbox.sources import tasks_of
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.sources import tasks_of
 from tests.sandbox.html_pages import page_sources
 from tests.sandbox.process_watch import soon
 

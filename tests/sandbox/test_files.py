@@ -18,7 +18,7 @@ from sandbox.terminal.editor import MAX_FILE_BYTES
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.tools import Tools, ToolSettings
 from sandbox.terminal.workspace import Refused, Workspace
-from warehouse.errors import SandboxError
+from warehouse.core.errors import SandboxError
 
 Use = Callable[[Tools], Coroutine[Any, Any, Any]]
 

@@ -18,12 +18,12 @@ import pytest
 from sandbox import actions
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.miniwob.source import load_tasks
 from sandbox.session import Session
-from sandbox.sources import tasks_of
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.sources import tasks_of
 from tests.sandbox.html_pages import PAGE_SOURCES
 from tests.sandbox.process_watch import session_members, soon, within
-from warehouse.errors import BrowserCrashed, LeaseLost, SandboxError, TaskError, WorkerCrashed
+from warehouse.core.errors import BrowserCrashed, LeaseLost, SandboxError, TaskError, WorkerCrashed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 
@@ -302,7 +302,7 @@ import asyncio, os, signal, sys
 from sandbox.actions import Wait
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.miniwob.source import load_tasks
+from sandbox.tasks.miniwob.source import load_tasks
 
 async def use(fleet, then):
     task = load_tasks()["click-button"]

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox.fleet.channel import Channel, error_from_plain, error_to_plain
 from sandbox.fleet.settings import FleetSettings
-from warehouse.errors import (
+from warehouse.core.errors import (
     BrowserMissing,
     ConfigError,
     DesktopCrashed,
@@ -145,7 +145,7 @@ def test_settings_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
         FleetSettings(**wrong)
 
 
-@pytest.mark.parametrize("named", ["nonesuch:page_tasks", "sandbox.sources:nonesuch", "sandbox.sources"])
+@pytest.mark.parametrize("named", ["nonesuch:page_tasks", "sandbox.tasks.sources:nonesuch", "sandbox.tasks.sources"])
 def test_page_sources_that_are_not_there(named: str) -> None:
     with pytest.raises(ConfigError, match="module:function"):
         FleetSettings(page_sources=named).page_tasks()

@@ -17,15 +17,15 @@ from sandbox import actions
 from sandbox.actions import Action, InvalidAction
 from sandbox.browser.chromium import find_chromium
 from sandbox.browser.page_session import PageSession
-from sandbox.games import versions
-from sandbox.games.source import ELEMENTS_SUFFIX, GamesSource, entry_of, load_tasks, task_file
-from sandbox.games.state import GameState, schema_json
-from sandbox.games.versions import PAGES, VERSIONS_FILE, game_names
-from sandbox.pool import SessionPool
-from sandbox.prove import Attempt, attempt, proving_seeds
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Element
-from sandbox.task import Task
-from warehouse.errors import ConfigError, TaskError
+from sandbox.tasks.games import versions
+from sandbox.tasks.games.source import ELEMENTS_SUFFIX, GamesSource, entry_of, load_tasks, task_file
+from sandbox.tasks.games.state import GameState, schema_json
+from sandbox.tasks.games.versions import PAGES, VERSIONS_FILE, game_names
+from sandbox.tasks.prove import Attempt, attempt, proving_seeds
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ConfigError, TaskError
 
 NUM_SEEDS = 3
 TASKS = list(load_tasks("all"))
@@ -54,7 +54,7 @@ async def state_of(session: PageSession) -> GameState:
 
 
 def test_versions_stand_for_the_files_as_they_are() -> None:
-    assert versions.unraised() == [], "a game changed: raise its version, then run python -m sandbox.games.versions"
+    assert versions.unraised() == [], "a game changed: raise its version, then run python -m sandbox.tasks.games.versions"
 
 
 def test_a_changed_game_needs_another_version(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

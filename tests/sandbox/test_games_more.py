@@ -13,10 +13,10 @@ from PIL import Image
 from benchmarks.game_frames import SmoothGames, measure
 from sandbox.actions import Action, Click, Drag, Hotkey, InvalidAction, KeyDown, KeyUp, Wait
 from sandbox.browser.page_session import PageSession
-from sandbox.games.source import ELEMENTS_SUFFIX, GamesSource, load_tasks
-from sandbox.page_task import PageMoment
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Element, Observation, Transition
+from sandbox.tasks.games.source import ELEMENTS_SUFFIX, GamesSource, load_tasks
+from sandbox.tasks.page_task import PageMoment
 
 IDLE = InvalidAction(text="", reason="idle")
 

@@ -13,16 +13,16 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sandbox import actions
-from sandbox.client import SandboxClient
-from sandbox.gym_env import KEYS, KINDS, FlywheelEnv, env_id, find_task, from_action, register_envs, to_action
+from sandbox.gym.env import KEYS, KINDS, FlywheelEnv, env_id, find_task, from_action, register_envs, to_action
+from sandbox.http.tokens import Tokens
 from sandbox.loop_thread import LoopThread
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
+from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.sources import SOURCES
-from sandbox.task import Split, Task
-from sandbox.tokens import Tokens
-from warehouse.errors import TaskError
+from sandbox.tasks.sources import SOURCES
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import TaskError
 
 TOKEN = "token-of-an-environment"
 CLICK_BUTTON, LOGIN = "flywheel/miniwob-click-button-v0", "flywheel/miniwob-login-user-v0"
@@ -128,7 +128,7 @@ def test_several_side_by_side(kind: Any) -> None:
 
 
 def _make_click_button() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make(f"sandbox.gym_ids:{CLICK_BUTTON}")
+    return gymnasium.make(f"sandbox.gym.ids:{CLICK_BUTTON}")
 
 
 @asynccontextmanager

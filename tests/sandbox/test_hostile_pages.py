@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from benchmarks.fuzz_actions import ADDRESSES, fuzzed_action
 from sandbox import actions
 from sandbox.browser.page_session import Limits, PageSession
-from sandbox.page_task import Site
 from sandbox.session import Observation
+from sandbox.tasks.page_task import Site
 from tests.sandbox.web_pages import OTHER, SHOP, TASK, Bench, bench
 
 BUTTON = "<button style='width:400px;height:200px' onclick='{}'>press</button>"

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sandbox import http_connection
-from sandbox.http_serving import Server, bind, running
+from sandbox.http import connection as http_connection
+from sandbox.http.serving import Server, bind, running
 
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 SHORT_S = 0.3

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from sandbox.http_guarding import LimitedBody
+from sandbox.http.guarding import LimitedBody
 
 GONE = {"type": "http.disconnect"}
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from sandbox.http_hosts import KnownHosts
-from sandbox.http_serving import Server, address_of, bind, running
+from sandbox.http.hosts import KnownHosts
+from sandbox.http.serving import Server, address_of, bind, running
 
 OURS = [
     "localhost", "LOCALHOST:80", "localhost.:8431", "127.0.0.1", "127.0.0.1:8431", "[::1]:8431", "[::1]", "10.1.2.3:80", "Wheel.example:80",

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from sandbox.http_origins import OwnPagesOnly
+from sandbox.http.origins import OwnPagesOnly
 
 HOST = "127.0.0.1:3000"
 FRAME = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}

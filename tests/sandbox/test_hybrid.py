@@ -14,11 +14,11 @@ from sandbox import actions
 from sandbox.actions import Action, Click, Finished, Navigate, ToolCall, TypeText
 from sandbox.browser.host import launch
 from sandbox.hybrid.session import HybridSession
-from sandbox.hybrid.source import KINDS, hybrid_instance, load_tasks, task_file
 from sandbox.session import Observation, Session
+from sandbox.tasks.hybrid.source import KINDS, hybrid_instance, load_tasks, task_file
 from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.tool_sessions import bash, fail, follow
-from warehouse.errors import ConfigError, SandboxError, TaskError
+from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
 Use = Callable[[HybridSession], Coroutine[Any, Any, Any]]
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Click
-from sandbox.imported import metrics
-from sandbox.imported.android_world import HOLDS_AT_THE_START
-from sandbox.imported.collecting import Collected, collect
-from sandbox.imported.machine import DESKTOP_HOME
-from sandbox.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files
-from sandbox.imported.rules import faults
-from sandbox.imported.source import filled, find, instance_spec, load_tasks
-from sandbox.imported.spec import Compare, DeviceSays, Getter, TaskSpec
-from sandbox.imported.store import read_records, read_set, set_names, write_set
-from sandbox.sources import SOURCES, kind_of, tasks_in, tasks_of
-from sandbox.task import Split, Task
-from warehouse.errors import ConfigError, TaskError
-from warehouse.home import Home
+from sandbox.tasks.imported import metrics
+from sandbox.tasks.imported.android_world import HOLDS_AT_THE_START
+from sandbox.tasks.imported.collecting import Collected, collect
+from sandbox.tasks.imported.machine import DESKTOP_HOME
+from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files
+from sandbox.tasks.imported.rules import faults
+from sandbox.tasks.imported.source import filled, find, instance_spec, load_tasks
+from sandbox.tasks.imported.spec import Compare, DeviceSays, Getter, TaskSpec
+from sandbox.tasks.imported.store import read_records, read_set, set_names, write_set
+from sandbox.tasks.sources import SOURCES, kind_of, tasks_in, tasks_of
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import ConfigError, TaskError
+from warehouse.core.home import Home
 
 
 def osworld(task_id: str = "11-ab", **more: Any) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from pipelines.import_reading import raw_records
-from sandbox.imported.collecting import TASK_FORMATS, collect
-from sandbox.imported.comparing import compared
-from sandbox.imported.machine import DESKTOP_HOME
-from sandbox.imported.reading import MAX_DEPTH, NotPlain, parse_json
-from sandbox.imported.rules import faults
-from sandbox.imported.spec import Compare, Getter
-from sandbox.imported.store import write_set
-from warehouse.home import Home
+from pipelines.importing.reading import raw_records
+from sandbox.tasks.imported.collecting import TASK_FORMATS, collect
+from sandbox.tasks.imported.comparing import compared
+from sandbox.tasks.imported.machine import DESKTOP_HOME
+from sandbox.tasks.imported.reading import MAX_DEPTH, NotPlain, parse_json
+from sandbox.tasks.imported.rules import faults
+from sandbox.tasks.imported.spec import Compare, Getter
+from sandbox.tasks.imported.store import write_set
+from warehouse.core.home import Home
 
 GOOD = {"name": "copy", "kind": "terminal", "instruction": "Copy a to b.", "goals": [{"kind": "file_holds", "path": "b", "text": "x"}]}
 DEEP = "[" * 100_000

@@ -15,17 +15,17 @@ from sandbox.actions import Hotkey, TypeText
 from sandbox.android.device import AndroidDevice
 from sandbox.android.session import AndroidSession, Limits
 from sandbox.desktop.apps import missing_packages
-from sandbox.imported.collecting import collect
-from sandbox.imported.machine import DESKTOP_HOME
-from sandbox.imported.sessions import android_instance
-from sandbox.imported.source import SOURCE
-from sandbox.imported.store import write_set
-from sandbox.pool import SessionPool
-from sandbox.sources import tasks_of
-from sandbox.task import Task
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.imported.collecting import collect
+from sandbox.tasks.imported.machine import DESKTOP_HOME
+from sandbox.tasks.imported.sessions import android_instance
+from sandbox.tasks.imported.source import SOURCE
+from sandbox.tasks.imported.store import write_set
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.task import Task
 from tests.sandbox.android_device.harness import SimulatedDevice, Unavailable, adbd_root
-from warehouse.errors import TaskError
-from warehouse.home import Home
+from warehouse.core.errors import TaskError
+from warehouse.core.home import Home
 
 LACKING = missing_packages(["editor"])
 needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.imported.shell_words import programs
+from sandbox.tasks.imported.shell_words import programs
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from sandbox.imported.comparing import compared
-from sandbox.imported.rules import faults
-from sandbox.imported.spec import Compare, Getter
-from sandbox.imported.spreadsheets import compare_table, coordinates
+from sandbox.tasks.imported.comparing import compared
+from sandbox.tasks.imported.rules import faults
+from sandbox.tasks.imported.spec import Compare, Getter
+from sandbox.tasks.imported.spreadsheets import compare_table, coordinates
 
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"

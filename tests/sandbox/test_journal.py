@@ -5,7 +5,7 @@ from __future__ import annotations
 from sandbox.actions import Action, Click, Finished, InvalidAction, ToolCall
 from sandbox.server.journal import Journal
 from sandbox.session import Observation, Transition
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 
 CLICK = Click(x=1, y=1)
 LS = ToolCall(name="execute_bash", arguments={"command": "ls"})

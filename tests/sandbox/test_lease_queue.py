@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sandbox import lease_queue
-from sandbox.lease_queue import LeaseQueue, Seat, Wish
-from warehouse.errors import SandboxError
+from sandbox.pool import lease_queue
+from sandbox.pool.lease_queue import LeaseQueue, Seat, Wish
+from warehouse.core.errors import SandboxError
 
 A, B, C = (Wish(kind="page", page=("html", name)) for name in "abc")
 TERMINAL = Wish(kind="terminal")

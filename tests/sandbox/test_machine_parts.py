@@ -17,10 +17,10 @@ from sandbox.desktop.config import DESKTOPS_VARIABLE, LocalProvider, QemuProvide
 from sandbox.desktop.machine import QEMU, Image, _forwarded_port
 from sandbox.desktop.qemu import MAX_KEPT, forget_old, seed_archive
 from sandbox.desktop.qmp import Qmp
-from sandbox.kinds import limits_at_once
-from sandbox.pool import SessionPool
-from sandbox.sources import tasks_in
-from warehouse.errors import ConfigError, DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
+from sandbox.pool.kinds import limits_at_once
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.sources import tasks_in
+from warehouse.core.errors import ConfigError, DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
 
 
 @pytest.fixture

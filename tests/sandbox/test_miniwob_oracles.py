@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Action, Click, SelectOption, TypeText
-from sandbox.miniwob.oracles import ORACLES, oracle_action
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
-from sandbox.prove import attempt, proving_seeds
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Element, Observation
+from sandbox.tasks.miniwob.oracles import ORACLES, oracle_action
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.prove import attempt, proving_seeds
 
 QUICKSTART = [*load_tasks("quickstart"), *load_tasks("unseen")]
 FEWER = {

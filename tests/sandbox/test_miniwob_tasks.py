@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.miniwob.oracles import ORACLES, has_oracle
-from sandbox.miniwob.source import MiniWobSource, load_tasks, task_file
-from sandbox.page_task import PageState
-from sandbox.task import Split, Task
-from warehouse.errors import ConfigError, TaskError
+from sandbox.tasks.miniwob.oracles import ORACLES, has_oracle
+from sandbox.tasks.miniwob.source import MiniWobSource, load_tasks, task_file
+from sandbox.tasks.page_task import PageState
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import ConfigError, TaskError
 
 FIRST_FOURTEEN = {
     "click-test-2", "click-button", "click-link", "click-dialog", "click-tab", "focus-text-2", "click-option", "click-checkboxes",

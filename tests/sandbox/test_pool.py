@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
-from sandbox.pool import SessionPool
-from sandbox.seats import Upkeep
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.slots import Upkeep
 from tests.sandbox.process_watch import group_members, soon, within
-from warehouse.errors import ConfigError, SandboxError, TaskError
+from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
 
 @pytest.mark.parametrize(("size", "num_browsers"), [(0, 1), (2, 3), (2, 0)])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sandbox.fleet.settings import FleetSettings
-from sandbox.games.source import entry_of
-from sandbox.prove import MARKERS, Attempt, Proof, chosen_tasks, main, prove, table_row, write_markdown
-from sandbox.sources import tasks_in
-from warehouse.errors import ConfigError
+from sandbox.tasks.games.source import entry_of
+from sandbox.tasks.prove import MARKERS, Attempt, Proof, chosen_tasks, main, prove, table_row, write_markdown
+from sandbox.tasks.sources import tasks_in
+from warehouse.core.errors import ConfigError
 
 
 @pytest.mark.slow

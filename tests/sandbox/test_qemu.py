@@ -32,10 +32,10 @@ from sandbox.desktop.desktop import Desktop
 from sandbox.desktop.machine import find_accelerator
 from sandbox.desktop.qemu import QemuDesktop, QemuDesktops, QemuSettings, default_image
 from sandbox.desktop.session import DesktopSession
-from sandbox.desktop.source import load_tasks
-from sandbox.pool import SessionPool
-from sandbox.prove import attempt
-from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.desktop.source import load_tasks
+from sandbox.tasks.prove import attempt
+from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).parents[2]

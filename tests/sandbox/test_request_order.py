@@ -13,8 +13,8 @@ import pytest
 from sandbox import actions
 from sandbox.browser import request_order
 from sandbox.browser.page_session import PageSession
-from sandbox.page_task import Site
 from sandbox.session import Observation, Transition
+from sandbox.tasks.page_task import Site
 from tests.sandbox.web_pages import Bench, bench, noted
 
 PAGE = """<button style="width:200px; height:100px" onclick="press()">press</button><script>

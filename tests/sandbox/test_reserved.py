@@ -8,16 +8,16 @@ from importlib import import_module
 import pytest
 
 from sandbox.browser.page_session import PageSession
-from sandbox.contents import LEAST, of_task, of_tasks
-from sandbox.miniwob.source import load_tasks, package_version
-from sandbox.reserved import INDEXED, contents_of, reserved_of, screen_content, short
 from sandbox.session import first_content
-from sandbox.sources import SOURCES, page_tasks
-from sandbox.task import Split, Task
-from sandbox.terminal.source import TerminalSource
-from sandbox.terminal.source import load_tasks as terminal_tasks
+from sandbox.tasks.contents import LEAST, of_task, of_tasks
+from sandbox.tasks.miniwob.source import load_tasks, package_version
+from sandbox.tasks.reserved import INDEXED, contents_of, reserved_of, screen_content, short
+from sandbox.tasks.sources import SOURCES, page_tasks
+from sandbox.tasks.task import Split, Task
+from sandbox.tasks.terminal.source import TerminalSource
+from sandbox.tasks.terminal.source import load_tasks as terminal_tasks
 from tests.sandbox.one_session import in_one_browser
-from warehouse.identity import content_id
+from warehouse.core.identity import content_id
 
 OTHERS = (Split.EVAL, Split.HOLDOUT, Split.REPORT)
 SPARE = Task(source="planted", name="spare", domain="planted", max_steps=5)
@@ -116,5 +116,5 @@ def test_no_train_seed_of_a_terminal_is_given_what_is_reserved() -> None:
     assert reserved is not None
     kept = {digest for found in reserved.contents.reserved.values() for digest in found}
     seeds = task.seeds(Split.TRAIN, 60)
-    assert {short(import_module("sandbox.terminal.source").content(task, seed)) for seed in seeds} & kept
+    assert {short(import_module("sandbox.tasks.terminal.source").content(task, seed)) for seed in seeds} & kept
     assert not {short(TerminalSource().instance(task, seed).content) for seed in seeds} & kept

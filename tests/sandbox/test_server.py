@@ -19,14 +19,14 @@ import msgpack
 import pytest
 
 from sandbox import wire
+from sandbox.http.tokens import Tokens
 from sandbox.server.problems import error_of, problem_of
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
 from sandbox.server.tokens import TOKEN_VARIABLE, TOKENS_FILE_VARIABLE, client_token, server_tokens, token_path
-from sandbox.tokens import Tokens
 from tests.sandbox.counting import PNG, TASK, CountingPool
-from warehouse.errors import AccessDenied, BrowserCrashed, ConfigError, LeaseLost, SandboxBusy, SandboxError, TaskError
-from warehouse.home import Home
+from warehouse.core.errors import AccessDenied, BrowserCrashed, ConfigError, LeaseLost, SandboxBusy, SandboxError, TaskError
+from warehouse.core.home import Home
 
 ANN, BOB = "token-of-ann-0123456789", "token-of-bob-0123456789"
 TASK_JSON = TASK.model_dump(mode="json")
@@ -539,7 +539,7 @@ def test_errors_are_the_same_class_at_both_ends() -> None:
 
 
 def test_a_port_that_is_taken_is_told() -> None:
-    from sandbox.http_serving import bind
+    from sandbox.http.serving import bind
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

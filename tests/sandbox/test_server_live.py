@@ -10,9 +10,9 @@ from playwright.async_api import Page, async_playwright, expect
 
 from sandbox.actions import Click, Drag, ToolCall, TypeText
 from sandbox.browser.chromium import find_chromium
-from sandbox.client import SandboxClient
+from sandbox.http.tokens import Tokens
+from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
-from sandbox.tokens import Tokens
 from tests.sandbox.counting import TASK, CountingPool
 
 TOKEN = "token-of-a-viewer-01"

@@ -11,12 +11,12 @@ import pytest
 from benchmarks.leases import Load
 from benchmarks.leases import run as run_trial
 from sandbox.actions import Click, Wait
-from sandbox.client import SandboxClient
+from sandbox.http.tokens import Tokens
+from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.tokens import Tokens
 from tests.sandbox.counting import TASK, CountingPool
-from warehouse.errors import AccessDenied
+from warehouse.core.errors import AccessDenied
 
 NUM_CLIENTS, NUM_SESSIONS, LEASES_EACH = 40, 6, 4
 

@@ -13,12 +13,12 @@ from sandbox import actions
 from sandbox.desktop.apps import missing_packages
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.pool import SessionPool
-from sandbox.pool_protocol import Pool
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.pool_protocol import Pool
 from sandbox.session import HasFiles, Observation, Session
-from sandbox.sources import SOURCES, SessionKind
-from sandbox.task import Task
-from warehouse.errors import SandboxError
+from sandbox.tasks.sources import SOURCES, SessionKind
+from sandbox.tasks.task import Task
+from warehouse.core.errors import SandboxError
 
 EXAMPLES: dict[SessionKind, tuple[str, str]] = {
     "page": ("miniwob", "login-user"),

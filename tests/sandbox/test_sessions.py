@@ -14,11 +14,11 @@ from sandbox.actions import Action
 from sandbox.browser.page_session import PageSession
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Element, Observation, Session, Transition
+from sandbox.tasks.miniwob.source import load_tasks
 from tests.sandbox.html_pages import PAGE_SOURCES, page_sources
-from warehouse.errors import SandboxError, TaskError
+from warehouse.core.errors import SandboxError, TaskError
 
 Run = Callable[..., Any]
 

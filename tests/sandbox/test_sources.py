@@ -11,12 +11,12 @@ import pytest
 
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.kinds import MAKERS, limits_at_once
-from sandbox.pool import SessionPool
+from sandbox.pool.kinds import MAKERS, limits_at_once
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Session
-from sandbox.sources import SOURCES, SessionKind, all_tasks, kind_of, page_tasks, tasks_in, tasks_of
-from sandbox.task import Task
-from warehouse.errors import ConfigError, SandboxError, TaskError
+from sandbox.tasks.sources import SOURCES, SessionKind, all_tasks, kind_of, page_tasks, tasks_in, tasks_of
+from sandbox.tasks.task import Task
+from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
 BUILT_IN = [name for name, source in SOURCES.items() if source.kind is not None]
 """Those whose tasks come with the code: what is imported lies in a home (test_imported.py)."""

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from sandbox.browser.page_session import PageSession
-from sandbox.games import versions
-from sandbox.games.generated import families, instance_of
-from sandbox.games.source import ELEMENTS_SUFFIX, GamesSource, facts, family_of, load_tasks
-from sandbox.games.versions import PAGES, game_names, recorded_versions
-from sandbox.pool import SessionPool
-from sandbox.prove import attempt
-from sandbox.sources import tasks_of
-from sandbox.supply_report import gather
-from sandbox.task import Split, Task
-from warehouse.errors import ConfigError
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.games import versions
+from sandbox.tasks.games.generated import families, instance_of
+from sandbox.tasks.games.source import ELEMENTS_SUFFIX, GamesSource, facts, family_of, load_tasks
+from sandbox.tasks.games.versions import PAGES, game_names, recorded_versions
+from sandbox.tasks.prove import attempt
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.supply_report import gather
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import ConfigError
 
 SMALL = load_tasks("generated-small" + ELEMENTS_SUFFIX)
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Click, Finished, TypeText
-from sandbox.hybrid.generated import FAMILIES, GROUPS
-from sandbox.hybrid.source import KINDS, facts, hybrid_instance, load_tasks
 from sandbox.hybrid.tasks import find
-from sandbox.pool import SessionPool
-from sandbox.sources import page_tasks, tasks_of
-from sandbox.supply import content_split
-from sandbox.supply_report import gather
-from sandbox.task import Split
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.hybrid.generated import FAMILIES, GROUPS
+from sandbox.tasks.hybrid.source import KINDS, facts, hybrid_instance, load_tasks
+from sandbox.tasks.sources import page_tasks, tasks_of
+from sandbox.tasks.supply import content_split
+from sandbox.tasks.supply_report import gather
+from sandbox.tasks.task import Split
 from tests.sandbox.tool_sessions import follow
 
 

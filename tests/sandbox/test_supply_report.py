@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Click, Finished, ToolCall, TypeText
-from sandbox.prove import Attempt
 from sandbox.session import Element, Observation
-from sandbox.sources import SOURCES, Source
-from sandbox.supply import Facts
-from sandbox.supply_page import figures, page, samples, summary_rows, to_json
-from sandbox.supply_report import MAX_REFUSED, NO_INSTANCE, Supplied, Supply, duplicates_of, gather, in_words
-from sandbox.task import Split, Task
-from warehouse.errors import ConfigError, TaskError
+from sandbox.tasks.prove import Attempt
+from sandbox.tasks.sources import SOURCES, Source
+from sandbox.tasks.supply import Facts
+from sandbox.tasks.supply_page import figures, page, samples, summary_rows, to_json
+from sandbox.tasks.supply_report import MAX_REFUSED, NO_INSTANCE, Supplied, Supply, duplicates_of, gather, in_words
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import ConfigError, TaskError
 
 LETTERS, NUMBERS = (Task(source="planted", name=name, domain="planted", max_steps=5) for name in ("letters", "numbers"))
 HELD_OUT = Task(source="planted", name="held", domain="planted", max_steps=5, held_out=True)

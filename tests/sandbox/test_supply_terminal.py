@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Finished
-from sandbox.sources import tasks_of
-from sandbox.supply import OTHER_SPLIT, content_split
-from sandbox.supply_report import gather
-from sandbox.task import Split
-from sandbox.terminal.generated.families import FAMILIES, GROUPS
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.supply import OTHER_SPLIT, content_split
+from sandbox.tasks.supply_report import gather
+from sandbox.tasks.task import Split
+from sandbox.tasks.terminal.generated.families import FAMILIES, GROUPS
+from sandbox.tasks.terminal.source import KINDS, TerminalSource, facts, load_tasks, terminal_tasks
 from sandbox.terminal.session import TerminalSession
-from sandbox.terminal.source import KINDS, TerminalSource, facts, load_tasks, terminal_tasks
 from sandbox.terminal.tasks import Holds, HoldsJson
 from tests.sandbox.tool_sessions import bash, follow
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.task import Split, Task, split_at
-from warehouse.catalogue import SPLITS
-from warehouse.choosing import CHOICE_SPLITS
+from sandbox.tasks.task import Split, Task, split_at
+from warehouse.evaluation.choosing import CHOICE_SPLITS
+from warehouse.storage.catalogue import SPLITS
 
 NUM = 4000
-CONTENTS = Path(__file__).resolve().parents[2] / "sandbox" / "miniwob" / "contents.json"
+CONTENTS = Path(__file__).resolve().parents[2] / "sandbox" / "tasks" / "miniwob" / "contents.json"
 
 
 def task(**changes: object) -> Task:

@@ -17,7 +17,7 @@ from sandbox.terminal.bubblewrap import JailLimits, find_bubblewrap
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.output import Capture, cleaned
 from sandbox.terminal.shell import Result, Terminal, TerminalLimits
-from warehouse.errors import BubblewrapMissing, JailCrashed
+from warehouse.core.errors import BubblewrapMissing, JailCrashed
 
 Use = Callable[[Terminal], Coroutine[Any, Any, Any]]
 LIMITS = TerminalLimits(wait_s=30)

@@ -15,12 +15,12 @@ import pytest
 from sandbox import actions
 from sandbox.actions import Action, Finished, ToolCall
 from sandbox.session import Session
+from sandbox.tasks.terminal.source import KINDS, TerminalSource, load_tasks, task_file, terminal_tasks
 from sandbox.terminal import control
 from sandbox.terminal.session import TerminalSession
-from sandbox.terminal.source import KINDS, TerminalSource, load_tasks, task_file, terminal_tasks
 from sandbox.terminal.tasks import Probe, seeded
 from tests.sandbox.tool_sessions import bash, fail, follow
-from warehouse.errors import ConfigError, JailCrashed, SandboxError, SandboxTimeout, TaskError
+from warehouse.core.errors import ConfigError, JailCrashed, SandboxError, SandboxTimeout, TaskError
 
 Use = Callable[[TerminalSession], Coroutine[Any, Any, Any]]
 FEW = list(KINDS)[::4]

@@ -26,7 +26,7 @@ from sandbox.terminal.search import Document, HttpLibrary, LocalLibrary, readabl
 from sandbox.terminal.shell import TerminalLimits
 from sandbox.terminal.tools import NAMES, Tools, ToolSettings
 from tests.sandbox.tool_sessions import bash, fail
-from warehouse.errors import ConfigError, JailCrashed, SandboxError, SandboxTimeout
+from warehouse.core.errors import ConfigError, JailCrashed, SandboxError, SandboxTimeout
 
 Use = Callable[[Tools], Coroutine[Any, Any, Any]]
 

@@ -16,14 +16,14 @@ import pytest
 from sandbox import actions
 from sandbox.actions import Click, Finished, Navigate, SelectOption, TypeText
 from sandbox.session import Observation
-from sandbox.web_apps.apps import APPS
-from sandbox.web_apps.crawl import main as crawl
-from sandbox.web_apps.running import RunningApp
-from sandbox.web_apps.session import WebAppSession
-from sandbox.web_apps.source import load_tasks, web_instance
+from sandbox.tasks.web_apps.apps import APPS
+from sandbox.tasks.web_apps.crawl import main as crawl
+from sandbox.tasks.web_apps.running import RunningApp
+from sandbox.tasks.web_apps.session import WebAppSession
+from sandbox.tasks.web_apps.source import load_tasks, web_instance
 from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.tool_sessions import fail, follow
-from warehouse.errors import JailCrashed
+from warehouse.core.errors import JailCrashed
 
 Use = Callable[[WebAppSession], Coroutine[Any, Any, Any]]
 TASKS = load_tasks()

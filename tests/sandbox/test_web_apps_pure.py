@@ -11,19 +11,19 @@ import pytest
 
 from sandbox.actions import Click, Finished, SelectOption
 from sandbox.session import Element, Observation
-from sandbox.sources import SOURCES
-from sandbox.task import Split, Task
-from sandbox.web_apps.apps import APPS
-from sandbox.web_apps.compose import instances
-from sandbox.web_apps.drafts import row_split
-from sandbox.web_apps.functions import load_map, path_of
-from sandbox.web_apps.html import read_page
-from sandbox.web_apps.install import install
-from sandbox.web_apps.oracle import on_element
-from sandbox.web_apps.source import facts, load_tasks, task_file, web_instance
-from sandbox.web_apps.state import Change, State, difference, unmet
-from sandbox.web_apps.tasks import plain
-from warehouse.errors import ConfigError, TaskError, WebAppMissing
+from sandbox.tasks.sources import SOURCES
+from sandbox.tasks.task import Split, Task
+from sandbox.tasks.web_apps.apps import APPS
+from sandbox.tasks.web_apps.compose import instances
+from sandbox.tasks.web_apps.drafts import row_split
+from sandbox.tasks.web_apps.functions import load_map, path_of
+from sandbox.tasks.web_apps.html import read_page
+from sandbox.tasks.web_apps.install import install
+from sandbox.tasks.web_apps.oracle import on_element
+from sandbox.tasks.web_apps.source import facts, load_tasks, task_file, web_instance
+from sandbox.tasks.web_apps.state import Change, State, difference, unmet
+from sandbox.tasks.web_apps.tasks import plain
+from warehouse.core.errors import ConfigError, TaskError, WebAppMissing
 
 TASKS = load_tasks()
 

@@ -17,8 +17,8 @@ from sandbox.browser import namespace
 from sandbox.browser.page_session import PageSession
 from sandbox.browser.policy import NetworkPolicy, Way, is_below, is_public, told
 from sandbox.browser.proxy import Outside, Proxy, Stream
-from sandbox.page_task import Site, WebSettings
 from sandbox.session import Observation
+from sandbox.tasks.page_task import Site, WebSettings
 from tests.sandbox.web_pages import SHOP, Bench, bench, click, page_value
 
 

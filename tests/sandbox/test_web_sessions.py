@@ -15,7 +15,7 @@ from sandbox import actions
 from sandbox.browser.page_session import PageSession
 from sandbox.session import Observation, Session, Transition
 from tests.sandbox.web_pages import SHOP, TASK, Bench, bench, click, find, keys, noted, page_value
-from warehouse.errors import ConfigError, SandboxError
+from warehouse.core.errors import ConfigError, SandboxError
 
 
 @pytest.fixture(scope="module", params=["beginframe", pytest.param("plain", marks=pytest.mark.slow)])

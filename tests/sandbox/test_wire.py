@@ -7,8 +7,8 @@ import pytest
 from sandbox import wire
 from sandbox.actions import Click, ToolCall
 from sandbox.session import Element, Observation, Transition, Verdict
-from sandbox.task import Task
-from warehouse.errors import SandboxError
+from sandbox.tasks.task import Task
+from warehouse.core.errors import SandboxError
 
 SCREEN = Observation(
     instruction="Öffne „Datei“",

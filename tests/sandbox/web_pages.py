@@ -13,9 +13,9 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.host import Host, Kind, launch
 from sandbox.browser.page_session import PageSession
-from sandbox.page_task import Connect, PageMoment, PageSettings, PageState, Progress, Site, Surroundings, WebMoment, WebSettings
 from sandbox.session import Element, Observation, Transition, Verdict
-from sandbox.task import Task
+from sandbox.tasks.page_task import Connect, PageMoment, PageSettings, PageState, Progress, Site, Surroundings, WebMoment, WebSettings
+from sandbox.tasks.task import Task
 
 SITES = Path(__file__).with_name("sites")
 SHOP, OTHER = Site(host="shop.test", folder=SITES / "shop"), Site(host="other.test", folder=SITES / "other")

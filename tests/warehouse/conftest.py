@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 
 class Make:

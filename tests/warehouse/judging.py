@@ -11,11 +11,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from warehouse.catalogue import TABLES
-from warehouse.quality import PART_EPISODES, iteration_verdicts, judge
-from warehouse.quality_config import QualityConfig
-from warehouse.tables import Warehouse
-from warehouse.verdict_rows import VERDICTS_SCHEMA
+from warehouse.quality.config import QualityConfig
+from warehouse.quality.filters import PART_EPISODES, iteration_verdicts, judge
+from warehouse.quality.verdict_rows import VERDICTS_SCHEMA
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.tables import Warehouse
 
 CLICK_OK = 'Thought click "Ok" <button> [1] Action click [1]'
 Row = dict[str, Any]

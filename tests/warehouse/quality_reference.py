@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from warehouse.quality_config import QualityConfig
+from warehouse.quality.config import QualityConfig
 
 PASSIVE_KINDS = frozenset({"wait", "finished", "call_user", "invalid"})
 WRITTEN = {"type": "text", "finished": "answer"}

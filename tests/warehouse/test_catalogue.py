@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from warehouse.catalogue import TABLES, Table
-from warehouse.docs_page import tables_page
+from warehouse.storage.catalogue import TABLES, Table
+from warehouse.storage.docs_page import tables_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
@@ -27,4 +27,4 @@ def test_each_table_is_described_soundly(table: Table) -> None:
 
 
 def test_the_page_in_the_repository_is_made_from_the_catalogue() -> None:
-    assert PAGE.read_text() == tables_page(), "run `python -m warehouse.docs_page > docs/tables.md`"
+    assert PAGE.read_text() == tables_page(), "run `python -m warehouse.storage.docs_page > docs/tables.md`"

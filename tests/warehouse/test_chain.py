@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from warehouse import table_log, tables
-from warehouse.chain import RECORD_BYTES, Chain, Record
-from warehouse.errors import CorruptTable
-from warehouse.home import Home
-from warehouse.table_log import TableLog
-from warehouse.tables import Warehouse
+from warehouse.core.errors import CorruptTable
+from warehouse.core.home import Home
+from warehouse.storage import table_log, tables
+from warehouse.storage.chain import RECORD_BYTES, Chain, Record
+from warehouse.storage.table_log import TableLog
+from warehouse.storage.tables import Warehouse
 
 FIRST = {"iteration": "0001", "stage": "rollouts"}
 FILE = "0" * 32

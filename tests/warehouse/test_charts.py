@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import duckdb
 import pytest
 
-from warehouse import charts, run_charts
-from warehouse.evaluations import evaluations
-from warehouse.iteration_summaries import summaries
-from warehouse.query import connect
-from warehouse.svg import Axis, Drawing, as_markdown, short
-from warehouse.tables import Warehouse
+from warehouse.evaluation.evaluations import evaluations
+from warehouse.reporting import charts, run_charts
+from warehouse.reporting.iteration_summaries import summaries
+from warehouse.reporting.svg import Axis, Drawing, as_markdown, short
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 HOSTILE = '<script>alert("&")</script>'
 

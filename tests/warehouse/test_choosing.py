@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from warehouse.catalogue import SPLITS, TABLES
-from warehouse.choosing import CHOICE_SPLITS, connect_to_choose, outcomes_to_choose, require_choosable
-from warehouse.errors import ReportedOnly
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ReportedOnly
+from warehouse.evaluation.choosing import CHOICE_SPLITS, connect_to_choose, outcomes_to_choose, require_choosable
+from warehouse.storage.catalogue import SPLITS, TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 REPORTED = sorted(set(SPLITS) - set(CHOICE_SPLITS))
 

@@ -9,16 +9,16 @@ import sys
 import time
 from pathlib import Path
 
-from warehouse.home import Home
-from warehouse.integrity import find_damage
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.integrity import find_damage
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).parents[2]
 _PREAMBLE = """
 import sys
 from pathlib import Path
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 warehouse = Warehouse(Home(Path(sys.argv[1])))
 name = sys.argv[2]
 def verdicts(count, judge):
@@ -106,7 +106,7 @@ for generation in range(10_000):
 
 def test_screenshots_of_a_killed_process_do_not_lock_the_others_out(tmp_path: Path) -> None:
     code = """
-from warehouse.locks import FileLock
+from warehouse.core.locks import FileLock
 lock = FileLock(warehouse.home.locks / "screenshots.lock")
 lock.acquire()
 print("locked", flush=True)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warehouse.diagram import BOX_HEIGHT_PX, BOX_WIDTH_PX, Arrow, Box, Diagram, layered, to_mermaid, to_svg
+from warehouse.reporting.diagram import BOX_HEIGHT_PX, BOX_WIDTH_PX, Arrow, Box, Diagram, layered, to_mermaid, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from warehouse.evaluations import evaluations, success_by_domain
-from warehouse.query import connect
-from warehouse.statistics import TaskCount
-from warehouse.tables import Warehouse
+from warehouse.evaluation.evaluations import evaluations, success_by_domain
+from warehouse.evaluation.statistics import TaskCount
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 
 def of(domain: str, task: str = "task") -> dict[str, str]:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from warehouse import row_chunks
-from warehouse.catalogue import TABLES
-from warehouse.errors import UnknownTable
-from warehouse.expectations import Failure, ValidationReport, build_data_docs, validate
-from warehouse.tables import Warehouse
+from warehouse.core.errors import UnknownTable
+from warehouse.quality.expectations import Failure, ValidationReport, build_data_docs, validate
+from warehouse.storage import row_chunks
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,7 +149,7 @@ def test_data_docs_stand_alone_and_list_every_page(warehouse: Warehouse, make: A
 
 
 def test_importing_the_suites_does_not_import_great_expectations() -> None:
-    code = "import sys, warehouse.expectations; print('great_expectations' in sys.modules, 'pandas' in sys.modules)"
+    code = "import sys, warehouse.quality.expectations; print('great_expectations' in sys.modules, 'pandas' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split()[0] == "False"
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from tests.warehouse.judging import episode_row, step_row, verdicts_of
-from warehouse.errors import ConfigError, UnknownId
-from warehouse.explain import connect_to_explain, explain
-from warehouse.home import Home
-from warehouse.id_index import IdIndex
-from warehouse.query import connect
-from warehouse.reroute import reroute
-from warehouse.routed_samples import store_routed_samples
-from warehouse.routing import RoutingConfig, Rule, route
-from warehouse.samples import sample_row
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ConfigError, UnknownId
+from warehouse.core.home import Home
+from warehouse.routing.explain import connect_to_explain, explain
+from warehouse.routing.reroute import reroute
+from warehouse.routing.routed_samples import store_routed_samples
+from warehouse.routing.routes import RoutingConfig, Rule, route
+from warehouse.routing.samples import sample_row
+from warehouse.storage.id_index import IdIndex
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 LAXER = RoutingConfig(rules={"loop": Rule(effect="demote", threshold=0.4)})
 

@@ -17,11 +17,11 @@ import pytest
 from PIL import Image
 
 from tests.models.chat_models import chat_tokenizer, small_idefics3
-from warehouse.catalogue import TABLES
-from warehouse.errors import ConfigError, UnknownId
-from warehouse.export import FORMATS, export
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import withdraw
+from warehouse.core.errors import ConfigError, UnknownId
+from warehouse.datasets.export import FORMATS, export
+from warehouse.datasets.withdrawal import withdraw
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.tables import Warehouse
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.tokens import own_token
-from warehouse.errors import StorageFull
-from warehouse.home import Home, atomic_write
-from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
+from sandbox.http.tokens import own_token
+from warehouse.core.errors import StorageFull
+from warehouse.core.home import Home, atomic_write
+from warehouse.core.locks import LOOKED_AT_S, FileLock, holder_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,9 +52,9 @@ def test_atomic_write_on_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
     code = """
 import resource, sys
 from pathlib import Path
-from sandbox.tokens import own_token
-from warehouse.errors import StorageFull
-from warehouse.home import atomic_write
+from sandbox.http.tokens import own_token
+from warehouse.core.errors import StorageFull
+from warehouse.core.home import atomic_write
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
     atomic_write(Path(sys.argv[1]), b"x" * 100_000)
@@ -75,7 +75,7 @@ def test_a_lock_excludes_other_processes_and_names_its_holder(tmp_path: Path) ->
 import sys
 import tempfile
 from pathlib import Path
-from warehouse.locks import FileLock
+from warehouse.core.locks import FileLock
 lock = FileLock(Path(sys.argv[1]))
 print(lock.acquire(), flush=True)
 sys.stdin.readline()

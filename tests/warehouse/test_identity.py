@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warehouse.identity import content_id, long_list_id
+from warehouse.core.identity import content_id, long_list_id
 
 IDS = ["sample-1", 'with "quotes"', "Überlänge", "\u2028"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.warehouse.conftest import Make
-from warehouse.home import Home
-from warehouse.imports import unchecked_imports
-from warehouse.restoring import restore
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.datasets.imports import unchecked_imports
+from warehouse.storage.restoring import restore
+from warehouse.storage.tables import Warehouse
 
 SNAPSHOTS = ("ct_dataset", "sft_dataset")
 

@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from warehouse.errors import ReportedOnly
-from warehouse.judge_charts import judge_chart
-from warehouse.judge_reports import (
+from warehouse.core.errors import ReportedOnly
+from warehouse.evaluation.judge_reports import (
     NOTHING_PASSES,
     Word,
     bins,
@@ -20,6 +19,7 @@ from warehouse.judge_reports import (
     confusion,
     report_rows,
 )
+from warehouse.reporting.judge_charts import judge_chart
 
 
 def words(*pairs: tuple[float, int], domain: str = "forms", split: str = "eval") -> list[Word]:

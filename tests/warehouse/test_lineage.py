@@ -11,17 +11,17 @@ import duckdb
 import pytest
 from rich.console import Console
 
-from warehouse import registry
-from warehouse.catalogue import TABLES
-from warehouse.errors import UnknownId
-from warehouse.home import Home
-from warehouse.iteration_summaries import summaries
-from warehouse.iterations_graph import iterations_graph
-from warehouse.lineage import resolve, trace
-from warehouse.lineage_graph import LineageGraph, NodeId
-from warehouse.query import connect
-from warehouse.relations import NODE_KINDS, RELATIONS
-from warehouse.tables import Warehouse
+from warehouse.core.errors import UnknownId
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.lineage.graph import LineageGraph, NodeId
+from warehouse.lineage.iterations_graph import iterations_graph
+from warehouse.lineage.relations import NODE_KINDS, RELATIONS
+from warehouse.lineage.walk import resolve, trace
+from warehouse.reporting.iteration_summaries import summaries
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from warehouse import listing_notes
-from warehouse.errors import CorruptTable, UnknownId
-from warehouse.home import Home
-from warehouse.id_index import IdIndex
-from warehouse.iteration_summaries import FORM, summaries
-from warehouse.lineage import trace, trace_back
-from warehouse.query import connect
-from warehouse.stored_screens import pictures
-from warehouse.table_files import Listing
-from warehouse.table_log import TableLog
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import withdraw
+from warehouse.core.errors import CorruptTable, UnknownId
+from warehouse.core.home import Home
+from warehouse.datasets.withdrawal import withdraw
+from warehouse.lineage.walk import trace, trace_back
+from warehouse.reporting.iteration_summaries import FORM, summaries
+from warehouse.storage import listing_notes
+from warehouse.storage.id_index import IdIndex
+from warehouse.storage.query import connect
+from warehouse.storage.stored_screens import pictures
+from warehouse.storage.table_files import Listing
+from warehouse.storage.table_log import TableLog
+from warehouse.storage.tables import Warehouse
 
 COUNTED = ("episodes", "steps", "annotations", "ct_samples", "sft_samples")
 
@@ -152,7 +152,9 @@ def test_what_is_not_an_id_is_looked_for_everywhere(own: Warehouse) -> None:
 
 def test_lineage_brings_no_pandas_along(own: Warehouse) -> None:
     """It, and what else is heavy, would be most of the time that the command takes."""
-    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from pipelines.cli import main; main()"
+    program = (
+        "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from pipelines.cli.app import main; main()"
+    )
     asked = [sys.executable, "-c", program, "lineage", "0002/released_policy", "--home", str(own.home.root)]
     for _ in range(2):  # what is kept beside the tables is made, then read
         ran = subprocess.run(asked, capture_output=True, text=True, timeout=120)

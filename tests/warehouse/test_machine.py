@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 import torch
 
-from warehouse.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
-from warehouse.machine import refusal
+from warehouse.core.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
+from warehouse.core.machine import refusal
 
 
 def named(error: BaseException, place: Path) -> FlywheelError:
@@ -85,7 +85,7 @@ def test_too_few_open_files(tmp_path: Path) -> None:
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from warehouse.machine import refusal
+from warehouse.core.machine import refusal
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 try:
     bytearray(4 << 30)

@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from warehouse.evaluations import success_by_domain
-from warehouse.gain_charts import budget_chart
-from warehouse.home import Home
-from warehouse.merge_report import mixtures_chart, mixtures_table, retention_table, successes_table
-from warehouse.merge_results import kept_by_search, mixtures, retentions
-from warehouse.query import connect
-from warehouse.statistics import TaskCount, macro_average
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.evaluation.evaluations import success_by_domain
+from warehouse.evaluation.merge_results import kept_by_search, mixtures, retentions
+from warehouse.evaluation.statistics import TaskCount, macro_average
+from warehouse.reporting.gain_charts import budget_chart
+from warehouse.reporting.merge_report import mixtures_chart, mixtures_table, retention_table, successes_table
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 ITERATION = "0001"
 

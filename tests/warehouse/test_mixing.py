@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warehouse.catalogue import TABLES
-from warehouse.errors import ContaminatedDataset
-from warehouse.mixing import MixtureConfig, Pool, allocate, mixed
-from warehouse.overlap import repeated_by
+from warehouse.core.errors import ContaminatedDataset
+from warehouse.datasets.mixing import MixtureConfig, Pool, allocate, mixed
+from warehouse.quality.overlap import repeated_by
+from warehouse.storage.catalogue import TABLES
 
 SFT_MIXTURE = MixtureConfig(
     demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700),

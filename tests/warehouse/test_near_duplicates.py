@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warehouse.near_duplicates import Documents, Pairs, bands_for, jaccard, nearest_original, similar_pairs
+from warehouse.quality.near_duplicates import Documents, Pairs, bands_for, jaccard, nearest_original, similar_pairs
 
 
 def documents_of(sets: list[set[int]]) -> Documents:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.warehouse.conftest import Make
-from warehouse.novelty import TaskNovelty, novel_counts, novelty
-from warehouse.statistics import TaskCount
-from warehouse.tables import Warehouse
+from warehouse.evaluation.novelty import TaskNovelty, novel_counts, novelty
+from warehouse.evaluation.statistics import TaskCount
+from warehouse.storage.tables import Warehouse
 
 
 def trained(episode_id: str, instruction: str, screen: str, **rest: Any) -> dict[str, Any]:

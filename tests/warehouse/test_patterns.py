@@ -5,8 +5,8 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from warehouse.patterns import matches_any, quoted, required_literal
-from warehouse.quality_config import QualityConfig
+from warehouse.quality.config import QualityConfig
+from warehouse.quality.patterns import matches_any, quoted, required_literal
 
 TEXTS = (
     "", "plain", "WOB_READY", "xWOB_A", "a data-wob_x", "data wob", ' {"a": 1}', 'so:\n {"a" :', '"answer"  :', "answer", '"solution":',

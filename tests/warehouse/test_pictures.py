@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from warehouse import pictures
-from warehouse.errors import UnreadablePicture
+from warehouse.core.errors import UnreadablePicture
+from warehouse.storage import pictures
 
 SIZE = (7, 5)
 
@@ -87,4 +87,4 @@ def test_nothing_else_opens_pictures() -> None:
     openers = {
         str(file.relative_to(root)) for room in rooms for file in (root / room).rglob("*.py") if "Image.open(" in file.read_text()
     }
-    assert openers == {"warehouse/pictures.py"}
+    assert openers == {"warehouse/storage/pictures.py"}

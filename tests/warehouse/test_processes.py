@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from warehouse.processes import end_group
+from warehouse.core.processes import end_group
 
 SLEEP = "import time; time.sleep(120)"
 DEADLINE_S = 30.0
@@ -72,7 +72,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_child_dies_with_its_parent(python):
-    child = f"from warehouse.processes import die_with_parent; die_with_parent(); print('ready', flush=True); {SLEEP}"
+    child = f"from warehouse.core.processes import die_with_parent; die_with_parent(); print('ready', flush=True); {SLEEP}"
     parent = python(FORWARD, child)
     pid = int(first_line(parent))
     assert first_line(parent) == "ready"
@@ -81,13 +81,15 @@ def test_a_child_dies_with_its_parent(python):
 
 
 def test_a_child_whose_parent_is_gone_already_ends_at_once(python):
-    process = python(f"from warehouse.processes import die_with_parent; die_with_parent(1 << 22); {SLEEP}")
+    process = python(f"from warehouse.core.processes import die_with_parent; die_with_parent(1 << 22); {SLEEP}")
     assert process.wait(DEADLINE_S) == 1
 
 
 def test_a_process_dies_with_another_that_is_not_its_parent(python):
     watched = python(SLEEP)
-    watching = python(f"import sys; from warehouse.processes import die_with; die_with({watched.pid}); print('ready', flush=True); {SLEEP}")
+    watching = python(
+        f"import sys; from warehouse.core.processes import die_with; die_with({watched.pid}); print('ready', flush=True); {SLEEP}"
+    )
     assert first_line(watching) == "ready"
     assert watching.poll() is None
     watched.kill()
@@ -98,7 +100,7 @@ def test_a_process_dies_with_another_that_is_not_its_parent(python):
 def test_watching_a_process_that_is_gone_already_ends_at_once(python):
     watched = python("pass")
     watched.wait(DEADLINE_S)
-    watching = python(f"from warehouse.processes import die_with; die_with({watched.pid}); {SLEEP}")
+    watching = python(f"from warehouse.core.processes import die_with; die_with({watched.pid}); {SLEEP}")
     assert watching.wait(DEADLINE_S) == 1
 
 

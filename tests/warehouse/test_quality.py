@@ -16,13 +16,13 @@ from sandbox.actions import Action, Click, TypeText
 from sandbox.session import Element, Observation
 from tests.warehouse import quality_reference
 from tests.warehouse.judging import CLICK_OK, Row, by_judge, episode_row, judged, step_row, steps_of, verdicts_of
-from warehouse.catalogue import TABLES
-from warehouse.contradictions import Said, contradictions_in
-from warehouse.errors import ConfigError
-from warehouse.home import Home
-from warehouse.quality_config import QualityConfig
-from warehouse.tables import Warehouse
-from warehouse.verdict_rows import VERDICTS_SCHEMA
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.quality.config import QualityConfig
+from warehouse.quality.contradictions import Said, contradictions_in
+from warehouse.quality.verdict_rows import VERDICTS_SCHEMA
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.tables import Warehouse
 
 CONFIG = QualityConfig()
 

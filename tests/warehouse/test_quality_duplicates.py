@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from tests.warehouse.judging import Row, by_judge, episode_row, judged, step_row, steps_of
-from warehouse import duplicates
-from warehouse.personal_data import kinds_in
-from warehouse.quality_config import QualityConfig
-from warehouse.screen_hashes import difference_hashes, distance
+from warehouse.quality.config import QualityConfig
+from warehouse.quality.filters import duplicates
+from warehouse.quality.personal_data import kinds_in
+from warehouse.quality.screen_hashes import difference_hashes, distance
 
 PEOPLE_ANNOTATE = {
     "iteration": "0001", "stage": "annotations", "annotation_id": "note", "episode_id": "e1", "step_index": 0, "annotator": "ann",

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from warehouse.catalogue import TABLES
-from warehouse.quality import judge
-from warehouse.quality_config import QualityConfig
-from warehouse.routing import route
+from warehouse.quality.config import QualityConfig
+from warehouse.quality.filters import judge
+from warehouse.routing.routes import route
+from warehouse.storage.catalogue import TABLES
 
 NUM_EPISODES, NUM_STEPS = 12_000, 10
 LITTLE = "48MB"

@@ -10,11 +10,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from warehouse import query
-from warehouse.catalogue import TABLES
-from warehouse.errors import CorruptTable, QueryError, UnknownTable
-from warehouse.scan import connect_to_scan
-from warehouse.tables import Warehouse
+from warehouse.core.errors import CorruptTable, QueryError, UnknownTable
+from warehouse.storage import query
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.scan import connect_to_scan
+from warehouse.storage.tables import Warehouse
 
 
 def _one(con: Any, sql: str) -> Any:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from warehouse.errors import UnknownTable
-from warehouse.restoring import restore
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import purge, withdraw
+from warehouse.core.errors import UnknownTable
+from warehouse.datasets.withdrawal import purge, withdraw
+from warehouse.storage.restoring import restore
+from warehouse.storage.tables import Warehouse
 
 ROUTED = {"iteration": "0001", "stage": "routing"}
 

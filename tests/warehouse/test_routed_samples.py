@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.warehouse.conftest import Make
-from warehouse.errors import ConfigError
-from warehouse.query import connect
-from warehouse.reroute import reroute
-from warehouse.routed_samples import Stored, store_routed_samples
-from warehouse.routing import RoutingConfig, Rule, route
-from warehouse.salvage import SalvageConfig
-from warehouse.tables import Warehouse
+from warehouse.core.errors import ConfigError
+from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.reroute import reroute
+from warehouse.routing.routed_samples import Stored, store_routed_samples
+from warehouse.routing.routes import RoutingConfig, Rule, route
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 EVERYTHING = SalvageConfig(corrections=True, reflections=True, solved_attempts_tell=True)
 SHORT_ONLY = RoutingConfig(rules={"too_long": Rule(threshold=0.9)})

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from tests.warehouse.conftest import Make
-from warehouse import samples
-from warehouse.errors import SchemaMismatch
-from warehouse.home import Home
-from warehouse.identity import content_id, long_list_id
-from warehouse.routed_samples import Stored, follow_routes, store_routed_samples
-from warehouse.salvage import SalvageConfig
-from warehouse.samples import PART_ROWS
-from warehouse.tables import Warehouse
+from warehouse.core.errors import SchemaMismatch
+from warehouse.core.home import Home
+from warehouse.core.identity import content_id, long_list_id
+from warehouse.routing import samples
+from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.routed_samples import Stored, follow_routes, store_routed_samples
+from warehouse.routing.samples import PART_ROWS
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).parents[2]
 NUM_EPISODES, NUM_STEPS = 60, 100
@@ -125,10 +125,10 @@ def test_a_failure_half_way_leaves_what_was_there(played: Warehouse, monkeypatch
 _STORE = """
 import sys
 from pathlib import Path
-from warehouse.home import Home
-from warehouse.routed_samples import store_routed_samples
-from warehouse.tables import Warehouse
-from warehouse.writing import RowsAside
+from warehouse.core.home import Home
+from warehouse.routing.routed_samples import store_routed_samples
+from warehouse.storage.tables import Warehouse
+from warehouse.storage.writing import RowsAside
 add = RowsAside.add
 def add_and_wait(self, part):
     data = add(self, part)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warehouse.catalogue import ROUTES, TABLES
-from warehouse.routing import RoutingConfig, Rule, reason_label, route
+from warehouse.routing.routes import RoutingConfig, Rule, reason_label, route
+from warehouse.storage.catalogue import ROUTES, TABLES
 
 FILTERS = ("format", "no_op", "loop", "leak", "duplicate", "contamination")
 

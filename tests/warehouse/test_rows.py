@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warehouse.catalogue import TABLES, Column, Table
-from warehouse.errors import SchemaMismatch
-from warehouse.rows import check_key, to_arrow
+from warehouse.core.errors import SchemaMismatch
+from warehouse.storage.catalogue import TABLES, Column, Table
+from warehouse.storage.rows import check_key, to_arrow
 
 EPISODES, STEPS, SAMPLES = TABLES["episodes"], TABLES["steps"], TABLES["sft_samples"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

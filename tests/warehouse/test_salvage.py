@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from tests.warehouse.test_samples import annotation, episode, load, sampled, step
-from warehouse.salvage import SalvageConfig
+from warehouse.routing.failure_mining import SalvageConfig
 
 EVERYTHING = SalvageConfig(trim_failures=True, corrections=True, reflections=True, solved_attempts_tell=True)
 CERTAIN = EVERYTHING.model_copy(update={"solved_attempts_tell": False})

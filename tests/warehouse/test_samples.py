@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warehouse.catalogue import TABLES
-from warehouse.samples import PART_ROWS, ROUTED_TABLES, demonstration_rows, sample_parts, sample_row, tutorial_rows
+from warehouse.routing.samples import PART_ROWS, ROUTED_TABLES, demonstration_rows, sample_parts, sample_row, tutorial_rows
+from warehouse.storage.catalogue import TABLES
 
 PROMPT = [{"role": "user", "content": "Click.", "screenshot_id": None, "loss": 0.0}]
 IT = {"iteration": "0001", "stage": "s"}

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 from PIL import Image
 
-from warehouse.query import connect
-from warehouse.screens import NUM_SHOWN, sample_screens
-from warehouse.tables import Warehouse
+from warehouse.reporting.screens import NUM_SHOWN, sample_screens
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 
 def png(shade: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warehouse.stages import domain_of, is_rl, joint_name, rank, rl_stage, role_name
+from warehouse.core.stages import domain_of, is_rl, joint_name, rank, rl_stage, role_name
 
 IN_ORDER = [
     "seed_policy", "ct_dataset", "sft_dataset", "ct_model", "sft_model", "rl_forms", "rl_pointing", "rl_joint_forms_pointing",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warehouse.statistics import (
+from warehouse.evaluation.statistics import (
     Difference,
     Interval,
     PairedComparison,

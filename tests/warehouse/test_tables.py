@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from warehouse import table_log, tables
-from warehouse.catalogue import TABLES
-from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
-from warehouse.home import Home
-from warehouse.integrity import find_damage
-from warehouse.tables import NO_VERSION, Warehouse
+from warehouse.core.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
+from warehouse.core.home import Home
+from warehouse.storage import table_log, tables
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.integrity import find_damage
+from warehouse.storage.tables import NO_VERSION, Warehouse
 
 ROOT = Path(__file__).parents[2]
 FIRST = {"iteration": "0001", "stage": "rollouts"}
@@ -258,7 +258,7 @@ def test_a_missing_log_is_not_an_empty_table(warehouse: Warehouse, make: Any, lo
 def test_a_partition_lost_to_other_writers_ends_in_a_conflict(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltalake.exceptions import CommitFailedError
 
-    from warehouse import commits
+    from warehouse.storage import commits
 
     monkeypatch.setattr(commits, "LONGEST_WAIT_S", 0.001)
     tries = []
@@ -275,9 +275,9 @@ def test_a_partition_lost_to_other_writers_ends_in_a_conflict(warehouse: Warehou
 _FILL = """
 import os, resource, sys
 from pathlib import Path
-from warehouse.errors import StorageFull
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.errors import StorageFull
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 warehouse = Warehouse(Home(Path(sys.argv[1])))
 row = {"judge": "j", "judge_version": "1", "kind": "verdict", "origin": "verifier", "score": 1.0, "threshold": 0.5, "passed": True}
 def write(count):

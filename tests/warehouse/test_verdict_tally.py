@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tests.warehouse.judging import episode_row, judged, steps_of
-from warehouse.verdict_rows import VERDICTS_SCHEMA
-from warehouse.verdict_tally import VerdictTally
+from warehouse.quality.verdict_counts import VerdictTally
+from warehouse.quality.verdict_rows import VERDICTS_SCHEMA
 
 
 def tally_of(*parts: pa.Table) -> VerdictTally:

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from warehouse import query
-from warehouse.errors import UnknownId, UnknownTable
-from warehouse.tables import Warehouse
-from warehouse.withdrawal import num_to_purge, purge, withdraw, withdrawn_ids
+from warehouse.core.errors import UnknownId, UnknownTable
+from warehouse.datasets.withdrawal import num_to_purge, purge, withdraw, withdrawn_ids
+from warehouse.storage import query
+from warehouse.storage.tables import Warehouse
 
 SEED = {"iteration": "0000", "stage": "seed_demonstrations"}
 

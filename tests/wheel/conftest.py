@@ -24,10 +24,10 @@ import pytest
 
 from benchmarks.common.process import left_after, processes_of
 from tests.wheel.reported import poison
-from warehouse.home import Home
-from warehouse.locks import FileLock
-from warehouse.query import connect
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.core.locks import FileLock
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "smoke"

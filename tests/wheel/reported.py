@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from warehouse.choosing import CHOICE_SPLITS
-from warehouse.tables import Warehouse
+from warehouse.evaluation.choosing import CHOICE_SPLITS
+from warehouse.storage.tables import Warehouse
 
 STAGE = "evaluation"
 

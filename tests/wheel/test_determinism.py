@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from agent.episode import Episode
+from agent.episode.episode import Episode
 from assets.instances import first_instance
 from assets.profile import ActingSettings, SandboxSettings, TaskSettings
-from models.engine import EmbeddedEngine
+from models.engine.embedded import EmbeddedEngine
 from pipelines import profiles
-from pipelines.sandboxes import open_collector
-from pipelines.workers.context import requests_for
-from sandbox.task import Split
-from warehouse import registry
+from pipelines.stages.context import requests_for
+from pipelines.stages.sandboxes import open_collector
+from sandbox.tasks.task import Split
+from warehouse.lineage import registry
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -23,10 +23,10 @@ import pytest
 
 from assets.invariants import INVARIANTS
 from benchmarks.common.acknowledged import acknowledged_episodes, spooled_episodes
-from pipelines import prefect_server
+from pipelines.orchestration import prefect_server
 from tests.disks import fill, mounted_disk
 from tests.wheel.conftest import PROFILE
-from warehouse.query import connect
+from warehouse.storage.query import connect
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -128,8 +128,8 @@ class Trial:
         if kind == "command":
             return psutil.Process(command.pid)
         if kind == "run":
-            return self.process_with("pipelines.turn")
-        worker = self.process_with("pipelines.workers", f"/{stage}")
+            return self.process_with("pipelines.orchestration.turn")
+        worker = self.process_with("pipelines.stages", f"/{stage}")
         if kind == "worker" or worker is None:
             return worker
         if kind == "server":
@@ -234,7 +234,7 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
     before = {episode for (episode,) in wheel.sql("select episode_id from episodes where stage <> 'rl_pointing'")}
 
     with (wheel.base / "worker.log").open("w") as log:
-        worker = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
+        worker = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
         while worker.poll() is None and not any(list(spooled_episodes(path)) for path in spools.glob("*/episodes/round-*.jsonl")):
             time.sleep(0.02)
         worker.kill()
@@ -242,7 +242,7 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
         kept = {episode for path in spools.glob("*/episodes/round-*.jsonl") for episode in spooled_episodes(path)}
         assert kept and wheel.left_after(GONE_S) == []
 
-        again = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
+        again = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
         assert again.wait(900) == 0, (wheel.base / "worker.log").read_text()[-3000:]
     assert_nothing_lost(wheel, before | kept, outdated="merged_policy")
     (path,) = spools.glob("*/episodes/round-0001.jsonl")

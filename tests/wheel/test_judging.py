@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from warehouse import registry
-from warehouse.home import page_name
+from warehouse.core.home import page_name
+from warehouse.lineage import registry
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 

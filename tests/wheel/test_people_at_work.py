@@ -17,7 +17,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from agent.decider import ORACLE_POLICY_ID
+from agent.policy.action_source import ORACLE_POLICY_ID
 from annotation.recording import edits
 from annotation.recording.bundle import ANNOUNCE_PATH
 from annotation.recording.upload import Uploader

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pixels import TASK, Recipe, demonstrate, measure
-from sandbox.miniwob.source import load_tasks
-from sandbox.task import Split
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.task import Split
 
 
 @pytest.mark.slow

@@ -23,10 +23,10 @@ from deltalake import write_deltalake
 from assets.checks import GATES
 from assets.keys import ITERATION_OUTPUT
 from pipelines.definitions import build_defs
-from pipelines.instance import open_instance
-from pipelines.jobs import first_incomplete
-from warehouse.query import connect
-from warehouse.stages import SEED_ITERATION
+from pipelines.orchestration.instance import open_instance
+from pipelines.orchestration.jobs import first_incomplete
+from warehouse.core.stages import SEED_ITERATION
+from warehouse.storage.query import connect
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

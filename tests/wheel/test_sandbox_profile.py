@@ -7,10 +7,10 @@ import shutil
 import pytest
 import yaml
 
-from models.checkpoint import verify
+from models.checkpoints.checkpoint import verify
 from pipelines import profiles
 from sandbox.desktop.apps import missing_packages
-from warehouse import registry
+from warehouse.lineage import registry
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -9,9 +9,9 @@ import yaml
 
 from assets.task_pool import make_pool, pool_of
 from pipelines import profiles
-from sandbox.sources import tasks_in
-from warehouse.query import connect
-from warehouse.solve_rates import solve_rates
+from sandbox.tasks.sources import tasks_in
+from warehouse.evaluation.solve_rates import solve_rates
+from warehouse.storage.query import connect
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

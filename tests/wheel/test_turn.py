@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from agent.episode import EpisodeRequest
+from agent.episode.episode import EpisodeRequest
 from assets.invariants import INVARIANTS
-from models.checkpoint import verify
+from models.checkpoints.checkpoint import verify
 from pipelines import profiles
 from pipelines.definitions import build_defs
-from pipelines.instance import open_instance
-from sandbox.task import Split, Task
-from warehouse import registry
-from warehouse.catalogue import TABLES
-from warehouse.lineage import trace
-from warehouse.query import connect
-from warehouse.relations import NODE_KINDS
+from pipelines.orchestration.instance import open_instance
+from sandbox.tasks.task import Split, Task
+from warehouse.lineage import registry
+from warehouse.lineage.relations import NODE_KINDS
+from warehouse.lineage.walk import trace
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.query import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
@@ -227,7 +227,7 @@ def test_lineage_is_printed_and_drawn(turned_home, tmp_path: Path):
 @pytest.mark.parametrize("form", ["trl", "llama-factory", "sharegpt", "parquet"])
 @pytest.mark.parametrize("dataset", ["sft", "ct"])
 def test_samples_are_exported(turned_home, tmp_path: Path, form: str, dataset: str):
-    from warehouse.export import export
+    from warehouse.datasets.export import export
 
     exported = export(turned_home.warehouse, tmp_path / "out", format=form, dataset=dataset)
     (num,) = turned_home.sql(f"select count(*) from {dataset}_samples where not withdrawn")[0]

@@ -22,13 +22,13 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.task_pool import make_pool
 from models.judges.judge import Judgement
 from pipelines import profiles
-from pipelines.workers.judge import to_judge, words_to_choose
+from pipelines.stages.judge import to_judge, words_to_choose
 from tests.wheel.reported import poison
-from warehouse import registry
-from warehouse.judge_reports import choose_thresholds
-from warehouse.mixing import mixed
-from warehouse.query import connect
-from warehouse.routing import route
+from warehouse.datasets.mixing import mixed
+from warehouse.evaluation.judge_reports import choose_thresholds
+from warehouse.lineage import registry
+from warehouse.routing.routes import route
+from warehouse.storage.query import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 

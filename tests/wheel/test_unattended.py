@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.instance import open_instance
-from pipelines.jobs import completed
+from pipelines.orchestration.instance import open_instance
+from pipelines.orchestration.jobs import completed
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

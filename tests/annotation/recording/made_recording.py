@@ -18,7 +18,7 @@ from annotation.recording.consent import sign
 from annotation.recording.finish import Stretch, speech_parts
 from annotation.recording.store import Store
 from sandbox.actions import Action, Click, Hotkey, TypeText
-from warehouse.identity import bytes_id
+from warehouse.core.identity import bytes_id
 
 SIZE = (640, 400)
 BUTTON = Box(x=40, y=60, width=120, height=30)

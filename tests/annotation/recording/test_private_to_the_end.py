@@ -25,12 +25,12 @@ from annotation.storage.migrating import open_database
 from annotation.storage.schema import Base
 from assets.datasets import datasets
 from benchmarks.common.annotating import Server
-from pipelines.cli import app
+from pipelines.cli.app import app
 from tests.annotation.recording.test_recorder_x11 import all_bytes, secrets_in, secrets_read_in, type_secrets
 from tests.assets.people_parts import ITERATION, NEXT, materialize
-from warehouse.catalogue import TABLES
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.tables import Warehouse
 
 pytestmark = [
     pytest.mark.slow,

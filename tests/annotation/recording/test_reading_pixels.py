@@ -13,7 +13,7 @@ from annotation.recording import machine, text_reader
 from annotation.recording.settings import RecordSettings
 from annotation.recording.text_reader import SCALE, Tesseract, find_text_reader
 from annotation.recording.windows import NoWindows
-from warehouse.errors import RecorderUnavailable
+from warehouse.core.errors import RecorderUnavailable
 
 HEAD = "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext\n"
 PROGRAM = """#!/bin/sh

@@ -20,10 +20,11 @@ from annotation.recording.bundle import TaskQuery
 from annotation.recording.consent import TEXT
 from annotation.recording.microphone import Microphone
 from annotation.recording.redaction import Redactor, redacted_task
-from pipelines import annotation_address, record_sessions
-from pipelines.cli import app
-from warehouse.errors import AccessDenied, ConfigError, RecorderUnavailable, RecordingLocked, RecordingRefused, UploadFailed
-from warehouse.home import Home
+from pipelines.annotation_server import address as annotation_address
+from pipelines.cli import record_sessions
+from pipelines.cli.app import app
+from warehouse.core.errors import AccessDenied, ConfigError, RecorderUnavailable, RecordingLocked, RecordingRefused, UploadFailed
+from warehouse.core.home import Home
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -17,7 +17,7 @@ from made_recording import BUTTON, STEPS, make
 from typer.testing import CliRunner
 
 from agent.grammars.registry import GRAMMARS
-from agent.prompt import PromptBuilder
+from agent.prompts.prompt import PromptBuilder
 from annotation.recording import edits
 from annotation.recording.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement, Span
 from annotation.recording.enrichment import other_wordings, with_reasons
@@ -26,11 +26,11 @@ from annotation.recording.replaying import mismatch, replay
 from annotation.recording.samples import observation_of, recorded
 from annotation.recording.store import Store, open_store
 from annotation.recording.upload import Bundle
-from pipelines.cli import app
+from pipelines.cli.app import app
 from sandbox.actions import Click, Finished, TypeText
-from sandbox.pool import SessionPool
-from sandbox.sources import tasks_in
-from warehouse.errors import ConfigError, RecordingRefused, WordingFailed
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.sources import tasks_in
+from warehouse.core.errors import ConfigError, RecordingRefused, WordingFailed
 
 
 def reader(store: Store) -> Callable[[str], bytes | None]:

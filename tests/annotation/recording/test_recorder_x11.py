@@ -26,7 +26,7 @@ from annotation.recording import store as stores
 from annotation.recording.bundle import Manifest, RecordedAction
 from annotation.recording.store import Store
 from sandbox.actions import Click, Hotkey, TypeText
-from warehouse.errors import RecordingRefused
+from warehouse.core.errors import RecordingRefused
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs an X server")
 FORM = Path(__file__).with_name("gtk_form.py")

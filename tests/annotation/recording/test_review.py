@@ -21,8 +21,8 @@ from annotation.recording.review import create_app
 from annotation.recording.store import Store
 from sandbox.actions import TypeText
 from sandbox.browser.chromium import find_chromium
-from sandbox.http_serving import Server, address_of, bind, running
-from warehouse.errors import RecordingRefused
+from sandbox.http.serving import Server, address_of, bind, running
+from warehouse.core.errors import RecordingRefused
 
 KEY = "key-of-this-page-0123456789"
 OWN = {"x-flywheel-review": "1"}

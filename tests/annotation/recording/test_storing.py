@@ -13,7 +13,7 @@ from annotation.recording import consent, store
 from annotation.recording.bundle import Consent, Word
 from annotation.recording.finish import private_words, silence, speech_parts, stretches_of
 from annotation.recording.vault import SealedVault
-from warehouse.errors import RecordingLocked, RecordingRefused, StorageFull
+from warehouse.core.errors import RecordingLocked, RecordingRefused, StorageFull
 
 
 def test_a_torn_line_is_skipped_and_spoils_nothing_after_it(tmp_path: Path):

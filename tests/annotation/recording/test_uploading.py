@@ -17,7 +17,7 @@ from made_recording import make
 from annotation.recording import edits
 from annotation.recording.bundle import Announced, Announcement, Completed, Incomplete, Manifest, parts_named
 from annotation.recording.upload import Bundle, Uploader
-from warehouse.errors import AccessDenied, ConfigError, RecordingRefused, UploadFailed
+from warehouse.core.errors import AccessDenied, ConfigError, RecordingRefused, UploadFailed
 
 TOKEN = "token-of-an-annotator"
 

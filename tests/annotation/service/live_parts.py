@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from agent.policy import Policy, Prompt, Response
-from agent.prompt import PromptBuilder
+from agent.policy.policy import Policy, Prompt, Response
+from agent.prompts.prompt import PromptBuilder
 from annotation.service.policies import Served
 from annotation.service.runs import LiveRuns
 from annotation.storage.blobs import Blobs
@@ -20,10 +20,10 @@ from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Campaign, User
 from annotation.wire.runs import Decide, RunState
 from sandbox import wire
-from sandbox.miniwob.source import load_tasks
-from sandbox.pool_protocol import Pool
-from sandbox.task import Split, Task
-from warehouse.errors import CheckpointError, ModelError
+from sandbox.pool.pool_protocol import Pool
+from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import CheckpointError, ModelError
 
 ANN, BOB = "user-ann", "user-bob"
 WAIT_S = 60.0

@@ -14,7 +14,7 @@ from annotation.storage.ids import new_id
 from annotation.storage.logins import Principal
 from annotation.storage.schema import Assignment, Campaign, Landing, Proposal, Run, RunStep, User
 from sandbox import wire
-from sandbox.miniwob.source import load_tasks
+from sandbox.tasks.miniwob.source import load_tasks
 
 NOON_S = 1_790_000_000.0
 POLICY = "policy-1"

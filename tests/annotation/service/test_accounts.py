@@ -18,7 +18,7 @@ from annotation.storage.attempts import Limits
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Invitation, Login, LoginAttempt, User
-from warehouse.errors import AccessDenied, ConfigError, LoginRefused, NotNow, TooManyAttempts, UnknownSubject
+from warehouse.core.errors import AccessDenied, ConfigError, LoginRefused, NotNow, TooManyAttempts, UnknownSubject
 
 PASSWORD = "correct horse battery"
 HERE = "127.0.0.1"

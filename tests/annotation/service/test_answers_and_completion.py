@@ -18,7 +18,7 @@ from annotation.service.completion_values import Surroundings, instruction_texts
 from annotation.wire.runs import Point
 from sandbox.actions import Action, Click, Drag, Finished, Hotkey, PressHome, Scroll, SelectOption, ToolCall, TypeText
 from sandbox.session import Element, Observation
-from warehouse.errors import UnreadableAnswer
+from warehouse.core.errors import UnreadableAnswer
 
 OBSERVATION = Observation(
     instruction='Enter "O\'Brien" for John Smith, choose Tokyo and press Submit, then read https://example.org/page',

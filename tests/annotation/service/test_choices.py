@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.grammars.registry import GRAMMARS
-from agent.policy import Response
+from agent.policy.policy import Response
 from annotation.service.answers import view_of_action
 from annotation.service.choices import Choice, Situation, choice_of
 from annotation.service.proposals import Candidate

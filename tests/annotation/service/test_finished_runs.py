@@ -20,7 +20,7 @@ from annotation.storage.schema import Assignment, Campaign
 from annotation.wire.finished import RunList
 from annotation.wire.review import SubmitReview, Withdrawal
 from tests.annotation.service.review_parts import History
-from warehouse.errors import NotNow, UnknownSubject
+from warehouse.core.errors import NotNow, UnknownSubject
 
 PEOPLE = ("ann", "bob", "rex:reviewer", "eve:reviewer", "ada:admin")
 

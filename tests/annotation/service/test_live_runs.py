@@ -16,14 +16,14 @@ from sqlalchemy import select
 
 from annotation.storage.schema import Assignment, Draft, Landing, Proposal, Run, RunStep
 from annotation.wire.runs import Check, Complete, Decide, Finish, Propose, SaveDraft, StepBack
-from sandbox.client import SandboxClient
-from sandbox.pool import SessionPool
+from sandbox.http.tokens import Tokens
+from sandbox.pool.pool import SessionPool
+from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.session import Session
-from sandbox.task import Task
-from sandbox.tokens import Tokens
+from sandbox.tasks.task import Task
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
-from warehouse.errors import AssignmentLost, NotNow, OutOfDate, UnknownSubject, UnreadableAnswer
+from warehouse.core.errors import AssignmentLost, NotNow, OutOfDate, UnknownSubject, UnreadableAnswer
 
 Use = Callable[[SessionPool], Coroutine[Any, Any, Any]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from annotation.service.runs import LiveRuns
 from annotation.storage import assignments
 from annotation.storage.schema import Assignment, User
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from tests.annotation.service.live_parts import ANN, BOB, OneSource, Reader, Work, accept, task_named, until
 
 LEASE_S = 600.0

@@ -17,9 +17,9 @@ from annotation.storage import accounts, assignments
 from annotation.storage.database import Database
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Campaign, Run
-from sandbox.sources import tasks_of
-from sandbox.task import Split, Task
-from warehouse.errors import AssignmentLost, ConfigError, UnknownSubject
+from sandbox.tasks.sources import tasks_of
+from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import AssignmentLost, ConfigError, UnknownSubject
 
 QUICKSTART = "miniwob:quickstart"
 

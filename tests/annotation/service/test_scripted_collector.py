@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from agent.episode import Episode, Outcome
-from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
+from agent.episode.episode import Episode, Outcome
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.prompts.prompt import PromptBuilder
 from annotation.config import Mode, ScriptedAnnotatorConfig
 from annotation.scripted import AnnotationResult, annotate
 from annotation.service.scripted_collector import LET_STAND, ServiceCollector
 from annotation.storage.database import Database
 from annotation.storage.schema import Run, RunStep
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from tests.annotation.test_scripted import GRAMMAR, ErringPolicy, requests
-from warehouse.errors import ModelError
+from warehouse.core.errors import ModelError
 
 SETTINGS = CollectorSettings(concurrency=3)
 

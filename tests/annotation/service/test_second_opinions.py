@@ -14,7 +14,7 @@ from annotation.storage.migrating import open_database
 from annotation.storage.schema import AuditEntry, Review, Run
 from annotation.wire.review import ReviewView, StepOpinion, SubmitReview
 from tests.annotation.service.review_parts import Did, History
-from warehouse.errors import AccessDenied, ConfigError, FlywheelError, NotNow, OutOfDate, UnknownSubject
+from warehouse.core.errors import AccessDenied, ConfigError, FlywheelError, NotNow, OutOfDate, UnknownSubject
 
 PEOPLE = ("ann", "bob", "rex:reviewer", "eve:reviewer", "roy:reviewer")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from annotation.service.choosing import FIRST_SEED, fresh_seeds, next_instances
 from annotation.service.standing import UNKNOWN, Standing, StandingReader
-from sandbox.sources import SOURCES, tasks_of
-from sandbox.task import Split
+from sandbox.tasks.sources import SOURCES, tasks_of
+from sandbox.tasks.task import Split
 from tests.warehouse.conftest import Make
-from warehouse.home import Home
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 TASKS = tasks_of("miniwob:quickstart")[:3]
 

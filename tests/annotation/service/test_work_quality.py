@@ -14,7 +14,7 @@ from annotation.storage.migrating import open_database
 from annotation.wire.review import Quality as QualityView
 from annotation.wire.review import StepOpinion, SubmitReview
 from tests.annotation.service.review_parts import NOON_S, SCREEN, Did, History, click
-from warehouse.errors import UnknownSubject
+from warehouse.core.errors import UnknownSubject
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from annotation.storage.blobs import PNG, Blobs
-from warehouse.errors import ConfigError, UnknownSubject
-from warehouse.identity import bytes_id
+from warehouse.core.errors import ConfigError, UnknownSubject
+from warehouse.core.identity import bytes_id
 
 
 def test_a_picture_is_kept_once_under_its_content(tmp_path: Path):

@@ -16,8 +16,8 @@ from annotation.storage import migrating
 from annotation.storage.database import Database, default_url, lock, make_engine
 from annotation.storage.migrating import check_current, migrate, open_database
 from annotation.storage.schema import Base, Campaign, Draft, Landing
-from warehouse.errors import ConfigError, DatabaseUnusable
-from warehouse.home import Home
+from warehouse.core.errors import ConfigError, DatabaseUnusable
+from warehouse.core.home import Home
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from annotation.storage import one_server
 from annotation.storage.database import Database
 from annotation.storage.one_server import only_server
 from annotation.web.serve import serve
-from sandbox.http_serving import bind
-from warehouse.errors import ConfigError, DatabaseUnusable
+from sandbox.http.serving import bind
+from warehouse.core.errors import ConfigError, DatabaseUnusable
 
 CUT = text(
     "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and "

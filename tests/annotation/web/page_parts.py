@@ -13,7 +13,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from playwright.async_api import Error as PlaywrightError
 from sqlalchemy import select
 
-from agent.policy import Prompt, Response
+from agent.policy.policy import Prompt, Response
 from annotation.service.accounts import Accounts
 from annotation.service.campaigns import Campaigns, CampaignSpec
 from annotation.service.runs import LiveRuns
@@ -25,8 +25,8 @@ from annotation.storage.schema import Run, RunStep
 from annotation.web.app import create_app
 from annotation.web.serve import serving
 from sandbox.browser.chromium import find_chromium
-from sandbox.pool import SessionPool
-from sandbox.pool_protocol import Pool
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.pool_protocol import Pool
 from tests.annotation.service.live_parts import OneSource, Reader
 
 PASSWORD = "three words of mine"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from agent.policy import Prompt, Response
-from sandbox.pool import SessionPool
+from agent.policy.policy import Prompt, Response
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Observation, Session
-from sandbox.task import Task
+from sandbox.tasks.task import Task
 from tests.annotation.service.live_parts import Reader
 from tests.annotation.web.page_access import all_names, unnamed
 from tests.annotation.web.page_parts import EVIL, PASSWORD, chromium, deciding, log_in, new_page, site

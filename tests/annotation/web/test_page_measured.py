@@ -23,8 +23,8 @@ from annotation.service.standing import StandingReader
 from annotation.storage.blobs import Blobs
 from annotation.storage.migrating import open_database
 from annotation.web.app import create_app
-from sandbox.http_serving import Server, address_of, bind, running
-from sandbox.pool import SessionPool
+from sandbox.http.serving import Server, address_of, bind, running
+from sandbox.pool.pool import SessionPool
 from tests.annotation.service.live_parts import OneSource
 from tests.annotation.web.page_parts import Colleague, Site, chromium, deciding, log_in, new_page, site
 from tests.annotation.web.page_samples import answer_with_samples

@@ -32,11 +32,11 @@ from tests.annotation.web.test_page_work import (
     write,
 )
 from tests.assets.people_parts import ITERATION, NEXT, materialize
-from warehouse.home import Home
-from warehouse.lineage import trace
-from warehouse.query import connect
-from warehouse.relations import STEP_SEPARATOR
-from warehouse.tables import Warehouse
+from warehouse.core.home import Home
+from warehouse.lineage.relations import STEP_SEPARATOR
+from warehouse.lineage.walk import trace
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

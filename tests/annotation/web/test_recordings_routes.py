@@ -22,7 +22,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import select
 
-from agent.prompt import PromptBuilder
+from agent.prompts.prompt import PromptBuilder
 from annotation.recording.bundle import MAX_PART_BYTES, part_path
 from annotation.recording.upload import Bundle
 from annotation.service import bundles
@@ -36,7 +36,7 @@ from annotation.storage.schema import AuditEntry, Landing, Recording
 from annotation.web.settings import WebSettings
 from tests.annotation.web.recording_parts import reviewed, uploaded
 from tests.annotation.web.web_parts import Site, site
-from warehouse.pictures import check_size
+from warehouse.storage.pictures import check_size
 
 PATH = "/api/v1/recordings"
 

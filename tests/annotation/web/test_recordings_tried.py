@@ -12,9 +12,9 @@ import pytest
 from annotation.recording.bundle import Announcement, Box, Manifest, Part, RecordedAction, Screen, ScreenElement, complete_path, part_path
 from annotation.recording.edits import confirm
 from sandbox.actions import Click
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from sandbox.session import Observation
-from sandbox.sources import tasks_in
+from sandbox.tasks.sources import tasks_in
 from tests.annotation.recording.made_recording import make
 from tests.annotation.web.web_parts import Site, site
 

@@ -22,9 +22,9 @@ from annotation.web.guard import Guard
 from annotation.web.serve import serving
 from annotation.web.settings import WebSettings
 from sandbox.actions import ACTION
-from sandbox.hybrid.source import load_tasks as hybrid_tasks
-from sandbox.pool import SessionPool
-from sandbox.task import Task
+from sandbox.pool.pool import SessionPool
+from sandbox.tasks.hybrid.source import load_tasks as hybrid_tasks
+from sandbox.tasks.task import Task
 from tests.annotation.service.live_parts import OneSource, Reader, Work, task_named
 
 PATIENCE_S = 60.0

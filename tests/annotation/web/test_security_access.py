@@ -15,7 +15,7 @@ from annotation.web.guard import SAFE_METHODS, Guard
 from annotation.web.pages import PAGES
 from annotation.web.settings import WebSettings
 from tests.annotation.web.web_parts import Site, site
-from warehouse.errors import ConfigError
+from warehouse.core.errors import ConfigError
 
 OPEN = {
     ("POST", "/api/v1/login"), ("POST", "/api/v1/join"), ("POST", "/api/v1/invitation"),

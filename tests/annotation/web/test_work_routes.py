@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from annotation.service.queue import Queue
 from annotation.storage.schema import Assignment, Campaign
-from sandbox.pool import SessionPool
+from sandbox.pool.pool import SessionPool
 from tests.annotation.service.live_parts import until
 from tests.annotation.web.web_parts import Person, Site, site
 

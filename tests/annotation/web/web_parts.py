@@ -22,8 +22,8 @@ from annotation.web.app import create_app
 from annotation.web.guard import Guard
 from annotation.web.serve import serving
 from annotation.web.settings import WebSettings
-from sandbox.pool import SessionPool
-from sandbox.pool_protocol import Pool
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.pool_protocol import Pool
 from tests.annotation.service.live_parts import OneSource, Reader
 
 PASSWORD = "correct horse battery"

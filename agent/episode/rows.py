@@ -1,0 +1,101 @@
+"""Episodes as rows of the tables `episodes`, `steps` and `screenshots`.
+
+What the columns mean is warehouse/storage/catalogue.py's; `iteration` and `stage` are filled in by the warehouse when it writes a
+partition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from agent.episode.episode import Episode, Step
+from agent.policy.policy import Message
+from sandbox.actions import ACTION, Action
+
+SEVERAL = "several"
+"""`kind` of the stored action where one response held several: {"kind": "several", "actions": […]}, in the order they were done."""
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+Row = dict[str, Any]
+
+
+def rows(episodes: Iterable[Episode]) -> dict[str, list[Row]]:
+    """Rows by table name. A screenshot that several episodes saw is one row."""
+    episode_rows: list[Row] = []
+    step_rows: list[Row] = []
+    screenshots: dict[str, Row] = {}
+    for episode in episodes:
+        episode_rows.append(_episode_row(episode))
+        step_rows += [_step_row(episode, step) for step in episode.steps]
+        for screenshot_id, data in episode.screenshots.items():
+            screenshots.setdefault(screenshot_id, screenshot_row(screenshot_id, data))
+    return {"episodes": episode_rows, "steps": step_rows, "screenshots": list(screenshots.values())}
+
+
+def screenshot_row(screenshot_id: str, data: bytes) -> Row:
+    """Sessions take PNG pictures; the size is in the file's header. Raises ValueError for anything else."""
+    if data[:8] != _PNG_SIGNATURE or data[12:16] != b"IHDR":
+        raise ValueError(f"screenshot {screenshot_id} is not a PNG file (it starts with {data[:8]!r}); sessions must give PNG bytes")
+    width_px, height_px = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    return {"screenshot_id": screenshot_id, "format": "png", "width_px": width_px, "height_px": height_px, "data": data}
+
+
+def message_rows(messages: Iterable[Message]) -> list[Row]:
+    """The column type MESSAGES."""
+    return [asdict(message) for message in messages]
+
+
+def action_json(actions: Sequence[Action]) -> str:
+    """The column `action`: the one action of a response, or SEVERAL."""
+    if len(actions) == 1:
+        return ACTION.dump_json(actions[0]).decode()
+    return json.dumps({"kind": SEVERAL, "actions": [ACTION.dump_python(action, mode="json") for action in actions]})
+
+
+def _episode_row(episode: Episode) -> Row:
+    request = episode.request
+    return {
+        "episode_id": episode.episode_id,
+        "purpose": request.purpose,
+        "task_id": request.task.task_id,
+        "task_name": request.task.name,
+        "domain": request.task.domain,
+        "seed": request.seed,
+        "split": request.split.value,
+        "attempt": request.attempt,
+        "policy_id": request.policy_id,
+        "temperature": request.temperature,
+        "instruction": episode.instruction,
+        "content_id": episode.content_id,
+        "outcome": episode.outcome.value,
+        "reward": episode.reward,
+        "num_steps": len(episode.steps),
+        "num_retries": episode.num_retries,
+        "error": episode.error,
+        "duration_ms": episode.duration_ms,
+        "environment": episode.environment,
+    }
+
+
+def _step_row(episode: Episode, step: Step) -> Row:
+    return {
+        "episode_id": episode.episode_id,
+        "step_index": step.step_index,
+        "policy_id": step.policy_id,
+        "observation": step.observation,
+        "screenshot_id": step.screenshot_id,
+        "messages": message_rows(step.messages),
+        "response": step.response,
+        "thought": step.thought,
+        "action": action_json((step.action, *step.more_actions)),
+        "prompt_token_ids": list(step.prompt_token_ids),
+        "response_token_ids": list(step.response_token_ids),
+        "response_logprobs": list(step.response_logprobs),
+        "response_versions": list(step.response_versions),
+        "reward": step.reward,
+        "latency_ms": step.latency_ms,
+    }

@@ -1,0 +1,36 @@
+"""Who answers when a policy acts: the embedded engine and its settings, or a policy server. Light: reading a profile imports no HTTP
+library and no torch. Engines are made of it by pipelines/stages/engines.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from models.engine.settings import EngineSettings
+from models.http.config import HttpEngineConfig
+
+
+class EngineChoice(BaseModel):
+    """Who answers when a policy acts: this process, or a server. A stage's own checkpoint answers in either case: a server is made to load
+    it, and refused where it cannot."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Annotated[Literal["embedded", "http"], Field(description="embedded: the engine in this process; http: a server")] = "embedded"
+    http: Annotated[HttpEngineConfig | None, Field(description="the server, for kind http")] = None
+    device: Annotated[
+        str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where the embedded engine runs; auto: on the GPU where there is one")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Field(description="of the embedded engine's weights; auto: float32, and while a policy learns, the type of what learns"),
+    ] = "auto"
+    settings: Annotated[EngineSettings, Field(description="of the embedded engine: rows, memory, context, threads")] = EngineSettings()
+
+    @model_validator(mode="after")
+    def _server_where_one_is_asked(self) -> EngineChoice:
+        if (self.kind == "http") != (self.http is not None):
+            raise ValueError(f"kind is {self.kind!r} and http {'set' if self.http else 'null'}: give `http` for kind http, and only then")
+        return self

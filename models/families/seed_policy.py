@@ -1,0 +1,21 @@
+"""The quickstart's policy before it has learned anything: tokenizer and model, with the weights that a seed gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from transformers import PreTrainedTokenizerFast
+
+from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.families.tokenizer import build_tokenizer, character_twins
+
+
+def seed_policy(words: Iterable[str], seed: int) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """A policy whose tokenizer has a token for each of `words`."""
+    tokenizer = build_tokenizer(words)
+    config = tiny_config(
+        len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id
+    )
+    model = ShiftQwen3ForCausalLM(config)
+    initialise(model, seed, twins=character_twins(tokenizer))
+    return model, tokenizer

@@ -1,0 +1,76 @@
+"""What a run asked of its sandboxes and what came of it, on disk as it happens: requests before they start, episodes when they finish,
+batches before they are learned from. No weights, no learning.
+
+After a kill this says what to do: batches that the kept weights have not seen are learned from again, finished episodes in no batch wait
+for theirs, and requests without an episode are started again, so that long episodes are lost no more often than short ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.log import EpisodeLog
+
+ISSUED_FILE, BATCHES_FILE = "issued.jsonl", "batches.jsonl"
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Block(_Line):
+    """Requests that were admitted together, after `num_learned` batches had been learned from. `passes` is what the curriculum goes on
+    from (curriculum.stream_requests)."""
+
+    num_learned: int
+    requests: tuple[EpisodeRequest, ...]
+    passes: dict[str, float] = {}
+
+
+class BatchLine(_Line):
+    """Which episodes the batch `index` (from 1) is made of."""
+
+    index: int
+    episode_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What earlier starts of the run left: admitted blocks in order, batches by index, and the finished episodes, without screenshots,
+    that are in no batch up to the one asked for."""
+
+    blocks: list[Block]
+    batches: Mapping[int, tuple[str, ...]]
+    finished: Mapping[str, Episode]
+
+
+class EpisodeSpool(EpisodeLog):
+    """The log of one run, where round `index` is what finished while batch `index` was waited for; and issued.jsonl, batches.jsonl."""
+
+    def issue(self, block: Block) -> None:
+        """Write a block of requests; call this before any of them starts."""
+        self.write_line(ISSUED_FILE, block)
+
+    def take(self, index: int, episode_ids: Sequence[str]) -> None:
+        """Write which episodes a batch is made of; call this before they are learned from. Its episodes were written before, so at no
+        moment could a power cut leave a batch without them."""
+        self.write_line(BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
+
+    def recover(self, num_learned: int) -> Recovered:
+        """What there is to go on with when the kept weights have learned from `num_learned` batches. Mends files that a kill cut off;
+        raises ModelError for ones that are damaged otherwise."""
+        self.mend()
+        batches = {line.index: line.episode_ids for line in self.lines(BATCHES_FILE, BatchLine)}
+        done = {episode_id for index, ids in batches.items() if index <= num_learned for episode_id in ids}
+        finished = {episode.episode_id: episode for episode in self.without_screenshots() if episode.episode_id not in done}
+        return Recovered(blocks=list(self.lines(ISSUED_FILE, Block)), batches=batches, finished=finished)
+
+    def drop_pictures(self) -> None:
+        """Once the warehouse has the episodes: remove the folder where it holds screenshots, which are large, and without which nothing
+        could be learned from the rest again. Without any it stays."""
+        if self._screenshots.is_dir():
+            self.remove()

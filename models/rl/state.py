@@ -1,0 +1,136 @@
+"""What a killed run resumes from: weights, optimizers and counters after a completed round, in safetensors and JSON.
+
+States are folders `round-0003`, written aside and renamed, so one that exists is whole; the newest counts and older ones are removed.
+Random generators need no state: each round derives its own from the run's seed (see trainer.py). Requests and episodes are kept by
+rollout_log.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
+
+from models.rl.value_learner import Gate
+from warehouse.core.durable import sync
+from warehouse.core.errors import CheckpointError
+
+COUNTERS_FILE = "counters.json"
+
+
+class Counters(BaseModel):
+    """Everything small: `round_index` is the last completed round (one batch learned from), `version` how many of them changed the policy's
+    weights; `metrics` and `policy_ids` hold one entry a round, `success_rates` one a task id."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    round_index: int = 0
+    version: int = 0
+    num_updates: int = 0
+    gate: Gate = Gate()
+    success_rates: dict[str, float] = {}
+    metrics: tuple[dict[str, float], ...] = ()
+    policy_ids: tuple[str, ...] = ()
+
+
+def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    """Write the state of a completed round under `folder` and drop older ones."""
+    target = folder / f"round-{counters.round_index:04d}"
+    aside = folder / f".{target.name}.{os.getpid()}.partial"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for name, module in modules.items():
+        _save_weights(module, aside / f"{name}.safetensors")
+    for name, optimizer in optimizers.items():
+        save_file(_optimizer_tensors(optimizer), str(aside / f"{name}.optimizer.safetensors"))
+    (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
+    for path in (*aside.iterdir(), aside):
+        sync(path)
+    if target.exists():  # a state of this round that was renamed but whose run died before it went on
+        shutil.rmtree(target)
+    aside.rename(target)
+    sync(folder)
+    for old in folder.iterdir():
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def read_counters(folder: Path) -> Counters:
+    """The counters of the newest state; fresh ones where there is none. Raises CheckpointError on damaged ones."""
+    newest = _newest(folder)
+    if newest is None:
+        return Counters()
+    try:
+        return Counters.model_validate_json((newest / COUNTERS_FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise _unreadable(newest, error) from error
+
+
+def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Counters:
+    """Fill modules and optimizers from the newest state; fresh counters where there is none. Raises CheckpointError on a damaged one."""
+    counters, newest = read_counters(folder), _newest(folder)
+    if newest is None:
+        return counters
+    try:
+        for name, module in modules.items():
+            _load_weights(module, newest / f"{name}.safetensors")
+        for name, optimizer in optimizers.items():
+            _fill_optimizer(optimizer, load_file(str(newest / f"{name}.optimizer.safetensors")))
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise _unreadable(newest, error) from error
+    return counters
+
+
+def _newest(folder: Path) -> Path | None:
+    return max(folder.glob("round-*"), default=None) if folder.is_dir() else None
+
+
+def _unreadable(state: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"the training state {state} cannot be read ({error}): delete the run folder to start over")
+
+
+def _save_weights(module: nn.Module, path: Path) -> None:
+    """All weights; of a module with frozen ones the others alone, since the frozen are the initial checkpoint's."""
+    if _has_frozen(module):
+        save_file({name: parameter.detach().contiguous() for name, parameter in _trained(module).items()}, path)
+    else:
+        save_model(module, str(path))
+
+
+def _load_weights(module: nn.Module, path: Path) -> None:
+    if not _has_frozen(module):
+        load_model(module, str(path))
+        return
+    tensors, trained = load_file(path), _trained(module)
+    if tensors.keys() != trained.keys():
+        raise ValueError(f"{path.name} does not hold the weights that are trained: {sorted(tensors.keys() ^ trained.keys())[:5]}")
+    module.load_state_dict(tensors, strict=False)
+
+
+def _has_frozen(module: nn.Module) -> bool:
+    return not all(parameter.requires_grad for parameter in module.parameters())
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    state: dict[int, dict[str, Any]] = optimizer.state_dict()["state"]
+    return {f"{index}.{key}": torch.as_tensor(value).contiguous() for index, slots in state.items() for key, value in slots.items()}
+
+
+def _fill_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split(".", maxsplit=1)
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

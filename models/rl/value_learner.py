@@ -1,0 +1,151 @@
+"""Value pretraining and its gate: when the critic is fitted to what, and when it may steer the policy. The model itself is critic.py.
+
+A critic that has not shown that it predicts returns does not steer: value estimates may even be anticorrelated with the reward before
+pretraining (UI-TARS-2, arXiv 2509.02544, on value pretraining). The gate only ever looks at episodes that the critic was not fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from models.rl.advantages import Advantages, Floats, decoupled_gae, explained_variance, length_adaptive_lambda
+from models.rl.buffer import Trajectory
+from models.rl.config import PpoConfig
+from models.rl.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
+from models.rl.process_group import ALONE, Gang
+from models.training.adapters import trained_parameters
+from warehouse.core.identity import stable_fraction
+
+
+class Gate(BaseModel):
+    """What is known of the critic so far. `initial_loss` and `loss` are value losses on Monte-Carlo returns, of an untrained critic and at
+    the latest check, as is `explained_variance`; `num_fits` counts the rounds it was fitted in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    has_passed: bool = False
+    explained_variance: float = 0.0
+    initial_loss: float | None = None
+    loss: float | None = None
+    num_fits: int = 0
+
+    def judged(self, values: Floats, returns: Floats, threshold: float) -> Gate:
+        """The gate after a check on episodes the critic was not fitted to.
+
+        It is passed once the value loss has fallen and the explained variance is above the threshold. UI-TARS-2 says that both "reach
+        sufficiently low levels", but a good critic explains *much* variance: that is how it is read here."""
+        loss = float(np.mean((values - returns) ** 2))
+        initial_loss = float(np.mean(returns**2))  # an untrained critic says 0 everywhere
+        explained = explained_variance(values, returns)
+        passed = self.has_passed or (loss < initial_loss and explained > threshold)
+        return self.model_copy(update={"has_passed": passed, "explained_variance": explained, "initial_loss": initial_loss, "loss": loss})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """What the critic said of a round before it was fitted to it, per episode: `finals` are values of the states after a cut, where
+    known."""
+
+    values: list[Floats]
+    returns: list[Floats]
+    finals: list[float | None]
+
+
+class ValueLearner:
+    """The critic, its optimizer and its gate through the rounds of one run."""
+
+    def __init__(self, critic: Critic, config: PpoConfig, *, pad_id: int, gate: Gate | None = None, gang: Gang = ALONE) -> None:
+        self.critic = critic
+        self._gang = gang
+        self.gate = gate or Gate()
+        self._config = config
+        self._batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
+        self.optimizer = torch.optim.AdamW(
+            trained_parameters(critic), lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay
+        )
+
+    def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
+        """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
+        values = self._predict(trajectories)
+        finals = predict_final(self.critic, trajectories, batching=self._batching, gang=self._gang)
+        estimates = Estimates(values=values, returns=[], finals=finals)
+        returns = [result.targets_T for result in self._results(trajectories, estimates, lambda_critic=1.0)]
+        if self.gate.num_fits:
+            self._check(values, returns)
+        return replace(estimates, returns=returns)
+
+    def advantages(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[Advantages]:
+        """Decoupled GAE of each episode, on the axis of its values."""
+        return self._results(trajectories, estimates, lambda_critic=self._config.lambda_critic)
+
+    def lambda_policy(self, item: Trajectory) -> float:
+        """The trace of an episode's advantages: fixed, or by its length."""
+        config = self._config
+        if config.lambda_policy is not None:
+            return config.lambda_policy
+        return length_adaptive_lambda(item.num_response_tokens, alpha=config.lambda_alpha, floor=config.lambda_floor)
+
+    def pretrain(self, trajectories: Sequence[Trajectory], estimates: Estimates, generator: np.random.Generator) -> float:
+        """Fit Monte-Carlo returns on most of a round and judge the gate on the rest, all attempts at an instance on the same side; the last
+        epoch's loss."""
+        share, first_attempts = self._config.gate_holdout, dict[str, str]()
+        for item in trajectories:
+            first_attempts.setdefault(item.instance or item.episode_id, item.episode_id)
+        held_out = [stable_fraction("value_gate", first_attempts[item.instance or item.episode_id]) < share for item in trajectories]
+        fitted = [i for i, held in enumerate(held_out) if not held]
+        loss = self._fit(trajectories, estimates.returns, fitted, self._config.pretraining_epochs, generator)
+        checked = [i for i, held in enumerate(held_out) if held]
+        if checked:
+            values = self._predict([trajectories[i] for i in checked])
+            self._check(values, [estimates.returns[i] for i in checked])
+        return loss
+
+    def fit(
+        self, trajectories: Sequence[Trajectory], targets: Sequence[Floats], estimates: Estimates, generator: np.random.Generator
+    ) -> float:
+        """Fit a round's targets; the last epoch's mean loss."""
+        return self._fit(trajectories, targets, range(len(trajectories)), self._config.critic_epochs, generator, estimates.values)
+
+    def _fit(
+        self,
+        trajectories: Sequence[Trajectory],
+        targets: Sequence[Floats],
+        chosen: Sequence[int],
+        epochs: int,
+        generator: np.random.Generator,
+        old_values: Sequence[Floats] | None = None,
+    ) -> float:
+        loss = 0.0
+        for _ in range(epochs):
+            loss = fit_epoch(
+                self.critic, self.optimizer, trajectories, targets, chosen,
+                level=self._config.level, batching=self._batching, max_grad_norm=self._config.max_grad_norm, generator=generator,
+                old_values=old_values, value_clip=self._config.value_clip, gang=self._gang,
+            )  # fmt: skip
+        self.gate = self.gate.model_copy(update={"num_fits": self.gate.num_fits + 1})
+        return loss
+
+    def _predict(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
+        return predict(self.critic, trajectories, level=self._config.level, batching=self._batching, gang=self._gang)
+
+    def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
+        self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)
+
+    def _results(self, trajectories: Sequence[Trajectory], estimates: Estimates, *, lambda_critic: float) -> list[Advantages]:
+        config = self._config
+        results = []
+        for item, values, final in zip(trajectories, estimates.values, estimates.finals, strict=True):
+            # Where nobody recorded what lay behind the cut, its value is taken to be that of the last state that the policy was shown.
+            after_the_cut = float(values[-1]) if final is None else final
+            result = decoupled_gae(
+                rewards_per_value(item, config.level), values,
+                gamma=config.gamma, lambda_policy=self.lambda_policy(item), lambda_critic=lambda_critic,
+                bootstrap_value=after_the_cut if item.is_truncated and config.bootstrap_truncated else 0.0,
+            )  # fmt: skip
+            results.append(result)
+        return results

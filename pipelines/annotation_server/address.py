@@ -1,0 +1,78 @@
+"""Where the annotation server of a home is: `flywheel annotate serve` says it in the home, and commands that print an address ask here.
+
+A server that was killed leaves its word behind: it is believed only while the process that wrote it lives. That is told by the process's
+id and by when it began, since another process may have the id by then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from warehouse.core.durable import make_folder
+from warehouse.core.home import Home, atomic_write
+
+STARTED_WITHIN_S = 2.0
+"""How far two tellings of when a process began may differ."""
+
+
+class Served(BaseModel):
+    """A server as it says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: Annotated[str, Field(description="what it listens on")]
+    public_url: Annotated[str | None, Field(description="what people reach it at, where that is another")]
+    database: Annotated[str, Field(description="name of its database, without what is secret")]
+    pid: int
+    started_at_s: Annotated[float, Field(description="when the process began")]
+
+    @property
+    def address(self) -> str:
+        """What people open."""
+        return self.public_url or self.url
+
+
+@contextmanager
+def told(home: Home, url: str, public_url: str | None, database: str) -> Iterator[Served]:
+    """Say in the home, for as long as the block lasts, that this process serves."""
+    own = psutil.Process().create_time()
+    said = Served(url=url, public_url=public_url, database=database, pid=os.getpid(), started_at_s=own)
+    make_folder(_path(home).parent)
+    atomic_write(_path(home), said.model_dump_json(indent=2).encode())
+    try:
+        yield said
+    finally:
+        # A server on another database of the same home may have said so since.
+        if _read(home) == said:
+            _path(home).unlink(missing_ok=True)
+
+
+def living(home: Home, database: str | None = None) -> Served | None:
+    """The server that lives on this home (`database`: on this one); None where there is none, or only what a killed one left."""
+    said = _read(home)
+    if said is None or (database is not None and said.database != database):
+        return None
+    try:
+        began_s = psutil.Process(said.pid).create_time()
+    except psutil.Error:
+        return None
+    return said if abs(began_s - said.started_at_s) <= STARTED_WITHIN_S else None
+
+
+def _path(home: Home) -> Path:
+    return home.root / "annotation" / "server.json"
+
+
+def _read(home: Home) -> Served | None:
+    """None for what is not there, or is no such word."""
+    try:
+        return Served.model_validate_json(_path(home).read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,240 @@
+"""The command `flywheel`. Each command is a thin call of what does the work; heavy imports happen inside, and a group of commands is
+imported when one of them, or the list of all, is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+from rich.console import Console
+from rich.markup import escape
+
+from pipelines.cli.explain import explain, reroute
+from pipelines.cli.merge import merge
+from pipelines.cli.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, profile_of, warehouse_of
+from pipelines.cli.tables import export, lineage, replay, restore, sql, withdraw
+from pipelines.cli.verdict import verdict
+from warehouse.core.errors import ConfigError, FlywheelError
+from warehouse.core.home import Home
+from warehouse.core.machine import refusal
+
+GROUPS = {
+    "sandbox": "pipelines.cli.sandbox:sandbox",
+    "policy": "pipelines.cli.policy:policy",
+    "import": "pipelines.cli.imports:imports",
+    "tasks": "pipelines.cli.tasks:tasks",
+    "annotate": "pipelines.cli.annotate:annotate",
+    "record": "pipelines.cli.record:record",
+}
+"""`flywheel NAME …` → where its commands are."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands of this file, and the groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(dict.fromkeys((*super().list_commands(ctx), *GROUPS)))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for group in [cmd_name] if cmd_name in GROUPS else GROUPS if cmd_name not in self.commands else ():  # a wrong name: what is like it
+            self._load(group)
+        return super().get_command(ctx, cmd_name)
+
+    def _load(self, group: str) -> None:
+        if group not in self.commands:
+            module, _, name = GROUPS[group].partition(":")
+            self.commands[group] = typer.main.get_group(getattr(import_module(module), name))
+            self.commands[group].name = group
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="The data flywheel for agents that operate graphical interfaces.",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def run(
+    iterations: Annotated[int, typer.Option(min=1, help="Go on until so many iterations are complete in this home.")] = 3,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Start nothing: check the profile, print what each stage takes of time, memory, disk.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the plan for a machine.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Turn the wheel: launch iterations, show them live, end with success by stage and an HTML report."""
+    if dry_run:
+        from pipelines.plan.dry_run import dry_run as plan_run
+
+        place = home_of(home)
+        sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console, as_json=as_json))
+    if as_json:
+        raise ConfigError("--json goes with --dry-run: what a run made is told by `flywheel status --json`")
+    from pipelines.cli.run import turn_until
+    from pipelines.cli.status import lineage_hint, read_status, success_table
+    from pipelines.reporting.build import build_report
+
+    place = home_of(home)
+    turn_until(iterations, place, *profile_of(place, profile, set_), console)
+    warehouse = warehouse_of(place)
+    found = read_status(warehouse)
+    console.print(success_table(found))
+    report = build_report(warehouse, place, place.reports / "index.html")
+    console.print(f"report: {report}", soft_wrap=True)
+    for line in filter(None, ("flywheel status   what each stage made", lineage_hint(found))):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(help="Port of the Dagster UI on 127.0.0.1.")] = 3000,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Start Dagster, and the Prefect server it needs, on loopback."""
+    from pipelines.cli.ui import serve
+
+    place = home_of(home)
+    sys.exit(serve(place, port, *profile_of(place, profile, set_), console))
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every iteration, not only the newest ten.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Iterations, stages, artefact ids, success with counts and intervals."""
+    from pipelines.cli.status import print_status, read_status
+
+    found = read_status(warehouse_of(made_home(home)))
+    if as_json:
+        print(found.model_dump_json(indent=2))
+    else:
+        print_status(found, console, show_all=show_all)
+
+
+@app.command("eval")
+def evaluate(
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE, `released`, or any Hugging Face model's folder.")],
+    split: Annotated[str, typer.Option(help="eval, holdout, or report with --for-release.")] = "eval",
+    per_task: Annotated[int, typer.Option(min=1, help="Episodes per task, fewer where it has fewer different instances.")] = 15,
+    for_release: Annotated[
+        str | None, typer.Option(help="With --split report: the release whose figures these are. The look is recorded in the home.")
+    ] = None,
+    step_budgets: Annotated[
+        str | None, typer.Option(help="Report success by growing step budgets: 5,10,20,40 steps, or 0.5x,1x,2x,4x of each task's own.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="With --step-budgets: write the curve.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the figures.")] = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Greedy success of any checkpoint, per task, without storing it as a stage."""
+    from pipelines.stages.evaluate_checkpoint import evaluate_budgets, evaluate_checkpoint
+
+    place = home_of(home)
+    warehouse, settings = warehouse_of(place), profile_of(place, profile, set_)
+    if step_budgets is None:
+        if svg is not None:
+            raise ConfigError("--svg draws success by step budget: give --step-budgets too, e.g. --step-budgets 0.5x,1x,2x")
+        evaluate_checkpoint(warehouse, checkpoint, split, per_task, *settings, console, as_json=json_, release=for_release)
+    else:
+        evaluate_budgets(
+            warehouse, checkpoint, split, per_task, step_budgets, *settings, console, svg=svg, as_json=json_, release=for_release
+        )  # fmt: skip
+
+
+ELSEWHERE: tuple[Callable[..., None], ...] = (
+    sql, lineage, explain, reroute, verdict, export, replay, withdraw, restore, merge,
+)  # fmt: skip
+for command in ELSEWHERE:
+    app.command()(command)
+
+
+@app.command()
+def report(
+    iteration: Annotated[str | None, typer.Argument(help="Write this iteration's pages only, e.g. 0002 \\[default: everything].")] = None,
+    run_: Annotated[str | None, typer.Option("--run", help="Write the page of one training run only, e.g. 0002/rl_forms.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML file; further pages lie beside it \\[default: reports/index.html].")
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Write the HTML report: what each iteration gained, every training run's curves, tasks and episodes, routing, sample trajectories."""
+    from pipelines.reporting.build import build_iteration, build_report, build_run
+
+    place = made_home(home)
+    warehouse, index = warehouse_of(place), output or place.reports / "index.html"
+    if run_ is not None:
+        written = build_run(warehouse, run_, index.parent)
+    elif iteration is not None:
+        written = build_iteration(warehouse, iteration.zfill(4), index.parent)
+    else:
+        written = build_report(warehouse, place, index)
+    console.print(f"report: {written}")
+
+
+@app.command()
+def verify(
+    all_versions: Annotated[bool, typer.Option("--all-versions", help="Also files that only older versions of a table have.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is damaged for a machine.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Read all tables, pictures and checkpoints, and compare every byte with what was committed. Exit status 1 where something differs."""
+    from pipelines.cli.verify import verify as verify_home
+
+    sys.exit(verify_home(warehouse_of(made_home(home)), console, all_versions=all_versions, as_json=as_json))
+
+
+@app.command()
+def doctor(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair tables that cannot be read: damaged commits are moved aside, nothing is deleted.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Check every part this machine needs, and say how to fix what is missing."""
+    if repair:
+        from pipelines.cli.verify import repair_alone
+
+        def ask(question: str) -> None:
+            if not yes:
+                typer.confirm(question, abort=True)
+
+        sys.exit(repair_alone(warehouse_of(made_home(home)), console, ask))
+    from pipelines.cli.doctor import run_doctor
+
+    sys.exit(run_doctor(console, home_of(home)))
+
+
+def main() -> None:
+    """Entry point: errors made on purpose are printed without a traceback; exit status 1."""
+    try:
+        app()
+    except FlywheelError as error:
+        _fail(error)
+    except Exception as error:
+        found = refusal(error, Home.from_env().root)
+        if found is None:
+            raise
+        _fail(found)
+
+
+def _fail(error: FlywheelError) -> None:
+    Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+    sys.exit(1)

@@ -1,0 +1,138 @@
+"""`flywheel import …`: the commands that bring data and tasks of one's own in. What each does is pipelines/importing's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import HomeOption, console, home_of, made_home, warehouse_of
+
+imports = typer.Typer(no_args_is_help=True, help="Bring data and tasks of your own in (docs/importing.md).")
+
+
+KeepPersonalData = Annotated[
+    bool, typer.Option("--keep-personal-data", help="Store records with addresses, numbers or secrets too \\[default: withhold them].")
+]
+Scripts = Annotated[
+    list[str] | None, typer.Option(help="Withhold what is not written in this script (Latin, Han, …); may be given several times.")
+]
+
+
+@imports.command("general")
+def import_general(
+    file: Annotated[Path, typer.Argument(help="JSON lines or Parquet of conversations.")],
+    name: Annotated[str | None, typer.Option(help="Replaces what was imported under it \\[default: the file's].")] = None,
+    keep_personal_data: KeepPersonalData = False,
+    script: Scripts = None,
+    home: HomeOption = None,
+) -> None:
+    """Import general chat and reasoning data, which CT and SFT mix in (docs/supervised.md).
+
+    What is no conversation, and what holds personal data, is named by file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
+    """
+    from pipelines.importing.general import import_general_data
+    from pipelines.importing.rows import ScreeningSettings, settings_of
+
+    settings = settings_of(ScreeningSettings, keep_personal_data=keep_personal_data, scripts=tuple(script or ()))
+    import_general_data(warehouse_of(home_of(home)), file, name, console, settings)
+
+
+@imports.command("tasks")
+def import_tasks(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="plain, osworld, android-world, mind2web or miniwob.")],
+    files: Annotated[list[Path], typer.Argument(help="Files, or folders of files.")],
+    name: Annotated[str | None, typer.Option(help="Of the set; replaces what was imported under it \\[default: the first file's].")] = None,
+    assets: Annotated[
+        list[Path] | None, typer.Option(help="A folder of the files that tasks download or compare with; may be given several times.")
+    ] = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Never train on any of it: for benchmarks \\[default: 80 % of the tasks are trained on].")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Set every task up once and look: one that cannot be, or is solved already, does not run.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every task that does not run, with its reasons.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Import tasks as a set, which a profile names as `tasks.lists: ['imported:NAME']`.
+
+    What can be mapped runs in the sandbox and has a verifier; the rest is kept and says why it does not run. Records are kept as they are.
+    Importing the same again changes nothing.
+
+    plain: tasks in our own schema, JSON lines or YAML. osworld: OSWorld's examples. android-world: task templates with parameters and
+    checks. mind2web: lists of tasks on live sites. miniwob: names of environments.
+    """
+    from pipelines.importing.tasks import import_task_files
+
+    import_task_files(
+        home_of(home), format_, files, console, name=name, assets=assets or [], held_out=held_out, check=check, dry_run=dry_run,
+        verbose=verbose,
+    )  # fmt: skip
+
+
+@imports.command("sets")
+def show_sets(
+    name: Annotated[str | None, typer.Argument(help="Show the tasks of this set \\[default: list the sets].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """List imported task sets, or the tasks of one with what runs, what does not, and why."""
+    from pipelines.importing.tasks import show_task_sets
+
+    show_task_sets(made_home(home), name, console, as_json=as_json)
+
+
+@imports.command("demonstrations")
+def import_demonstrations(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="agentnet, mind2web or sharegpt.")],
+    files: Annotated[list[Path], typer.Argument(help="JSON lines, JSON or Parquet.")],
+    track: Annotated[
+        str,
+        typer.Option(
+            help="expert: completed ones join SFT, and those that say nothing count as completed; novice: all of it is for CT; "
+            "unreviewed: only what says that it was completed joins SFT."
+        ),
+    ],
+    name: Annotated[str | None, typer.Option(help="Of the import \\[default: the first file's].")] = None,
+    images: Annotated[
+        list[Path] | None, typer.Option(help="A folder of screenshots; may be given several times \\[default: beside each file].")
+    ] = None,
+    grammar: Annotated[str, typer.Option(help="How thoughts and actions are written for training: uitars2, uitars15, …")] = "uitars2",
+    policy: Annotated[
+        str | None, typer.Option(help="Who acted, e.g. an agent's name \\[default: human for agentnet and mind2web, else unknown].")
+    ] = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(help="sharegpt: read the answers in this grammar and rebuild the trajectories \\[default: keep chats as they are]."),
+    ] = None,
+    domain: Annotated[str, typer.Option(help="Which specialist learns from it.")] = "desktop",
+    mode: Annotated[str, typer.Option(help="Standing text of the prompt: computer, mobile or game.")] = "computer",
+    min_alignment: Annotated[int, typer.Option(min=0, max=10, help="agentnet: a lower alignment_score goes to CT.")] = 0,
+    keep_personal_data: KeepPersonalData = False,
+    script: Scripts = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Drop what was imported under this name first.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Import demonstrations: episodes with their steps and screenshots, and samples for SFT (good steps of completed ones) or CT.
+
+    A killed import goes on where it was: what is stored is not stored again. What is malformed, and what holds personal data, is named by
+    file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
+    """
+    from pipelines.importing.demonstrations import import_demonstration_files
+    from pipelines.importing.report import check_any
+    from pipelines.importing.rows import DemonstrationSettings, settings_of
+
+    settings = settings_of(
+        DemonstrationSettings, track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment,
+        policy=policy,
+        keep_personal_data=keep_personal_data, scripts=tuple(script or ()),
+    )  # fmt: skip
+    report = import_demonstration_files(
+        home_of(home), format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace
+    )  # fmt: skip
+    check_any(report, format_)

@@ -1,0 +1,133 @@
+"""`flywheel policy …`: a checkpoint behind OpenAI's interface. The server itself is models/server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+
+from pipelines.cli.options import console
+from sandbox.http.tokens import own_token
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+
+if TYPE_CHECKING:
+    from models.server.backend import ServedEngine
+    from models.server.settings import ServerSettings
+
+DEFAULT_PORT = 8431
+TOKEN_VARIABLE = "FLYWHEEL_POLICY_TOKEN"
+
+policy = typer.Typer(no_args_is_help=True, help="Policies over HTTP: serve a checkpoint to anything that speaks OpenAI's interface.")
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where checkpoints and the token lie \\[default: .flywheel].")
+]
+
+
+@policy.callback()
+def _policy() -> None:
+    """Keeps `serve` a command of its own while it is the only one."""
+
+
+@policy.command()
+def serve(
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE, `released`, or any Hugging Face model's folder.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
+    token_env: Annotated[str, typer.Option(help="Variable that holds the token; not set: a file in the home.")] = TOKEN_VARIABLE,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that requests may ask for, beside loopback names, IP addresses and --host; may repeat.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What clients call the model, whichever weights answer.")] = "policy",
+    max_concurrency: Annotated[int, typer.Option(min=1, help="Answers under way at once; further requests wait.")] = 64,
+    max_waiting: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are turned away with 429.")] = 512,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer that may be asked for.")] = 4096,
+    max_context: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of prompt and answer together \\[default: the model's positions].")
+    ] = None,
+    weights_root: Annotated[
+        list[Path] | None, typer.Option(help="A further folder below which POST /v1/weights may load, beside the home's checkpoints.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="Where the model runs, e.g. cpu or cuda:0.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the tensor work; one is fastest for a tiny model.")] = 1,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that answers under way may take to end after Ctrl-C or SIGTERM.")] = 30.0,
+    home: HomeOption = None,
+) -> None:
+    """Serve a checkpoint: /v1/chat/completions, /v1/completions, /v1/models, streaming, /health, /metrics, POST /v1/weights.
+
+    Every request needs the token, as `Authorization: Bearer TOKEN`: of the variable that --token-env names, else of the file policy/token
+    in the home, which is made at the first start.
+
+        flywheel policy serve released --port 8431
+
+        curl -H "Authorization: Bearer $(cat .flywheel/policy/token)" http://127.0.0.1:8431/v1/models
+
+    docs/serving.md tells how a profile, or any OpenAI client, uses it.
+    """
+    from models.server.settings import ServerSettings
+    from pipelines.cli.queries import checkpoint_folder
+    from warehouse.storage.tables import Warehouse
+
+    if dtype not in ("float32", "bfloat16"):
+        raise ConfigError(f"--dtype {dtype!r}: float32 and bfloat16 are allowed")
+    place = Home(home.absolute()) if home is not None else Home.from_env()
+    folder = checkpoint_folder(Warehouse(place), checkpoint)
+    token, token_place = server_token(place, token_env)
+    roots = weight_roots(place, weights_root or [])
+    try:
+        settings = ServerSettings(
+            model_name=name, max_concurrency=max_concurrency, max_waiting=max_waiting, max_tokens=max_tokens, weight_roots=tuple(roots),
+            grace_s=grace, allowed_hosts=(host, *(allow_host or [])),
+        )  # fmt: skip
+    except ValidationError as error:
+        raise ConfigError(f"these limits cannot be: {error.errors()[0]['msg']}") from error
+    from models.checkpoints.importing import assumed, with_card
+    from models.engine.settings import EngineSettings
+    from models.server.backend import ServedEngine
+
+    engine_settings = EngineSettings(max_rows=max_concurrency, max_context=max_context, num_threads=threads)
+    with with_card(folder) as whole:
+        if whole != folder:
+            console.print(assumed(whole, folder), soft_wrap=True, highlight=False, markup=False)
+        with closing(ServedEngine.open(whole, dtype=dtype, device=device, settings=engine_settings)) as engine:
+            asyncio.run(_serve(engine, token, token_place, settings, host, port))
+
+
+async def _serve(engine: ServedEngine, token: str, token_place: str, settings: ServerSettings, host: str, port: int) -> None:
+    from models.server.serve import serve as run_server
+    from sandbox.http.serving import address_of, bind, is_loopback
+
+    with bind(host, port) as listener:
+
+        def ready() -> None:
+            console.print(f"policy server: {address_of(listener)}", soft_wrap=True)
+            served = f"{engine.policy_id} as {settings.model_name!r}, {engine.max_context} tokens of context"
+            console.print(f"serves: {served}", soft_wrap=True, highlight=False)
+            console.print(f"token: in {token_place}", soft_wrap=True, highlight=False)
+            if not is_loopback(host):
+                console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
+            sys.stdout.flush()
+
+        await run_server(engine, token, settings, listener, ready)
+    console.print("every answer is given")
+
+
+def weight_roots(home: Home, further: Sequence[Path]) -> list[Path]:
+    """Where a server loads weights from: the home's checkpoints, which every stage's own are, and what is named besides."""
+    return [home.root / "checkpoints", *(root.absolute() for root in further)]
+
+
+def server_token(home: Home, variable: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The server's token, and in words where it is from. Raises ConfigError."""
+    if token := environ.get(variable, "").strip():
+        return token, f"the variable {variable}"
+    path = home.root / "policy" / "token"
+    return own_token(path), f"the file {path}"

@@ -1,0 +1,176 @@
+"""`flywheel run`: turns the wheel until a number of iterations is complete, with one live display. The runs are Dagster's
+(pipelines/orchestration/turn.py); here they are started one after another, watched, and their processes ended when we end.
+
+A run that fails is launched again a few times: finished stages are not worked twice, so that costs little.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+
+from assets.profile import Profile
+from assets.resources import FINAL
+from pipelines import profiles
+from pipelines.cli.live import Display
+from pipelines.orchestration import kept_profile, prefect_server
+from pipelines.orchestration.executor import reap_dead_runs
+from pipelines.orchestration.finished_work import to_turn_again, turned_again
+from pipelines.orchestration.instance import check_room, open_instance
+from pipelines.orchestration.jobs import completed, first_incomplete
+from pipelines.orchestration.stage_runner import NO_RETRY
+from pipelines.orchestration.turning import driver_path, lock_path
+from sandbox.browser.chromium import find_chromium
+from sandbox.pool.kinds import MAKERS
+from sandbox.tasks.sources import kind_of, tasks_in
+from sandbox.terminal.bubblewrap import find_bubblewrap
+from warehouse.core.errors import IterationLocked, StageFailed
+from warehouse.core.home import Home
+from warehouse.core.locks import LOOKED_AT_S, FileLock, holder_of
+from warehouse.core.processes import end_group
+from warehouse.core.stages import SEED_ITERATION
+
+POLL_S = 1.0
+MAX_LAUNCHES = 3
+OTHER_PROFILE = (
+    "{home} was turned under the profile {before} until now, its seed and data too, and goes on under {now}; "
+    "for a wheel of its own give {now} a home of its own (FLYWHEEL_HOME, or --home)"
+)
+
+
+def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
+    """Complete iterations until there are `num_iterations` in this home; returns the profile.
+
+    Raises ConfigError for a bad profile, StorageFull when there is hardly any room, BrowserMissing, BubblewrapMissing, IterationLocked when
+    the wheel is being turned already, StageFailed with the failing step's words.
+    """
+    profile = profiles.export(profile_name, overrides)
+    check_room(home)
+    instance = open_instance(home)
+    driver, turning = FileLock(driver_path(home)), holder_of(lock_path(home))
+    if not driver.acquire(timeout_s=LOOKED_AT_S) or turning is not None:
+        raise IterationLocked(
+            f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
+        )
+    with instance:
+        before = kept_profile.other(home, profile_name) if first_incomplete(instance) is not None else None
+        if before is not None:
+            console.print(f"[yellow]{escape(OTHER_PROFILE.format(home=home.root, before=before, now=profile_name))}[/]", soft_wrap=True)
+        kept_profile.keep(home, profile_name, overrides)
+        reap_dead_runs(instance, home)
+        server = _prepare(home, profile) if len(completed(instance)) < num_iterations or to_turn_again(home) else None
+        try:
+            _turn(num_iterations, home, instance, console)
+        finally:
+            if server is not None:
+                prefect_server.end(server)
+            driver.release()
+    return profile
+
+
+def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:
+    """What every stage that acts will need. Raises BrowserMissing or BubblewrapMissing before anything is worked."""
+    find_chromium()
+    if any(MAKERS[kind_of(task)].needs_jail for task in tasks_in(profile.tasks.lists).values()):
+        find_bubblewrap()
+    return prefect_server.start(home)
+
+
+def _turn(num_iterations: int, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
+    done = completed(instance)
+    if done:
+        console.print(f"{len(done)} of {num_iterations} iterations are complete in {home.root}")
+    for lost in to_turn_again(home):
+        title = f"{lost} again, whose rows a repair could not bring back"
+        job, partition = ("seed_wheel", None) if lost == SEED_ITERATION else ("iteration", lost)
+        _launch_until_done(job, partition, title, home, instance, console)
+        turned_again(home, lost)
+    while len(completed(instance)) < num_iterations:
+        key = first_incomplete(instance)
+        title = "seed" if key is None else f"iteration {key} ({len(completed(instance)) + 1} of {num_iterations})"
+        started = time.monotonic()
+        _launch_until_done("seed_wheel" if key is None else "iteration", key, title, home, instance, console)
+        console.print(f"[green]done[/] {title} in {time.monotonic() - started:.0f} s")
+
+
+def _launch_until_done(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
+    for launch in range(1, MAX_LAUNCHES + 1):
+        run = _launch(job, key, title, home, instance, console)
+        if run is not None and run.is_success:
+            return
+        reason, is_final = failure_of(instance, run)
+        console.print(f"[red]failed[/] {title}, launch {launch} of {MAX_LAUNCHES}: {escape(reason)}")
+        if is_final:
+            break
+    raise StageFailed(f"{title} failed: {reason}. Run again once that is mended: finished stages are kept.")
+
+
+def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> dg.DagsterRun | None:
+    """Start a run in a process group of its own, show it until it ends, and return its record."""
+    tag = uuid.uuid4().hex
+    log_path = home.work / f"{key or SEED_ITERATION}.log"
+    environment = {**os.environ, "FLYWHEEL_PARENT_PID": str(os.getpid()), "FLYWHEEL_LAUNCH": tag}
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.orchestration.turn", job, *([key] if key else [])],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=Path.cwd(),
+        )
+    display = Display(home, key or SEED_ITERATION, title, instance, tag)
+    try:
+        if console.is_terminal:
+            with Live(display.render(*console.size), console=console, auto_refresh=False, transient=True) as live:
+                while process.poll() is None:
+                    time.sleep(POLL_S)
+                    live.update(display.render(*console.size), refresh=True)
+        else:
+            console.print(title, highlight=False)
+            while process.poll() is None:
+                time.sleep(POLL_S)
+                _print_news(display, console)
+            _print_news(display, console)
+    except KeyboardInterrupt:
+        console.print("[yellow]stopping[/]; what is finished is kept, and the same command goes on from there")
+        raise
+    finally:
+        end_group(process.pid)
+        reap_dead_runs(instance, home)
+    return display.run()
+
+
+def _print_news(display: Display, console: Console) -> None:
+    """Lines for a log that is read later."""
+    for line in display.news():
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> tuple[str, bool]:
+    """The words of the first step that failed in a run, and whether launching it again is of no use."""
+    if run is None:
+        return "the run's process ended before Dagster knew of it; see the log in FLYWHEEL_HOME/work", False
+    for record in instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records:
+        event = record.event_log_entry.dagster_event
+        data = event.step_failure_data if event is not None else None
+        if data is None:
+            continue
+        told = data.user_failure_data
+        if told is not None and told.description:
+            return str(told.description), bool(told.metadata.get(FINAL) and told.metadata[FINAL].value)
+        if data.error is not None:
+            error = data.error.cause or data.error
+            return error.message.strip(), error.cls_name in NO_RETRY
+    return f"run {run.run_id} ended as {run.status.value}", False

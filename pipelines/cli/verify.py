@@ -1,0 +1,203 @@
+"""`flywheel verify`: reads every byte of a home's tables and checkpoints and compares it with what was committed. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from models.checkpoints import checkpoint
+from warehouse.core.errors import CheckpointError, CorruptTable, IterationLocked, WarehouseError
+from warehouse.core.locks import LOOKED_AT_S, FileLock
+from warehouse.reporting.screens import is_what_its_id_says
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.data_files import check_file, checksum_in
+from warehouse.storage.integrity import Damage, data_damage
+from warehouse.storage.lost_screenshots import lost_screenshots
+from warehouse.storage.table_log import TableLog, added_files, read_log
+from warehouse.storage.tables import VACUUM_BEGUN, VACUUMED, Warehouse
+
+REPAIR = "`flywheel doctor --repair`, or a backup"
+
+
+def verify(warehouse: Warehouse, console: Console, *, all_versions: bool, as_json: bool) -> int:
+    """Print what is damaged, with advice. Returns the exit status: 1 where anything is."""
+    found, num_old = [], 0
+    parts = list(_parts(warehouse, all_versions))
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True,
+                  disable=as_json or not console.is_terminal) as bar:  # fmt: skip
+        task = bar.add_task("verify", total=len(parts))
+        for name, part in parts:
+            bar.update(task, description=name)
+            found += part()
+            bar.advance(task)
+    for table in TABLES:
+        names = [path.name for path in warehouse.folder(table).rglob("*.parquet") if "_delta_log" not in path.parts]
+        num_old += sum(checksum_in(name) is None for name in names)
+    if as_json:
+        console.print_json(data=[asdict(each) | {"path": str(each.path)} for each in found])
+    else:
+        _show(found, num_old, console)
+    return 1 if found else 0
+
+
+def _show(found: list[Damage], num_old: int, console: Console) -> None:
+    if num_old:
+        console.print(f"{num_old} data files were written before there were checksums: only what makes them unreadable is seen in them")
+    if not found:
+        console.print("everything that was committed is there and as it was written")
+        return
+    table = Table("file", "what is wrong", "to fix it", title="damage", title_justify="left")
+    for each in found:
+        table.add_row(escape(str(each.path)), escape(each.what), escape(each.mend))
+    console.print(table)
+
+
+def _parts(warehouse: Warehouse, all_versions: bool) -> Iterator[tuple[str, Callable[[], list[Damage]]]]:
+    """Name and check of each part of a home."""
+    for table in TABLES:
+        yield f"log of {table}", lambda table=table: _of_log(warehouse, table)  # type: ignore[misc]
+        yield f"data of {table}", lambda table=table: _of_data(warehouse, table, all_versions)  # type: ignore[misc]
+    yield "screenshots", lambda: _of_screenshots(warehouse)
+    yield "screenshots that are shown", lambda: _of_shown(warehouse)
+    yield "checkpoints", lambda: _of_checkpoints(warehouse)
+
+
+def _of_log(warehouse: Warehouse, table: str) -> list[Damage]:
+    log = TableLog(warehouse.home, table)
+    found = []
+    try:
+        records = log.commits.records(0, len(log.commits))
+        marks = log.checkpoints.records(0, len(log.checkpoints))
+    except CorruptTable as error:
+        return [Damage(path=log.commits.path, what=str(error), mend=REPAIR)]
+    for path, is_sound in [
+        *((log.file(each.version), log.is_sound(each, log.file(each.version))) for each in records),
+        *((path, log.is_sound(each, path)) for each in marks if (path := log.checkpoint(each.version)).exists()),
+    ]:
+        if not is_sound:
+            what = "is not as it was committed" if path.exists() else "is missing, though it was committed"
+            found.append(Damage(path=path, what=what, mend=REPAIR))
+    return found
+
+
+def _of_data(warehouse: Warehouse, table: str, all_versions: bool) -> list[Damage]:
+    try:
+        delta = warehouse.delta(table)
+        found = data_damage(warehouse.folder(table), delta) if delta is not None else []
+        if delta is None or not all_versions:
+            return found
+        known = {each.path for each in found}
+        return found + [each for each in _of_older(warehouse, table) if each.path not in known]
+    except CorruptTable as error:
+        return [Damage(path=warehouse.folder(table), what=str(error), mend=REPAIR)]
+
+
+def _of_older(warehouse: Warehouse, table: str) -> Iterator[Damage]:
+    """Files that any version names. What a purge has erased is missing rightly, so only what comes after the last one has to be there."""
+    log = TableLog(warehouse.home, table)
+    history = warehouse.history(table)
+    purged = max((commit.version for commit in history if commit.operation in (VACUUM_BEGUN, VACUUMED)), default=-1)
+    for commit in history:
+        for name, _ in added_files(read_log(log.file(commit.version))):
+            path = log.folder / name
+            if path.exists():
+                try:
+                    check_file(path)
+                except CorruptTable:
+                    yield Damage(path=path, what=f"was changed (version {commit.version})", mend="restore it from a backup")
+            elif commit.version > purged:
+                yield Damage(path=path, what=f"is missing (version {commit.version})", mend="restore it from a backup")
+
+
+def _of_screenshots(warehouse: Warehouse) -> list[Damage]:
+    """A picture's id is made of its bytes."""
+    folder = warehouse.folder("screenshots")
+    try:
+        batches = warehouse.dataset("screenshots").to_batches(columns=["screenshot_id", "data"], batch_size=32)
+        wrong = [
+            screenshot_id
+            for batch in batches
+            for screenshot_id, data in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+            if not is_what_its_id_says(screenshot_id, data)
+        ]
+    except (WarehouseError, OSError, ValueError):
+        return []  # of its log or its files, which were told above
+    mend = "restore the folder from a backup"
+    return [Damage(path=folder, what=f"picture {each} is not what its id says", mend=mend) for each in wrong]
+
+
+def _of_shown(warehouse: Warehouse) -> list[Damage]:
+    folder = warehouse.folder("screenshots")
+    try:
+        lost = lost_screenshots(warehouse)
+    except CorruptTable:
+        return []  # told above
+    return [
+        Damage(path=folder, what=f"lacks {num} of the pictures that rows of {iteration}/{stage} show", mend=REPAIR)
+        for (iteration, stage), num in lost.items()
+    ]
+
+
+def _of_checkpoints(warehouse: Warehouse) -> list[Damage]:
+    try:
+        rows = warehouse.read("checkpoints", columns=["path", "checkpoint_id"]).to_pylist()
+    except (WarehouseError, OSError):
+        return []
+    found = []
+    for path, checkpoint_id in sorted({(row["path"], row["checkpoint_id"]) for row in rows}):
+        folder = warehouse.home.root / path
+        try:
+            card = checkpoint.verify(folder)
+        except CheckpointError as error:
+            found.append(Damage(path=folder, what=str(error), mend="the stage that made it is worked again by the next `flywheel run`"))
+            continue
+        if card.checkpoint_id != checkpoint_id:
+            what = f"holds {card.checkpoint_id}, but {checkpoint_id} is registered there"
+            found.append(Damage(path=folder, what=what, mend="restore the folder from a backup"))
+    return found
+
+
+def repair_alone(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -> int:
+    """`repair` while nobody turns the wheel. Raises IterationLocked."""
+    from pipelines.orchestration.turning import lock_path
+
+    lock = FileLock(lock_path(warehouse.home))
+    if not lock.acquire(timeout_s=LOOKED_AT_S):
+        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}; end it, then repair")
+    try:
+        return repair(warehouse, console, ask)
+    finally:
+        lock.release()
+
+
+def repair(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -> int:
+    """Repair what keeps tables from being read, once `ask` has let us; says which stages lack rows or pictures, and has them worked again.
+    Returns the exit status: 0 where all can be read now. Call it with the lock of the iteration."""
+    from pipelines.orchestration.finished_work import forget_lost_work
+    from warehouse.storage.repairing import find_steps
+
+    lost: set[tuple[str, str]] = set()
+    num = 0
+    while steps := find_steps(warehouse):
+        for step in steps:
+            console.print(f"[bold]{step.table}[/]: {escape(step.found)}. This {escape(step.does)}", soft_wrap=True)
+        ask(f"{len(steps)} tables to repair; what is moved lies in {warehouse.home.root / 'set_aside'}. Go on?")
+        lost |= {place for step in steps for place in step.lost}
+        for step in steps:
+            step.act()
+        if (num := num + 1) == 4:
+            break
+    left = find_steps(warehouse)
+    lost |= set() if left else lost_screenshots(warehouse).keys()
+    again = forget_lost_work(warehouse, lost)
+    for iteration, stage in sorted(again):
+        console.print(f"rows or pictures of {iteration}/{stage} are lost: `flywheel run` works it again")
+    for iteration, stage in sorted(lost - again):
+        console.print(f"rows or pictures of {iteration}/{stage} are lost, and a person or an import made them: give that command again")
+    console.print("every table can be read" if not left else f"{len(left)} tables are still damaged: restore them from a backup")
+    return 1 if left else 0

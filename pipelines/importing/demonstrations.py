@@ -1,0 +1,218 @@
+"""What `flywheel import demonstrations` does: records of files into the warehouse, chunk by chunk, with a terminal in front.
+
+A chunk's rows are committed table by table, its episodes last. What is stored already is not stored again, whichever table a killed import
+had come to, so importing anew goes on where that one was and ends with the same rows. Beside them, under FLYWHEEL_HOME/imports/<name>, lie
+what was withheld or malformed, word for word, and where each episode or sample came from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.markup import escape
+
+from agent.grammars.registry import grammar_named
+from pipelines.importing.agentnet import agentnet_entries
+from pipelines.importing.mind2web import mind2web_entries
+from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, progress_on, tell
+from pipelines.importing.rows import DemonstrationSettings, RowMaker, Rows
+from pipelines.importing.screening import Screening
+from pipelines.importing.sharegpt import chat_entries
+from pipelines.importing.trajectories import Demonstration, Entry, EntryReader, Pictures
+from sandbox.tasks.imported.mapping import BadRecord
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.core.locks import FileLock
+from warehouse.core.stages import SEED_ITERATION
+from warehouse.routing.samples import GENERAL
+from warehouse.storage.tables import Warehouse
+
+DEMONSTRATION_FORMATS = ("agentnet", "mind2web", "sharegpt")
+LOSS_UNKNOWN = "what its actions cannot say: it is stored, and cannot be read any more"
+CHUNK_RECORDS = 64
+CHUNK_BYTES = 64 << 20
+KEYS: Mapping[str, str] = {
+    "tasks": "task_id", "steps": "episode_id", "verdicts": "episode_id", "sft_samples": "sample_id", "ct_samples": "sample_id",
+    "episodes": "episode_id",
+}  # fmt: skip
+"""In the order of their commits; the column by which a row is known to be stored."""
+
+
+class Store:
+    """Commits rows to one stage of the warehouse, each once."""
+
+    def __init__(self, warehouse: Warehouse, stage: str) -> None:
+        self._warehouse, self._stage = warehouse, stage
+        self._known = {table: self._stored(table, key) for table, key in KEYS.items()}
+        self._taken: set[str] = set()
+        self._waiting = Rows()
+        self._num_waiting = 0
+
+    def _stored(self, table: str, key: str) -> set[str]:
+        """Keys in the whole table: what was imported under another name is there as well."""
+        if table == "tasks":
+            found = self._warehouse.read(table, iteration=SEED_ITERATION, stage=self._stage, columns=(key,))
+        else:
+            found = self._warehouse.read(table, columns=(key,))
+        return set(pc.unique(found.column(key)).to_pylist()) if found.num_rows else set()
+
+    def has(self, identity: str) -> bool:
+        """Whether this episode or sample is stored, or waits for its commit."""
+        return identity in self._taken or any(identity in self._known[table] for table in ("episodes", "sft_samples", "ct_samples"))
+
+    def take(self, identity: str) -> None:
+        """From now on it is there."""
+        self._taken.add(identity)
+
+    def clear(self) -> None:
+        """Drop what this stage holds; screenshots stay."""
+        for table in reversed(list(KEYS)):
+            self._warehouse.replace_partition(table, [], iteration=SEED_ITERATION, stage=self._stage)
+        self._known = {table: self._stored(table, key) for table, key in KEYS.items()}
+
+    def add(self, rows: Rows) -> None:
+        for table, more in rows.of.items():
+            self._waiting.add(table, *more)
+        self._num_waiting += 1
+        if self._num_waiting >= CHUNK_RECORDS or self._waiting.num_bytes >= CHUNK_BYTES:
+            self.commit()
+
+    def commit(self) -> None:
+        waiting, self._waiting, self._num_waiting = self._waiting, Rows(), 0
+        if shots := {row["screenshot_id"]: row for row in waiting.of.get("screenshots", ())}:
+            self._warehouse.add_screenshots(list(shots.values()), iteration=SEED_ITERATION, stage=self._stage)
+        for table, key in KEYS.items():
+            fresh = [row for row in waiting.of.get(table, ()) if row[key] not in self._known[table]]
+            if key in ("task_id", "sample_id"):
+                fresh = list({row[key]: row for row in fresh}.values())
+            if fresh:
+                self._warehouse.append_partition(table, fresh, iteration=SEED_ITERATION, stage=self._stage)
+                self._known[table].update(row[key] for row in fresh)
+
+
+def import_demonstration_files(
+    home: Home, format: str, paths: Sequence[Path], settings: DemonstrationSettings, console: Console, *, name: str | None,
+    images: Sequence[Path], dry_run: bool, replace: bool = False,
+) -> Report:  # fmt: skip
+    """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
+    chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
+    read, maker, screening = _reader(format, settings), RowMaker(format, settings), Screening(settings)
+    for path in paths:
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}")
+    report = Report()
+    folder = home.root / "imports" / chosen
+    with FileLock(home.locks / f"import-{chosen}.lock"):
+        store = Store(Warehouse(home), f"imported_{chosen}")
+        manifest = {} if dry_run else manifest_of(format, paths, settings.model_dump(mode="json"))
+        _check_settings(folder, manifest, chosen, replace=replace or dry_run)
+        if replace and not dry_run:
+            store.clear()
+            (folder / ORIGINS).unlink(missing_ok=True)
+        kept = Kept(folder, manifest)
+        if not dry_run:
+            kept.begin()
+        with progress_on(console) as progress:
+            for path in paths:
+                bar = progress.add_task(escape(path.name), total=path.stat().st_size)
+                pictures = Pictures([*images, path.parent])
+                for entry in read(path, pictures, lambda done, bar=bar: progress.update(bar, completed=done)):  # type: ignore[misc]
+                    _take(entry, maker, screening, store, report, kept, dry_run=dry_run)
+        if not dry_run:
+            store.commit()
+            kept.write(report)
+    made = ", ".join(f"{report.samples[table]} {table}" for table in ("episodes", "steps", "sft_samples", "ct_samples"))
+    tell(report, made, console, f"imported_{chosen}", folder, dry_run=dry_run)
+    return report
+
+
+def _name(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
+        raise ConfigError(f"{name!r} cannot name an import: use lower-case letters, digits and _, beginning with a letter; give --name")
+    if name.startswith(f"{GENERAL}_"):
+        raise ConfigError(f"{name!r} cannot name demonstrations: {GENERAL}_… is the folder of general data; give another --name")
+    return name
+
+
+def _check_settings(folder: Path, manifest: Mapping[str, Any], name: str, *, replace: bool) -> None:
+    """Raises ConfigError where the import of this name was made in another way: its samples would be of two kinds."""
+    if replace or not (folder / MANIFEST).is_file():
+        return
+    before = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if other := [key for key in ("format", "settings") if before.get(key) != manifest[key]]:
+        raise ConfigError(
+            f"{name} was imported with another {' and other '.join(other)} ({before.get('format')}, {before.get('settings')}): give the "
+            "same, another --name, or --replace"
+        )
+
+
+def _reader(format: str, settings: DemonstrationSettings) -> EntryReader:
+    if settings.answers is not None and format != "sharegpt":
+        raise ConfigError(f"--answers says how chats are read: it goes with sharegpt, not with {format}")
+    readers: Mapping[str, EntryReader] = {
+        "agentnet": agentnet_entries, "mind2web": mind2web_entries,
+        "sharegpt": chat_entries(None if settings.answers is None else grammar_named(settings.answers)),
+    }  # fmt: skip
+    if format not in readers:
+        raise ConfigError(f"no format of demonstrations {format!r}: the formats are {', '.join(DEMONSTRATION_FORMATS)}")
+    return readers[format]
+
+
+def _take(
+    entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: Kept, *, dry_run: bool
+) -> None:
+    """One record: its rows into the store, unless they are there or withheld."""
+    report.num_records += 1
+    report.unknown.update(set(entry.unknown))
+    if entry.made is None:
+        _reject(entry, entry.why_not, report.malformed, kept)
+        return
+    try:
+        if isinstance(entry.made, Demonstration):
+            identity, misaligned = maker.request(entry.made, entry.digest).episode_id, maker.misaligned(entry.made)
+            rows = None if store.has(identity) else maker.of_demonstration(entry.made, entry)
+            lost = entry.made.lost if rows is not None else _lost(entry.made, kept.lost_before(entry.digest))
+            report.for_ct.update([misaligned] if misaligned else [])
+        else:
+            made = maker.of_chat(entry.made)
+            identity = next(rows[0]["sample_id"] for table, rows in made.of.items() if table.endswith("_samples"))
+            rows, lost = None if store.has(identity) else made, Counter(entry.lost)
+    except BadRecord as error:
+        _reject(entry, str(error), report.malformed, kept)
+        return
+    report.lost.update(lost)
+    if rows is not None and (reason := screening.reason(rows)) is not None:
+        _reject(entry, reason, report.withheld, kept)
+        return
+    kept.came_from(entry, identity, lost)
+    if rows is None:
+        report.num_there += 1
+        return
+    report.num_added += 1
+    report.samples.update({table: len(more) for table, more in rows.of.items()})
+    store.take(identity)
+    if not dry_run:
+        store.add(rows)
+
+
+def _lost(made: Demonstration, before: Counter[str] | None) -> Counter[str]:
+    """What of a demonstration that is stored no row says: as it was told then, else looked for anew."""
+    if before is not None:
+        return before
+    try:
+        made.load()
+    except BadRecord:
+        return Counter([LOSS_UNKNOWN])
+    return made.lost
+
+
+def _reject(entry: Entry, why: str, told: list[tuple[str, str]], kept: Kept) -> None:
+    told.append((entry.where, why))
+    kept.reject(entry, why)

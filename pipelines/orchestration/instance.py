@@ -1,0 +1,62 @@
+"""The Dagster instance of a FLYWHEEL_HOME: made from the project's dagster.yaml, kept under the home, never beside the code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import yaml
+
+from pipelines.orchestration.shipped import shipped
+from warehouse.core.errors import ConfigError, StorageFull
+from warehouse.core.home import HOME_VARIABLE, Home, atomic_write
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+CONFIG = "dagster.yaml"
+POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
+NEEDED_MIB = 256
+
+
+def prepare(home: Home) -> dict[str, str]:
+    """Write the instance's configuration under the home; returns the environment that every Dagster process needs.
+
+    Raises ConfigError when dagster.yaml is missing, or Postgres is asked for and its package is not installed.
+    """
+    config = yaml.safe_load(shipped(CONFIG).read_text())
+    if os.environ.get(POSTGRES_VARIABLE):
+        if find_spec("dagster_postgres") is None:
+            raise ConfigError(
+                f"{POSTGRES_VARIABLE} is set and dagster-postgres is not installed: install it (see dagster.yaml), or unset it"
+            )
+        config["storage"] = {"postgres": {"postgres_url": {"env": POSTGRES_VARIABLE}}}
+    written, wanted = home.dagster / CONFIG, yaml.safe_dump(config, sort_keys=False).encode()
+    if not written.is_file() or written.read_bytes() != wanted:  # what only looks can then look at a full or read-only disk
+        atomic_write(written, wanted)
+    return {
+        "DAGSTER_HOME": str(home.dagster),
+        "FLYWHEEL_DAGSTER_DIR": str(home.dagster),
+        HOME_VARIABLE: str(home.root),
+        "DAGSTER_DISABLE_TELEMETRY": "1",
+    }
+
+
+def check_room(home: Home) -> None:
+    """Raises StorageFull when the disk of a home could not even take the records of an iteration: better said before it begins."""
+    free_mib = shutil.disk_usage(home.dagster).free / 2**20
+    if free_mib < NEEDED_MIB:
+        raise StorageFull(
+            f"{home.root} has {free_mib:.0f} MiB left and an iteration needs {NEEDED_MIB} or more: free some space, or set {HOME_VARIABLE} "
+            "to a folder on another disk"
+        )
+
+
+def open_instance(home: Home) -> dg.DagsterInstance:
+    """The instance, with this process's environment set for it."""
+    os.environ.update(prepare(home))
+    import dagster as dg
+
+    return dg.DagsterInstance.get()

@@ -1,0 +1,12 @@
+"""The application that uvicorn serves as the Prefect server: Prefect's own, which answers pages of any origin, behind a guard."""
+
+from __future__ import annotations
+
+from prefect.server.api.server import create_app
+from starlette.types import ASGIApp
+
+from sandbox.http.origins import OwnPagesOnly
+
+
+def create_guarded_app() -> ASGIApp:
+    return OwnPagesOnly(create_app())

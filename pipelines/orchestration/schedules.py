@@ -1,0 +1,29 @@
+"""Recurring retraining: a schedule that turns the wheel once a tick."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets.profile import Profile
+from pipelines.orchestration.executor import reap_dead_runs, unfinished_runs
+from pipelines.orchestration.jobs import TAGS, first_incomplete, iteration_job
+from warehouse.core.home import Home
+
+
+def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
+    """One schedule; its cron line is the profile's. Off until a person switches it on."""
+
+    @dg.schedule(cron_schedule=profile.schedule.cron, job=iteration_job, name="recurring_retraining")
+    def recurring_retraining(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        reap_dead_runs(context.instance, Home.from_env())
+        running = unfinished_runs(context.instance)
+        if running:
+            yield dg.SkipReason(f"run {running[0].run_id} still turns the wheel")
+            return
+        key = first_incomplete(context.instance)
+        if key is None:
+            yield dg.SkipReason("the seed is not made yet: launch seed_wheel or next_iteration once")
+        else:
+            yield dg.RunRequest(partition_key=key, tags=TAGS)
+
+    return [recurring_retraining]

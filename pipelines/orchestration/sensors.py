@@ -1,0 +1,111 @@
+"""Sensors: what starts an iteration, an evaluation or a repair without a clock. Each is off until a person switches it on."""
+
+from collections.abc import Callable
+
+import dagster as dg
+import pyarrow.compute as pc
+
+from assets.people import num_landed
+from assets.profile import Profile
+from assets.resources import WarehouseResource
+from pipelines.orchestration.executor import ITERATION_TAG, unfinished_runs
+from pipelines.orchestration.jobs import AGAIN, TAGS, completed, evaluate_job, first_incomplete, iteration_job
+from warehouse.storage.catalogue import WITHDRAWN_STAGE
+from warehouse.storage.query import connect
+
+MAX_RELAUNCHES = 2
+RELAUNCH_TAG = "flywheel/relaunch"
+
+
+def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
+    thresholds = profile.schedule
+    return [
+        _growth_sensor("enough_new_data", "rows in sft_samples", _rows_of("sft_samples"), thresholds.new_samples),
+        _growth_sensor("new_annotations", "rows in annotations", _rows_of("annotations"), thresholds.new_annotations),
+        _growth_sensor(
+            "people_finished", "runs and recordings of people", lambda tables: num_landed(tables.home, profile.people), thresholds.new_work
+        ),
+        _regression_sensor(thresholds.regression),
+        relaunch_failed_iteration,
+    ]
+
+
+def _rows_of(table: str) -> Callable[[WarehouseResource], int]:
+    return lambda tables: tables.warehouse.dataset(table).count_rows(filter=pc.field("stage") != WITHDRAWN_STAGE)
+
+
+def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], int], threshold: int) -> dg.SensorDefinition:
+    """Starts the next iteration once there are `threshold` more of `what` than when the last one closed: what an iteration writes itself
+    is no reason for another. The cursor is `<iterations closed>:<number then>`."""
+
+    @dg.sensor(
+        name=name,
+        job=iteration_job,
+        minimum_interval_seconds=30,
+        description=f"Starts an iteration when there are {threshold} more {what} than when the last one closed.",
+    )
+    def growth(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SensorResult | dg.SkipReason:
+        key, num_closed = first_incomplete(context.instance), len(completed(context.instance))
+        if key is None:
+            return dg.SkipReason("the seed is not made yet")
+        there_are = count(tables)
+        since, _, seen = (context.cursor or "0:0").partition(":")
+        if since != str(num_closed):
+            reason = f"an iteration has closed: new is what comes on top of the {there_are} {what} that there are now"
+            return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=f"{num_closed}:{there_are}")
+        if running := unfinished_runs(context.instance):
+            return dg.SkipReason(f"run {running[0].run_id} turns the wheel already")
+        num_new = there_are - int(seen or 0)
+        if num_new < threshold:
+            return dg.SkipReason(f"{num_new} of {threshold} new {what}")
+        request = dg.RunRequest(run_key=f"{name}-{key}-{there_are}", partition_key=key, tags=TAGS)
+        return dg.SensorResult(run_requests=[request], cursor=f"{num_closed}:{there_are}")
+
+    return growth
+
+
+def _regression_sensor(drop: float) -> dg.SensorDefinition:
+    """Asks for a fresh evaluation when the merged policy of the iteration that closed last did worse on `eval` than the one before: the
+    release gate then decides on new episodes."""
+
+    @dg.sensor(
+        name="regression",
+        job=evaluate_job,
+        minimum_interval_seconds=30,
+        description=f"Evaluates again when the merged policy's eval success drops by {drop:g} from one closed iteration to the next.",
+    )
+    def regression(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SensorResult | dg.SkipReason:
+        closed = completed(context.instance)
+        if not closed or closed[-1] == context.cursor:
+            return dg.SkipReason("no iteration has closed since the last look")
+        with connect(tables.warehouse, tables=["evaluations"]) as con:
+            rates = con.execute(
+                """select iteration, avg(rate) from (
+                 select iteration, task_id, sum(num_success) / nullif(sum(num_episodes), 0) as rate from evaluations
+                 where split = 'eval' and checkpoint_role = 'merged_policy' and list_contains(?, iteration) group by all)
+               group by iteration order by iteration""",
+                [closed],
+            ).fetchall()
+        if len(rates) < 2 or rates[-2][1] - rates[-1][1] < drop:
+            return dg.SensorResult(skip_reason=dg.SkipReason("no regression"), cursor=closed[-1])
+        return dg.SensorResult(
+            run_requests=[dg.RunRequest(run_key=f"regression-{rates[-1][0]}", partition_key=rates[-1][0], tags=AGAIN)], cursor=closed[-1]
+        )
+
+    return regression
+
+
+@dg.run_failure_sensor(
+    name="relaunch_failed_iteration",
+    monitored_jobs=[iteration_job],
+    request_job=iteration_job,
+    minimum_interval_seconds=15,
+    description=f"Relaunches a failed iteration up to {MAX_RELAUNCHES} times; finished stages are not worked again.",
+)
+def relaunch_failed_iteration(context: dg.RunFailureSensorContext) -> dg.RunRequest | dg.SkipReason:
+    run = context.dagster_run
+    times = int(run.tags.get(RELAUNCH_TAG, 0))
+    key = run.tags.get("dagster/partition")
+    if key is None or times >= MAX_RELAUNCHES:
+        return dg.SkipReason(f"run {run.run_id} was relaunched {times} times already; see its log")
+    return dg.RunRequest(run_key=f"relaunch-{run.run_id}", partition_key=key, tags={ITERATION_TAG: "true", RELAUNCH_TAG: str(times + 1)})

@@ -1,0 +1,86 @@
+"""One Dagster run of the wheel in this process: `python -m pipelines.orchestration.turn JOB [ITERATION]`. What `flywheel run` starts, and
+kills, as a whole.
+
+The run is the same job on the same instance as a launch from the UI; only the process that holds it differs. Dagster is imported inside the
+functions, while the server of the steps imports it too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipelines.orchestration import step_server
+from pipelines.orchestration.instance import open_instance, prepare
+from warehouse.core.errors import FlywheelError
+from warehouse.core.home import Home
+from warehouse.core.processes import die_with_parent
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+
+def seed_wheel() -> dg.JobDefinition:
+    from pipelines.definitions import defs
+
+    return defs.resolve_job_def("seed_wheel")
+
+
+def iteration() -> dg.JobDefinition:
+    from pipelines.definitions import defs
+
+    return defs.resolve_job_def("iteration")
+
+
+CODE_LOCATION, REPOSITORY = "pipelines.definitions", "__repository__"
+"""As `dagster dev -m pipelines.definitions` (pipelines/cli/ui.py) names them."""
+JOBS = {"seed_wheel": seed_wheel, "iteration": iteration}
+
+
+def main(job: str, key: str | None, run_tag: str) -> int:
+    home = Home.from_env()
+    os.environ.update(prepare(home))
+    step_server.start()  # with the environment that its steps are to have
+    import dagster as dg
+    import psutil
+    from dagster._core.execution.api import execute_run
+
+    from pipelines.orchestration.executor import LAUNCH_TAG, LAUNCHED_TAG, reap_dead_runs
+    from pipelines.orchestration.jobs import TAGS
+
+    instance = open_instance(home)
+    reap_dead_runs(instance, home)
+    tags = {**TAGS, LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
+    try:
+        definition = dg.reconstructable(JOBS[job])
+        with execute_run(definition, _create_run(instance, definition, job, tags), instance) as result:
+            return 0 if result.success else 1
+    except FlywheelError as error:
+        for run in instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: run_tag})):
+            instance.report_run_failed(run, str(error))
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _create_run(instance: dg.DagsterInstance, definition: Any, job: str, tags: Mapping[str, str]) -> dg.DagsterRun:
+    """The run's record, with the code location that Dagster's page knows the job by: without it the page cannot re-execute the run.
+    `dg.execute_job` leaves it out, and has no argument for it."""
+    from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+
+    location = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(CODE_LOCATION), REPOSITORY)
+    return instance.create_run_for_job(
+        definition.get_definition(),
+        tags=tags,
+        remote_job_origin=location.get_job_origin(job),
+        job_code_origin=definition.get_python_origin(),
+    )
+
+
+if __name__ == "__main__":
+    parent = os.environ.get("FLYWHEEL_PARENT_PID")
+    if parent is not None:
+        die_with_parent(int(parent))
+    sys.exit(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("FLYWHEEL_LAUNCH") or uuid.uuid4().hex))

@@ -1,0 +1,25 @@
+"""Who turns the wheel of a home now: the locks that say so. Light: whoever only asks imports no Dagster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from warehouse.core.home import Home
+from warehouse.core.locks import holder_of
+
+LOCK_NAME = "iteration.lock"
+
+
+def lock_path(home: Home) -> Path:
+    """Held by the process that works an iteration."""
+    return home.locks / LOCK_NAME
+
+
+def driver_path(home: Home) -> Path:
+    """Held by `flywheel run`, from one iteration to the next."""
+    return home.locks / "run.lock"
+
+
+def turned_by(home: Home) -> int | None:
+    """Process that turns the wheel on a home now, if any does."""
+    return holder_of(driver_path(home)) or holder_of(lock_path(home))

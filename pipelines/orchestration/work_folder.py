@@ -1,0 +1,45 @@
+"""The folder of one stage's work, FLYWHEEL_HOME/work/<iteration>/<stage>: what the runner of a stage and its worker tell each other there.
+
+request.json, then result.json or error.json; progress.json is pipelines/orchestration/progress.py's. Imports nothing heavy: every worker
+reads it first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from assets.requests import StageRequest, StageResult
+from warehouse.core.home import Home, atomic_write
+
+REQUEST, RESULT, ERROR, FRESH = "request.json", "result.json", "error.json", "fresh"
+
+
+def work_folder(home: Home, iteration: str, stage: str) -> Path:
+    return home.work / iteration / stage
+
+
+def finished_result(folder: Path, request: StageRequest) -> StageResult | None:
+    """The stored result, if exactly this request was worked to its end."""
+    try:
+        if (folder / REQUEST).read_text() != request.model_dump_json():
+            return None
+        return StageResult.model_validate_json((folder / RESULT).read_text())
+    except (FileNotFoundError, ValidationError, UnicodeDecodeError):  # no result, or what a power cut of before left of one
+        return None
+
+
+def forget_result(folder: Path) -> None:
+    """Have the stage worked again from its beginning: what it had put into its folder led to the result."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_afresh(folder: Path, run_id: str) -> None:
+    """Empty a stage's folder of what other runs than this one left in it."""
+    mark = folder / FRESH
+    if mark.exists() and mark.read_text() == run_id:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    atomic_write(mark, run_id.encode())

@@ -1,0 +1,45 @@
+"""Who answers for a checkpoint: the engine in this process, or a server, as the profile chooses. What they do is
+models/engine/embedded.py's and models/http/engine.py's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agent.policy.policy import Policy
+from models.engine.choice import EngineChoice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from models.engine.embedded import EmbeddedEngine
+    from models.families.chat import ChatCodec
+
+
+class ClosablePolicy(Policy, Protocol):
+    def close(self) -> None: ...
+
+
+def open_engine(folder: Path, choice: EngineChoice) -> ClosablePolicy:
+    """A checkpoint, ready to act; close it. Raises CheckpointError for a folder that is not whole, ModelError where the engine cannot run
+    it or the server cannot load it."""
+    if choice.http is not None:
+        from models.http.engine import HttpEngine
+
+        return HttpEngine.of_checkpoint(choice.http, folder)
+    from models.engine.embedded import EmbeddedEngine
+    from models.families.registry import device_named
+
+    dtype, device = "float32" if choice.dtype == "auto" else choice.dtype, device_named(choice.device)
+    return EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=choice.settings)
+
+
+def engine_of_learner(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str, choice: EngineChoice) -> EmbeddedEngine:
+    """The embedded engine on a copy of what learns: there and of its type, unless the profile says otherwise. Raises ModelError."""
+    from models.engine.embedded import EmbeddedEngine
+    from models.families.registry import device_named
+
+    return EmbeddedEngine(
+        model, codec, checkpoint_id, settings=choice.settings, dtype=None if choice.dtype == "auto" else choice.dtype,
+        device=None if choice.device == "auto" else device_named(choice.device),
+    )  # fmt: skip

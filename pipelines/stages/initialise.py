@@ -1,0 +1,42 @@
+"""The seed policy: the quickstart's tokenizer and model with the weights that a seed gives, or a model there is, taken in as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from assets.profile import PolicySettings
+from assets.requests import InitialiseRequest, StageResult
+from assets.seed_data.vocabulary import words
+from models.checkpoints.checkpoint import Card, save
+from models.checkpoints.importing import fetch, import_checkpoint, num_parameters
+from models.families.seed_policy import seed_policy
+from pipelines.stages.context import WorkerContext
+from pipelines.stages.storing import store_checkpoint
+
+
+def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
+    card = _build(request, context) if request.policy.source == "quickstart" else _take_in(request, context)
+    num = num_parameters(context.draft)
+    version = store_checkpoint(context, card)
+    return StageResult(checkpoint_id=card.checkpoint_id, table_versions={"checkpoints": version}, counts={"parameters": num})
+
+
+def _build(request: InitialiseRequest, context: WorkerContext) -> Card:
+    model, tokenizer = seed_policy(words(*request.curricula), request.seed)
+    return save(context.draft, model, tokenizer, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
+
+
+def _take_in(request: InitialiseRequest, context: WorkerContext) -> Card:
+    policy = request.policy
+    source = model_folder(policy)
+    context.log(f"taking in {policy.model} from {source}")
+    return import_checkpoint(
+        source, context.draft, stage=request.stage, iteration=request.iteration, dtype=policy.dtype, link=policy.link,
+        max_image_pixels=request.max_image_pixels, origin=policy.model_dump(mode="json"),
+    )  # fmt: skip
+
+
+def model_folder(policy: PolicySettings) -> Path:
+    """Where the weights of a policy lie, fetched from the hub where they have to be. Raises CheckpointError."""
+    name = str(policy.model)
+    return fetch(name, policy.revision) if policy.source == "huggingface" else Path(name).expanduser().absolute()

@@ -1,0 +1,93 @@
+"""CT, SFT and the ORM: continue a checkpoint on one dataset snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.policy.policy import Message
+from assets.requests import StageResult, SupervisedRequest
+from models.families.registry import is_vision
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
+from models.training.metrics import Progress, read_metrics
+from pipelines.stages.context import WorkerContext
+from pipelines.stages.images import spooled_images
+from pipelines.stages.storing import store_checkpoint, store_metrics
+from warehouse.lineage import registry
+from warehouse.routing.samples import Kind, in_parts
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
+
+
+def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
+    warehouse = context.warehouse
+    progress = context.progress()
+
+    def report(state: Progress) -> None:
+        progress.update(state.step, state.num_steps, "steps", state.metrics)
+
+    parent = registry.find(warehouse, request.checkpoint_id)
+    config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
+    samples = DatasetSamples(warehouse, request.dataset_id, ("orm",) if request.kind == "orm" else ("ct", "sft"))
+    num_samples = len(samples)
+
+    def counted() -> Iterator[TrainingSample]:
+        for number, sample in enumerate(samples, 1):
+            progress.update(number, num_samples, "samples encoded")
+            yield sample
+
+    card = train_supervised(
+        config,
+        counted(),
+        init=parent.folder,
+        output=context.draft,
+        run_folder=context.run_folder,
+        stage=request.stage,
+        iteration=request.iteration,
+        datasets=(request.dataset_id,),
+        on_progress=report,
+        read_image=spooled_images(warehouse, samples, context.folder / "images") if is_vision(parent.folder) else None,
+    )
+    curve = [(point.step, point.metrics) for point in read_metrics(context.run_folder)]
+    versions = {
+        "checkpoints": store_checkpoint(context, card),
+        "training_metrics": store_metrics(context, card.checkpoint_id, curve),
+    }
+    counts = {"samples": num_samples, "samples/too long": int(card.metrics["samples_too_long"])}
+    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics=card.metrics)
+
+
+MEMORY_LIMIT = "1GB"
+"""Of DuckDB, while samples are read and put in order."""
+_OF_KIND = """
+select {place} as place, s.sample_id, s.messages, d.weight from datasets d join {kind}_samples s using (sample_id)
+where d.dataset_id = $dataset and d.kind = '{kind}' and not s.withdrawn
+qualify row_number() over (partition by d.iteration, d.sample_id order by s.iteration) = 1 and d.iteration = min(d.iteration) over ()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSamples:
+    """The samples of a snapshot with their weights, those of D_CT before those of D_SFT, each in the order of their ids. Whenever they are
+    gone through they are read from the warehouse, part by part, and never held together."""
+
+    warehouse: Warehouse
+    dataset_id: str
+    kinds: Sequence[Kind] = ("ct", "sft")
+
+    def __len__(self) -> int:
+        (row,) = self._rows("select count(*) as num from ({samples})")
+        return int(row["num"])
+
+    def __iter__(self) -> Iterator[TrainingSample]:
+        for row in self._rows("select sample_id, messages, weight from ({samples}) order by place, sample_id"):
+            messages = tuple(Message(**message) for message in row["messages"])
+            yield TrainingSample(messages=messages, weight=row["weight"], sample_id=row["sample_id"])
+
+    def _rows(self, query: str) -> Iterator[dict[str, Any]]:
+        samples = " union all ".join(f"({_OF_KIND.format(place=place, kind=kind)})" for place, kind in enumerate(self.kinds))
+        with connect(self.warehouse, memory_limit=MEMORY_LIMIT) as con:
+            for part in in_parts(con.sql(query.format(samples=samples), params={"dataset": self.dataset_id})):
+                yield from part.to_pylist()

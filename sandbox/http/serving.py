@@ -1,0 +1,148 @@
+"""What every HTTP server of ours is run with: a socket, uvicorn in the caller's event loop, an end by signal. What it answers, and what an
+end means to what is under way, is each server's own. The tokens that they ask for are tokens.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib import metadata
+from typing import Any, Literal, TypeVar
+
+import uvicorn
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from sandbox.http.connection import Connection
+from sandbox.http.hosts import KnownHosts
+from warehouse.core.errors import ConfigError, FlywheelError
+
+T = TypeVar("T")
+BACKLOG = 1024
+PROBLEM_TYPE = "application/problem+json"
+_PROBLEM = {
+    "type": "object",
+    "required": ["title", "status", "detail", "error"],
+    "properties": {"title": {"type": "string"}, "status": {"type": "integer"}, "detail": {"type": "string"}, "error": {"type": "string"}},
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "What is wrong with the request", "content": {PROBLEM_TYPE: {"schema": _PROBLEM}}},
+    "5XX": {"description": "What failed", "content": {PROBLEM_TYPE: {"schema": _PROBLEM}}},
+}
+"""What an interface says of its errors (RFC 9457), in its OpenAPI schema."""
+
+
+def api_version() -> str:
+    """What an interface says of its version: the package's; 0 where it is not installed."""
+    try:
+        return metadata.version("flywheel")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to whoever runs it, who calls `end`, once or more often. A kind of server says there what becomes of its requests."""
+
+    def __init__(self, app: ASGIApp, *, grace_s: int, lifespan: Literal["on", "off"], hosts: Iterable[str] = ()) -> None:
+        """`grace_s`: requests under way may take so long to end before they are cut off. `hosts`: names that the server answers for
+        beside loopback names and IP addresses (hosts.py)."""
+        config = uvicorn.Config(
+            KnownHosts(app, hosts),
+            http=Connection,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",  # an upgrade request is then answered like any other
+            proxy_headers=False,
+            timeout_graceful_shutdown=grace_s,
+            lifespan=lifespan,
+        )
+        super().__init__(config)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def end(self) -> None:
+        self.should_exit = True
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ConfigError where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"Nothing can listen on {host}:{port} ({error.strerror}): choose another --port, or end what has it.") from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@asynccontextmanager
+async def running(server: Server, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+    """A server in this event loop for as long as the block lasts, or until it is told to end; gives the task that ends with it."""
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started:
+            if task.done():
+                raise FlywheelError(f"The server on {address_of(listener)} ended before it had started.") from task.exception()
+            await asyncio.sleep(0.005)
+        yield task
+    finally:
+        if not task.done():
+            server.end()
+        await task
+
+
+async def serve_until_signalled(server: Server, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM, in the main thread; a second signal calls `end` again. `ready` is called when requests are taken."""
+    loop = asyncio.get_running_loop()
+    async with running(server, listener) as task:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, server.end)
+        try:
+            ready()
+            await task
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T], error: Exception) -> T:
+    """The result, unless the client goes away before: then the work is cancelled, and `error` raised, which nobody reads."""
+    task = asyncio.ensure_future(work)
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    watch = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise error
+    finally:
+        for other in (watch, task):
+            other.cancel()
+        await asyncio.gather(watch, task, return_exceptions=True)

@@ -1,0 +1,355 @@
+"""Local seats: the sessions of this process and the browsers under them. Started when first needed, replaced when they crash, hang or
+wear out, closed when nobody uses them. Who may use which seat, and when, is the queue's business (lease_queue.py).
+
+Seats share browsers by slots. A worn browser gets no new session: who uses it stays on it, whoever comes next finds a fresh one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from sandbox.browser.host import Host, Kind, launch
+from sandbox.browser.page import Page
+from sandbox.browser.page_session import Limits, PageSession
+from sandbox.pool.kinds import MAKERS, CountsResets, Parts, PooledSession
+from sandbox.pool.lease_queue import Seat, Wish
+from sandbox.tasks.page_task import PageSettings, PageTasks, Surroundings
+from sandbox.tasks.sources import SessionKind, kind_of
+from sandbox.tasks.task import Task
+from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
+
+_LOG = logging.getLogger(__name__)
+
+MAX_LAUNCHES = 3
+BASE_MEMORY_MIB, SESSION_MEMORY_MIB = 1000.0, 150.0
+END_MEMORY_FACTOR = 4.0
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """When browsers and sessions are replaced or closed. Times are wall-clock seconds."""
+
+    recycle_resets: int = 1000
+    recycle_age_s: float = 3600.0
+    recycle_memory_mib: float | None = None
+    """Default: a base and something a session, which a leak exceeds and pages do not."""
+    end_memory_mib: float | None = None
+    """A browser with more is ended while it is used, before the machine runs out. Default: four times the above's default."""
+    idle_s: float = 300.0
+    """A session unused for so long is closed, and then a browser without sessions."""
+    heartbeat_s: float = 5.0
+    """Between two looks at all browsers."""
+    hung_after_s: float = 30.0
+    """A browser that answers nothing for so long is ended."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Since the pool was entered."""
+
+    num_resets: int = 0
+    num_launches: int = 0
+    num_crashes: int = 0
+    num_recycled: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Running:
+    """A browser that runs."""
+
+    host: Host
+    kind: Kind
+    slot: _Slot
+    born_s: float = field(default_factory=time.monotonic)
+    used_s: float = field(default_factory=time.monotonic)
+    num_resets: int = 0
+    memory_mib: float = 0.0
+    is_retired: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Slot:
+    """Room for one browser of a kind at work; those that are retired run beside it until nobody uses them."""
+
+    num_seats: int = 0
+    running: dict[Kind, _Running] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    num_failures: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LocalSeat(Seat):
+    slot: _Slot
+    session: PooledSession | None = None
+    session_kind: SessionKind | None = None
+    running: _Running | None = None
+    """The browser in which the session opened its last page."""
+    is_in_use: bool = False
+
+
+class Seats:
+    """All seats of one process; entered by nobody, closed once."""
+
+    def __init__(
+        self, sources: PageTasks, *, kind: Kind, size: int, num_browsers: int, limits: Limits | None = None, upkeep: Upkeep | None = None
+    ) -> None:
+        self.kind = kind
+        self.upkeep = upkeep or Upkeep()
+        self.counts = Counts()
+        self._sources = sources
+        self._limits = limits or Limits()
+        self._slots = [_Slot() for _ in range(num_browsers)]
+        self.all = [LocalSeat(slot=(slot := self._slots[n % num_browsers]), group=slot) for n in range(size)]
+        for seat in self.all:
+            seat.slot.num_seats += 1
+        self._running: list[_Running] = []
+        self._ending: list[Host] = []
+        self._is_closed = False
+
+    def wish(self, task: Task | None) -> Wish:
+        """What a lease for a task asks for; without a task, any page session. Raises TaskError for an unknown source."""
+        return wish_of(task, self._sources)
+
+    async def check_out(self, seat: LocalSeat, task: Task | None, *, screenshots: bool) -> PooledSession:
+        """The seat's session, of the kind that the task needs. Raises BrowserMissing or BrowserCrashed where it needs a browser and none
+        can be started."""
+        kind = self.wish(task).kind
+        seat.is_in_use = True
+        if seat.session is not None and (seat.session_kind != kind or not _is_usable(seat)):
+            await self._discard(seat)
+        if MAKERS[kind].needs_browser:
+            await self._browser(seat.slot, self.kind)  # outside the time that a reset may take
+        if seat.session is None:
+            parts = Parts(open_page=partial(self._open_page, seat), page_tasks=self._sources, limits=self._limits)
+            seat.session, seat.session_kind = await MAKERS[kind].make(parts), kind
+        seat.session.screenshots = screenshots
+        return seat.session
+
+    async def put_back(self, seat: LocalSeat, *, keep: bool) -> None:
+        """After use. `keep`: the session is well, and may be lent again."""
+        running, slot = seat.running, seat.slot
+        if isinstance(seat.session, CountsResets):
+            num_resets, seat.session.num_resets = seat.session.num_resets, 0
+            self.counts.num_resets += num_resets
+            if running is not None:
+                running.num_resets += num_resets
+        if keep:
+            slot.num_failures = 0
+        if running is not None and self._is_worn(running):
+            self._retire(running)
+            self.counts.num_recycled += 1
+        is_kept = seat.session_kind is None or MAKERS[seat.session_kind].is_kept
+        if not (keep and is_kept and _is_usable(seat)):
+            await self._discard(seat)
+        seat.kind = seat.session_kind
+        seat.page = seat.session.loaded_task if isinstance(seat.session, PageSession) else None
+        seat.free_since_s = time.monotonic()
+        seat.is_in_use = False
+        if running is not None:
+            running.used_s = time.monotonic()
+        await self._end_retired()
+
+    def condemn(self, seat: LocalSeat, error: BaseException) -> None:
+        """A browser that hung is of no use to its other sessions either: they get BrowserCrashed."""
+        if seat.running is not None and seat.running.host.is_alive:
+            seat.running.host.kill(f"The browser was ended because a session in it failed: {error}")
+
+    def hosts(self) -> list[Host]:
+        """Browsers that live."""
+        return [running.host for running in self._running if running.host.is_alive]
+
+    def memory_mib(self) -> float:
+        """Of all browsers that live, as last measured."""
+        return sum(running.memory_mib for running in self._running if running.host.is_alive)
+
+    async def watch(self) -> None:
+        """Look after the browsers and sessions for as long as it is not cancelled."""
+        while True:
+            await asyncio.sleep(self.upkeep.heartbeat_s)
+            try:
+                await self.look()
+            except Exception:
+                _LOG.exception("Looking after the browsers failed; it is tried again.")
+
+    async def look(self) -> None:
+        """End what hangs, clean up after what died, measure memory, close what nobody used for long."""
+        await asyncio.gather(*(self._end_if_hung(running) for running in self._running if running.host.is_alive))
+        for running in [running for running in self._running if running.host.is_alive]:
+            running.memory_mib = await asyncio.to_thread(running.host.memory_mib)
+            limit_mib = self.upkeep.end_memory_mib or END_MEMORY_FACTOR * _usual_memory_mib(running.slot)
+            if running.memory_mib > limit_mib:
+                running.host.kill(f"The browser had {running.memory_mib:.0f} MiB of memory, more than the {limit_mib:.0f} MiB allowed.")
+        since_s = time.monotonic() - self.upkeep.idle_s
+        for seat in self.all:
+            if not seat.is_in_use and seat.session is not None and seat.free_since_s < since_s:
+                seat.kind = seat.page = None
+                await self._discard(seat)
+        for running in [running for slot in self._slots for running in slot.running.values() if not slot.lock.locked()]:
+            if not running.host.is_alive:
+                async with running.slot.lock:
+                    await self._lose(running)
+            elif self._is_worn(running):
+                self._retire(running)
+                self.counts.num_recycled += 1
+            elif running.used_s < since_s and not self._is_in_use(running):
+                self._retire(running)
+        await self._end_retired()
+
+    async def close(self) -> None:
+        """End every session and browser; those in use get BrowserCrashed. May be called twice."""
+        self._is_closed = True
+        others = [seat.session for seat in self.all if seat.session is not None and seat.session_kind != "page"]
+        await asyncio.gather(*(_close_quietly(session) for session in others))
+        running, self._running = self._running, []
+        for slot in self._slots:
+            slot.running.clear()
+        await asyncio.gather(*(each.host.close() for each in running), *(host.close() for host in self._ending))
+        pages = [seat.session for seat in self.all if seat.session is not None and seat.session_kind == "page"]
+        await asyncio.gather(*(_close_quietly(session) for session in pages))  # a web session's proxy outlives its browser
+
+    def kill(self) -> None:
+        """End every browser at once, without waiting: for when the event loop goes away."""
+        self._is_closed = True
+        for host in [*(running.host for running in self._running), *self._ending]:
+            host.kill("The session pool was abandoned.")
+
+    async def _open_page(self, seat: LocalSeat, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> Page:
+        # A browser whose frames are ours cannot let them run by themselves.
+        running = await self._browser(seat.slot, "plain" if settings.real_time and self.kind == "beginframe" else self.kind)
+        seat.running = running
+        return await running.host.open_page(settings, root, surroundings)
+
+    async def _browser(self, slot: _Slot, kind: Kind) -> _Running:
+        """The slot's browser, started if there is none. After failures it waits, longer each time."""
+        async with slot.lock:
+            for attempt in range(MAX_LAUNCHES):
+                if self._is_closed:
+                    raise SandboxError("The session pool is closed.")
+                running = slot.running.get(kind)
+                if running is not None and running.host.is_alive:
+                    running.used_s = time.monotonic()
+                    return running
+                if running is not None:
+                    await self._lose(running)
+                if slot.num_failures:
+                    await asyncio.sleep(min(0.05 * 2**slot.num_failures, 5.0))
+                try:
+                    self.counts.num_launches += 1
+                    host = await launch(kind)
+                except BrowserMissing:
+                    raise
+                except SandboxError:
+                    slot.num_failures += 1
+                    if attempt == MAX_LAUNCHES - 1:
+                        raise
+                else:
+                    if self._is_closed:
+                        await host.close()
+                        raise SandboxError("The session pool is closed.")
+                    slot.running[kind] = _Running(host=host, kind=kind, slot=slot)
+                    self._running.append(slot.running[kind])
+            raise BrowserCrashed(f"A browser was started {MAX_LAUNCHES} times and died each time. Run `flywheel doctor` to see why.")
+
+    async def _lose(self, running: _Running) -> None:
+        """Clean up after a browser that died."""
+        self._retire(running)
+        if running in self._running:
+            running.slot.num_failures += 1
+            self.counts.num_crashes += 1
+            await self._end(running)
+
+    async def _end(self, running: _Running) -> None:
+        """Close a browser and the sessions left in it. Where this is cancelled, the end of all does it."""
+        self._running.remove(running)
+        self._ending.append(running.host)
+        for seat in self.all:
+            if seat.running is running and not seat.is_in_use:
+                seat.kind = seat.page = None
+                await self._discard(seat)
+        await running.host.close()
+        self._ending.remove(running.host)
+
+    async def _end_if_hung(self, running: _Running) -> None:
+        ping = asyncio.ensure_future(running.host.ping())
+        try:
+            # Not a timeout that cancels: if our own loop stood still, the answer is there before the time is seen to be up.
+            await asyncio.wait([ping], timeout=self.upkeep.hung_after_s)
+            if not ping.done():
+                running.host.kill(f"The browser answered nothing for {self.upkeep.hung_after_s:g} s and was ended.")
+        finally:
+            ping.add_done_callback(_retrieve)  # where the browser died, the look that follows sees it
+            ping.cancel()
+
+    def _is_in_use(self, running: _Running) -> bool:
+        return any(seat.is_in_use and seat.running is running for seat in self.all)
+
+    def _is_worn(self, running: _Running) -> bool:
+        if running.is_retired or not running.host.is_alive:
+            return False
+        allowed_mib = self.upkeep.recycle_memory_mib or _usual_memory_mib(running.slot)
+        return (
+            running.num_resets >= self.upkeep.recycle_resets
+            or time.monotonic() - running.born_s > self.upkeep.recycle_age_s
+            or running.memory_mib > allowed_mib
+        )
+
+    @staticmethod
+    def _retire(running: _Running) -> None:
+        """No new session comes to it."""
+        running.is_retired = True
+        if running.slot.running.get(running.kind) is running:
+            del running.slot.running[running.kind]
+
+    async def _end_retired(self) -> None:
+        """End the retired browsers that nobody uses any more."""
+        for running in list(self._running):
+            if running.is_retired and running in self._running and not self._is_in_use(running):
+                await self._end(running)
+
+    async def _discard(self, seat: LocalSeat) -> None:
+        """Close the seat's session. Where that fails or takes long, its browser goes with it."""
+        session, seat.session, seat.session_kind = seat.session, None, None
+        running, seat.running = seat.running, None
+        if session is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await session.close()
+        except (SandboxError, TimeoutError) as error:
+            if running is not None and running.host.is_alive:
+                running.host.kill(f"The browser was ended because a page of it could not be closed: {error}")
+
+
+def wish_of(task: Task | None, sources: PageTasks) -> Wish:
+    """What a lease for a task asks for, where `sources` are the pages there are. Raises TaskError for an unknown source."""
+    if task is None:
+        return Wish(kind="page")
+    kind = "page" if task.source in sources else kind_of(task)
+    return Wish(kind=kind, page=(task.source, task.name) if kind == "page" else None)
+
+
+def _usual_memory_mib(slot: _Slot) -> float:
+    return BASE_MEMORY_MIB + SESSION_MEMORY_MIB * slot.num_seats
+
+
+def _is_usable(seat: LocalSeat) -> bool:
+    """Its session's browser, if it has one, lives and is not retired."""
+    return seat.running is None or (seat.running.host.is_alive and not seat.running.is_retired)
+
+
+async def _close_quietly(session: PooledSession) -> None:
+    with suppress(SandboxError, TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await session.close()
+
+
+def _retrieve(task: asyncio.Future[None]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,286 @@
+"""The client of a sandbox server (sandbox/server): a pool of remote sessions, each of which is a Session like any other.
+
+    async with SandboxClient("http://127.0.0.1:8421") as client:
+        async with client.lease(task) as session:
+            observation = await session.reset(task, seed)
+
+It sends signs of life in the background, and sends a call again when the connection broke: calls are numbered, so nothing is done twice.
+A client belongs to the event loop that first uses it; for code without one there is sandbox/server/client_sync.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+import msgpack
+
+from sandbox import wire
+from sandbox.actions import ACTION, Action
+from sandbox.server.bodies import STARTED, STEPPED, SteppedSession
+from sandbox.server.problems import error_of
+from sandbox.server.tokens import client_token
+from sandbox.session import FileEntry, Observation, Transition, Verdict, require_open
+from sandbox.tasks.task import Task
+from sandbox.wire import MSGPACK_TYPE, Codec
+from warehouse.core.errors import FlywheelError, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable
+
+T = TypeVar("T")
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 300.0
+RELEASE_RETRY_S = 3.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+SERVER_WAIT_S = 20.0
+"""How long one request for a session waits at the server before the client asks again."""
+HEARTBEATS_PER_TTL = 4
+
+
+class RemoteSession:
+    """A session on a server. `screenshots` may be set before a reset."""
+
+    def __init__(self, client: SandboxClient, session_id: str, *, screenshots: bool) -> None:
+        self.session_id, self.screenshots = session_id, screenshots
+        self._client, self._environment = client, ""
+        self._num_calls: int | None = 0
+        """None where an error left it open whether the server has counted the last call."""
+        self._is_closed = False
+
+    @property
+    def environment(self) -> str:
+        """Versions that pixels and behaviour depend on; empty before the first reset."""
+        return self._environment
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        body = {"task": wire.TASK.to_plain(task), "seed": seed, "screenshots": self.screenshots}
+        started = await self._numbered_call("reset", STARTED, body)
+        self._environment = started.environment
+        if started.observation is None:
+            raise SandboxError("The server answered a reset without an observation.")
+        return started.observation
+
+    async def step(self, action: Action) -> Transition:
+        return await self._numbered_call("step", wire.TRANSITION, {"action": ACTION.dump_python(action, mode="json")})
+
+    async def evaluate(self) -> Verdict:
+        return await self._call("evaluate", wire.VERDICT)
+
+    async def hint(self) -> Action | None:
+        """Raises AccessDenied where the server was started without oracles."""
+        return await self._call("hint", wire.ACTION)
+
+    async def files(self) -> tuple[FileEntry, ...] | None:
+        return await self._call("files", wire.FILES, method="GET")
+
+    async def read_file(self, path: str) -> str | None:
+        return await self._call("files/text", wire.TEXT, method="GET", params={"path": path})
+
+    async def observe(self) -> Observation:
+        """The last observation again."""
+        return await self._call("observation", wire.OBSERVATION, method="GET")
+
+    async def close(self) -> None:
+        """Release the session; may be called twice."""
+        await self._release(failed=False)
+
+    async def _next(self) -> int:
+        """The number of the next call; nothing is known of it any more until that has been answered."""
+        num_calls, self._num_calls = self._num_calls, None
+        if num_calls is None:
+            status = await self._client._send("GET", f"/v1/sessions/{self.session_id}")
+            num_calls = int(status.json()["num_calls"])
+        return num_calls + 1
+
+    async def _numbered_call(self, name: str, codec: Codec[T], body: dict[str, Any]) -> T:
+        require_open(self._is_closed)
+        number = await self._next()
+        answer = await self._call(name, codec, {**body, "number": number})
+        self._num_calls = number
+        return answer
+
+    async def _call(
+        self, name: str, codec: Codec[T], body: dict[str, Any] | None = None, *, method: str = "POST", params: dict[str, Any] | None = None
+    ) -> T:
+        require_open(self._is_closed)
+        return await self._client._call(method, f"/v1/sessions/{self.session_id}/{name}", codec, body, params)
+
+    async def _release(self, *, failed: bool) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._client._forget(self)
+        # Where it cannot be released, because it is gone or the server is, the server reclaims it.
+        with suppress(FlywheelError):
+            await self._client._send("DELETE", f"/v1/sessions/{self.session_id}", params={"failed": failed}, retry_s=RELEASE_RETRY_S)
+
+
+class SandboxClient:
+    """Leases sessions of one server. Is a pool, as collectors need one."""
+
+    def __init__(
+        self, url: str, token: str | None = None, *, wait_s: float = 600.0, retry_s: float = 30.0, ttl_s: float | None = None
+    ) -> None:
+        """`token`: default the one of the environment or the home. `wait_s`: longest wait for a session, `retry_s`: for a server that
+        does not answer. `ttl_s`: a session is reclaimed so long after this process fell silent; default is the server's. Raises
+        ConfigError without a token."""
+        self._url, self._token = url.rstrip("/"), token if token is not None else client_token()
+        self._wait_s, self._retry_s, self._ttl_s = wait_s, retry_s, ttl_s
+        self._held: dict[str, RemoteSession] = {}
+        self._http: httpx.AsyncClient | None = None
+        self._heart: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[RemoteSession]:
+        """A session that is the caller's until the block ends. Raises SandboxBusy when none comes free, ServerUnreachable, AccessDenied."""
+        session = await self.open(task, screenshots=screenshots)
+        failed = True
+        try:
+            yield session
+            failed = False
+        finally:
+            await asyncio.shield(session._release(failed=failed))
+
+    async def open(self, task: Task | None = None, *, screenshots: bool = True) -> RemoteSession:
+        """The same without a block: the caller closes the session."""
+        body: dict[str, Any] = {"screenshots": screenshots, "key": secrets.token_hex(16), "wait_s": min(self._wait_s, SERVER_WAIT_S)}
+        if task is not None:
+            body["task"] = wire.TASK.to_plain(task)
+        if self._ttl_s is not None:
+            body["ttl_s"] = self._ttl_s
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            try:
+                started = await self._call("POST", "/v1/sessions", STARTED, body)
+                break
+            except SandboxBusy:
+                if time.monotonic() > deadline_s:
+                    raise
+                await asyncio.sleep(0.2)
+        session = RemoteSession(self, started.session_id, screenshots=screenshots)
+        session._num_calls = started.num_calls
+        self._held[session.session_id] = session
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.create_task(self._beat(started.ttl_s / HEARTBEATS_PER_TTL), name="heartbeats")
+        return session
+
+    async def step_all(self, steps: Sequence[tuple[RemoteSession, Action]]) -> list[Transition | FlywheelError]:
+        """One action in each of several sessions, in one request, carried out side by side; an error where there is no transition."""
+        numbers = [await session._next() for session, _ in steps]
+        body = {
+            "steps": [
+                {"session_id": session.session_id, "action": ACTION.dump_python(action, mode="json"), "number": number}
+                for (session, action), number in zip(steps, numbers, strict=True)
+            ]
+        }
+        outcomes = [_outcome(one) for one in await self._call("POST", "/v1/step", STEPPED, body)]
+        for (session, _), number, outcome in zip(steps, numbers, outcomes, strict=True):
+            session._num_calls = number if isinstance(outcome, Transition) else None
+        return outcomes
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """What the server says of this client's sessions, whoever leased them."""
+        found: list[dict[str, Any]] = (await self._send("GET", "/v1/sessions")).json()
+        return found
+
+    async def tasks(self, selection: str | None = None) -> list[Task]:
+        """Tasks that the server's sessions can run: all, or `source` or `source:group`."""
+        params = {} if selection is None else {"select": selection}
+        return [wire.TASK.from_plain(task) for task in (await self._send("GET", "/v1/tasks", params=params)).json()]
+
+    async def close(self) -> None:
+        """Release every session that is still held; may be called twice."""
+        if self._is_closed:
+            return
+        await asyncio.gather(*(session._release(failed=True) for session in list(self._held.values())))
+        self._is_closed = True
+        if self._heart is not None:
+            self._heart.cancel()
+            await asyncio.wait({self._heart})
+        if self._http is not None:
+            await self._http.aclose()
+
+    def _forget(self, session: RemoteSession) -> None:
+        self._held.pop(session.session_id, None)
+
+    async def _beat(self, every_s: float) -> None:
+        """Signs of life for as long as a session is held."""
+        while self._held:
+            await asyncio.sleep(every_s)
+            if not self._held:
+                return
+            # A server that does not answer is told to whoever calls it next.
+            with suppress(FlywheelError):
+                await self._send("POST", "/v1/heartbeat", {"sessions": list(self._held)}, retry_s=every_s)
+
+    async def _call(
+        self, method: str, path: str, codec: Codec[T], body: dict[str, Any] | None = None, params: dict[str, Any] | None = None
+    ) -> T:
+        response = await self._send(method, path, body, params=params)
+        return codec.from_plain(msgpack.unpackb(response.content))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        params: dict[str, Any] | None = None,
+        retry_s: float | None = None,
+    ) -> httpx.Response:
+        """An answer that is no error. Sends the request again while the connection fails, at most for `retry_s`."""
+        deadline_s = time.monotonic() + (self._retry_s if retry_s is None else retry_s)
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                response = await self._client().request(method, path, json=body, params=params)
+            except httpx.TransportError as error:
+                if time.monotonic() + pause_s > deadline_s:
+                    raise ServerUnreachable(
+                        f"The sandbox server at {self._url} does not answer ({type(error).__name__}: {error}). "
+                        "Is it running (`flywheel sandbox serve`), and is this its address?"
+                    ) from error
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            if response.is_success:
+                return response
+            raise _error(response)
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._is_closed:
+            raise SandboxError("The client is closed; make another one.")
+        if self._http is None:
+            self._http = httpx.AsyncClient(
+                base_url=self._url,
+                headers={"Authorization": f"Bearer {self._token}", "Accept": f"{MSGPACK_TYPE}, application/json"},
+                timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+                trust_env=False,  # no proxy may see the token
+                verify=self._url.startswith("https:"),  # else half a second goes into certificates that nobody asks for
+            )
+        return self._http
+
+
+def _error(response: httpx.Response) -> FlywheelError:
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    return error_of(problem, response.status_code)
+
+
+def _outcome(one: SteppedSession) -> Transition | FlywheelError:
+    if one.transition is not None:
+        return one.transition
+    return error_of(one.problem, 0) if one.problem else LeaseLost(f"No answer for session {one.session_id}.")

@@ -1,0 +1,1 @@
+"""Tasks on an Android device: their list, their checks and their oracles."""

@@ -1,0 +1,1 @@
+"""Tasks in a terminal: written ones, a module a length, and generated ones."""

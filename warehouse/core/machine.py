@@ -1,0 +1,128 @@
+"""What the machine refuses, in errors of ours: a full or read-only disk, too few open files, too little memory, a damaged database file.
+
+Libraries each say it in their own way (an errno, an SQLite message inside SQLAlchemy's, torch's RuntimeError). Entry points ask `refusal`
+for whatever reaches them and is not an error of ours; rooms that know better what was to be written name it themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from warehouse.core.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
+from warehouse.core.home import is_full_disk
+
+NO_ROOM_BYTES = 64 * 1024
+"""With less free, whatever failed is taken to have failed for that: torch says only that its file ended too early."""
+WANTED_MIB = 256
+"""What a command or stage should find free before it is worth starting it again."""
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_READ_ONLY_WORDS = ("readonly database", "Read-only file system")
+_FILES = (errno.EMFILE, errno.ENFILE)
+_FILES_WORDS = ("Too many open files", "unable to open database file")
+_MEMORY_WORDS = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "can't start new thread", "failed to map segment")
+_DAMAGED_WORDS = ("file is not a database", "database disk image is malformed")
+
+
+def refusal(error: BaseException, place: Path) -> FlywheelError | None:
+    """The error of ours for what the machine refused, with `place` the folder that was worked in; None where the machine did not."""
+    for each in _chain(error):
+        found = _full(each, place) or _damaged(each, place) or _read_only(each, place) or _limit(each)
+        if found is not None:
+            return found
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it, SQLAlchemy's original included; each once."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [more for more in (each.__context__, each.__cause__, getattr(each, "orig", None)) if isinstance(more, BaseException)]
+
+
+def _full(error: BaseException, place: Path) -> StorageFull | None:
+    free = _free_bytes(place)
+    if not is_full_disk(error) and (free is None or free >= NO_ROOM_BYTES):
+        return None
+    left = "" if free is None else f", {free / 2**20:.1f} MiB are left"
+    return StorageFull(
+        f"the disk of {_path_of(error) or place} is full{left} ({_line(error)}). Free {WANTED_MIB} MiB or more there and give the same "
+        "command again: what was finished is kept"
+    )
+
+
+def _free_bytes(place: Path) -> int | None:
+    try:
+        return shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
+    except OSError:
+        return None
+
+
+def _read_only(error: BaseException, place: Path) -> ConfigError | None:
+    is_refused = isinstance(error, OSError) and error.errno in _READ_ONLY
+    path = _path_of(error)
+    if is_refused and path is not None and not path.is_relative_to(place):
+        return None  # something else than the home: who opened it knows better what it is
+    if not is_refused and not any(words in str(error) for words in _READ_ONLY_WORDS):
+        return None
+    return ConfigError(
+        f"{path or place} cannot be written ({_line(error)}). Make it writable for this user (the disk may be mounted read-only), or name "
+        "another home with --home or FLYWHEEL_HOME"
+    )
+
+
+def _limit(error: BaseException) -> MachineLimit | None:
+    if (isinstance(error, OSError) and error.errno in _FILES) or any(words in str(error) for words in _FILES_WORDS):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return MachineLimit(
+            f"this process may not open more than {soft} files ({_line(error)}). Raise the limit, e.g. `ulimit -n 4096` (the hard limit "
+            f"here is {_unlimited(hard)}), or lower sandbox.num_workers"
+        )
+    is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN))
+    if is_memory or any(words in str(error) for words in _MEMORY_WORDS):
+        address_space, processes = (resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_NPROC))
+        return MachineLimit(
+            f"no more memory or processes can be had ({_line(error)}). The limits here: address space {_unlimited(address_space)} bytes "
+            f"(`ulimit -v`), processes {_unlimited(processes)} (`ulimit -u`). Raise them, or end what else takes memory"
+        )
+    return None
+
+
+def _damaged(error: BaseException, place: Path) -> CorruptDatabase | None:
+    if not any(words in str(error) for words in _DAMAGED_WORDS):
+        return None
+    file = next((path for path in sorted(place.rglob("*.db")) if _is_damaged(path)), None)
+    which = f"the database file {file}" if file is not None else f"a database file under {place} (Dagster's and Prefect's are *.db)"
+    return CorruptDatabase(f"{which} is damaged ({_line(error)}). Restore it from a backup")
+
+
+def _is_damaged(file: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as con:
+            return bool(con.execute("pragma quick_check(1)").fetchone() != ("ok",))
+    except sqlite3.Error as error:
+        return any(words in str(error) for words in _DAMAGED_WORDS)
+
+
+def _path_of(error: BaseException) -> Path | None:
+    name = getattr(error, "filename", None)
+    return Path(os.fsdecode(name)).absolute() if isinstance(name, str | bytes) else None
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _unlimited(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}"

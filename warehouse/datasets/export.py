@@ -1,0 +1,266 @@
+"""Samples and tables for other tools: TRL, LLaMA-Factory, ShareGPT readers, plain Parquet, and one self-contained DuckDB file.
+
+An export is written aside and renamed into place, so a reader never sees half of one. Each folder holds `manifest.json`: what was exported,
+from which table versions, and what could not be said in that format. How a chat is laid out in each format is chat_formats.py's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import duckdb
+import pyarrow.parquet as pq
+
+from warehouse.core.durable import sync
+from warehouse.core.errors import ConfigError, StorageFull, UnknownId
+from warehouse.core.home import is_full_disk
+from warehouse.datasets.chat_formats import CHAT_FORMATS, ChatFormat, has_loss_on_prompt
+from warehouse.lineage.relations import LINEAGE_SQL
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
+
+FORMATS = (*CHAT_FORMATS, "parquet", "duckdb")
+ALL_TABLES = "all"
+MANIFEST = "manifest.json"
+ROWS_PER_BATCH = 1024
+# Those with pictures first: readers of JSON take the type of a list from the first megabytes, and an empty list has none.
+_SAMPLES = """
+    SELECT sample_id, {weight} AS weight, origin, domain, messages, episode_id, step_index, annotation_id, verdict, iteration
+    FROM {source} WHERE NOT withdrawn QUALIFY row_number() OVER (PARTITION BY sample_id ORDER BY iteration, stage) = 1
+    ORDER BY len(list_filter(messages, lambda message: message.screenshot_id IS NOT NULL)) = 0, iteration, sample_id"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export wrote. `num_left_out` counts samples that the format cannot express; the manifest says why."""
+
+    path: Path
+    num_rows: int
+    num_left_out: int = 0
+
+
+def export(warehouse: Warehouse, output: Path, *, format: str = "trl", dataset: str = "sft", as_of: str | None = None) -> Exported:
+    """Write an export to `output`: a folder, or for `duckdb` a file. An earlier export there is replaced, anything else is left alone.
+
+    `dataset` is `sft` or `ct` (everything in D_SFT or D_CT), or a dataset id (one snapshot, with its weights); for `parquet` also `all`,
+    every table; `duckdb` always holds every table. Raises ConfigError for a format or place that is not allowed, UnknownId for a dataset
+    that does not exist, StorageFull when the disk has no room (nothing is left behind).
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"no export format {format!r}: the formats are {', '.join(FORMATS)}")
+    if dataset == ALL_TABLES and format in CHAT_FORMATS:
+        raise ConfigError(f"format {format} holds samples, not tables: export sft, ct or a dataset id, or choose parquet or duckdb")
+    _check_place(output, is_file=format == "duckdb")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.parent / f".{output.name}.{os.getpid()}.tmp"
+    try:
+        if format == "duckdb":
+            result = _write_duckdb(warehouse, aside, as_of)
+        else:
+            aside.mkdir()
+            result = _write_folder(warehouse, aside, format, dataset, as_of)
+        _swap(aside, output)
+    except (OSError, duckdb.Error) as error:
+        if is_full_disk(error):
+            raise StorageFull(f"no room for the export {output}: nothing was left there. Free space and export again ({error})") from error
+        raise
+    finally:
+        _remove(aside)
+    return Exported(path=output, num_rows=result.num_rows, num_left_out=result.num_left_out)
+
+
+def _check_place(output: Path, *, is_file: bool) -> None:
+    if is_file:
+        if output.is_dir():
+            raise ConfigError(f"{output} is a folder: name a file for the DuckDB export, e.g. {output / 'flywheel.duckdb'}")
+        if output.exists() and not _is_duckdb(output):
+            raise ConfigError(f"{output} exists and is no DuckDB file: name another")
+    elif output.exists() and not output.is_dir():
+        raise ConfigError(f"{output} is a file: name a folder for this export")
+    elif output.exists() and any(output.iterdir()) and not (output / MANIFEST).exists():
+        raise ConfigError(f"{output} holds other things than an export: name another folder, or empty it")
+
+
+def _is_duckdb(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(16)[8:12] == b"DUCK"
+
+
+def _swap(aside: Path, output: Path) -> None:
+    """Put the finished export in place of an earlier one."""
+    old = output.parent / f".{output.name}.{os.getpid()}.old"
+    if output.is_dir():
+        output.rename(old)
+    aside.replace(output)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _write_folder(warehouse: Warehouse, folder: Path, format: str, dataset: str, as_of: str | None) -> Exported:
+    notes: dict[str, Any] = {}
+    with connect(warehouse, as_of=as_of, sealed=False) as con:
+        if dataset == ALL_TABLES:
+            num_rows = sum(_write_parquet(con.sql(f"FROM {table}"), folder / f"{table}.parquet") for table in TABLES)
+            result = Exported(path=folder, num_rows=num_rows)
+        else:
+            samples = con.sql(_sample_query(con, dataset))
+            if format == "parquet":
+                result = Exported(path=folder, num_rows=_write_parquet(samples, folder / "samples.parquet"))
+            else:
+                result, notes = _write_chats(con, samples, folder, dataset, CHAT_FORMATS[format])
+            members = con.execute("SELECT count(DISTINCT sample_id) FROM datasets WHERE dataset_id = ?", [dataset]).fetchall()[0][0]
+            if members:
+                notes["num_withdrawn_since"] = members - result.num_rows - result.num_left_out
+    manifest = {
+        "made_by": "flywheel export", "format": format, "dataset": dataset, "as_of": as_of, "num_rows": result.num_rows,
+        "num_left_out": result.num_left_out, "table_versions": warehouse.versions(as_of), **notes,
+    }  # fmt: skip
+    _write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    return result
+
+
+def _sample_query(con: duckdb.DuckDBPyConnection, dataset: str) -> str:
+    if dataset in ("sft", "ct"):
+        return _SAMPLES.format(weight="1.0::DOUBLE", source=f"{dataset}_samples")
+    kinds = con.execute("SELECT DISTINCT kind FROM datasets WHERE dataset_id = ? ORDER BY kind", [dataset]).fetchall()
+    if not kinds:
+        known = con.execute("SELECT DISTINCT dataset_id FROM datasets ORDER BY max(iteration) OVER (PARTITION BY dataset_id) DESC LIMIT 6")
+        names = ", ".join(row[0] for row in known.fetchall()) or "none yet"
+        raise UnknownId(f"no dataset {dataset!r}: sft and ct are the whole sets, and the newest snapshots are {names}")
+    members = "(SELECT DISTINCT sample_id, weight FROM datasets WHERE dataset_id = '{}')".format(dataset.replace("'", "''"))
+    samples = " UNION ALL BY NAME ".join(f"FROM {kind}_samples" for (kind,) in kinds)
+    return _SAMPLES.format(weight="weight", source=f"({samples}) JOIN {members} USING (sample_id)")
+
+
+def _batches(relation: duckdb.DuckDBPyRelation) -> Iterator[list[dict[str, Any]]]:
+    for batch in relation.to_arrow_reader(ROWS_PER_BATCH):
+        yield batch.to_pylist()
+
+
+def _write_parquet(relation: duckdb.DuckDBPyRelation, path: Path) -> int:
+    num_rows = 0
+    reader = relation.to_arrow_reader(ROWS_PER_BATCH)
+    with pq.ParquetWriter(path, reader.schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            num_rows += batch.num_rows
+    return num_rows
+
+
+def _write_chats(
+    con: duckdb.DuckDBPyConnection, samples: duckdb.DuckDBPyRelation, folder: Path, dataset: str, chat: ChatFormat
+) -> tuple[Exported, dict[str, Any]]:
+    """Two readings: one for what holds for the whole file (pictures, loss on prompts), one to write the rows."""
+    num_images, has_prompt_loss = 0, False
+    for rows in _batches(samples):
+        num_images += sum(message["screenshot_id"] is not None for row in rows for message in row["messages"])
+        has_prompt_loss = has_prompt_loss or any(has_loss_on_prompt(row["messages"]) for row in rows)
+    images = _write_images(con, samples, folder / "images") if num_images else {}
+    layout = chat.layout(has_images=bool(num_images), has_prompt_loss=has_prompt_loss)
+    num_rows = num_left_out = 0
+    with (folder / chat.file_name).open("w", encoding="utf-8") as file:
+        write = _json_lines(file) if chat.file_name.endswith(".jsonl") else _json_array(file)
+        for rows in _batches(samples):
+            for row in rows:
+                record = layout(row, images)
+                num_left_out += record is None
+                num_rows += record is not None
+                if record is not None:
+                    write(record)
+        write(None)
+    sync(folder / chat.file_name)
+    for name, text in chat.side_files(dataset, bool(num_images)).items():
+        _write_text(folder / name, text)
+    notes = {"note": chat.note(has_prompt_loss), "num_images": len(images)}
+    return Exported(path=folder, num_rows=num_rows, num_left_out=num_left_out), notes
+
+
+def _json_lines(file: TextIO) -> Callable[[dict[str, Any] | None], None]:
+    def write(record: dict[str, Any] | None) -> None:
+        if record is not None:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    return write
+
+
+def _json_array(file: TextIO) -> Callable[[dict[str, Any] | None], None]:
+    """Rows of one JSON array, written as they come; None ends it."""
+    is_first = True
+
+    def write(record: dict[str, Any] | None) -> None:
+        nonlocal is_first
+        if record is None:
+            file.write("[]\n" if is_first else "\n]\n")
+            return
+        file.write(("[\n" if is_first else ",\n") + json.dumps(record, ensure_ascii=False))
+        is_first = False
+
+    return write
+
+
+def _write_images(con: duckdb.DuckDBPyConnection, samples: duckdb.DuckDBPyRelation, folder: Path) -> dict[str, str]:
+    """Write every screenshot that a sample shows; returns its path inside the export by id. Raises UnknownId for an absent one."""
+    folder.mkdir()
+    con.register("samples_to_export", samples.project("messages").to_arrow_table())
+    shown = con.sql(
+        "SELECT screenshot_id, format, data FROM screenshots WHERE screenshot_id IN "
+        "(SELECT DISTINCT message.screenshot_id FROM (SELECT unnest(messages) AS message FROM samples_to_export))"
+    )
+    paths = {}
+    for rows in _batches(shown):
+        for row in rows:
+            name = f"{row['screenshot_id']}.{'jpg' if row['format'] == 'jpeg' else row['format']}"
+            (folder / name).write_bytes(row["data"])
+            paths[row["screenshot_id"]] = f"images/{name}"
+    absent = con.sql(
+        "SELECT DISTINCT message.screenshot_id FROM (SELECT unnest(messages) AS message FROM samples_to_export) "
+        "WHERE message.screenshot_id NOT IN (SELECT screenshot_id FROM screenshots) ORDER BY ALL"
+    ).fetchall()
+    if absent:
+        raise UnknownId(f"{len(absent)} screenshots that samples show are not stored, the first is {absent[0][0]}: run their stage again")
+    return paths
+
+
+def _write_duckdb(warehouse: Warehouse, path: Path, as_of: str | None) -> Exported:
+    """Every table, with the catalogue's words as comments, and the lineage views."""
+    num_rows = 0
+    with connect(warehouse, as_of=as_of, sealed=False) as con:
+        con.execute(f"ATTACH '{str(path).replace(chr(39), chr(39) * 2)}' AS export_file")
+        for table in TABLES:
+            con.execute(f"CREATE TABLE export_file.{table} AS FROM {table}")
+            num_rows += con.execute(f"SELECT count(*) FROM export_file.{table}").fetchall()[0][0]
+        con.execute("DETACH export_file")
+    with duckdb.connect(str(path)) as con:
+        for statement in LINEAGE_SQL:
+            con.execute(statement)
+        for name, spec in TABLES.items():
+            con.execute(f"COMMENT ON TABLE {name} IS '{_quoted(spec.meaning)}'")
+            for column in spec.columns:
+                con.execute(f"COMMENT ON COLUMN {name}.{column.name} IS '{_quoted(column.meaning)}'")
+        con.execute("CHECKPOINT")
+    return Exported(path=path, num_rows=num_rows)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+    sync(path)

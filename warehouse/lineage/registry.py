@@ -1,0 +1,125 @@
+"""The registry of checkpoints: which stage of which iteration made which weights, and where they lie. A thin reading of the table
+`checkpoints`.
+
+A stage that passes its input on (CT between cadences, a release that kept the previous policy) registers the same checkpoint id under
+its own name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from warehouse.core.errors import CheckpointError
+from warehouse.storage.tables import Warehouse
+
+RELEASES = "released_policy"
+"""The stage that releases."""
+RELEASED = "released"
+"""Names the newest release wherever a checkpoint is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """One row of `checkpoints`, with its folder resolved."""
+
+    checkpoint_id: str
+    iteration: str
+    stage: str
+    folder: Path
+    parents: tuple[str, ...]
+    note: str
+
+
+def register(
+    warehouse: Warehouse,
+    *,
+    iteration: str,
+    stage: str,
+    checkpoint_id: str,
+    folder: Path,
+    parents: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    note: str = "",
+) -> int:
+    """Record what a stage made; returns the table version. A repeated stage replaces its row."""
+    row = {
+        "checkpoint_id": checkpoint_id,
+        "path": str(folder.relative_to(warehouse.home.root)),
+        "parents": list(parents),
+        "datasets": list(datasets),
+        "config": json.dumps(config or {}, sort_keys=True),
+        "metrics": json.dumps(metrics or {}, sort_keys=True),
+        "note": note,
+    }
+    return warehouse.replace_partition("checkpoints", [row], iteration=iteration, stage=stage)
+
+
+def pass_on(warehouse: Warehouse, source: Registered, *, iteration: str, stage: str, note: str) -> int:
+    """Register a stage that hands its input on unchanged, and say why."""
+    return register(
+        warehouse,
+        iteration=iteration,
+        stage=stage,
+        checkpoint_id=source.checkpoint_id,
+        folder=source.folder,
+        parents=source.parents,
+        note=note,
+    )
+
+
+def made_by(warehouse: Warehouse, iteration: str, stage: str) -> Registered:
+    """What a stage made. Raises CheckpointError when it has made nothing yet."""
+    rows = warehouse.read("checkpoints", iteration=iteration, stage=stage).to_pylist()
+    if not rows:
+        table = warehouse.read("checkpoints").select(["iteration", "stage"]).to_pylist()
+        there_are = ", ".join(sorted(f"{row['iteration']}/{row['stage']}" for row in table)) or "none yet"
+        raise CheckpointError(f"stage {stage} of iteration {iteration} has made no checkpoint; there are {there_are}")
+    return _registered(warehouse, rows[0])
+
+
+def released(warehouse: Warehouse) -> Registered:
+    """The newest release. Raises CheckpointError when there is none yet."""
+    table = warehouse.read("checkpoints").select(["iteration", "stage"])
+    iterations = [row["iteration"] for row in table.to_pylist() if row["stage"] == RELEASES]
+    if not iterations:
+        raise CheckpointError(
+            f"nothing is released in {warehouse.home.root} yet: turn the wheel once (`flywheel run --iterations 1`), or give a "
+            "checkpoint's id, ITERATION/STAGE or folder instead"
+        )
+    return made_by(warehouse, max(iterations), RELEASES)
+
+
+def named(warehouse: Warehouse, name: str) -> Registered:
+    """A checkpoint by id, as ITERATION/STAGE, or `released` for the newest release. Raises CheckpointError, UnknownTable."""
+    if name == RELEASED:
+        return released(warehouse)
+    iteration, slash, stage = name.partition("/")
+    return made_by(warehouse, iteration, stage) if slash else find(warehouse, name)
+
+
+def find(warehouse: Warehouse, checkpoint_id: str) -> Registered:
+    """A checkpoint by id, wherever it was made first."""
+    table = warehouse.read("checkpoints")
+    rows = table.filter(pc.equal(table["checkpoint_id"], checkpoint_id)).to_pylist()
+    if not rows:
+        raise CheckpointError(f'no checkpoint {checkpoint_id} is registered; `flywheel sql "from checkpoints"` lists those that are')
+    return _registered(warehouse, min(rows, key=lambda row: (row["iteration"], row["stage"])))
+
+
+def _registered(warehouse: Warehouse, row: Mapping[str, Any]) -> Registered:
+    return Registered(
+        checkpoint_id=row["checkpoint_id"],
+        iteration=row["iteration"],
+        stage=row["stage"],
+        folder=warehouse.home.root / row["path"],
+        parents=tuple(row["parents"]),
+        note=row["note"],
+    )

@@ -1,0 +1,192 @@
+"""The rows that a walk back through the lineage passes, read as it comes to them, from the files that hold them: so a walk costs what it
+shows, not what there is. walk.py walks; relations.py says which column names what a row was made from.
+
+Checkpoints and the sizes of datasets are the summaries'. Every other row is found by its id (id_index.py), and steps with their episode, in
+whose partition they are. What is read lies in memory as tables of the same names with fewer columns, so that the same SQL is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import duckdb
+
+from warehouse.evaluation.evaluations import REPORTED_SPLIT
+from warehouse.lineage.graph import Node, NodeId
+from warehouse.lineage.relations import STEP_SEPARATOR
+from warehouse.reporting.iteration_summaries import TABLES_READ, summaries
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.id_index import IdIndex
+from warehouse.storage.integrity import raise_explained
+from warehouse.storage.partitions import DataFile
+from warehouse.storage.query import MEMORY_LIMIT, seen_rows
+from warehouse.storage.table_files import Listing, stored_rows
+from warehouse.storage.tables import Warehouse
+
+_PLACE = ("iteration", "stage")
+_SAMPLE = (*_PLACE, "sample_id", "annotation_id", "episode_id", "step_index", "origin", "domain", "withdrawn")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "checkpoints": (*_PLACE, "checkpoint_id", "parents", "datasets", "note"),
+    "ct_samples": _SAMPLE, "sft_samples": _SAMPLE, "orm_samples": _SAMPLE,
+    "annotations": (*_PLACE, "annotation_id", "episode_id", "step_index", "annotator", "mode", "decision", "withdrawn"),
+    "episodes": (*_PLACE, "episode_id", "task_id", "policy_id", "purpose", "task_name", "seed", "outcome"),
+    "steps": (*_PLACE, "episode_id", "step_index", "screenshot_id", "action"),
+    "screenshots": ("screenshot_id", "format", "width_px", "height_px"),
+    "tasks": (*_PLACE, "task_id", "name", "domain"),
+    "evaluations": ("iteration", "checkpoint_role", "split", "checkpoint_id", "num_episodes", "num_success"),
+}  # fmt: skip
+"""What relations and labels read of each table that a walk back can come to."""
+_TYPES = {"string": "VARCHAR", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "list<item: string>": "VARCHAR[]"}
+"""Of DuckDB, by Arrow's name."""
+BY_ID = {
+    "ct_sample": "ct_samples", "sft_sample": "sft_samples", "orm_sample": "orm_samples", "annotation": "annotations",
+    "episode": "episodes", "screenshot": "screenshots",
+}  # fmt: skip
+"""Kind of a node -> the table that has its row."""
+KINDS = {*BY_ID, "checkpoint", "dataset", "step", "task"}
+"""Of the nodes that a walk back can begin at."""
+
+
+class LineageRows:
+    """A connection with the rows that the nodes so far need. Close it after use, as a context."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        listing = Listing(warehouse, (*TABLES_READ, "tasks"))
+        self._files = listing.files
+        self._told = summaries(warehouse, listing)
+        self._indices: dict[str, IdIndex] = {}
+        self._seen: set[tuple[str, str]] = set()
+        spool = str(warehouse.home.spool / "duckdb")
+        # its queries are small and many: one thread
+        self.con = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": spool, "threads": 1})
+        for table, columns in COLUMNS.items():
+            schema = TABLES[table].schema
+            of_columns = ", ".join(f"{column} {_TYPES[str(schema.field(column).type)]}" for column in columns)
+            self.con.execute(f"create table {table} ({of_columns})")
+        self._read("tasks", self._files["tasks"])
+        self._add_summaries()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.con.close()
+
+    def find(self, name: str) -> list[NodeId]:
+        """Every node that a walk can begin at and that has this very id, or is a checkpoint's ITERATION/STAGE or a task's name; none where
+        it may be something else."""
+        iteration, slash, stage = name.partition("/")
+        if slash or STEP_SEPARATOR in name:
+            of = self._told.get(iteration)
+            return [NodeId("checkpoint", made.checkpoint_id) for made in (of.checkpoints if of else ()) if made.stage == stage]
+        found = {NodeId(kind, name) for kind in BY_ID if self._load(kind, [name])}
+        found |= {NodeId("checkpoint", name) for of in self._told.values() for made in of.checkpoints if made.checkpoint_id == name}
+        found |= {NodeId("dataset", name) for of in self._told.values() for members in of.members if members.dataset_id == name}
+        found |= {NodeId("task", id_) for (id_,) in self.con.execute("select task_id from tasks where task_id = ?", [name]).fetchall()}
+        if found:
+            return sorted(found)
+        return [NodeId("task", id_) for (id_,) in self.con.execute("select distinct task_id from tasks where name = ?", [name]).fetchall()]
+
+    def need(self, nodes: Iterable[NodeId]) -> None:
+        """Read what tells of these nodes, and what they were made from."""
+        by_kind: dict[str, list[str]] = {}
+        for node in nodes:
+            if node not in self._seen:
+                self._seen.add(node)
+                by_kind.setdefault(node.kind, []).append(node.id)
+        for kind, ids in by_kind.items():
+            if kind in BY_ID:
+                self._load(kind, ids)
+        of_steps = {id_.rpartition(STEP_SEPARATOR)[0] for id_ in by_kind.get("step", ())}
+        if episodes := of_steps.union(by_kind.get("episode", ())):
+            self._load_steps(sorted(episodes))
+        if by_kind.get("checkpoint"):
+            self._load_trained_in(by_kind["checkpoint"])
+
+    def members(self, dataset_ids: Sequence[str], kind: str) -> list[tuple[str, list[str], int]]:
+        """Of each dataset its first samples of a kind, and how many there are."""
+        found = {
+            members.dataset_id: (members.dataset_id, list(members.first), members.num)
+            for of in self._told.values() for members in of.members if members.dataset_id in dataset_ids and members.kind == kind
+        }  # fmt: skip
+        return [found[id_] for id_ in sorted(found)]
+
+    def describe_datasets(self, ids: Sequence[str]) -> list[Node]:
+        """As relations.NODE_KINDS tells of them."""
+        nodes = []
+        for id_ in ids:
+            held = [(iteration, each) for iteration, of in self._told.items() for each in of.members if each.dataset_id == id_]
+            counts = {kind: sum(each.num for _, each in held if each.kind == kind) for kind in ("sft", "ct", "orm")}
+            label = " and ".join(f"{num} {kind}" for kind, num in counts.items() if num) + " samples" if held else ""
+            nodes.append(Node(
+                kind="dataset", id=id_, label=label, iteration=min((iteration for iteration, _ in held), default=None),
+                stage=min((each.stage for _, each in held), default=None),
+            ))  # fmt: skip
+        return nodes
+
+    def _add_summaries(self) -> None:
+        """Checkpoints, and what was reported of them."""
+        self._insert("checkpoints", [
+            (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), made.note)
+            for iteration, of in self._told.items() for made in of.checkpoints
+        ])  # fmt: skip
+        self._insert("evaluations", [
+            (iteration, policy.role, REPORTED_SPLIT, policy.checkpoint_id, policy.num_episodes, policy.num_success)
+            for iteration, of in self._told.items() for policy in of.evaluated
+        ])  # fmt: skip
+
+    def _load(self, kind: str, ids: Sequence[str]) -> int:
+        table = BY_ID[kind]
+        (key,) = TABLES[table].key
+        fresh = [id_ for id_ in ids if ("row of " + kind, id_) not in self._seen]
+        self._seen.update(("row of " + kind, id_) for id_ in fresh)
+        return self._read(table, self._index(table).files_with(fresh), key, fresh)
+
+    def _load_steps(self, episode_ids: Sequence[str]) -> None:
+        fresh = [id_ for id_ in episode_ids if ("steps", id_) not in self._seen]
+        self._seen.update(("steps", id_) for id_ in fresh)
+        places = {(file.iteration, file.stage) for file in self._index("episodes").files_with(fresh)}
+        self._read("steps", [file for file in self._files_of("steps") if (file.iteration, file.stage) in places], "episode_id", fresh)
+
+    def _load_trained_in(self, checkpoint_ids: Sequence[str]) -> None:
+        """The episodes of the stages that trained them."""
+        wanted = set(checkpoint_ids)
+        made = [(iteration, each) for iteration, of in self._told.items() for each in of.checkpoints if each.checkpoint_id in wanted]
+        places = {(iteration, each.stage) for iteration, each in made}
+        places = {place for place in places if ("trained in", "/".join(place)) not in self._seen}
+        self._seen.update(("trained in", "/".join(place)) for place in places)
+        self._read("episodes", [file for file in self._files_of("episodes") if (file.iteration, file.stage) in places], "purpose", ["rl"])
+
+    def _index(self, table: str) -> IdIndex:
+        if table not in self._indices:
+            self._indices[table] = IdIndex(self._warehouse, table, self._files_of(table))
+        return self._indices[table]
+
+    def _files_of(self, table: str) -> list[DataFile]:
+        if table not in self._files:
+            self._files[table] = self._warehouse.listed(table)[1]
+        return self._files[table]
+
+    def _read(self, table: str, files: Sequence[DataFile], column: str | None = None, among: Sequence[str] = ()) -> int:
+        """Read those rows of some files whose `column` has one of the values, as the view of query.connect has them; returns how many.
+        Raises CorruptTable."""
+        if not files:
+            return 0
+        stored = stored_rows(table, self._warehouse.files(table, files))
+        is_meant = f"{column} in (select unnest($1))" if column is not None else "true"
+        rows = f"select {', '.join(COLUMNS[table])} from {stored} where {is_meant}"
+        if any(file.is_of_tombstones for file in files):
+            rows = f"with more as materialized ({rows}) {seen_rows(TABLES[table], 'more')}"
+        try:
+            ((num,),) = self.con.execute(f"insert into {table} {rows}", [among] if column is not None else []).fetchall()
+        except duckdb.Error as error:
+            folder, delta = self._warehouse.folder(table), self._warehouse.delta(table)
+            raise_explained(table, folder, delta, error)
+        return int(num)
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            columns = ", ".join(f"unnest(${place + 1})" for place in range(len(rows[0])))
+            self.con.execute(f"insert into {table} select {columns}", [list(values) for values in zip(*rows, strict=True)])

@@ -1,0 +1,1 @@
+"""Pictures and figures of the tables: charts and diagrams as SVG, and summaries of iterations."""

@@ -1,0 +1,88 @@
+"""What failed episodes teach after all: their beginning, up to the first wrong step; and, beside a solved attempt at the same instance,
+what was right where they erred (a correction) and what leads on after the error (a reflection).
+
+A correction is the failed episode's prompt at its first wrong step with the answer of the solved one on the same screen. A reflection is
+its prompt one step later, the error in its history, with the solved one's answer on that screen: the error is kept, and only the answer
+that recovers is learned (UI-TARS, arXiv 2501.12326, section 4.5). Both name the solved episode and step that the answer is from.
+
+Which step was the first wrong one annotators and step rewards tell. `solved_attempts_tell` guesses it: the first one that no solved attempt
+at the same instance took on the same screen. Two ways may be right, and screens that look alike may hide different states.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import duckdb
+from pydantic import BaseModel, ConfigDict, Field
+
+VIEWS = Path(__file__).with_name("failure_mining.sql")
+PAIR_ORIGINS = ("correction", "reflection")
+_PAIRS = """
+select origin, domain, true as verdict, messages, response, episode_id, step_index
+from (
+    select 'correction' as origin, w.episode_id as failed, f.messages, s.* exclude (messages)
+    from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index
+    {joined} where f.action <> s.action and {pair} qualify {one}
+    union all
+    select 'reflection', w.episode_id, f.messages, s.* exclude (messages)
+    from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index + 1
+    {joined} where {pair} qualify {one}
+)
+where list_contains($wanted, origin) order by origin, failed, episode_id
+""".format(
+    joined="join salvage_steps s on s.task_id = f.task_id and s.seed = f.seed and s.state = f.state",
+    pair="not f.is_solved and s.is_solved and s.route = 'sft' and greatest(f.iteration, s.iteration) = $iteration "
+    "and f.messages <> s.messages and trim(s.response) <> ''",
+    one="row_number() over (partition by f.episode_id order by s.iteration, s.episode_id, s.step_index) = 1",
+)
+
+
+class SalvageConfig(BaseModel):
+    """What of failed episodes joins the training sets beside what routing sends there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trim_failures: Annotated[
+        bool,
+        Field(
+            description="CT learns a failed episode only up to its first wrong step, where annotations or step rewards tell it (or solved "
+            "attempts: solved_attempts_tell)"
+        ),
+    ] = False
+    corrections: Annotated[
+        bool, Field(description="SFT learns, at a failed episode's first wrong step, the answer of a solved attempt on the same screen")
+    ] = False
+    reflections: Annotated[
+        bool, Field(description="SFT learns, one step after the error, which stays in the prompt, the answer of a solved attempt there")
+    ] = False
+    solved_attempts_tell: Annotated[
+        bool,
+        Field(
+            description="a step that no solved attempt at the instance took on its screen counts as wrong: a guess, for tasks whose "
+            "screens show all and that are solved in one way"
+        ),
+    ] = False
+
+    @property
+    def pair_origins(self) -> tuple[str, ...]:
+        """Origins of the pairs that are asked for."""
+        return tuple(origin for origin, is_on in zip(PAIR_ORIGINS, (self.corrections, self.reflections), strict=True) if is_on)
+
+
+def first_wrong_steps(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> str:
+    """Name of a view (episode_id, step_index) that is made: the first wrong step of each failed episode of which it can be told."""
+    _make_views(con, config)
+    return "first_wrong_steps"
+
+
+def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: SalvageConfig) -> duckdb.DuckDBPyRelation:
+    """Corrections and reflections of one iteration, as far as asked for, in the order of the failed episodes, as a query: (origin,
+    domain, verdict, messages, response, episode_id, step_index)."""
+    _make_views(con, config)
+    return con.sql(_PAIRS, params={"iteration": iteration, "wanted": list(config.pair_origins)})
+
+
+def _make_views(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> None:
+    con.execute(VIEWS.read_text().replace("$attempts_tell", str(config.solved_attempts_tell).lower()))

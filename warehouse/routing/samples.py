@@ -1,0 +1,191 @@
+"""Samples: rows of `ct_samples` and `sft_samples` made of routed episodes, annotations, demonstrations and tutorials.
+
+A sample is a chat: the prompt exactly as it was asked, and the answer that stands. The answer weighs 1 in the loss; the prompt weighs 0
+for SFT and `ct_prompt_loss` for CT, which a training run scales again by its `prompt_loss_weight` (0, its default, learns answers only).
+What an iteration gives need not fit memory: it comes in parts, a few thousand chats at a time. How it is stored is routed_samples.py's
+business; which samples a run reads, and how often, is mixing.py's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+import duckdb
+import pyarrow as pa
+
+from warehouse.core.identity import content_id
+from warehouse.datasets.withdrawal import TAKEN_BACK
+from warehouse.routing.failure_mining import SalvageConfig, first_wrong_steps, pairs
+from warehouse.storage.catalogue import TABLES
+
+Kind = Literal["ct", "sft", "orm"]
+RoutedTable = Literal["ct_samples", "sft_samples"]
+_KIND_OF: dict[RoutedTable, Literal["ct", "sft"]] = {"ct_samples": "ct", "sft_samples": "sft"}
+ROUTED_TABLES = tuple(_KIND_OF)
+
+PART_ROWS = 4096
+"""Samples that are made at a time: of screens as text some tens of megabytes, as Python holds them."""
+GENERAL = "general"
+"""Domain of samples that belong to no task."""
+_SCHEMA = pa.schema([field for field in TABLES["sft_samples"].schema if field.name not in TABLES["sft_samples"].partition_by])
+_NOBODY = "(select null::varchar as episode_id, null::bigint as step_index where false)"
+
+_SAMPLED_EPISODES = """
+create or replace temp table sampled_episodes as
+select r.episode_id, starts_with(r.reason, 'V=1') as verdict, min(e.domain) as domain,
+    min(case when not starts_with(r.reason, 'V=1') then w.step_index end) as first_wrong
+from routes r
+join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration
+left join {first_wrong} w on w.episode_id = r.episode_id
+where r.iteration = $iteration and r.route = $route and r.episode_id not in ({taken_back})
+group by all
+"""
+"""A row an episode, so that texts are joined to what is short and known to be so. An episode may be recorded twice in an iteration."""
+_DECIDED_STEPS = """
+create or replace temp table decided_steps as
+select distinct episode_id, step_index from annotations where iteration = $iteration and $route = 'sft'
+"""
+_ROUTED_STEPS = """
+select 'rollout' as origin, e.domain, e.verdict, s.response, s.episode_id, s.step_index,
+    case when coalesce(s.step_index < e.first_wrong, true) then s.messages end as messages
+from steps s
+join sampled_episodes e on e.episode_id = s.episode_id
+anti join decided_steps d on d.episode_id = s.episode_id and d.step_index = s.step_index
+where s.iteration = $iteration and trim(s.response) <> ''
+"""
+"""Steps that speak for themselves. A step of a solved episode that an annotator has decided on comes in by that decision instead. One
+from the first wrong one on comes without its prompt, to be counted."""
+_ANNOTATED_STEPS = """
+select 'annotation' as origin, e.domain, starts_with(r.reason, 'V=1') as verdict, a.messages, a.response, a.episode_id,
+    a.step_index, a.annotation_id
+from annotations a
+join routes r on r.episode_id = a.episode_id and r.iteration = a.iteration
+join episodes e on e.episode_id = a.episode_id and e.iteration = a.iteration
+where a.iteration = $iteration and r.route <> 'withheld'
+    and a.decision in ('accept', 'edit', 'override') and not a.withdrawn and trim(coalesce(a.response, '')) <> ''
+order by a.annotation_id
+"""
+
+
+def sample_parts(
+    con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, *, ct_prompt_loss: float = 1.0,
+    salvage: SalvageConfig | None = None, left_out: Counter[str] | None = None,
+) -> Iterator[pa.Table]:  # fmt: skip
+    """What joins D_CT or D_SFT (`table`) in one iteration: rows without their place, at most PART_ROWS at a time. Steps come as they are
+    stored, then annotations, then pairs. One sample may come twice where its source is recorded twice.
+
+    Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
+    episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `salvage`
+    says what else failed episodes give. `left_out` is told how many steps were not taken: `trimmed steps`, from the first wrong one of a
+    failed episode on.
+
+    On a connection that is not sealed and that only SQL of ours reads, since temporary tables and views are made there; nothing else may
+    be asked on it until the last part has come.
+    """
+    settings, kind = salvage or SalvageConfig(), _KIND_OF[table]
+    asked, to_route = {"iteration": iteration}, {"iteration": iteration, "route": kind}
+    first_wrong = first_wrong_steps(con, settings) if kind == "ct" and settings.trim_failures else _NOBODY
+    con.execute(_SAMPLED_EPISODES.format(first_wrong=first_wrong, taken_back=TAKEN_BACK), to_route)
+    con.execute(_DECIDED_STEPS, to_route)
+    with joined_as_written(con):
+        yield from _parts(con.sql(_ROUTED_STEPS, params=asked), kind, ct_prompt_loss if kind == "ct" else 0.0, left_out)
+    if kind == "sft":
+        yield from _parts(con.sql(_ANNOTATED_STEPS, params=asked), "sft")
+        yield from pair_parts(con, iteration, settings)
+
+
+def pair_parts(con: duckdb.DuckDBPyConnection, iteration: str, salvage: SalvageConfig) -> Iterator[pa.Table]:
+    """Corrections and reflections of an iteration, as rows of `sft_samples` without their place: see sample_parts."""
+    if salvage.pair_origins:
+        yield from _parts(pairs(con, iteration, salvage), "sft")
+
+
+def in_parts(relation: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
+    """The rows of a query as they are found, at most PART_ROWS at a time."""
+    with relation.to_arrow_reader(PART_ROWS) as reader:
+        yield from reader
+
+
+@contextmanager
+def joined_as_written(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Rows on the left of a join pass by those on the right, which are held: what is left has texts, and a guess of how many rows are left
+    of a table must not turn that round. So they keep their order, too."""
+    con.execute("set disabled_optimizers = 'join_order,build_side_probe_side'")
+    try:
+        yield
+    finally:
+        with suppress(duckdb.Error):  # closed meanwhile, by who could not go on
+            con.execute("reset disabled_optimizers")
+
+
+def _parts(
+    steps: duckdb.DuckDBPyRelation, kind: Kind, prompt_loss: float = 0.0, left_out: Counter[str] | None = None
+) -> Iterator[pa.Table]:
+    num_trimmed = 0
+    for batch in in_parts(steps):
+        rows = batch.to_pylist()
+        samples = [sample_row(kind, prompt_loss=prompt_loss, **row) for row in rows if row["messages"] is not None]
+        num_trimmed += len(rows) - len(samples)
+        yield pa.Table.from_pylist(samples, schema=_SCHEMA)
+    if left_out is not None:
+        left_out["trimmed steps"] += num_trimmed
+
+
+def demonstration_rows(episodes: Sequence[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `sft_samples` from solved demonstrations on train instances; others are left out. Takes rows of `episodes` and `steps`."""
+    usable = {row["episode_id"]: row for row in episodes if row["outcome"] == "success" and row["split"] == "train"}
+    return [
+        sample_row(
+            "sft", origin="demonstration", domain=usable[step["episode_id"]]["domain"], messages=step["messages"],
+            response=step["response"], episode_id=step["episode_id"], step_index=step["step_index"], verdict=True,
+        )
+        for step in steps
+        if step["episode_id"] in usable
+    ]
+
+
+def tutorial_rows(tutorials: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Rows of `ct_samples` from tutorials, each a chat of messages (objects or mappings) with their own loss weights. A text that
+    occurs twice is one sample."""
+    rows = {}
+    for messages in tutorials:
+        row = _finish("ct", [_message(message) for message in messages], origin="tutorial", domain=GENERAL)
+        rows[row["sample_id"]] = row
+    return list(rows.values())
+
+
+def chat_row(kind: Kind, *, origin: str, domain: str, messages: Iterable[Any], verdict: bool | None = None) -> dict[str, Any]:
+    """One sample of a whole chat, whose messages have their own loss weights."""
+    return _finish(kind, [_message(message) for message in messages], origin=origin, domain=domain, verdict=verdict)
+
+
+def sample_row(
+    kind: Kind, *, origin: str, domain: str, messages: Sequence[Any], response: str, prompt_loss: float = 0.0, **source: Any
+) -> dict[str, Any]:
+    """One sample: a prompt whose messages weigh `prompt_loss`, and the answer, which weighs 1. `source` names the columns
+    episode_id, step_index, annotation_id and verdict, as far as there are any."""
+    prompt = [_message(message) | {"loss": float(prompt_loss)} for message in messages]
+    answer = {"role": "assistant", "content": response, "screenshot_id": None, "loss": 1.0}
+    return _finish(kind, [*prompt, answer], origin=origin, domain=domain, **source)
+
+
+def _finish(kind: Kind, messages: list[dict[str, Any]], *, origin: str, domain: str, **source: Any) -> dict[str, Any]:
+    made_from = {name: source.pop(name, None) for name in ("episode_id", "step_index", "annotation_id")}
+    verdict = source.pop("verdict", None)
+    if source:
+        raise TypeError(f"a sample has no column {sorted(source)}; allowed are episode_id, step_index, annotation_id, verdict")
+    return {
+        "sample_id": content_id("sample", [kind, origin, messages, *made_from.values()]), "origin": origin, "domain": domain,
+        "messages": messages, **made_from, "verdict": verdict, "withdrawn": False,
+    }
+
+
+def _message(message: Any) -> dict[str, Any]:
+    read = message.get if isinstance(message, Mapping) else lambda name, default=None: getattr(message, name, default)
+    return {
+        "role": read("role"), "content": read("content"), "screenshot_id": read("screenshot_id", None),
+        "loss": float(read("loss", 0.0) or 0.0),
+    }

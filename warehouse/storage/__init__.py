@@ -1,0 +1,1 @@
+"""Versioned tables: their description (catalogue), rows, files, logs and chains of commits, checks and repairs, and DuckDB over them."""

@@ -1,0 +1,48 @@
+"""Committing to a table that others write to as well: a conflict is tried again, a full disk is named. What is written is the caller's."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from warehouse.core.errors import StorageFull, WriteConflict
+from warehouse.core.home import is_full_disk
+
+MAX_ATTEMPTS = 12
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
+
+
+def retry_commit(what: str, write: Callable[[], int]) -> int:
+    """Run `write` until its commit is not beaten by another writer's; waits a little longer each time.
+
+    Raises WriteConflict after MAX_ATTEMPTS, StorageFull when the disk has no room.
+    """
+    attempt = 1
+    while True:
+        try:
+            with naming_a_full_disk(what):
+                return write()
+        except CommitFailedError as error:
+            if attempt == MAX_ATTEMPTS:
+                raise WriteConflict(
+                    f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice?"
+                ) from error
+        time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt) * random.uniform(0.5, 1.0))
+        attempt += 1
+
+
+@contextmanager
+def naming_a_full_disk(what: str) -> Iterator[None]:
+    """Whatever says on the way to a commit that the disk has no room becomes StorageFull."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        if isinstance(error, StorageFull) or not is_full_disk(error):
+            raise
+        raise StorageFull(
+            f"{what}: the disk is full and nothing was committed ({error}). Free space, then run the stage again"
+        ) from error

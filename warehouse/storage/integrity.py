@@ -1,0 +1,96 @@
+"""Which file of a table is damaged, and how to mend it. Reads everything and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from warehouse.core.errors import CorruptTable
+from warehouse.storage.data_files import RERUN, check_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    path: Path
+    what: str
+    mend: str
+
+
+def find_damage(folder: Path, delta: DeltaTable | None) -> list[Damage]:
+    """Every damaged log file and data file of one Delta table; data files only when its log can be opened (`delta`)."""
+    return [*_log_damage(folder / "_delta_log"), *(data_damage(folder, delta) if delta is not None else ())]
+
+
+def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: Exception) -> NoReturn:
+    """Raise, for a read of `table` that failed with `error`, CorruptTable that names the first damaged file and its mend; the error itself
+    where every file is sound and the machine, or the query, is at fault."""
+    damages = find_damage(folder, delta)
+    if damages:
+        first, more = damages[0], len(damages) - 1
+        also = f" ({more} more damaged files)" if more else ""
+        raise CorruptTable(f"table {table}: {first.path} {first.what}{also}. To fix it: {first.mend}") from error
+    if isinstance(error, DeltaError):
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CorruptTable(f"table {table} in {folder} cannot be read: {reason}. Restore the folder from a backup") from error
+    raise error
+
+
+def _log_damage(log: Path) -> list[Damage]:
+    """By the log alone, for tables without a chain: a gap, or a file that is no log. What a chain says of them, table_log.py tells."""
+    versions = sorted(int(path.stem) for path in log.glob("[0-9]*.json"))
+    for version in range(versions[-1] + 1 if versions else 0):
+        path = log / f"{version:020d}.json"
+        what = _log_file_damage(path)
+        if what is not None:
+            mend = "set the commit aside with `flywheel doctor --repair`, and run the stage that wrote it again"
+            return [Damage(path=path, what=what, mend=f"restore it from a backup; without one, {mend}")]
+    return []
+
+
+def _log_file_damage(path: Path) -> str | None:
+    try:
+        lines = path.read_text().splitlines()
+        for line in lines:
+            json.loads(line)
+    except FileNotFoundError:
+        return "is missing, though later commits follow"
+    except (ValueError, OSError) as error:
+        return f"is not a readable log file ({error})"
+    return None if lines else "is empty"
+
+
+def data_damage(folder: Path, delta: DeltaTable) -> list[Damage]:
+    """Every data file of this version that is missing, cut off or changed."""
+    damages = []
+    actions = pa.table(delta.get_add_actions(flatten=True))
+    for relative, size in zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True):
+        path = folder / unquote(relative)
+        what = _data_file_damage(path, size)
+        if what is not None:
+            damages.append(Damage(path=path, what=what, mend=RERUN))
+    return damages
+
+
+def _data_file_damage(path: Path, size: int) -> str | None:
+    try:
+        if (found := path.stat().st_size) != size:
+            return f"has {found} bytes where the log says {size}"
+        check_file(path)
+        with pq.ParquetFile(path) as file:
+            for _ in file.iter_batches():
+                pass
+    except FileNotFoundError:
+        return "is missing"
+    except CorruptTable:
+        return "was changed: its checksum is not the one in its name"
+    except (pa.ArrowException, OSError) as error:
+        return f"cannot be read ({str(error).splitlines()[0]})"
+    return None

@@ -1,0 +1,73 @@
+"""How partitions are named and chosen: an iteration is four digits, a stage a word; the filters by which Arrow and Delta find them; what is
+known of a file without opening it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from warehouse.core.errors import SchemaMismatch, UnknownTable
+from warehouse.storage.catalogue import WITHDRAWN_STAGE, Table
+
+ITERATION_PATTERN = re.compile(r"\d{4}")
+STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One file of a table. `path` is relative to the table's folder; a table without partitions has neither iteration nor stage."""
+
+    path: str
+    iteration: str
+    stage: str
+    num_rows: int
+    added_ms: int
+
+    @property
+    def is_of_tombstones(self) -> bool:
+        return self.stage == WITHDRAWN_STAGE
+
+    @property
+    def expression(self) -> pc.Expression | None:
+        """What holds of all its rows, for Arrow, which finds partition columns nowhere else."""
+        return (pc.field("iteration") == self.iteration) & (pc.field("stage") == self.stage) if self.stage else None
+
+
+def partition_predicate(iteration: str, stage: str) -> str:
+    """What Delta is told to replace: one partition."""
+    return f"iteration = '{iteration}' AND stage = '{stage}'"
+
+
+def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:
+    """The Arrow filter of one partition, or of everything up to an iteration; None when nothing is filtered."""
+    if not spec.partitioned:
+        return None
+    conditions = []
+    if iteration is not None:
+        conditions.append(pc.field("iteration") == check_iteration(iteration))
+    if stage is not None:
+        conditions.append(pc.field("stage") == stage)
+    if as_of is not None:
+        conditions.append(pc.field("iteration") <= check_iteration(as_of))
+    result = None
+    for condition in conditions:
+        result = condition if result is None else result & condition
+    return result
+
+
+def check_iteration(iteration: str) -> str:
+    """The key itself; raises UnknownTable when it is not four digits."""
+    if not ITERATION_PATTERN.fullmatch(iteration):
+        raise UnknownTable(f"no iteration {iteration!r}: an iteration is four digits, 0000 (the seed), 0001, 0002, …")
+    return iteration
+
+
+def check_partition(iteration: str, stage: str) -> None:
+    """Raise SchemaMismatch for names that cannot be a partition."""
+    if not ITERATION_PATTERN.fullmatch(iteration) or not STAGE_PATTERN.fullmatch(stage):
+        raise SchemaMismatch(
+            f"no partition {iteration!r}/{stage!r}: an iteration is four digits (0001), "
+            "a stage is lower-case letters, digits and _ (rl_forms)"
+        )

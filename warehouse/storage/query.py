@@ -1,0 +1,142 @@
+"""DuckDB over the warehouse: every table as a view, the lineage view beside them, at any version. Nothing here writes a table."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+
+from warehouse.core.errors import QueryError, UnknownTable
+from warehouse.lineage.relations import LINEAGE_SQL
+from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
+from warehouse.storage.integrity import raise_explained
+from warehouse.storage.partitions import check_iteration
+from warehouse.storage.tables import Warehouse
+
+MEMORY_LIMIT = "4GB"
+_WORD = re.compile(r"\w+")
+_OF_ALL = {"lineage", "lineage_nodes", "ancestors", "descendants", "information_schema", "show"}
+_OF_ALL_BEGIN = ("duckdb_", "pg_", "pragma_", "sqlite_")
+"""Words of a query that may be about tables which it does not name."""
+
+
+@contextmanager
+def connect(
+    warehouse: Warehouse,
+    *,
+    as_of: str | None = None,
+    versions: Mapping[str, int] | None = None,
+    sealed: bool = True,
+    splits: Collection[str] | None = None,
+    memory_limit: str = MEMORY_LIMIT,
+    threads: int | None = None,
+    tables: Collection[str] | None = None,
+    iterations: Collection[str] | None = None,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """For as long as a block runs, an in-memory DuckDB with every table of the catalogue as a view of its newest version, or as of an
+    iteration, or at `versions`.
+
+    Beside the tables: `lineage(child_kind, child_id, parent_kind, parent_id, relation)`, `lineage_nodes(kind, id, iteration, stage, label)`
+    and the table macros `ancestors(id)` and `descendants(id)`. Filters and projections reach the Parquet files; a table that nobody wrote
+    yet is empty. `withdrawn` is true for every row that was ever withdrawn; its tombstone is seen once the row has been purged.
+
+    `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is; relations
+    registered on the connection still work. `splits` leaves out the rows of other splits, and of episodes on other splits (what a choice
+    may read: warehouse/evaluation/choosing.py).
+
+    `tables` gives views of these alone, without lineage; `iterations` opens the files of these iterations alone: their rows are all there,
+    as they would be seen otherwise, and of other iterations some tombstones. Both are for who knows what a query reads, in a home whose
+    history is long: opening every file of every table costs as much as it has files.
+
+    A query of the block that meets a file which is missing or was changed leaves the block as CorruptTable, which names the file.
+    """
+    if as_of is not None and versions is not None:
+        raise UnknownTable(f"ask for an iteration (as_of: {as_of}) or for table versions ({', '.join(versions)}), not for both")
+    for table in (*(versions or ()), *(tables or ())):
+        if table not in TABLES:
+            raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
+    con = duckdb.connect(":memory:")
+    try:
+        con.execute(f"SET memory_limit = '{memory_limit}'")
+        con.execute("SET temp_directory = ?", [str(warehouse.home.spool / "duckdb")])
+        if threads is not None:
+            con.execute(f"SET threads = {int(threads)}")
+        for table, spec in TABLES.items():
+            if tables is None or table in tables:
+                dataset = warehouse.dataset(table, (versions or {}).get(table), as_of=as_of, iterations=iterations)
+                con.register(f"{table}_stored", dataset)
+                con.execute(_view(spec, None if as_of is None else check_iteration(as_of), splits))
+        for statement in LINEAGE_SQL if tables is None else ():
+            con.execute(statement)
+        if sealed:
+            for setting in ("python_enable_replacements = false", "enable_external_access = false", "lock_configuration = true"):
+                con.execute(f"SET {setting}")
+        yield con
+    except duckdb.Error as error:
+        for table in TABLES:
+            folder = warehouse.folder(table)
+            if f"registered as '{table}_stored'" in str(error) or f"{folder}{os.sep}" in str(error):
+                raise_explained(table, folder, warehouse.delta(table), error)
+        raise
+    finally:
+        con.close()
+
+
+def _view(spec: Table, as_of: str | None, splits: Collection[str] | None) -> str:
+    """SQL of one table's view: no row of an iteration after `as_of` or of a split that is not among `splits`, `withdrawn` true for every
+    row whose id has a tombstone, and the tombstone itself only where a purge has erased what it stands for."""
+    names = {column.name for column in spec.columns}
+    seen = f"iteration <= '{as_of}'" if as_of is not None and spec.partitioned else "true"
+    if splits is not None:
+        seen += _only(names, ", ".join(f"'{split}'" for split in sorted(splits)))
+    return f"CREATE VIEW {spec.name} AS {seen_rows(spec, f'{spec.name}_stored', seen)}"
+
+
+def seen_rows(spec: Table, stored: str, where: str = "true") -> str:
+    """SQL of the rows of a table as its view has them, from those that are stored."""
+    if "withdrawn" not in {column.name for column in spec.columns}:
+        return f"SELECT * FROM {stored} WHERE {where}"
+    (key,) = spec.key
+    is_tombstone = f"stage = '{WITHDRAWN_STAGE}'"
+    tombstones = f"SELECT {key} FROM {stored} WHERE {is_tombstone} AND {where}"
+    held = f"SELECT {key} FROM {stored} WHERE NOT {is_tombstone} AND {where}"
+    return (
+        f"SELECT * REPLACE (withdrawn OR {key} IN ({tombstones}) AS withdrawn) "
+        f"FROM {stored} WHERE {where} AND NOT ({is_tombstone} AND {key} IN ({held}))"
+    )
+
+
+def _only(names: Collection[str], allowed: str) -> str:
+    """SQL that keeps the rows of some splits: by the table's own split, or by that of the episode that the row is about."""
+    if "split" in names:
+        return f" AND split IN ({allowed})"
+    if "episode_id" in names:
+        others = f"SELECT episode_id FROM episodes_stored WHERE split NOT IN ({allowed})"
+        return f" AND (episode_id IS NULL OR episode_id NOT IN ({others}))"
+    return ""
+
+
+def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: Mapping[str, int] | None = None) -> pa.Table:
+    """Answer one query of a person. Raises QueryError for wrong SQL, CorruptTable naming the file where a table cannot be read."""
+    try:
+        with connect(warehouse, as_of=as_of, versions=versions, tables=_named_in(sql)) as con:
+            relation = con.sql(sql)
+            return pa.table({"rows": pa.array([], pa.int64())}) if relation is None else relation.to_arrow_table()
+    except duckdb.Error as error:
+        raise QueryError(_readable(error)) from error
+
+
+def _named_in(sql: str) -> list[str] | None:
+    """The tables that a query can be about, so that no other is opened: those that it names, in any place; None (all of them) where it
+    names none, or what is made of several, or asks for what there is."""
+    words = set(_WORD.findall(sql.lower()))
+    named = [table for table in TABLES if table in words]
+    return None if not named or not words.isdisjoint(_OF_ALL) or any(word.startswith(_OF_ALL_BEGIN) for word in words) else named
+
+
+def _readable(error: duckdb.Error) -> str:
+    return f"the query cannot be answered: {error}\nThe views are {', '.join(TABLES)}, lineage and lineage_nodes"
