@@ -1,5 +1,5 @@
-"""README.md quotes no figure that does not lie in a file of docs/measured, and none otherwise than it lies there. The quotes are in
-quotes.toml: what README.md says, with the path of each number in the place of the number.
+"""README.md and docs/results.md quote no figure that does not lie in a file of docs/measured, and none otherwise than it lies there. The quotes
+are in quotes.toml: what the pages say, with the path of each number in the place of the number.
 
 A path is names divided by slashes. Of a list it is the index, or the `name` (with window and workers where it has them) or `arm` of
 an entry. Points of wheel_curves are home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
@@ -21,6 +21,7 @@ import pytest
 from benchmarks.wheel_curves import gain, points_in
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 LISTED = tomllib.loads((ROOT / "tests" / "benchmarks" / "quotes.toml").read_text(encoding="utf-8"))
 QUOTES = [(quote["file"], quote["text"]) for quote in LISTED["quote"]]
 FIGURE = re.compile(
@@ -39,10 +40,10 @@ def without_code(text: str) -> str:
     return re.sub(r"`[^`]*`", "``", text)
 
 
-def readme() -> str:
-    """Without blocks of code, on one line."""
-    text = re.sub(r"^```.*?^```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    return one_line(text)
+def pages() -> str:
+    """All of PAGES without blocks of code, on one line."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return one_line(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
 @cache
@@ -103,23 +104,23 @@ def filled(file: str, text: str) -> str:
 
 @pytest.mark.parametrize(("file", "text"), QUOTES)
 def test_what_is_quoted_lies_in_a_file(file: str, text: str) -> None:
-    assert filled(file, text) in readme()
+    assert filled(file, text) in pages()
 
 
 @pytest.mark.parametrize(("file", "text"), QUOTES)
 def test_figures_on_splits_by_seed_say_so(file: str, text: str) -> None:
     stored = json.loads((ROOT / "docs" / "measured" / f"{file}.json").read_text(encoding="utf-8"))
     if stored.get("splits") == "by seed":
-        sections = [one_line(section) for section in (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")]
+        sections = [one_line(section) for page in PAGES for section in page.read_text(encoding="utf-8").split("\n## ")]
         assert all("splits by seed" in section for section in sections if filled(file, text) in section)
 
 
-def test_nothing_else_in_the_readme_looks_measured() -> None:
-    text = without_code(readme())
+def test_nothing_else_on_the_pages_looks_measured() -> None:
+    text = without_code(pages())
     for said in [*LISTED["settings"], *(filled(*quote) for quote in QUOTES)]:
         text = text.replace(without_code(said), "")
     left = [text[max(0, found.start() - 40) : found.end() + 20] for found in FIGURE.finditer(text)]
-    assert not left, "README.md has figures that tests/benchmarks/quotes.toml does not trace to a file under docs/measured"
+    assert not left, "README.md or docs/results.md has figures that tests/benchmarks/quotes.toml does not trace to a file under docs/measured"
 
 
 @pytest.mark.parametrize("said", ["gains +.3 here", "success of 0.912", "5/60", "9 of 10 runs", "takes 12 %", "it is 13 times as fast"])
