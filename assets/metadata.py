@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -26,13 +26,8 @@ ITERATIONS_DRAWN = 12
 @cache
 def code_digest() -> str:
     """Digest of every Python file of the project, so that a materialization says which code made it."""
-    paths = [path for room in ROOMS for path in _python_files(room)]
-    return files_id("code", paths)
-
-
-def _python_files(room: str) -> list[Any]:
-    root = files(room)
-    return sorted(path for path in root.rglob("*.py"))  # type: ignore[attr-defined]
+    root = Path(__file__).resolve().parents[1]
+    return files_id("code", [path for room in ROOMS for path in sorted((root / room).rglob("*.py"))])
 
 
 def config_digest(config: BaseModel) -> str:

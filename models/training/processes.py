@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import warehouse.core.errors
+from warehouse.core import errors
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import atomic_write
 
@@ -44,7 +44,7 @@ def left_error(path: Path) -> FlywheelError | None:
     """What `leave_error` wrote; None where nobody did."""
     try:
         left = json.loads(path.read_text())
-        kind = getattr(warehouse.core.errors, left["type"])
+        kind = getattr(errors, left["type"])
     except (FileNotFoundError, AttributeError):
         return None
     error: FlywheelError = kind(left["message"])

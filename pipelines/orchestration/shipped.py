@@ -1,4 +1,4 @@
-"""Files that stand at the root of a checkout and travel inside the installed package: dagster.yaml and constraints.txt."""
+"""Files that lie beside the rooms, in a checkout and in the installed package: dagster.yaml and constraints.txt."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from warehouse.core.errors import ConfigError
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_FOLDER = Path(__file__).resolve().parents[2]
+"""Where the rooms lie: the checkout, or the installed package."""
 
 
 def shipped(name: str) -> Path:
-    """The file of that name: the checkout's, else the installed package's. Raises ConfigError where neither has it."""
-    for folder in (_PACKAGE.parent, _PACKAGE):
-        if (folder / name).is_file():
-            return folder / name
-    raise ConfigError(f"{name} is in neither {_PACKAGE.parent} nor {_PACKAGE}: install flywheel again, or run from a whole checkout")
+    """The file of that name. Raises ConfigError where there is none."""
+    if not (_FOLDER / name).is_file():
+        raise ConfigError(f"{name} is not in {_FOLDER}: install flywheel again, or run from a whole checkout")
+    return _FOLDER / name

@@ -20,8 +20,8 @@ from sandbox.fleet.channel import Channel, Params
 from sandbox.fleet.settings import FleetSettings
 from warehouse.core.errors import SandboxError, SandboxTimeout
 
-ROOT = Path(__file__).resolve().parents[2]
-"""Where the rooms lie: a worker finds them as we did."""
+ROOT = Path(__file__).resolve().parents[__name__.count(".")]
+"""What is on the path of modules: a worker finds them as we did."""
 EXIT_LIMIT_S = 20.0
 
 

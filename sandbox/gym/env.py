@@ -1,5 +1,5 @@
 """FlywheelEnv: any task of the sandbox as a synchronous Gymnasium environment. Ids are registered by `register_envs`, or by importing
-sandbox.gym.ids: `gymnasium.make("sandbox.gym.ids:flywheel/miniwob-click-button-v0")`.
+flywheel.sandbox.gym.ids: `gymnasium.make("flywheel.sandbox.gym.ids:flywheel/miniwob-click-button-v0")`.
 
 An environment has an event loop in a thread of its own, and in it one session: of a pool of its own, or of any pool that it is handed, a
 remote one too. Everything the policy may see is in the observation; what the session said besides is in `info`.

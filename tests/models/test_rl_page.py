@@ -38,7 +38,7 @@ def logged(modules: Iterable[str]) -> set[str]:
 
 
 def test_every_metric_of_episodes_and_updates_is_on_the_page() -> None:
-    names = logged(["metrics", "weighting", "tally"])
+    names = logged(["metrics", "weighting", "counters"])
     assert names >= {"kl", "lambda_policy", "group_zero_std", "think_tokens_per_step", "exploded_kl", "staleness_mean"}
     assert {name for name in names if f"`{name}`" not in PAGE} == set()
 

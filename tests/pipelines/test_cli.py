@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from pipelines.cli import app as cli
 from pipelines.cli import tables as table_commands
-from pipelines.cli.app import app as cli
 from pipelines.orchestration.instance import prepare
 from pipelines.orchestration.turning import lock_path
 from sandbox.browser.chromium import find_chromium

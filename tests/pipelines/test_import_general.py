@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pipelines.cli.app import app as cli
+from pipelines.cli import app as cli
 from pipelines.importing.general import import_general_data
 from pipelines.importing.report import Report
 from pipelines.importing.rows import ScreeningSettings

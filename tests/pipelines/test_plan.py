@@ -18,7 +18,7 @@ from models.checkpoints.importing import num_parameters
 from models.families.seed_policy import seed_policy
 from models.families.shapes import KNOWN_CONFIGS, shape_of
 from pipelines import profiles
-from pipelines.cli.app import app as cli
+from pipelines.cli import app as cli
 from pipelines.cli.doctor import Check
 from pipelines.plan import preflight
 from pipelines.plan.dry_run import dry_run, in_time, print_stages, rests_on

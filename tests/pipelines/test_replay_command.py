@@ -23,7 +23,7 @@ from agent.episode.rows import rows
 from agent.grammars.registry import grammar_named
 from agent.policy.action_source import OracleDecider
 from agent.prompts.prompt import PromptBuilder
-from pipelines.cli.app import app as cli
+from pipelines.cli import app as cli
 from pipelines.replay.film import write_webp
 from pipelines.replay.marks import Mark, details_of, mark_of
 from sandbox import actions

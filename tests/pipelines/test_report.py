@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from pipelines.cli.app import app as cli
+from pipelines.cli import app as cli
 from pipelines.reporting import build
 from pipelines.reporting.build import build_iteration, build_report, build_run
 from pipelines.reporting.gains import iteration_gains, merge_weights

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli.app import app as cli
+from pipelines.cli import app as cli
 from pipelines.profiles import load
 from sandbox.tasks.sources import SOURCES, all_tasks, tasks_in
 

@@ -23,10 +23,12 @@ MODULES = ("spreadsheets", "metrics")
 """What the program consists of, each after those that it imports."""
 _START = """
 import sys, types
-for name in ("sandbox", "sandbox.tasks", "sandbox.tasks.imported"):
+parts = PACKAGE.split(".")
+for length in range(1, len(parts) + 1):
+    name = ".".join(parts[:length])
     sys.modules[name] = types.ModuleType(name)
 for name, source in SOURCES.items():
-    module = sys.modules["sandbox.tasks.imported." + name] = types.ModuleType("sandbox.tasks.imported." + name)
+    module = sys.modules[f"{PACKAGE}.{name}"] = types.ModuleType(f"{PACKAGE}.{name}")
     exec(source, module.__dict__)
 sys.exit(module.main())
 """
@@ -53,4 +55,4 @@ def _part(value: Any) -> tuple[str, bytes]:
 @cache
 def _program() -> str:
     sources = {name: Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
-    return f"SOURCES = {sources!r}\n{_START}"
+    return f"PACKAGE, SOURCES = {__package__!r}, {sources!r}\n{_START}"
