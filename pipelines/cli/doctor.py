@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import os
 import platform
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -36,9 +38,9 @@ from sandbox.tasks.web_apps.apps import APPS as WEB_APPS
 from sandbox.tasks.web_apps.apps import WebApp
 from sandbox.tasks.web_apps.install import is_installed
 from sandbox.tasks.web_apps.running import RunningApp, prepare
-from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.bubblewrap import OPEN_FILES_NEEDED, JailLimits
 from sandbox.terminal.jail import Jail
-from warehouse.core.errors import ConfigError, FlywheelError, SandboxError
+from warehouse.core.errors import ConfigError, FlywheelError, MachineLimit, SandboxError
 from warehouse.core.home import HOME_VARIABLE, Home
 
 Status = Literal["ok", "warn", "fail"]
@@ -123,6 +125,15 @@ def _some(items: list[str], limit: int = 5) -> str:
     return ", ".join(items[:limit]) + (f" and {len(items) - limit} more" if len(items) > limit else "")
 
 
+def check_open_files() -> Check:
+    """Browsers and terminals fail in their own words where the limit is too low, so it is said first."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    num = math.inf if hard == resource.RLIM_INFINITY else hard
+    found = f"a process may open {'any number' if num == math.inf else f'{hard:,}'} of them at most"
+    mend = "Raise the limit in the shell that starts Flywheel: ulimit -n 4096; in a container: docker run --ulimit nofile=4096"
+    return _graded("open files", num, OPEN_FILES_NEEDED, JailLimits().open_files, found, mend)
+
+
 def check_browser(executable: Executable | None = None) -> Check:
     """Starts the browser that sessions would use, or the one given, and takes one frame of a page."""
     install = "As root on Debian: apt-get install chromium-headless-shell. Anywhere: .venv/bin/playwright install chromium-headless-shell"
@@ -169,7 +180,7 @@ def check_terminal() -> Check:
         return Check(name="terminal", status="warn", found="only Linux has it", mend="Terminal sessions need Linux; the rest runs")
     try:
         held_by = asyncio.run(_jail_something())
-    except SandboxError as error:
+    except (SandboxError, MachineLimit) as error:
         return Check(name="terminal", status="warn", found="no jail can be made", mend=str(error))
     return Check(name="terminal", status="ok", found=", ".join(f"{what} held by {by}" for what, by in held_by.items()))
 
@@ -305,6 +316,7 @@ def checks(home: Home) -> list[Check]:
     parts: tuple[Callable[[], Check], ...] = (
         check_python,
         check_packages,
+        check_open_files,
         check_browser,
         check_terminal,
         check_web_apps,

@@ -18,6 +18,7 @@ import msgpack
 
 from warehouse.core import errors
 from warehouse.core.errors import FlywheelError, LeaseLost, SandboxError, WorkerCrashed
+from warehouse.core.machine import shortage
 
 _LOG = logging.getLogger(__name__)
 
@@ -151,7 +152,9 @@ class Channel(asyncio.Protocol):
 
 def error_to_plain(error: BaseException) -> dict[str, str | None]:
     """An error as it crosses the channel. Of what is none of ours, hence a defect, only the class and the function cross: messages end up
-    in stored episodes, where this machine's paths are of no use."""
+    in stored episodes, where this machine's paths are of no use. What the machine gives too little of crosses by its name."""
+    if isinstance(error, OSError | MemoryError) and not isinstance(error, FlywheelError):
+        error = shortage(error) or error
     if not isinstance(error, FlywheelError):
         message = f"A sandbox process failed, which is a defect: {type(error).__name__} in {_place(error)}. Its traceback is in the log."
         return {"type": "SandboxError", "message": message, "cause": None}

@@ -27,7 +27,8 @@ from sandbox.pool.lease_queue import LeaseQueue, Seat
 from sandbox.pool.pool import PoolStats, is_fatal
 from sandbox.pool.slots import wish_of
 from sandbox.tasks.task import Task
-from warehouse.core.errors import ConfigError, SandboxError
+from warehouse.core.errors import ConfigError, FlywheelError, MachineLimit, SandboxError, StorageFull
+from warehouse.core.machine import shortage
 
 _LOG = logging.getLogger(__name__)
 
@@ -237,7 +238,8 @@ class Fleet:
             self._start_from_s = time.monotonic() + 0.1 * 2**self._num_failed_starts
             if self._num_failed_starts >= MAX_STARTS:
                 self._num_failed_starts = 0
-                self._queue.refuse_all(SandboxError(f"No sandbox process could be started, {MAX_STARTS} times in a row: {error}"))
+                reason = f"No sandbox process could be started, {MAX_STARTS} times in a row: {error}"
+                self._queue.refuse_all(_named(error) or SandboxError(reason))
             return
         self._num_failed_starts = 0
         self._workers.append(worker)
@@ -301,3 +303,10 @@ class Fleet:
             putting_back = asyncio.create_task(self._put_back(seat, session, keep=False, condemned=None), name="reclaim")
             self._closing.add(putting_back)
             putting_back.add_done_callback(self._closing.discard)
+
+
+def _named(error: Exception) -> FlywheelError | None:
+    """What the machine gives too little of: a retry does not help, so nobody is to take it for a crash."""
+    if isinstance(error, FlywheelError):
+        return error if isinstance(error, MachineLimit | StorageFull) else None
+    return shortage(error)

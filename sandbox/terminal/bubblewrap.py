@@ -5,9 +5,10 @@ else. Starting and talking to a jail is jail.py.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from sandbox.browser.scratch import browser_user
 from sandbox.terminal.seccomp import filter_program
-from warehouse.core.errors import BubblewrapMissing
+from warehouse.core.errors import BubblewrapMissing, MachineLimit
 
 HOME = "/workspace"
 UID = 1000
@@ -59,6 +60,9 @@ LENT_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "mime.t
 LENT_ETC_OF_OPEN = ("resolv.conf", "ssl/certs")
 """And those that they need to reach something by its name."""
 
+OPEN_FILES_NEEDED = 256
+"""A shell and the Python tool get their channels as descriptors 250 and 251 (init.py), and bash keeps one at 255."""
+
 Network = Literal["none", "open"]
 """`none`: a loopback of the jail's own, and nothing else. `open`: the host's network as it is, its loopback included."""
 
@@ -76,9 +80,22 @@ class JailLimits:
     scratch_mib: int = 64
     """/tmp and /dev/shm, each."""
     open_files: int = 512
-    """Of one process."""
+    """Of one process; fewer where the host's hard limit is lower."""
     network: Network = "none"
     """Said by who runs the sandbox (config.py), never by a task."""
+
+
+def open_files(limits: JailLimits) -> int:
+    """How many files a process of a jail may open on this machine. Raises MachineLimit where that is too few to start a shell."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    granted = limits.open_files if hard == resource.RLIM_INFINITY else min(limits.open_files, hard)
+    if granted < min(limits.open_files, OPEN_FILES_NEEDED):
+        raise MachineLimit(
+            f"a process may open {hard} files at most here (the hard limit), and a terminal needs {OPEN_FILES_NEEDED}. Raise the limit, "
+            "e.g. `ulimit -n 4096`, in the shell that starts Flywheel; where it refuses, in /etc/security/limits.conf or with "
+            "`docker run --ulimit nofile=4096`"
+        )
+    return granted
 
 
 @lru_cache(maxsize=1)
@@ -120,7 +137,7 @@ def command_line(
         mounts += ["--ro-bind", str(folder), place]
     for place in ("/usr/local", "/dev", "/"):
         mounts += ["--remount-ro", place]
-    settings = (control, limits.processes, limits.open_files, limits.cpu_s)
+    settings = (control, limits.processes, open_files(limits), limits.cpu_s)
     return [
         find_bubblewrap(), "--unshare-user", "--unshare-all", *(["--share-net"] if is_open else []), "--disable-userns", "--uid", str(UID),
         "--gid", str(UID), "--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv",
@@ -142,10 +159,12 @@ def launch(command: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes
         raise BubblewrapMissing(f"{command[0]} has gone: on Debian, as root: apt-get install bubblewrap.") from error
 
 
-def memory_files(network: Network) -> list[int]:
-    """Descriptors of what bubblewrap is to read: the files of ETC in their order, then the filter of system calls. One use each."""
+def memory_files(network: Network) -> Iterator[int]:
+    """Descriptors of what bubblewrap is to read: the files of ETC in their order, then the filter of system calls. One use each, and the
+    caller's to close."""
     files = {**ETC, **(ETC_OF_OPEN if network == "open" else {})}
-    return [_memory_file(content) for content in (*(text.encode() for text in files.values()), filter_program())]
+    for content in (*(text.encode() for text in files.values()), filter_program()):
+        yield _memory_file(content)
 
 
 def _memory_file(content: bytes) -> int:

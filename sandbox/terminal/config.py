@@ -19,7 +19,7 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sandbox.terminal.bubblewrap import JailLimits, Network
+from sandbox.terminal.bubblewrap import OPEN_FILES_NEEDED, JailLimits, Network
 from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.search import HttpLibrary, Library, LocalLibrary
 from sandbox.terminal.tools import ToolSettings
@@ -62,7 +62,7 @@ class LimitsConfig(BaseModel):
     cpu_s: Count | None = None
     workspace_mib: Count | None = None
     scratch_mib: Count | None = None
-    open_files: Annotated[int, Field(ge=64)] | None = None
+    open_files: Annotated[int, Field(ge=OPEN_FILES_NEEDED)] | None = None
 
 
 class ToolsConfig(BaseModel):

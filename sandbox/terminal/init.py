@@ -179,7 +179,9 @@ def main(control_fd: int, num_processes: int, open_files: int, cpu_s: int) -> No
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, cpu_s),
     ):
-        resource.setrlimit(limit, (value, value))
+        hard = resource.getrlimit(limit)[1]
+        lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)  # nobody may ask for more than the host's hard limit
+        resource.setrlimit(limit, (lowered, lowered))
     for signum in IGNORED:
         _signal.signal(signum, _signal.SIG_IGN)
     os.closerange(3, control_fd)

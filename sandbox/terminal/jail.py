@@ -16,18 +16,19 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from sandbox.browser.scratch import browser_user
-from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, find_bubblewrap, launch, memory_files
+from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, find_bubblewrap, launch, memory_files, open_files
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.control import Control
 from sandbox.terminal.descriptors import read_all, read_rest, readable, write_all
 from sandbox.terminal.workspace import Workspace
-from warehouse.core.errors import BubblewrapMissing, JailCrashed, SandboxError, SandboxTimeout
+from warehouse.core.errors import BubblewrapMissing, FlywheelError, JailCrashed, SandboxError, SandboxTimeout
+from warehouse.core.machine import shortage
 
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 30.0
@@ -93,41 +94,49 @@ class Jail:
     @classmethod
     async def start(cls, limits: JailLimits | None = None, *, lent: Mapping[str, Path] | None = None) -> Jail:
         """`lent`: folders of the host that programs find there, read-only; the jail's user must be able to read them. Raises
-        BubblewrapMissing, JailCrashed or SandboxTimeout. Takes some tens of milliseconds."""
-        limits = limits or JailLimits()
+        BubblewrapMissing, JailCrashed or SandboxTimeout; MachineLimit or StorageFull where the machine gives too little. Takes some tens of
+        milliseconds."""
+        try:
+            return await cls._start(limits or JailLimits(), lent)
+        except (OSError, MemoryError) as error:
+            if isinstance(error, FlywheelError) or (found := shortage(error)) is None:
+                raise
+            raise found from error
+
+    @classmethod
+    async def _start(cls, limits: JailLimits, lent: Mapping[str, Path] | None) -> Jail:
+        open_files(limits)
         find_bubblewrap()  # before anything is asked of a kernel that may not be Linux
         cgroup = Cgroup(memory_mib=limits.memory_mib, processes=limits.processes, cpus=limits.cpus)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        told, telling = os.pipe()
-        held, releasing = os.pipe()
-        contents = memory_files(limits.network)
-        jail: Jail | None = None
-        try:
+        with ExitStack() as given, ExitStack() as kept, ExitStack() as on_failure:
+            on_failure.callback(cgroup.remove)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            on_failure.callback(ours.close)
+            given.callback(theirs.close)
+            told, telling = os.pipe()
+            kept.callback(os.close, told)
+            given.callback(os.close, telling)
+            held, releasing = os.pipe()
+            kept.callback(os.close, releasing)
+            given.callback(os.close, held)
+            contents = []
+            for fd in memory_files(limits.network):
+                given.callback(os.close, fd)
+                contents.append(fd)
             command = command_line(limits, control=theirs.fileno(), telling=telling, held=held, contents=contents, lent=lent)
             process = launch(command, (theirs.fileno(), telling, held, *contents))
             jail = cls(process, limits, cgroup)
-            for fd in (telling, held, *contents):
-                os.close(fd)
-            telling = held = -1
-            contents = []
-            theirs.close()
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await jail._enter(ours, told, releasing)
-            return jail
-        except BaseException as error:
-            if jail is None:
-                cgroup.remove()
-                ours.close()
-            else:
+            on_failure.pop_all()
+            given.close()
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    await jail._enter(ours, told, releasing)
+                return jail
+            except BaseException as error:
                 await jail.close()
-            if isinstance(error, TimeoutError) and not isinstance(error, SandboxError):
-                raise SandboxTimeout(f"A jail did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?") from error
-            raise
-        finally:
-            theirs.close()
-            for fd in (told, telling, held, releasing, *contents):
-                if fd >= 0:
-                    os.close(fd)
+                if isinstance(error, TimeoutError) and not isinstance(error, SandboxError):
+                    raise SandboxTimeout(f"A jail did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?") from error
+                raise
 
     async def _enter(self, ours: socket.socket, told: int, releasing: int) -> None:
         """Put process 1 into its control group before it runs, let it run, and take what it hands out."""
@@ -193,6 +202,7 @@ class Jail:
             "memory": groups.get("memory", "RLIMIT_AS, each process by itself"),
             "cpus": groups.get("cpu", "not held"),
             "cpu_s": "RLIMIT_CPU, each process by itself",
+            "open_files": f"RLIMIT_NOFILE, {open_files(self.limits)} in each process",
             "workspace": "size of its tmpfs",
             "scratch": "size of its tmpfs",
         }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,3 +113,20 @@ def test_the_table_ends_with_a_verdict_and_an_honest_exit_status(tmp_path: Path)
     assert doctor.run_doctor(console, Home(tmp_path / "file")) == 1
     printed = console.export_text()
     assert "cannot turn" in printed and "home" in printed.splitlines()[-1]
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+from pipelines.cli import doctor
+print(*(f"{check.status} {check.found}: {check.mend}" for check in (doctor.check_open_files(), doctor.check_terminal())), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(("limit", "statuses"), [(64, ["fail", "warn"]), (256, ["warn", "ok"]), (512, ["ok", "ok"])])
+def test_too_low_a_limit_of_open_files_is_named(limit: int, statuses: list[str]):
+    ran = subprocess.run([sys.executable, "-c", LIMITED, str(limit)], capture_output=True, text=True, check=True, timeout=120)
+    open_files, terminal = ran.stdout.splitlines()
+    assert [open_files.split()[0], terminal.split()[0]] == statuses
+    assert f"may open {limit} of them" in open_files and ("ulimit -n" in open_files) is (limit < 512)
+    assert ("ulimit -n" in terminal) is (limit == 64)

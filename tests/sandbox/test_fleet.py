@@ -23,7 +23,7 @@ from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.sources import tasks_of
 from tests.sandbox.html_pages import PAGE_SOURCES
 from tests.sandbox.process_watch import session_members, soon, within
-from warehouse.core.errors import BrowserCrashed, LeaseLost, SandboxError, TaskError, WorkerCrashed
+from warehouse.core.errors import BrowserCrashed, LeaseLost, MachineLimit, SandboxError, TaskError, WorkerCrashed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 
@@ -273,7 +273,7 @@ def test_processes_that_cannot_be_forked_are_told_to_who_waits(html_task: Any) -
     async def use(fleet: Fleet) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
         try:
-            with pytest.raises(SandboxError, match=r"No sandbox process could be started.*Too many open files"):
+            with pytest.raises(MachineLimit, match=r"Too many open files.*ulimit -n"):
                 async with asyncio.timeout(30), fleet.lease(html_task()):
                     pass
         finally:

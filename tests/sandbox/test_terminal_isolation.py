@@ -464,7 +464,7 @@ def test_processes_run_as_a_user_without_privileges(jailed: Any) -> None:
 def test_limits_say_what_holds_them(jailed: Any) -> None:
     async def use(tools: Tools) -> None:
         held = tools.jail.held_by
-        assert set(held) == {"processes", "memory", "cpus", "cpu_s", "workspace", "scratch"} and all(held.values())
+        assert set(held) == {"processes", "memory", "cpus", "cpu_s", "open_files", "workspace", "scratch"} and all(held.values())
 
     jailed(use)
 

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from warehouse.core.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
-from warehouse.core.home import is_full_disk
+from warehouse.core.home import Home, is_full_disk
 
 NO_ROOM_BYTES = 64 * 1024
 """With less free, whatever failed is taken to have failed for that: torch says only that its file ended too early."""
@@ -37,6 +37,12 @@ def refusal(error: BaseException, place: Path) -> FlywheelError | None:
         if found is not None:
             return found
     return None
+
+
+def shortage(error: BaseException) -> MachineLimit | StorageFull | None:
+    """What the machine gives too little of, said for who works in no folder of its own; None for all else."""
+    found = refusal(error, Home.from_env().root)
+    return found if isinstance(found, MachineLimit | StorageFull) else None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
