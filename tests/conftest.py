@@ -33,6 +33,7 @@ from tests.disks import mounted_disk  # noqa: E402
 from tests.running import (  # noqa: E402,F401 - hooks, once the environment stands
     pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_configure,
     pytest_make_collect_report,
     pytest_runtest_makereport,
     pytest_xdist_make_scheduler,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from tests.running import EXPECTED_SKIPS, is_expected, pieces
+from tests import running
+from tests.running import EXPECTED_SKIPS, MUST_RUN, NEVER_AGAIN, is_expected, missing, pieces
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = {
@@ -17,6 +20,8 @@ SUITE = {
     "test_second.py": "@pytest.mark.long\ndef test_long(): pass\n\ndef test_daily(): pass\n\n@pytest.mark.slow\ndef test_slow(): pass\n",
     "test_skipped.py": "def test_absent(): pytest.skip('there is no such program')\n\n"
     "@pytest.mark.skipif(True, reason='none')\ndef test_no(): pass\n\n@pytest.mark.xfail(reason='known')\ndef test_known(): assert False\n",
+    "test_chance.py": "import os\n\ndef fails_once(name):\n    first = not os.path.exists(name)\n    open(name, 'w').close()\n"
+    "    assert not first\n\ndef test_a_page(): fails_once('page')\n\ndef test_a_killed_writer(): fails_once('killed')\n",
     "test_whole.py": "pytest.skip('nothing of this here', allow_module_level=True)\n",
 }  # fmt: skip
 
@@ -63,3 +68,47 @@ def test_what_may_be_skipped_is_there_and_says_those_words(pattern: str, words: 
     assert why and files and any(words in file.read_text(encoding="utf-8") for file in sources)
     test = pattern.replace("*", "any")
     assert is_expected(test, f"{words}, and more") and not is_expected(test, "another reason") and not is_expected("other/any", words)
+
+
+def test_what_happens_by_chance_is_not_run_again(tmp_path: Path) -> None:
+    """Both tests fail once and would pass then; the one whose name says that it kills somebody stays failed."""
+    status, said = run(tmp_path, "-n", "0", "--reruns", "1", "test_chance.py")
+    assert status == 1 and re.search(r"= 1 failed, 1 passed, 1 rerun in", said), said
+    assert re.findall(r"::(\w+) (RERUN|FAILED|PASSED) ", said) == [
+        ("test_a_page", "RERUN"), ("test_a_page", "PASSED"), ("test_a_killed_writer", "FAILED"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", NEVER_AGAIN)
+def test_what_is_not_run_again_is_there(pattern: str) -> None:
+    tests = [
+        f"{file.relative_to(ROOT)}::{name}"
+        for file in ROOT.glob("tests/**/test_*.py")
+        for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))
+    ]
+    assert any(fnmatch(test, pattern) for test in tests)
+
+
+@pytest.mark.parametrize("workers", [("-n", "0"), ("-n", "1", "--dist", "loadfile")])
+def test_a_run_without_what_must_run_fails(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    status, said = run(tmp_path, *workers, "test_first.py")
+    assert status == 0 and "MUST_RUN" not in said
+    status, said = run(tmp_path, *workers, "--must-run", "test_first.py")
+    assert status == 1 and "2 passed" in said
+    assert "MUST_RUN tests/sandbox/test_terminal_isolation.py::*: 0 ran, and on this machine at least 25 do" in said
+
+
+def test_what_must_run_is_counted_where_the_machine_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    can = False
+    monkeypatch.setattr(running, "MUST_RUN", (("tests/disks/*", 2, lambda: can), ("tests/*", 1, lambda: True)))
+    assert missing({"tests/a::b"}) == []
+    assert missing(set()) == ["tests/*: 0 ran, and on this machine at least 1 do"]
+    can = True
+    assert missing({"tests/disks/a::b"}) == ["tests/disks/*: 1 ran, and on this machine at least 2 do"]
+    assert missing({"tests/disks/a::b", "tests/disks/a::c[1]"}) == []
+
+
+@pytest.mark.parametrize(("pattern", "least", "can_run"), MUST_RUN)
+def test_what_must_run_is_there(pattern: str, least: int, can_run: Callable[[], bool]) -> None:
+    place = pattern.split("::")[0].split("*")[0]
+    assert least > 0 and isinstance(can_run(), bool) and (ROOT / place).exists()
