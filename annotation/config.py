@@ -46,7 +46,7 @@ class WordingConfig(BaseModel):
         if self.base_url is not None and not self.model:
             raise ValueError("wording.model is empty: name the model that the server at wording.base_url answers with")
         if self.base_url is not None:
-            from annotation.recording.addresses import is_here  # brings an HTTP library
+            from annotation.recordings.addresses import is_here  # brings an HTTP library
 
             is_here(self.base_url)
         if self.base_url is not None and not self.queries and not self.reasons:

@@ -12,7 +12,7 @@ import dagster as dg
 
 from agent.episode.rows import screenshot_row
 from annotation.config import WordingConfig
-from annotation.recording.samples import VARIATION, attempt_of
+from annotation.recordings.samples import VARIATION, attempt_of
 from annotation.service import intake
 from annotation.service.wording import Wording
 from annotation.storage.database import Database

@@ -27,12 +27,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from annotation.recording import edits
-from annotation.recording import store as stores
-from annotation.recording.bundle import Checking, Machine, Manifest, RecordedAction, Screen, TaskQuery
-from annotation.recording.consent import sign
-from annotation.recording.store import Store
-from annotation.recording.upload import Bundle
+from annotation.recorder import edits
+from annotation.recorder import store as stores
+from annotation.recorder.store import Store
+from annotation.recorder.upload import Bundle
+from annotation.recordings.bundle import Checking, Machine, Manifest, RecordedAction, Screen, TaskQuery
+from annotation.recordings.consent import sign
 from annotation.service.recordings import Recordings
 from annotation.storage.database import default_url
 from annotation.storage.logins import Principal

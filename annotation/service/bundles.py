@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from annotation.recording.bundle import Manifest, Part, Screen, SpeechPart, parts_named
+from annotation.recordings.bundle import Manifest, Part, Screen, SpeechPart, parts_named
 from annotation.service.picture_check import Wanted
 from annotation.storage.parts import Parts
 from warehouse.core.errors import BadUpload, UnreadablePicture

@@ -15,7 +15,7 @@ from typing import cast
 
 from sqlalchemy.orm import Session
 
-from annotation.recording.bundle import Track
+from annotation.recordings.bundle import Track
 from annotation.storage import accounts, audit, recordings
 from annotation.storage import design as stored
 from annotation.storage.database import Database

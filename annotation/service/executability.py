@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from annotation.recording.bundle import Manifest, TaskQuery
-from annotation.recording.replaying import replay
+from annotation.recordings.bundle import Manifest, TaskQuery
+from annotation.recordings.replaying import replay
 from annotation.service import bundles
 from annotation.storage import recordings
 from annotation.storage.database import Database

@@ -17,8 +17,8 @@ from sqlalchemy import select
 
 from agent.episode.episode import Episode
 from agent.prompts.prompt import PromptBuilder
-from annotation.recording.redaction import Redactor, redacted_task
-from annotation.recording.samples import LOOKS_PRIVATE, KeepScreen, Recorded, attempt_of, recorded
+from annotation.recordings.redaction import Redactor, redacted_task
+from annotation.recordings.samples import LOOKS_PRIVATE, KeepScreen, Recorded, attempt_of, recorded
 from annotation.service.bundles import read_manifest
 from annotation.service.executability import task_of
 from annotation.service.export import exported

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from annotation.recording.bundle import Manifest, RecordedAction, Screen, ScreenElement
+from annotation.recordings.bundle import Manifest, RecordedAction, Screen, ScreenElement
 from annotation.service.answers import points_of
 from annotation.service.screens import MAX_BOXES
 from annotation.wire.review import RecordedStep, SoundView

@@ -7,7 +7,7 @@ from typing import cast
 
 from sqlalchemy.orm import Session
 
-from annotation.recording.bundle import Track
+from annotation.recordings.bundle import Track
 from annotation.storage import accounts, recordings
 from annotation.storage.schema import Recording
 from annotation.wire.review import RecordingItem, RecordingList, RecordingState

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement, Checking, Completed, Incomplete, Part
+from annotation.recordings.bundle import MAX_PART_BYTES, Announced, Announcement, Checking, Completed, Incomplete, Part
 from annotation.service import bundles
 from annotation.service.bundles import Checked
 from annotation.service.picture_workers import PictureWorkers

@@ -10,11 +10,11 @@ import os
 from dataclasses import dataclass
 
 from annotation.config import WordingConfig
-from annotation.recording.bundle import Manifest
-from annotation.recording.consent import allows_models
-from annotation.recording.enrichment import other_wordings, with_reasons
-from annotation.recording.redaction import Redactor
-from annotation.recording.refinement import Refiner
+from annotation.recordings.bundle import Manifest
+from annotation.recordings.consent import allows_models
+from annotation.recordings.enrichment import other_wordings, with_reasons
+from annotation.recordings.redaction import Redactor
+from annotation.recordings.refinement import Refiner
 from annotation.storage.parts import Answers
 from warehouse.core.errors import ConfigError, WordingFailed
 from warehouse.core.identity import content_id

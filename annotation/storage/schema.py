@@ -345,7 +345,7 @@ class Landing(Base):
 
 
 class Recording(Base):
-    """One bundle (annotation/recording/bundle.py), from its announcement on."""
+    """One bundle (annotation/recordings/bundle.py), from its announcement on."""
 
     __tablename__ = "recordings"
     __table_args__ = (_one_of("state", RECORDING_STATES), _one_of("track", TRACKS), Index("recordings_by_user", "user_id"))

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
-from annotation.recording.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced, Announcement, Checking, Completed, Incomplete
+from annotation.recordings.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced, Announcement, Checking, Completed, Incomplete
 from annotation.web.access import Address, Who, needs, office_of
 from annotation.web.problems import problem
 from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdraw

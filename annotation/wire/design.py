@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from annotation.recording.bundle import Track
+from annotation.recordings.bundle import Track
 
 Score = Annotated[float, Field(ge=0, le=1)]
 Title = Annotated[str, Field(min_length=1, max_length=200)]

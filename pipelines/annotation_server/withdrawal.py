@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from annotation.recording.samples import attempt_of
+from annotation.recordings.samples import attempt_of
 from annotation.service.recordings import Recordings
 from annotation.storage import accounts, recordings, withdrawals
 from annotation.storage.database import Database

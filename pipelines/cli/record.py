@@ -1,4 +1,4 @@
-"""`flywheel record …`: record one's own work on one's own machine, look through it, send it off. The recorder is annotation/recording;
+"""`flywheel record …`: record one's own work on one's own machine, look through it, send it off. The recorder is annotation/recorder;
 recordings are made in record_sessions.py.
 """
 
@@ -28,7 +28,7 @@ record = typer.Typer(no_args_is_help=True, help="Record your own work, thinking 
 @record.command()
 def consent() -> None:
     """Print what you agree to when you record."""
-    from annotation.recording.consent import TEXT
+    from annotation.recordings.consent import TEXT
 
     print_paragraphs(TEXT)
 
@@ -47,7 +47,7 @@ def review(
     import asyncio
     import secrets
 
-    from annotation.recording.review import create_app
+    from annotation.recorder.review import create_app
     from sandbox.http.serving import Server, address_of, bind, serve_until_signalled
 
     store = opened(name, home)
@@ -76,7 +76,7 @@ def upload(
     home: HomeOption = None,
 ) -> None:
     """Send a recording that was looked through. When it is interrupted, give the command again: what arrived is not sent twice."""
-    from annotation.recording.upload import Uploader
+    from annotation.recorder.upload import Uploader
     from pipelines.annotation_server.address import living
 
     store, server = opened(name, home), living(home_of(home))
@@ -107,8 +107,9 @@ def refine(
     Sent to that address: each thought, the action after it with what you typed, what it was done to, and the window's title; with --why the
     task and the actions before it too. What was heard stays beside the new wording.
     """
-    from annotation.recording.enrichment import with_reasons
-    from annotation.recording.refinement import Refiner, refine_confirmed
+    from annotation.recorder.rewording import refine_confirmed
+    from annotation.recordings.enrichment import with_reasons
+    from annotation.recordings.refinement import Refiner
 
     store = opened(name, home)
     refiner = Refiner(url, model, os.environ.get(KEY_VARIABLE, ""))
@@ -124,7 +125,7 @@ def refine(
 @record.command("list")
 def list_recordings(home: HomeOption = None) -> None:
     """The recordings on this machine, and how far each is."""
-    from annotation.recording import store as stores
+    from annotation.recorder import store as stores
     from pipelines.annotation_server.address import living
 
     found = stores.all_recordings(root_of(home))
@@ -160,8 +161,8 @@ def delete(
     name: NameArgument, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, home: HomeOption = None
 ) -> None:
     """Erase a recording from this machine. What was uploaded has to be withdrawn there."""
-    from annotation.recording import store as stores
-    from annotation.recording.vault import OpenVault
+    from annotation.recorder import store as stores
+    from annotation.recorder.vault import OpenVault
 
     folder = root_of(home) / name
     store = stores.Store(folder, stores.read_cover(folder), OpenVault())  # whoever forgot the passphrase may still delete

@@ -14,8 +14,8 @@ from pipelines.cli.options import console, home_of
 from warehouse.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from annotation.recording.bundle import Box
-    from annotation.recording.store import Store
+    from annotation.recorder.store import Store
+    from annotation.recordings.bundle import Box
 
 T = TypeVar("T")
 PASSPHRASE_VARIABLE = "FLYWHEEL_RECORD_PASSPHRASE"
@@ -47,7 +47,7 @@ def root_of(home: Path | None) -> Path:
 
 def opened(name: str, home: Path | None) -> Store:
     """A recording that is there; where it is sealed its passphrase is asked for. Raises RecordingRefused, RecordingLocked."""
-    from annotation.recording import store as stores
+    from annotation.recorder import store as stores
 
     root = root_of(home)
     is_sealed = stores.read_cover(root / name).seal is not None
@@ -68,7 +68,7 @@ def keys_of(text: str) -> tuple[str, ...]:
 
 def region_of(text: str) -> Box:
     """Raises ConfigError."""
-    from annotation.recording.bundle import Box
+    from annotation.recordings.bundle import Box
 
     try:
         x, y, width, height = (int(part) for part in text.split(","))

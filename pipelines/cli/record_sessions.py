@@ -40,11 +40,11 @@ from pipelines.cli.record_options import (
 from warehouse.core.errors import RecordingRefused
 
 if TYPE_CHECKING:
-    from annotation.recording.bundle import Consent, Manifest, TaskQuery
-    from annotation.recording.redaction import Redactor
-    from annotation.recording.settings import RecordSettings
-    from annotation.recording.speech import Recogniser
-    from annotation.recording.store import Store
+    from annotation.recorder.settings import RecordSettings
+    from annotation.recorder.speech import Recogniser
+    from annotation.recorder.store import Store
+    from annotation.recordings.bundle import Consent, Manifest, TaskQuery
+    from annotation.recordings.redaction import Redactor
 
 
 def start(
@@ -75,12 +75,12 @@ def start(
     home: HomeOption = None,
 ) -> None:
     """Record this screen until the stop keys or Ctrl-C. Nothing leaves this machine before you have confirmed it in `review`."""
-    from annotation.recording import store as stores
-    from annotation.recording.bundle import TaskQuery
-    from annotation.recording.exclusions import Exclusions
-    from annotation.recording.machine import check_machine, parts_for_this_machine
-    from annotation.recording.recorder import Recorder
-    from annotation.recording.settings import RecordSettings
+    from annotation.recorder import store as stores
+    from annotation.recorder.exclusions import Exclusions
+    from annotation.recorder.machine import check_machine, parts_for_this_machine
+    from annotation.recorder.recorder import Recorder
+    from annotation.recorder.settings import RecordSettings
+    from annotation.recordings.bundle import TaskQuery
 
     def settings() -> tuple[RecordSettings, TaskQuery]:
         regions = tuple(region_of(text) for text in exclude_region or ())
@@ -141,13 +141,13 @@ def browser(
     """Record work in a browser alone: opens a Chromium with a profile of its own; close it, or Ctrl-C, to end."""
     import asyncio
 
-    from annotation.recording import store as stores
-    from annotation.recording.browser_pages import check_display
-    from annotation.recording.browser_recorder import BrowserRecorder
-    from annotation.recording.bundle import TaskQuery
-    from annotation.recording.microphone import Microphone
-    from annotation.recording.settings import RecordSettings
-    from annotation.recording.text_reader import find_text_reader
+    from annotation.recorder import store as stores
+    from annotation.recorder.browser_pages import check_display
+    from annotation.recorder.browser_recorder import BrowserRecorder
+    from annotation.recorder.microphone import Microphone
+    from annotation.recorder.settings import RecordSettings
+    from annotation.recorder.text_reader import find_text_reader
+    from annotation.recordings.bundle import TaskQuery
     from sandbox.browser.chromium import find_chromium
 
     def settings() -> tuple[RecordSettings, TaskQuery]:
@@ -208,8 +208,8 @@ def resume(
 
 def _check_new(name: str, home: Path | None, recogniser: str) -> None:
     """Raises RecordingRefused for a name that is taken or no name, RecorderUnavailable for a recogniser that is not there."""
-    from annotation.recording.speech import check_recogniser
-    from annotation.recording.store import check_new
+    from annotation.recorder.speech import check_recogniser
+    from annotation.recorder.store import check_new
 
     check_new(root_of(home), name)
     if recogniser != "none":
@@ -217,7 +217,7 @@ def _check_new(name: str, home: Path | None, recogniser: str) -> None:
 
 
 def _finish(store: Store, recogniser: str, speech_model: str, redactor: Redactor | None = None) -> Manifest:
-    from annotation.recording.finish import finish
+    from annotation.recorder.finish import finish
 
     manifest = finish(store, _recogniser(recogniser, speech_model), redactor)
     thoughts = sum(action.thought is not None for action in manifest.actions)
@@ -229,7 +229,7 @@ def _finish(store: Store, recogniser: str, speech_model: str, redactor: Redactor
 
 
 def _recogniser(name: str, model: str) -> Recogniser | None:
-    from annotation.recording.speech import recogniser_named
+    from annotation.recorder.speech import recogniser_named
 
     return None if name == "none" else recogniser_named(name, model)
 
@@ -248,7 +248,7 @@ def _say_what_is_known(has_elements: bool, reason: str, reads_pixels: bool) -> N
 
 
 def _consent(signed: str | None, *, with_microphone: bool) -> Consent:
-    from annotation.recording.consent import TEXT, sign
+    from annotation.recordings.consent import TEXT, sign
 
     if signed is None:
         print_paragraphs(TEXT)

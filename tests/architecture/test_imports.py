@@ -146,7 +146,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-SYSTEM_LIBRARIES = {"gi": ("sandbox/desktop/inside/", "annotation/recording/inside/")}
+SYSTEM_LIBRARIES = {"gi": ("sandbox/desktop/inside/", "annotation/recorder/inside/")}
 """Not from our environment: imported by programs that run under the Python of a distribution, which brings them."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.prompts.prompt import PromptBuilder
-from annotation.recording.samples import recorded
+from annotation.recordings.samples import recorded
 from annotation.storage import run_endings
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Review, Run

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from annotation.config import WordingConfig
-from annotation.recording.bundle import Manifest
-from annotation.recording.enrichment import other_wordings, with_reasons
-from annotation.recording.store import Store
+from annotation.recorder.store import Store
+from annotation.recordings.bundle import Manifest
+from annotation.recordings.enrichment import other_wordings, with_reasons
 from annotation.storage.parts import PartStore
 from assets.people import RECORDED_STAGE
 from sandbox.actions import TypeText

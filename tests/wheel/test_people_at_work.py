@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import select
 
 from agent.policy.action_source import ORACLE_POLICY_ID
-from annotation.recording import edits
-from annotation.recording.bundle import ANNOUNCE_PATH
-from annotation.recording.upload import Uploader
+from annotation.recorder import edits
+from annotation.recorder.upload import Uploader
+from annotation.recordings.bundle import ANNOUNCE_PATH
 from annotation.service import intake
 from annotation.service.accounts import Accounts
 from annotation.storage.database import default_url

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from annotation.recording import store as stores
-from annotation.recording.alignment import align
-from annotation.recording.bundle import Box, Machine, Manifest, RecordedAction, Screen, ScreenElement, TaskQuery, Window, Word
-from annotation.recording.consent import sign
-from annotation.recording.finish import Stretch, speech_parts
-from annotation.recording.store import Store
+from annotation.recorder import store as stores
+from annotation.recorder.alignment import align
+from annotation.recorder.finish import Stretch, speech_parts
+from annotation.recorder.store import Store
+from annotation.recordings.bundle import Box, Machine, Manifest, RecordedAction, Screen, ScreenElement, TaskQuery, Window, Word
+from annotation.recordings.consent import sign
 from sandbox.actions import Action, Click, Hotkey, TypeText
 from warehouse.core.identity import bytes_id
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from annotation.recording.alignment import align, utterances
-from annotation.recording.bundle import Word
+from annotation.recorder.alignment import align, utterances
+from annotation.recordings.bundle import Word
 
 
 def words(text: str, start_s: float, each_s: float = 0.3) -> list[Word]:

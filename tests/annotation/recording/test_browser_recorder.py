@@ -13,17 +13,17 @@ import pytest
 from field_names import OTHER_NAMES, SECRET_NAMES
 from PIL import Image
 
-from annotation.recording import store as stores
-from annotation.recording.browser_pages import BrowserPages
-from annotation.recording.browser_recorder import BrowserRecorder
-from annotation.recording.browser_told import PageSnapshots
-from annotation.recording.bundle import Manifest, TaskQuery
-from annotation.recording.camera import Frame
-from annotation.recording.consent import sign
-from annotation.recording.finish import finish
-from annotation.recording.redaction import Redactor
-from annotation.recording.settings import RecordSettings
-from annotation.recording.text_reader import find_text_reader
+from annotation.recorder import store as stores
+from annotation.recorder.browser_pages import BrowserPages
+from annotation.recorder.browser_recorder import BrowserRecorder
+from annotation.recorder.browser_told import PageSnapshots
+from annotation.recorder.camera import Frame
+from annotation.recorder.finish import finish
+from annotation.recorder.settings import RecordSettings
+from annotation.recorder.text_reader import find_text_reader
+from annotation.recordings.bundle import Manifest, TaskQuery
+from annotation.recordings.consent import sign
+from annotation.recordings.redaction import Redactor
 from sandbox.actions import Click, Hotkey, Navigate, Scroll, TypeText
 from sandbox.browser.chromium import find_chromium
 

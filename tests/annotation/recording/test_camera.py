@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from annotation.recording.bundle import Box
-from annotation.recording.camera import Camera
-from annotation.recording.exclusions import Exclusions
-from annotation.recording.windows import SeenWindow
+from annotation.recorder.camera import Camera
+from annotation.recorder.exclusions import Exclusions
+from annotation.recorder.windows import SeenWindow
+from annotation.recordings.bundle import Box
 
 
 class Desk:

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from test_browser_recorder import Person, clicked, until
 
-from annotation.recording import store as stores
-from annotation.recording.browser_pages import Tab
-from annotation.recording.browser_recorder import BrowserRecorder
-from annotation.recording.bundle import Manifest, TaskQuery
-from annotation.recording.consent import sign
-from annotation.recording.finish import finish
-from annotation.recording.pixels import pixels_of
-from annotation.recording.settings import RecordSettings
+from annotation.recorder import store as stores
+from annotation.recorder.browser_pages import Tab
+from annotation.recorder.browser_recorder import BrowserRecorder
+from annotation.recorder.finish import finish
+from annotation.recorder.pixels import pixels_of
+from annotation.recorder.settings import RecordSettings
+from annotation.recordings.bundle import Manifest, TaskQuery
+from annotation.recordings.consent import sign
 from sandbox.actions import Click, Navigate, TypeText
 from sandbox.browser.chromium import find_chromium
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from annotation.recording import screens, store
-from annotation.recording.browser_told import PageSnapshots
-from annotation.recording.bundle import Box
-from annotation.recording.camera import Frame
-from annotation.recording.redaction import Redactor
+from annotation.recorder import screens, store
+from annotation.recorder.browser_told import PageSnapshots
+from annotation.recorder.camera import Frame
+from annotation.recordings.bundle import Box
+from annotation.recordings.redaction import Redactor
 
 TOLD = {"elements": [{"role": "input", "text": "x", "states": [], "x": 5, "y": 5, "width": 4, "height": 4}], "secrets": [[3, 3, 4, 4]]}
 

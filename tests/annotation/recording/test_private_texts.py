@@ -11,17 +11,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
-from annotation.recording.accessibility import Focus
-from annotation.recording.bundle import Box, ScreenElement
-from annotation.recording.camera import Frame
-from annotation.recording.exclusions import Exclusions
-from annotation.recording.pixels import blacken, boxes_in_words
-from annotation.recording.redaction import MIN_LITERAL, Redactor, is_random
-from annotation.recording.secrecy import Typed, why_secret
-from annotation.recording.secret_names import is_secret_name
-from annotation.recording.snapshots import cover
-from annotation.recording.text_reader import SeenWord, Tesseract, find_text_reader
-from annotation.recording.windows import SeenWindow
+from annotation.recorder.accessibility import Focus
+from annotation.recorder.camera import Frame
+from annotation.recorder.exclusions import Exclusions
+from annotation.recorder.pixels import blacken, boxes_in_words
+from annotation.recorder.secrecy import Typed, why_secret
+from annotation.recorder.secret_names import is_secret_name
+from annotation.recorder.snapshots import cover
+from annotation.recorder.text_reader import SeenWord, Tesseract, find_text_reader
+from annotation.recorder.windows import SeenWindow
+from annotation.recordings.bundle import Box, ScreenElement
+from annotation.recordings.redaction import MIN_LITERAL, Redactor, is_random
 
 TOKEN = "ghp_" + "aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA2bC4"
 CARD = "4539 1488 0343 6467"

@@ -17,9 +17,9 @@ from desk import ROOT, a_desk
 from PIL import Image
 from typer.testing import CliRunner
 
-from annotation.recording import edits
-from annotation.recording.bundle import ANNOUNCE_PATH
-from annotation.recording.store import Store
+from annotation.recorder import edits
+from annotation.recorder.store import Store
+from annotation.recordings.bundle import ANNOUNCE_PATH
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Base

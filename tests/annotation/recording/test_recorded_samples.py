@@ -18,14 +18,15 @@ from typer.testing import CliRunner
 
 from agent.grammars.registry import GRAMMARS
 from agent.prompts.prompt import PromptBuilder
-from annotation.recording import edits
-from annotation.recording.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement, Span
-from annotation.recording.enrichment import other_wordings, with_reasons
-from annotation.recording.refinement import Refiner, refine_confirmed
-from annotation.recording.replaying import mismatch, replay
-from annotation.recording.samples import observation_of, recorded
-from annotation.recording.store import Store, open_store
-from annotation.recording.upload import Bundle
+from annotation.recorder import edits
+from annotation.recorder.rewording import refine_confirmed
+from annotation.recorder.store import Store, open_store
+from annotation.recorder.upload import Bundle
+from annotation.recordings.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement, Span
+from annotation.recordings.enrichment import other_wordings, with_reasons
+from annotation.recordings.refinement import Refiner
+from annotation.recordings.replaying import mismatch, replay
+from annotation.recordings.samples import observation_of, recorded
 from pipelines.cli.app import app
 from sandbox.actions import Click, Finished, TypeText
 from sandbox.pool.pool import SessionPool

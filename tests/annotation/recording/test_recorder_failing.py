@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from desk import Desk, a_desk, wait_until
 
-from annotation.recording import store as stores
-from annotation.recording.accessibility import Accessibility
-from annotation.recording.bundle import Manifest, TaskQuery
-from annotation.recording.consent import sign
-from annotation.recording.finish import finish
-from annotation.recording.machine import parts_for_this_machine
-from annotation.recording.recorder import Recorder
-from annotation.recording.screening import text_of
-from annotation.recording.settings import RecordSettings
-from annotation.recording.x11_input import X11Input
+from annotation.recorder import store as stores
+from annotation.recorder.accessibility import Accessibility
+from annotation.recorder.finish import finish
+from annotation.recorder.machine import parts_for_this_machine
+from annotation.recorder.recorder import Recorder
+from annotation.recorder.screening import text_of
+from annotation.recorder.settings import RecordSettings
+from annotation.recorder.x11_input import X11Input
+from annotation.recordings.bundle import Manifest, TaskQuery
+from annotation.recordings.consent import sign
 from sandbox.actions import Click, TypeText
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs an X server")
@@ -74,7 +74,7 @@ def cannot_read(recorder: Recorder, inputs: X11Input) -> None:
 LISTENS = """
 import os
 import threading
-from annotation.recording.pynput_input import PynputInput
+from annotation.recorder.pynput_input import PynputInput
 
 inputs, said, has_begun, has_heard = PynputInput(), set(), threading.Event(), threading.Event()
 

@@ -22,9 +22,9 @@ import pytest
 from desk import ROOT, Desk, a_desk, say, wait_until
 from PIL import Image
 
-from annotation.recording import store as stores
-from annotation.recording.bundle import Manifest, RecordedAction
-from annotation.recording.store import Store
+from annotation.recorder import store as stores
+from annotation.recorder.store import Store
+from annotation.recordings.bundle import Manifest, RecordedAction
 from sandbox.actions import Click, Hotkey, TypeText
 from warehouse.core.errors import RecordingRefused
 

@@ -14,11 +14,11 @@ import pytest
 from made_recording import BUTTON, STEPS, make
 from playwright.async_api import async_playwright, expect
 
-from annotation.recording import edits
-from annotation.recording.bundle import Box, Span
-from annotation.recording.pixels import pixels_of
-from annotation.recording.review import create_app
-from annotation.recording.store import Store
+from annotation.recorder import edits
+from annotation.recorder.pixels import pixels_of
+from annotation.recorder.review import create_app
+from annotation.recorder.store import Store
+from annotation.recordings.bundle import Box, Span
 from sandbox.actions import TypeText
 from sandbox.browser.chromium import find_chromium
 from sandbox.http.serving import Server, address_of, bind, running

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from made_recording import make
 
-from annotation.recording import edits
-from annotation.recording.bundle import Announced, Announcement, Completed, Incomplete, Manifest, parts_named
-from annotation.recording.upload import Bundle, Uploader
+from annotation.recorder import edits
+from annotation.recorder.upload import Bundle, Uploader
+from annotation.recordings.bundle import Announced, Announcement, Completed, Incomplete, Manifest, parts_named
 from warehouse.core.errors import AccessDenied, ConfigError, RecordingRefused, UploadFailed
 
 TOKEN = "token-of-an-annotator"

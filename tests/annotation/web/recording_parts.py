@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 
-from annotation.recording import edits
-from annotation.recording.store import Store
-from annotation.recording.upload import Uploader
+from annotation.recorder import edits
+from annotation.recorder.store import Store
+from annotation.recorder.upload import Uploader
 from tests.annotation.recording.made_recording import make
 from tests.annotation.web.web_parts import Site
 

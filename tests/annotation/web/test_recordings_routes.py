@@ -23,8 +23,8 @@ from PIL import Image
 from sqlalchemy import select
 
 from agent.prompts.prompt import PromptBuilder
-from annotation.recording.bundle import MAX_PART_BYTES, part_path
-from annotation.recording.upload import Bundle
+from annotation.recorder.upload import Bundle
+from annotation.recordings.bundle import MAX_PART_BYTES, part_path
 from annotation.service import bundles
 from annotation.service.intake import take_recording
 from annotation.service.picture_check import Wanted

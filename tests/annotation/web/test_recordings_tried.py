@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from annotation.recording.bundle import Announcement, Box, Manifest, Part, RecordedAction, Screen, ScreenElement, complete_path, part_path
-from annotation.recording.edits import confirm
+from annotation.recorder.edits import confirm
+from annotation.recordings.bundle import Announcement, Box, Manifest, Part, RecordedAction, Screen, ScreenElement, complete_path, part_path
 from sandbox.actions import Click
 from sandbox.pool.pool import SessionPool
 from sandbox.session import Observation

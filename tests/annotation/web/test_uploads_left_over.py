@@ -10,8 +10,8 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from annotation.recording.bundle import part_path
-from annotation.recording.upload import Bundle
+from annotation.recorder.upload import Bundle
+from annotation.recordings.bundle import part_path
 from annotation.service import unfinished
 from annotation.storage.schema import Recording
 from annotation.web.settings import WebSettings

@@ -1,0 +1,50 @@
+"""The parts of a recorder for the system it runs on."""
+
+from __future__ import annotations
+
+import sys
+
+from annotation.recorder.accessibility import Accessibility
+from annotation.recorder.camera import check_screen
+from annotation.recorder.events import InputSource
+from annotation.recorder.microphone import Microphone
+from annotation.recorder.pynput_input import PynputInput
+from annotation.recorder.screening import Parts
+from annotation.recorder.settings import RecordSettings
+from annotation.recorder.sign import make_sign
+from annotation.recorder.text_reader import TextReader, find_text_reader
+from annotation.recorder.windows import window_reader
+from annotation.recorder.x11_input import X11Input
+
+
+def check_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> None:
+    """Whether this machine can be recorded as is asked. Nothing is listened to, shown or kept for it, so that nobody need have agreed to
+    anything; what reads pixels reads a picture that was made for it. Raises RecorderUnavailable."""
+    _inputs().check()
+    windows = window_reader()
+    try:
+        settings.exclusions.check(knows_windows=windows.knows_windows)
+    finally:
+        windows.close()
+    check_screen()
+    if (reader := _text_reader(settings)) is not None:
+        reader.check()
+    if with_microphone:
+        Microphone.called(microphone).check()
+
+
+def parts_for_this_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> Parts:
+    """Raises RecorderUnavailable where there is no screen to record."""
+    return Parts(
+        inputs=_inputs(), windows=window_reader(), accessibility=Accessibility(), sign=make_sign(settings.sign),
+        text_reader=_text_reader(settings),
+        speech=Microphone.called(microphone) if with_microphone else None,
+    )  # fmt: skip
+
+
+def _text_reader(settings: RecordSettings) -> TextReader | None:
+    return find_text_reader() if settings.read_pixels == "auto" else None
+
+
+def _inputs() -> InputSource:
+    return PynputInput() if sys.platform in ("win32", "darwin") else X11Input()
