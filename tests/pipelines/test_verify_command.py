@@ -23,6 +23,7 @@ from warehouse.core.identity import bytes_id
 from warehouse.reporting.screens import check_screenshot
 from warehouse.storage import query, table_log, tables
 from warehouse.storage.catalogue import VERDICT_STAGE
+from warehouse.storage.data_files import RESTORE
 from warehouse.storage.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
@@ -91,7 +92,8 @@ CASES = {
     "older log flipped": (log_file(2), flip, ALL, []),
     "older log gone": (log_file(2), Path.unlink, ALL, []),
     "newest log gone": (log_file(7), Path.unlink, ALL[:6], ["0003/stage_7"]),
-    "middle log emptied": (log_file(6), lambda path: path.write_bytes(b""), ALL[:5], ["0002/stage_6", "0003/stage_7"]),
+    "middle log emptied": (log_file(6), lambda path: path.write_bytes(b""), [*ALL[:5], ALL[6]], ["0002/stage_6"]),
+    "middle log gone": (log_file(5), Path.unlink, [*ALL[:4], *ALL[5:]], ["0002/stage_5"]),
     "data flipped": (data_file, flip, [*ALL[:4], *ALL[5:]], ["0002/stage_5"]),
     "data gone": (data_file, Path.unlink, [*ALL[:4], *ALL[5:]], ["0002/stage_5"]),
     "checkpoint flipped": (checkpoint_file, flip, ALL, []),
@@ -135,6 +137,22 @@ def test_who_makes_lost_rows_again_is_told(home: Home) -> None:
     told = {line.split()[4].removeprefix("0001/").rstrip(":"): "by hand" if "give that command again" in line else "by a run"
             for line in said.splitlines() if line.startswith("rows or")}  # fmt: skip
     assert told == {VERDICT_STAGE: "by hand", "withdrawn": "by hand", "human_annotations": "by a run", "recordings": "by a run"}
+
+
+@pytest.mark.parametrize("stage", ["withdrawn", VERDICT_STAGE, "import_x", "stage_1", None])
+def test_a_damaged_data_file_sends_to_what_helps(home: Home, stage: str | None) -> None:
+    """Pictures are of no partition, and what a person or an import made no stage makes again."""
+    table = "screenshots" if stage is None else "routes"
+    if stage not in ("stage_1", None):
+        Warehouse(home).append_partition("routes", [route("by hand")], iteration="0001", stage=stage)
+    flip(next((home.tables / table).glob("*.parquet" if stage is None else f"iteration=0001/stage={stage}/*.parquet")))
+    with pytest.raises(CorruptTable, match="`flywheel doctor --repair` takes it out of the table and says what has to run again"):
+        Warehouse(home).read(table)
+    status, said = verified(home)
+    assert status == 1 and RESTORE in said and "stage of that partition" not in said
+    status, said = repaired(home)
+    assert status == 0 and Warehouse(home).read(table).num_rows == (0 if stage is None else 6 if stage == "stage_1" else 7)
+    assert stage is None or f"of 0001/{stage} are lost" in said
 
 
 def test_nothing_is_moved_without_a_yes(home: Home) -> None:

@@ -13,6 +13,7 @@ import pytest
 from warehouse.core.errors import CorruptTable, QueryError, UnknownTable
 from warehouse.storage import query
 from warehouse.storage.catalogue import TABLES
+from warehouse.storage.data_files import RESTORE
 from warehouse.storage.scan import connect_to_scan
 from warehouse.storage.tables import Warehouse
 
@@ -132,7 +133,7 @@ def test_a_damaged_file_is_named_by_whoever_reads_it(warehouse: Warehouse, make:
     DAMAGES[damage](path)
     with pytest.raises(CorruptTable) as caught:
         READERS[reader](warehouse)
-    assert str(path) in str(caught.value) and "To fix it: run the stage of that partition again" in str(caught.value)
+    assert str(path) in str(caught.value) and f"To fix it: {RESTORE}" in str(caught.value)
 
 
 def test_too_little_memory_is_no_damage(warehouse: Warehouse, make: Any) -> None:

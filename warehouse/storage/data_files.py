@@ -28,7 +28,9 @@ GROUP_ROWS, GROUP_BYTES = 65_536, 64 * 2**20
 """Who writes holds a group of rows, and so does Arrow when it reads, unpacked: by default a million, of steps over a gigabyte."""
 FILE_BYTES = 128 * 2**20
 """A file is checked whole, so none is much larger."""
-RERUN = "run the stage of that partition again (it replaces its partition whole), or restore the file from a backup"
+RESTORE = (
+    "restore the file from a backup; without one, `flywheel doctor --repair` takes it out of the table and says what has to run again"
+)
 _NAME = re.compile(r"[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
 _CHECKED: dict[str, tuple[int, int, int]] = {}
 """Files that this process has found sound: size, time of change and inode then."""
@@ -116,7 +118,7 @@ def check_file(path: Path) -> None:
         return
     expected = checksum_in(path.name)
     if expected is not None and (found := f"{crc32(path):08x}") != expected:
-        raise CorruptTable(f"{path} was changed: its checksum is {found}, not {expected} as its name says. To fix it: {RERUN}")
+        raise CorruptTable(f"{path} was changed: its checksum is {found}, not {expected} as its name says. To fix it: {RESTORE}")
     _CHECKED[str(path)] = state
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from warehouse.core.errors import CorruptTable
-from warehouse.storage.data_files import RERUN, check_file
+from warehouse.storage.data_files import RESTORE, check_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def data_damage(folder: Path, delta: DeltaTable) -> list[Damage]:
         path = folder / unquote(relative)
         what = _data_file_damage(path, size)
         if what is not None:
-            damages.append(Damage(path=path, what=what, mend=RERUN))
+            damages.append(Damage(path=path, what=what, mend=RESTORE))
     return damages
 
 

@@ -6,6 +6,7 @@ Steps are found for the state of the moment, log files before data files: find t
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties
 from deltalake.transaction import AddAction, RemoveAction
 
 from warehouse.core.durable import sync
 from warehouse.core.errors import CorruptTable
+from warehouse.core.home import atomic_write
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.chain import UNKNOWN, Record
 from warehouse.storage.integrity import data_damage
+from warehouse.storage.stand_ins import lines, places, stand_ins
 from warehouse.storage.table_log import HINT, TableLog, commit_info, read_log
 from warehouse.storage.tables import Warehouse
 
@@ -58,8 +60,7 @@ def _log_steps(log: TableLog) -> Iterator[Step]:
     if records and not there:
         yield _new_table(log)
     elif records:
-        yield from _checkpoint_steps(log)
-        yield from _damaged_logs(log, records)
+        yield from list(_checkpoint_steps(log)) or _damaged_logs(log, records)
     elif there and log.is_said_to_have_a_chain(there[-1]):
         yield from _new_chain(log, there, "its chain of commits is missing")
     elif there and log.find_damage(there[-1]) is not None:
@@ -102,11 +103,7 @@ def _checkpoint_steps(log: TableLog) -> Iterator[Step]:
     sound = {mark.version for mark in marks if log.is_sound(mark, log.checkpoint(mark.version))}
     damaged = [path for path in log.path.glob("[0-9]*.checkpoint.parquet") if int(path.name.split(".")[0]) not in sound]
     hint = log.path / HINT
-    try:
-        DeltaTable(log.folder).version()
-        is_misled = False
-    except (DeltaError, OSError):
-        is_misled = hint.exists()
+    is_misled = hint.exists() and _hinted(hint) not in sound
 
     def act() -> None:
         with log.lock():
@@ -119,26 +116,21 @@ def _checkpoint_steps(log: TableLog) -> Iterator[Step]:
         yield Step(table=log.table, found=found, does="sets them aside; nothing is lost", act=act)
 
 
+def _hinted(hint: Path) -> int | None:
+    try:
+        return int(json.loads(hint.read_bytes())["version"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def _damaged_logs(log: TableLog, records: list[Record]) -> Iterator[Step]:
     bad = [each.version for each in records if each.digest != UNKNOWN and not log.is_sound(each, log.file(each.version))]
     marks = [mark.version for mark in log.sound_checkpoints() if log.is_sound(mark, log.checkpoint(mark.version))]
     last = max(marks, default=-1)
-    needed, old = [version for version in bad if version > last], [version for version in bad if version <= last]
+    gaps = [each.version for each in records if each.digest == UNKNOWN and not log.file(each.version).exists()]
+    needed, old = sorted(version for version in (*bad, *gaps) if version > last), [version for version in bad if version <= last]
     if needed:
-        end = needed[0]
-
-        def cut() -> None:
-            with log.lock():
-                log.set_aside(path for version in range(end, len(records) + 64) if (path := log.file(version)).exists())
-                log.set_aside([hint] if (hint := log.path / HINT).exists() else [])
-                log.rewrite_chain(records[:end])
-
-        does = f"ends the table at version {end - 1}; {len(records) - end} commits are set aside"
-        if end == 0:
-            yield _new_table(log)
-        else:
-            yield Step(table=log.table, found=f"the log of version {end} is damaged or missing", does=does, act=cut,
-                       lost=_stages(log, list(range(end, len(records)))))  # fmt: skip
+        yield _stand_in_step(log, records, needed)
     elif old:
 
         def leave_out() -> None:
@@ -148,6 +140,33 @@ def _damaged_logs(log: TableLog, records: list[Record]) -> Iterator[Step]:
 
         yield Step(table=log.table, found=f"the log of {len(old)} older versions is damaged or missing", act=leave_out,
                    does="leaves them out of the history: they cannot be read any more, the newest version can")  # fmt: skip
+
+
+def _stand_in_step(log: TableLog, records: list[Record], lost: list[int]) -> Step:
+    """The lost commits are left out, and those after them stay, up to one that cannot."""
+    made = stand_ins(log, lost, len(records))
+    cut = list(range(made.end, len(records)))
+    left_out = [version for version in lost if version < made.end]
+
+    def act() -> None:
+        with log.lock():
+            torn = [*left_out, *(range(made.end, len(records) + 64) if cut else ())]
+            log.set_aside(path for version in torn if (path := log.file(version)).exists())
+            log.set_aside([hint] if (hint := log.path / HINT).exists() else [])
+            for version in left_out:
+                atomic_write(log.file(version), lines(made.actions[version]))
+            kept = {version: log.record(version) for version in left_out}
+            log.rewrite_chain([kept.get(each.version, each) for each in records[: made.end]])
+
+    found = f"the log of version {_some(lost)} is damaged or missing"
+    does = f"leaves it out and keeps the {made.end - left_out[0] - len(left_out)} commits after it"
+    if cut:
+        does += f" up to version {made.end - 1}: {len(cut)} later commits depend on what was lost and are set aside"
+    return Step(table=log.table, found=found, does=does, act=act, lost=_stages(log, [*left_out, *cut]))
+
+
+def _some(versions: list[int]) -> str:
+    return ", ".join(map(str, versions[:5])) + (f" and {len(versions) - 5} more" if len(versions) > 5 else "")
 
 
 def _data_steps(warehouse: Warehouse, log: TableLog) -> Iterator[Step]:
@@ -189,14 +208,16 @@ def _values(path: str, columns: list[str]) -> dict[str, str | None]:
 
 
 def _stages(log: TableLog, versions: list[int]) -> tuple[tuple[str, str], ...]:
-    """Iteration and stage of commits, as far as their logs can still be read."""
+    """Iteration and stage of commits: what their logs say, or where those cannot be read, where files of theirs lie."""
     found = set()
     for version in versions:
         try:
             info = commit_info(read_log(log.file(version)))
         except (OSError, ValueError):
-            continue
-        if info.get("iteration") and info.get("stage"):
+            info = {}
+        if not info:
+            found |= set(places(log, version))
+        elif info.get("iteration") and info.get("stage"):
             found.add((info["iteration"], info["stage"]))
     return tuple(sorted(found))
 

@@ -261,6 +261,10 @@ class TableLog:
         make_folder(self.path)
         return self._record(version, self.file(version))
 
+    def record(self, version: int) -> Record:
+        """Of a log file as it is now."""
+        return self._record(version, self.file(version))
+
     def _record(self, version: int, path: Path) -> Record:
         try:
             data = path.read_bytes()
@@ -328,8 +332,10 @@ class TableLog:
 
 
 def _without(version: int) -> str:
-    what = f"ends the table at version {version - 1}" if version else "begins the table again"
-    return f"restore this log file from a backup; without one, `flywheel doctor --repair` {what} and says which stages have to run again"
+    return (
+        f"restore this log file from a backup; without one, `flywheel doctor --repair` leaves version {version} out of the table, keeps "
+        "the commits after it where it can, and says what has to run again"
+    )
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from warehouse.storage import writing
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.storage.chain import UNKNOWN
 from warehouse.storage.commits import naming_a_full_disk, retry_commit
-from warehouse.storage.data_files import RERUN, check_file, write_files
+from warehouse.storage.data_files import RESTORE, check_file, write_files
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.listing_notes import files_of, note_files, noted_files
 from warehouse.storage.partitions import DataFile, check_iteration, check_partition, row_filter
@@ -293,7 +293,7 @@ class Warehouse:
         for name, size in added_files(read_log(log.file(version))):
             if (path := log.folder / name) in held:
                 if not path.exists() or path.stat().st_size != size:
-                    raise CorruptTable(f"{path} is missing or cut off. To fix it: {RERUN}")
+                    raise CorruptTable(f"{path} is missing or cut off. To fix it: {RESTORE}")
                 check_file(path)
 
     def delta(self, table: str) -> DeltaTable | None:
