@@ -87,7 +87,7 @@ def chain_file(home: Home) -> Path:
 
 
 ALL = [f"ep-{number}" for number in range(1, 8)]
-CASES = {
+CASES: dict[str, tuple[Callable[[Home], Path], Callable[[Path], Any], list[str], list[str]]] = {
     # what is damaged, how, which rows are there after the repair, which stages are worked again
     "older log flipped": (log_file(2), flip, ALL, []),
     "older log gone": (log_file(2), Path.unlink, ALL, []),
