@@ -10,10 +10,11 @@ from warehouse.core.errors import RecordingRefused
 
 
 def refine_confirmed(store: Store, reword: Callable[[Manifest], Sequence[RecordedAction]]) -> int:
-    """Have the thoughts of a recording reworded; returns how many were. That takes the recording's confirmation back. `reword` gives all
-    actions with their thoughts. Raises RecordingRefused for a recording that is not confirmed, before anything is sent, and for one that was
-    changed in the meantime, whose changes stand."""
-    manifest = store.manifest()
+    """Have the thoughts of a recording reworded; returns how many were. That takes the recording's confirmation back.
+
+    `reword` gives all actions with their thoughts. Raises RecordingRefused for a recording that is not confirmed, before anything is sent,
+    and for one that was changed in the meantime, whose changes stand.
+    """
     if store.cover.state == "uploaded":
         raise RecordingRefused(f"The recording {store.name} was uploaded: its thoughts can no longer be reworded.")
     if store.cover.state != "reviewed" or manifest.review is None:
