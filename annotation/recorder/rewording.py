@@ -15,6 +15,7 @@ def refine_confirmed(store: Store, reword: Callable[[Manifest], Sequence[Recorde
     `reword` gives all actions with their thoughts. Raises RecordingRefused for a recording that is not confirmed, before anything is sent,
     and for one that was changed in the meantime, whose changes stand.
     """
+    manifest = store.manifest()
     if store.cover.state == "uploaded":
         raise RecordingRefused(f"The recording {store.name} was uploaded: its thoughts can no longer be reworded.")
     if store.cover.state != "reviewed" or manifest.review is None:
