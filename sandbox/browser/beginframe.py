@@ -170,7 +170,7 @@ class FramedPage(CdpPage):
 
     async def rest(self) -> None:
         """Page time then goes on at a whole second, so that what goes by the clock starts alike, whatever ran on the page before."""
-        await self._answered_by_frames(self._send_rest())
+        await self._answered_by_frames(await self._send_rest())
         await self._advance_clock(-self._clock.elapsed_ms % REST_GRID_MS)
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.clipboard import pastes
-from sandbox.browser.input import CdpInput, Gesture, Phase, PointerMove, Wheel
+from sandbox.browser.input import CdpInput, Gesture, Phase, PointerMove, PointerUp, Wheel
 from sandbox.browser.page import (
     FORGET_COMMAND,
     FORGET_SCRIPT,
@@ -61,6 +61,9 @@ class CdpPage:
         self._wanted_loader_id = self._loaded_loader_id = ""
         self._is_closed = False
         self._compiled: dict[str, str] = {}
+        self._drag: Params | None = None
+        """What the page drags, as the browser names it."""
+        self._is_drag_over = False
         self._copied = ""
         self.is_pasting = False
         """Others wait for the clipboard."""
@@ -119,6 +122,7 @@ class CdpPage:
             self._send("Inspector.enable"),
             self._send("Runtime.enable"),
             self._send("Fetch.enable", self._fetch_options),
+            self._send("Input.setInterceptDrags", {"enabled": True}),
             self._send("Runtime.addBinding", {"name": COPIED, "executionContextName": WORLD}),
             self._send("Page.addScriptToEvaluateOnNewDocument", {"source": self._guard(), "worldName": WORLD}),
             *(self._send(method, params) for method, params in STORED_COMMANDS),
@@ -144,6 +148,7 @@ class CdpPage:
             "Inspector.targetCrashed": self._on_crash,
             "Inspector.detached": self._on_crash,
             "Runtime.bindingCalled": self._on_binding,
+            "Input.dragIntercepted": self._on_drag,
             **dict.fromkeys(STORED_EVENTS, self._on_stored),
         }
 
@@ -192,6 +197,7 @@ class CdpPage:
         """Returns when the new document was committed, not when it is loaded."""
         self.notes = PageNotes(has_stored=self.notes.has_stored)
         self._compiled.clear()
+        self._drag = None
         answer = await self._send("Page.navigate", {"url": url})
         if answer.get("errorText"):
             where = told(url, self._root)
@@ -247,11 +253,40 @@ class CdpPage:
             raise SandboxError(f"A script failed in the page: {reason}. The script began with {expression[:80]!r}.")
         return answer["result"].get("value")
 
-    def _send_gesture(self, gesture: Gesture) -> list[asyncio.Future[Params]]:
-        return [self._send(method, params) for method, params in self._input.commands(gesture)]
+    def _on_drag(self, event: Params) -> None:
+        """The drag is ours from here. Left to the browser it races with the input that follows, which the browser then refuses."""
+        self._drag, self._is_drag_over = event["data"], False
+        if not self._input.is_dragging:  # the button was let go before the page knew that it drags
+            self._end_drag()
 
-    def _send_rest(self) -> list[asyncio.Future[Params]]:
+    def _end_drag(self) -> list[asyncio.Future[Params]]:
+        """Let go of what is dragged, over nothing."""
+        if self._drag is None:
+            return []
+        cancelling = self._send_drag(["dragCancel"], {"x": 0, "y": 0, "modifiers": 0})
+        self._drag = None
+        return cancelling
+
+    def _send_gesture(self, gesture: Gesture) -> list[asyncio.Future[Params]]:
+        """While the page drags something, the pointer carries it."""
+        commands = list(self._input.commands(gesture))
+        if self._drag is None or not isinstance(gesture, PointerMove | PointerUp):
+            return [self._send(method, params) for method, params in commands]
+        is_let_go = isinstance(gesture, PointerUp)
+        kinds = [*([] if self._is_drag_over else ["dragEnter"]), "dragOver", *(["drop"] if is_let_go else [])]
+        answers = self._send_drag(kinds, commands[0][1])
+        self._is_drag_over = True
+        if is_let_go:
+            self._drag = None
+        return answers
+
+    def _send_drag(self, kinds: list[str], at: Params) -> list[asyncio.Future[Params]]:
+        point = {"x": at["x"], "y": at["y"], "data": self._drag, "modifiers": at["modifiers"]}
+        return [self._send("Input.dispatchDragEvent", {"type": kind, **point}) for kind in kinds]
+
+    async def _send_rest(self) -> list[asyncio.Future[Params]]:
         self._copied = ""
+        await asyncio.gather(*self._end_drag())
         width, height = self._settings.viewport_px
         commands = [self._send(method, params) for method, params in self._input.rest(width - 1, height - 1)]
         if self._settings.web is not None:

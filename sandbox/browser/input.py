@@ -263,6 +263,11 @@ class CdpInput:
                     yield "Input.imeSetComposition", {"text": text, "selectionStart": len(text), "selectionEnd": len(text)}
                 yield "Input.insertText", {"text": text}
 
+    @property
+    def is_dragging(self) -> bool:
+        """Whether the button is held that drags."""
+        return bool(self._buttons & _BUTTONS["left"])
+
     def is_modified(self, phases: Sequence[Phase]) -> bool:
         """Whether a modifier key is held, or pressed by these gestures."""
         strokes = (gesture for phase in phases if isinstance(phase, tuple) for gesture in phase if isinstance(gesture, KeyStroke))

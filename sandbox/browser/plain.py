@@ -42,7 +42,7 @@ class LivePage(CdpPage):
                 await asyncio.gather(*(answer for gesture in phase for answer in self._send_gesture(gesture)))
 
     async def rest(self) -> None:
-        await asyncio.gather(*self._send_rest())
+        await asyncio.gather(*await self._send_rest())
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
         await self.browser.connection.sleep(ms / 1000)

@@ -1,5 +1,5 @@
 """Tab: one page of a web session's window. What it may load, when it has settled, and what it hears of from the browser: dialogs, file
-choosers, drags, its own end. The window that holds the tabs is window.py.
+choosers, its own end. The window that holds the tabs is window.py.
 
 A tab has settled when the step's page time has passed, no frame is being loaded and no request is under way (open streams and media are
 not waited for). Page time stands still while a request is answered, so how long a server takes does not show. The wait is bounded by
@@ -20,7 +20,7 @@ from sandbox.browser.beginframe import GESTURE_FRAME_MS
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.cdp_page import WORLD, CdpPage
 from sandbox.browser.frames import FrameReader
-from sandbox.browser.input import Gesture, Phase, PointerMove, PointerUp
+from sandbox.browser.input import Phase
 from sandbox.browser.policy import Way, is_below
 from warehouse.core.errors import BrowserCrashed
 
@@ -59,8 +59,6 @@ class Tab(CdpPage):
         self._loading_frames: set[str] = set()
         self._changed = asyncio.Event()
         self._arrived = asyncio.Event()
-        self._drag: Params | None = None
-        self._is_drag_over = False
         self._limit_at_s = 0.0
 
     @property
@@ -80,7 +78,6 @@ class Tab(CdpPage):
             ("Performance.enable", {}),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
             ("Page.setInterceptFileChooserDialog", {"enabled": True}),
-            ("Input.setInterceptDrags", {"enabled": True}),
             ("Runtime.runIfWaitingForDebugger", {}),
         ):
             answers.append(self._send(method, params))
@@ -101,7 +98,6 @@ class Tab(CdpPage):
             "Network.loadingFinished": self._on_request_done,
             "Network.loadingFailed": self._on_request_done,
             "Fetch.authRequired": self._on_auth,
-            "Input.dragIntercepted": self._on_drag,
             "Inspector.detached": lambda _: None,  # closed: `_on_gone` hears of it
             "Inspector.targetCrashed": lambda _: self._on_crashed(),
         }
@@ -212,22 +208,6 @@ class Tab(CdpPage):
     async def perform(self, phases: Sequence[Phase]) -> None:
         self._limit_at_s = time.monotonic() + self.window.web.settle_limit_s
         await super().perform(phases)
-
-    def _on_drag(self, event: Params) -> None:
-        self._drag, self._is_drag_over = event["data"], False
-
-    def _send_gesture(self, gesture: Gesture) -> list[asyncio.Future[Params]]:
-        """While the page drags something, the pointer carries it."""
-        if self._drag is None or not isinstance(gesture, PointerMove | PointerUp):
-            return super()._send_gesture(gesture)
-        commands = list(self._input.commands(gesture))
-        point = {"x": commands[0][1]["x"], "y": commands[0][1]["y"], "data": self._drag, "modifiers": commands[0][1]["modifiers"]}
-        kinds = [*([] if self._is_drag_over else ["dragEnter"]), "dragOver"]
-        self._is_drag_over = True
-        if isinstance(gesture, PointerUp):
-            kinds.append("drop")
-            self._drag = None
-        return [self._send("Input.dispatchDragEvent", {"type": kind, **point}) for kind in kinds]
 
     async def set_files(self, node_id: int, files: list[str]) -> None:
         """Fill a file field."""

@@ -264,6 +264,36 @@ def test_an_episode_leaves_nothing_behind(on_page: Run, html_task: Any) -> None:
     on_page(use)
 
 
+def test_clicks_while_the_page_drags_are_taken(on_page: Run, html_task: Any) -> None:
+    """A drag that the browser itself ended raced with a second click, which it refused."""
+
+    async def use(session: PageSession, observation: Observation) -> None:
+        for seed in range(2, 12, 2):
+            beside = actions.Click(**at(observation, "native", dx=25), count=3)
+            for action in (actions.MouseDown(**at(observation, "native")), actions.MoveTo(**at(observation, "native", dx=20)), beside):
+                await session.step(action)
+            assert log((await session.step(click("press")(observation))).observation)[-1] == "click 1"
+            observation = await session.reset(html_task(), seed)
+
+    on_page(use)
+
+
+@pytest.mark.parametrize("ending", ["reset", "clicks"])
+def test_a_drag_is_over_when_the_button_was_let_go(ending: str, on_page: Run, html_task: Any) -> None:
+    """By the next episode, or by clicks that came before the page knew that it drags."""
+
+    async def use(session: PageSession, observation: Observation) -> None:
+        await session.step(actions.MouseDown(**at(observation, "native")))
+        if ending == "reset":
+            await session.step(actions.MoveTo(**at(observation, "native", dx=20)))
+            observation = await session.reset(html_task(), 2)
+        else:
+            await session.step(actions.Click(**at(observation, "native", dx=25), count=2))
+        assert log((await session.step(click("press")(observation))).observation)[-1] == "click 1"
+
+    on_page(use)
+
+
 def test_misuse_is_told(live: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         async with pool.lease() as session:
