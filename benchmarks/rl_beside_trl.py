@@ -171,7 +171,7 @@ async def learn_by_ours(start: Start, config: PpoConfig, folder: Path, bar: Bar)
     async with open_collector(start.profile.acting) as collector:
         result: PpoResult = await train_ppo(run, collector, on_progress=lambda *_: bar.advance())
     cpu_s = time.process_time() - began_cpu_s
-    num_episodes = sum(1 for _ in result.spool.episodes())
+    num_episodes = sum(1 for _ in result.rollout_log.episodes())
     shutil.rmtree(run.run_folder, ignore_errors=True)
     return {
         "episodes": num_episodes, "updates": sum(each["updates"] for each in result.metrics), "cpu_s": cpu_s,

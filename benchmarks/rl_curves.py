@@ -41,7 +41,7 @@ from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start
 from models.rl.config import PpoConfig
-from models.rl.trainer import PpoRun, spool_of, train_ppo
+from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
 from pipelines import profiles
 from pipelines.stages.context import pool_tasks
 from pipelines.stages.sandboxes import open_collector
@@ -150,7 +150,7 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
         asyncio.run(train())
     except ValueGateNotPassed:
         folder, is_blocked = start.folder, True
-    steps = [len(episode.steps) for episode in spool_of(run).episodes()]
+    steps = [len(episode.steps) for episode in rollout_log_of(run).episodes()]
     shutil.rmtree(run.run_folder, ignore_errors=True)
     return folder, {
         "episodes": len(steps), "env_steps": sum(steps), "wall_s": time.perf_counter() - started_s,

@@ -240,7 +240,7 @@ def measure(arm: str, repeat: int, arguments: argparse.Namespace) -> dict[str, A
             return result, evaluated
 
     result, evaluated = asyncio.run(main())
-    episodes = list(result.spool.episodes())
+    episodes = list(result.rollout_log.episodes())
     wall_s = sum(metrics["round_s"] for metrics in result.metrics)
     steps = sum(len(episode.steps) for episode in episodes)
     return {

@@ -74,18 +74,18 @@ def rows_digest(warehouse: Warehouse, table: str, version: int) -> str:
 
 
 def acknowledged_episodes(home: Home, stored: Iterable[str]) -> set[str]:
-    """Episodes that were said to be finished and that the tables are to have: they are stored, in a trainer's spool, among those that a
-    stage keeps while it works, or in a collection's results."""
+    """Episodes that were said to be finished and that the tables are to have: they are stored, in a trainer's rollout log, among those that
+    a stage keeps while it works, or in a collection's results."""
     found = set(stored)
     kept = (path for path in home.work.glob("*/*/episodes/round-*.jsonl") if path.parts[-3] != "merged_policy")
     for path in (*home.checkpoints.glob("*/*/run/*/episodes/round-*.jsonl"), *kept):
-        found |= set(spooled_episodes(path))
+        found |= set(logged_episodes(path))
     for path in (home.prefect / "results").glob("*-episode-*"):
         found |= set(re.findall(r"episode-[0-9a-f]+", path.name))
     return found
 
 
-def spooled_episodes(path: Path) -> Iterator[str]:
+def logged_episodes(path: Path) -> Iterator[str]:
     """Ids of the episodes in a log of them, without a last line that was cut off."""
     data = path.read_bytes()
     for line in data[: data.rfind(b"\n") + 1].splitlines():

@@ -21,7 +21,7 @@ from agent.policy.policy import Message
 from models.families.chat import ChatCodec
 from models.families.vision import VisionCodec, collate_vision, screenshot_ids
 from models.rl.advantages import Floats
-from models.rl.process_group import ALONE, Gang
+from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.shaping import ShapingConfig, shaped_steps
 from warehouse.core.errors import ModelError
 
@@ -259,13 +259,13 @@ def collate(trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, pad_
 
 def step_batches(
     trajectories: Sequence[Trajectory], chosen: Sequence[int], *, max_tokens: int, pad_id: int, device: torch.device | None = None,
-    gang: Gang = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Iterator[StepBatch]:  # fmt: skip
     """All steps of the chosen trajectories in length-sorted micro-batches; of several processes each gets its share of the steps."""
     refs = step_refs(trajectories, chosen)
-    refs = [refs[i] for i in gang.mine(step_lengths(trajectories, refs))]
-    for group in step_groups(trajectories, refs, max_tokens=max_tokens):
-        yield collate(trajectories, group, pad_id=pad_id, device=device)
+    refs = [refs[i] for i in group.own_rows(step_lengths(trajectories, refs))]
+    for microbatch in step_groups(trajectories, refs, max_tokens=max_tokens):
+        yield collate(trajectories, microbatch, pad_id=pad_id, device=device)
 
 
 def gathered(batch: StepBatch, trajectories: Sequence[Trajectory], values: Sequence[Floats]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sums over an update's minibatches, and the figures made of them. What is summed is measured in update.py and losses.py."""
+"""Counters over an update's minibatches, and the metrics made of them. What they count is measured in update.py and losses.py."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from models.rl.losses import PolicyLoss
-from models.rl.process_group import Gang
+from models.rl.process_group import ProcessGroup
 
 SUMMED = ("loss", "kl", "mismatch", "entropy", "clipped_low", "clipped_high", "corrected", "dropped")
-"""What a process measures of its share of a minibatch. Tokens and steps are the whole minibatch's everywhere."""
+"""What a rank measures of its share of a minibatch. `tokens` and `steps` are the whole minibatch's on every rank."""
 
 
 @dataclass(slots=True)
-class Tally:
+class TokenCounters:
     """Sums over the tokens of one epoch, or of one minibatch. `mismatch` is the KL between sampler and learner; `corrected` sums the
     off-policy weights of the tokens and `dropped` counts those of weight 0."""
 
@@ -33,21 +33,21 @@ class Tally:
     grad_norms: list[float] = field(default_factory=list)
 
     def count(self, result: PolicyLoss) -> None:
-        """Take in one micro-batch."""
+        """Add one micro-batch."""
         self.loss += float(result.loss.detach())
         self.kl += result.kl_sum
         self.entropy += result.entropy_sum
         self.clipped_low += result.num_clipped_low
         self.clipped_high += result.num_clipped_high
 
-    def add_up(self, gang: Gang) -> None:
-        """Make of one process's measurements those of all."""
-        if gang.size > 1:
-            for name, total in zip(SUMMED, gang.add_up([getattr(self, name) for name in SUMMED]).tolist(), strict=True):
+    def sum_over(self, group: ProcessGroup) -> None:
+        """Replace this rank's sums by the sums over all ranks."""
+        if group.size > 1:
+            for name, total in zip(SUMMED, group.sum([getattr(self, name) for name in SUMMED]).tolist(), strict=True):
                 setattr(self, name, total)
 
-    def add(self, other: Tally) -> None:
-        """Take in one minibatch."""
+    def add(self, other: TokenCounters) -> None:
+        """Add one minibatch."""
         for name in (*SUMMED, "tokens", "steps"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.replay += other.replay
@@ -59,11 +59,11 @@ class Tally:
 
 
 @dataclass(slots=True)
-class UpdateTally:
+class UpdateCounters:
     """One update: its epochs, its first minibatch, and what went wrong."""
 
-    epochs: list[Tally] = field(default_factory=list)
-    first_minibatch: Tally | None = None
+    epochs: list[TokenCounters] = field(default_factory=list)
+    first_minibatch: TokenCounters | None = None
     skipped: int = 0
     exploded_kl: float | None = None
     reached_max_kl: bool = False
@@ -90,7 +90,7 @@ class UpdateTally:
             metrics |= self._measured(epochs, num_updates)
         return metrics
 
-    def _measured(self, epochs: Sequence[Tally], num_updates: int) -> dict[str, float]:
+    def _measured(self, epochs: Sequence[TokenCounters], num_updates: int) -> dict[str, float]:
         first, last = epochs[0], epochs[-1]
         opening = self.first_minibatch or first
         metrics = {

@@ -1,7 +1,7 @@
-"""Rounds that teach nothing because their episodes crashed: what counts as one, how long to wait after it, when to give up.
+"""Rounds without an update because too many episodes crashed: which count as one, how long to wait after it, when to give up.
 
-Such a round is completed without an update, so that a run that gave up goes on with fresh episodes when it is started again. What crashed
-was asked twice by then, by the pool (rollouts.py), and several times more by the collector.
+Such a round is completed, so that a run that gave up resumes with fresh episodes when it is started again. By then each crashed episode
+was requested twice by the pool (rollouts.py), and retried several times by the collector.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from warehouse.core.errors import NothingToLearn
 
 FRUITLESS = "fruitless"
 """Metric of a round: 1 where it passed without an update because there was too little to learn from."""
-NUM_TOLD = 3
+NUM_REPORTED = 3
 
 
 def is_fruitless(episodes: Sequence[Episode], num_learnable: int, config: PpoConfig) -> bool:
-    """Whether too little of a batch is left: nothing, or what a mostly dead sandbox spared."""
+    """Whether too little of a batch is left: nothing to learn from, or fewer intact episodes than `min_intact` of it."""
     num_intact = sum(episode.outcome is not Outcome.CRASHED for episode in episodes)
     return not num_learnable or num_intact < config.min_intact * len(episodes)
 
@@ -28,8 +28,8 @@ def num_fruitful(metrics: Sequence[Mapping[str, float]]) -> int:
     return sum(not each.get(FRUITLESS) for each in metrics)
 
 
-class Patience:
-    """Counts the fruitless rounds in a row of one start of a run."""
+class CrashBudget:
+    """Counts the fruitless rounds in a row since the run was started."""
 
     def __init__(self, config: PpoConfig, num_rounds: int) -> None:
         self._config, self._num_rounds = config, num_rounds
@@ -37,7 +37,7 @@ class Patience:
 
     def pause_s(self, episodes: Sequence[Episode], metrics: Sequence[Mapping[str, float]]) -> float:
         """Seconds to wait before the next round; `metrics` are those of all rounds so far, whose last batch was `episodes`. Raises
-        NothingToLearn when it is time to give up: call this once the round is in the state."""
+        NothingToLearn when the budget is spent: call this once the round is in the state."""
         if not metrics[-1].get(FRUITLESS):
             self._num_in_a_row = 0
             return 0.0
@@ -51,10 +51,11 @@ class Patience:
         errors = sorted({episode.error or str(episode.outcome) for episode in episodes if episode.outcome is not Outcome.SUCCESS})
         num_crashed = sum(episode.outcome is Outcome.CRASHED for episode in episodes)
         if index < self._num_rounds:
-            then = f"it goes on with round {index + 1} and new episodes" + ("" if is_barren else ", and keeps what it has learned")
+            then = f"it resumes with round {index + 1} and new episodes" + ("" if is_barren else ", with the weights learned so far")
         else:
-            then = "nothing was learned, so it begins anew" if is_barren else "it ends with what it has learned"
+            then = "it starts over, since nothing was learned" if is_barren else "it ends with the weights learned so far"
         return (
-            f"too little is left to learn from in round {index}, the {self._num_in_a_row}. in a row: {num_crashed} of its {len(episodes)} "
-            f"episodes crashed twice, or had no answer ({'; '.join(errors[:NUM_TOLD])}). Mend the sandbox and start the run again: {then}"
+            f"{num_crashed} of {len(episodes)} episodes of round {index} crashed twice, so too few are left to learn from "
+            f"({self._num_in_a_row} such rounds in a row; {'; '.join(errors[:NUM_REPORTED])}). Fix the sandbox and start the run again: "
+            f"{then}"
         )

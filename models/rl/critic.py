@@ -32,7 +32,7 @@ from models.rl.buffer import (
     step_refs,
 )
 from models.rl.losses import value_loss
-from models.rl.process_group import ALONE, Gang
+from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.training.adapter_config import AdapterConfig
 from models.training.adapters import is_frozen, prepare_for_training, trained_parameters
 from models.training.forward import hidden_where
@@ -119,30 +119,30 @@ def _flat(values: Sequence[Floats], places: Sequence[tuple[int, slice]], device:
 
 @torch.no_grad()
 def predict(
-    critic: Critic, trajectories: Sequence[Trajectory], *, level: Level, batching: Batching, gang: Gang = ALONE
+    critic: Critic, trajectories: Sequence[Trajectory], *, level: Level, batching: Batching, group: ProcessGroup = SINGLE_PROCESS
 ) -> list[Floats]:
     """Value estimates of each episode, in the order of its tokens (or steps)."""
     critic.eval()
     values = [np.zeros(num_values(item, level)) for item in trajectories]
     device = critic.head.weight.device
     everything = range(len(trajectories))
-    for batch in step_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device, gang=gang):
+    for batch in step_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device, group=group):
         flat = critic(batch, level).double().cpu().numpy()
         position = 0
         for index, slots in _split(batch.refs, trajectories, level):
             width = slots.stop - slots.start
             values[index][slots] = flat[position : position + width]
             position += width
-    return list(gang.whole(values))
+    return list(group.fill(values))
 
 
 def predict_final(
-    critic: Critic, trajectories: Sequence[Trajectory], *, batching: Batching, gang: Gang = ALONE
+    critic: Critic, trajectories: Sequence[Trajectory], *, batching: Batching, group: ProcessGroup = SINGLE_PROCESS
 ) -> list[float | None]:
     """The value of the state that a limit kept each episode from, where the prompt of it was recorded; else None."""
     states = {i: _as_episode(item.final_state, batching.pad_id) for i, item in enumerate(trajectories) if item.final_state is not None}
     found: list[float | None] = [None] * len(trajectories)
-    predicted = predict(critic, list(states.values()), level="step", batching=batching, gang=gang)
+    predicted = predict(critic, list(states.values()), level="step", batching=batching, group=group)
     for index, values in zip(states, predicted, strict=True):
         found[index] = float(values[0])
     return found
@@ -167,7 +167,7 @@ def fit_epoch(
     generator: np.random.Generator,
     old_values: Sequence[Floats] | None = None,
     value_clip: float | None = None,
-    gang: Gang = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
     """One pass over the chosen episodes, one optimizer step a micro-batch in random order; the mean loss. With `value_clip`, estimates are
     held near `old_values` (see value_loss). Of several processes each computes its share of every micro-batch. Raises TrainingDiverged."""
@@ -177,10 +177,10 @@ def fit_epoch(
     losses: list[float] = []
     for index in generator.permutation(len(groups)):
         refs = groups[index]
-        mine = [refs[i] for i in gang.mine(step_lengths(trajectories, refs))]
+        mine = [refs[i] for i in group.own_rows(step_lengths(trajectories, refs))]
         optimizer.zero_grad()
         losses.append(0.0)
-        with gang.together():
+        with group.raising_together():
             if mine:
                 batch = collate(trajectories, mine, pad_id=batching.pad_id, device=device)
                 places = _split(mine, trajectories, level)
@@ -191,12 +191,12 @@ def fit_epoch(
                     raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
                 loss.backward()
                 losses[-1] = loss.item()
-        gang.add_gradients(trained_parameters(critic))
+        group.sum_gradients(trained_parameters(critic))
         norm = float(nn.utils.clip_grad_norm_(trained_parameters(critic), max_grad_norm))
         if not np.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm of the critic is {norm}: lower critic_learning_rate")
         optimizer.step()
-    return float(np.mean(gang.add_up(losses))) if losses else 0.0
+    return float(np.mean(group.sum(losses))) if losses else 0.0
 
 
 def _num_slots(places: Sequence[tuple[int, slice]]) -> int:

@@ -1,6 +1,6 @@
-"""All that learns in one process of a run: policy, critic, their optimizers; what they are made of, and what a round does with them.
+"""All that learns in one process of a run: policy, critic and their optimizers; how they are loaded, and what a round does with them.
 
-Each process of a gang has one and does the same with it. Episodes, counters, files and who answers with the weights are the trainer's.
+Each rank of a process group has one and does the same with it. Episodes, counters, files and the live policy are the trainer's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.families.vision import VisionCodec
 from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Critic
-from models.rl.process_group import ALONE, Gang
+from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.replay import ReplayPool
 from models.rl.state import Counters, load_state
 from models.rl.update import PolicyLearner
@@ -30,9 +30,8 @@ from warehouse.core.errors import ConfigError
 from warehouse.core.identity import stable_seed
 
 
-class Turn(BaseModel):
-    """Which batch is learned from next: `index` of all from 1, after `num_fruitful` rounds that taught something, by weights of `version`
-    updates."""
+class Round(BaseModel):
+    """The round to learn next: `index` from 1, after `num_fruitful` rounds with an update, with weights of `version` updates."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,23 +43,23 @@ class Turn(BaseModel):
 class Learner:
     """`policy` and `values` learn; `values` is None for algorithms without a critic."""
 
-    def __init__(self, init: Path, config: PpoConfig, *, replay: ReplayPool, device: str, gang: Gang = ALONE) -> None:
+    def __init__(self, init: Path, config: PpoConfig, *, replay: ReplayPool, device: str, group: ProcessGroup = SINGLE_PROCESS) -> None:
         """Raises CheckpointError for a checkpoint that is not whole, ConfigError for settings that it cannot learn by."""
         self.config = config
         self.model = load_policy(init, device=device)
         self.codec = load_codec(init)
         self.never = placeholder_ids(self.model.config)
         if isinstance(self.codec, VisionCodec) and not config.screenshots:
-            raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
+            raise ConfigError("a policy with vision needs the screenshots to learn from: set rl.screenshots to true")
         pad_id = self.codec.pad_token_id
         reference = None
         if config.kl_coefficient:  # what learns through adapters is its own reference, without them
             reference = self.model if config.lora_rank else load_policy(init, device=device)
         critic = Critic.of_policy(self.model, config, seed=config.seed) if config.algorithm == "ppo" else None
         prepare_for_training(self.model, config, seed=config.seed)
-        self._gang = gang
-        self.policy = PolicyLearner(self.model, config, pad_id=pad_id, replay=replay, reference=reference, gang=gang)
-        self.values = None if critic is None else ValueLearner(critic, config, pad_id=pad_id, gang=gang)
+        self._group = group
+        self.policy = PolicyLearner(self.model, config, pad_id=pad_id, replay=replay, reference=reference, group=group)
+        self.values = None if critic is None else ValueLearner(critic, config, pad_id=pad_id, group=group)
 
     def modules(self) -> dict[str, torch.nn.Module]:
         return {"policy": self.model} | ({"critic": self.values.critic} if self.values else {})
@@ -92,20 +91,20 @@ class Learner:
         )  # fmt: skip
         return [item for item in found if item is not None]
 
-    def learn_from(self, items: Sequence[Trajectory], turn: Turn) -> dict[str, float]:
+    def learn_from(self, items: Sequence[Trajectory], round_: Round) -> dict[str, float]:
         """Weigh a batch and update; the metrics. Value pretraining counts the rounds that were learned from. Raises TrainingDiverged,
         ValueGateNotPassed, ProcessLost, ModelError."""
-        generator = np.random.default_rng(stable_seed("ppo", self.config.seed, turn.index))
+        generator = np.random.default_rng(stable_seed("ppo", self.config.seed, round_.index))
         reference = self.policy.reference_logprobs(items)
-        weighting = weigh_round(items, self.config, self.values, turn.num_fruitful + 1, generator, reference=reference)
+        weighting = weigh_round(items, self.config, self.values, round_.num_fruitful + 1, generator, reference=reference)
         metrics = dict(weighting.metrics)
         if weighting.advantages is not None:
             metrics |= self.policy.update(
-                items, weighting.advantages, generator, version=turn.version, unscaled_E=weighting.unscaled_E
+                items, weighting.advantages, generator, version=round_.version, unscaled_E=weighting.unscaled_E
             )  # fmt: skip
-        self.check_alike()
+        self.check_same_weights()
         return metrics
 
-    def check_alike(self) -> None:
-        """Raises ModelError where the processes of the gang have come apart."""
-        self._gang.check_alike([parameter for module in self.modules().values() for parameter in trained_parameters(module)])
+    def check_same_weights(self) -> None:
+        """Raises ModelError where the ranks hold different weights."""
+        self._group.check_same_weights([parameter for module in self.modules().values() for parameter in trained_parameters(module)])

@@ -1,8 +1,8 @@
-"""What a run asked of its sandboxes and what came of it, on disk as it happens: requests before they start, episodes when they finish,
-batches before they are learned from. No weights, no learning.
+"""The rollout log of a run, on disk as it happens: requests before they start, episodes when they finish, batches before they are learned
+from. No weights, no learning.
 
-After a kill this says what to do: batches that the kept weights have not seen are learned from again, finished episodes in no batch wait
-for theirs, and requests without an episode are started again, so that long episodes are lost no more often than short ones.
+A killed run resumes from it: batches that the saved weights have not seen are learned from again, finished episodes in no batch wait for
+theirs, and requests without an episode are started again, so that long episodes are lost no more often than short ones.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ class Recovered:
     finished: Mapping[str, Episode]
 
 
-class EpisodeSpool(EpisodeLog):
-    """The log of one run, where round `index` is what finished while batch `index` was waited for; and issued.jsonl, batches.jsonl."""
+class RolloutLog(EpisodeLog):
+    """The episode log of one run, where round `index` holds what finished while batch `index` was awaited; and issued.jsonl,
+    batches.jsonl."""
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
         self.write_line(ISSUED_FILE, block)
 
     def take(self, index: int, episode_ids: Sequence[str]) -> None:
-        """Write which episodes a batch is made of; call this before they are learned from. Its episodes were written before, so at no
-        moment could a power cut leave a batch without them."""
+        """Write which episodes a batch is made of; call this before they are learned from. Its episodes were written before, so a
+        power cut can never leave a batch without them."""
         self.write_line(BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
 
     def recover(self, num_learned: int) -> Recovered:
-        """What there is to go on with when the kept weights have learned from `num_learned` batches. Mends files that a kill cut off;
+        """What the run resumes with when the saved weights have learned from `num_learned` batches. Repairs files that a kill cut off;
         raises ModelError for ones that are damaged otherwise."""
         self.mend()
         batches = {line.index: line.episode_ids for line in self.lines(BATCHES_FILE, BatchLine)}
@@ -69,8 +70,8 @@ class EpisodeSpool(EpisodeLog):
         finished = {episode.episode_id: episode for episode in self.without_screenshots() if episode.episode_id not in done}
         return Recovered(blocks=list(self.lines(ISSUED_FILE, Block)), batches=batches, finished=finished)
 
-    def drop_pictures(self) -> None:
-        """Once the warehouse has the episodes: remove the folder where it holds screenshots, which are large, and without which nothing
-        could be learned from the rest again. Without any it stays."""
+    def drop_screenshots(self) -> None:
+        """Once the warehouse has the episodes: remove the folder if it holds screenshots, which are large; the rest is of no use without
+        them. A folder without screenshots stays."""
         if self._screenshots.is_dir():
             self.remove()

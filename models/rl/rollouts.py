@@ -1,8 +1,8 @@
 """The pool of rollouts: episodes that run in the background while the policy learns, and batches of those that have finished.
 
 Requests are admitted block by block (what is in a block is curriculum.py's business, when one is due the trainer's), handed to the
-Collector as its sessions become free, and written to the spool before they start and when they finish. What the infrastructure crashed is
-asked once more. No weights and no gradient here.
+Collector as its sessions become free, and written to the rollout log before they start and when they finish. An episode that the
+infrastructure crashed is requested once more. No weights and no gradient here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Self
 from agent.episode.collector import Collector, LeaseUse, MeasuresLeases
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.policy.policy import Policy
-from models.rl.rollout_log import Block, EpisodeSpool
+from models.rl.rollout_log import Block, RolloutLog
 from warehouse.core.errors import ModelError, SandboxError
 
 Group = tuple[str, int]
@@ -28,14 +28,14 @@ AGAIN = 10_000
 class RolloutPool:
     """Runs what it is offered through one call of the Collector, as long as `async with` lasts; leaving cancels what is under way.
 
-    It begins with what the spool holds of earlier starts: finished episodes wait for their batch, and requests that were admitted and never
-    finished are asked for again, first of all, whatever their length. Where the weights that were kept are older than the spool, what was
-    admitted later is held back until they have caught up by learning from the same batches again.
+    It begins with what the rollout log holds of earlier starts: finished episodes wait for their batch, and requests that were admitted and
+    never finished are started again, first of all, whatever their length. Where the saved weights are older than the rollout log, requests
+    admitted later are held back until the weights have caught up by learning from the same batches again.
     """
 
-    def __init__(self, collector: Collector, policy: Policy, spool: EpisodeSpool, *, num_learned: int) -> None:
-        self._collector, self._policy, self._spool = collector, policy, spool
-        recovered = spool.recover(num_learned)
+    def __init__(self, collector: Collector, policy: Policy, rollout_log: RolloutLog, *, num_learned: int) -> None:
+        self._collector, self._policy, self._log = collector, policy, rollout_log
+        recovered = rollout_log.recover(num_learned)
         self.blocks: list[Block] = recovered.blocks
         """Everything admitted so far, also by earlier starts."""
         self._batches = dict(recovered.batches)
@@ -50,9 +50,9 @@ class RolloutPool:
         known = {request.episode_id for block in self.blocks for request in block.requests}
         known |= {request.episode_id for request in self._instead.values()}
         if not self._finished.keys() | self._learned <= known:
-            raise ModelError("the spool lacks requests of episodes that have finished: delete the run folder to start over")
+            raise ModelError("the rollout log lacks the requests of finished episodes: delete the run folder to start over")
         if num_learned not in {0, *self._batches}:
-            raise ModelError(f"the spool lacks batch {num_learned}, which was learned from: delete the run folder to start over")
+            raise ModelError(f"the rollout log lacks batch {num_learned}, which was learned from: delete the run folder to start over")
         self._held = deque(self.blocks)
         self._waited_for = num_learned + 1
         self._admitted: dict[str, int] = {}
@@ -111,7 +111,7 @@ class RolloutPool:
         """Let more episodes start, after the batches learned from so far. They are on disk before this returns."""
         self._release()
         block = Block(num_learned=self._waited_for - 1, requests=tuple(requests), passes=dict(passes or {}))
-        self._spool.issue(block)
+        self._log.issue(block)
         self.blocks.append(block)
         self._enqueue(block)
 
@@ -135,27 +135,27 @@ class RolloutPool:
         """The episodes of batch `index`, in the order they were admitted, as soon as `size` are finished in whole groups; the oldest are
         taken first. A batch that an earlier start of the run learned from without keeping the result is the same again.
 
-        Raises what the Collector raises, SandboxError when it ends before its requests are answered, ModelError where the spool has lost
-        an episode of the batch.
+        Raises what the Collector raises, SandboxError when it ends before its requests are answered, ModelError where the rollout log
+        lacks an episode of the batch.
         """
         self._waited_for = index
         self._release()
         if index not in self._batches:
             while not (ready := self._ready(size)):
                 await self._change()
-            await asyncio.to_thread(self._spool.take, index, ready)
+            await asyncio.to_thread(self._log.take, index, ready)
             self._batches[index] = tuple(ready)
         chosen = self._batches[index]
         missing = [episode_id for episode_id in chosen if episode_id not in self._finished]
         if missing:
-            raise ModelError(f"episode {missing[0]} of batch {index} is not in the spool: delete the run folder to start over")
+            raise ModelError(f"episode {missing[0]} of batch {index} is not in the rollout log: delete the run folder to start over")
         self._waited_for = index + 1
         self._promised.difference_update(chosen)
         episodes = [self._finished.pop(episode_id) for episode_id in chosen]
         return await asyncio.to_thread(self._with_screenshots, episodes)
 
     def _with_screenshots(self, episodes: Sequence[Episode]) -> list[Episode]:
-        return [self._spool.with_screenshots(episode) if episode.request.screenshots else episode for episode in episodes]
+        return [self._log.with_screenshots(episode) if episode.request.screenshots else episode for episode in episodes]
 
     def _ready(self, size: int) -> list[str]:
         """Ids of the oldest finished whole groups that together reach `size`; none when they do not."""
@@ -177,7 +177,7 @@ class RolloutPool:
         if self._under_way is not None and self._under_way.done():
             self._under_way.result()
             left = sorted(self._outstanding)
-            raise SandboxError(f"the collector left {len(left)} requests unanswered, first {left[:1]}: mend the collector")
+            raise SandboxError(f"the collector returned no episode for {len(left)} requests, first {left[:1]}: fix the collector")
         self._changed.clear()
         await self._changed.wait()
 
@@ -186,8 +186,10 @@ class RolloutPool:
         try:
             async for episode in episodes:
                 if episode.episode_id not in self._outstanding:
-                    raise SandboxError(f"the collector returned {episode.episode_id}, which it was not asked for or gave before: mend it")
-                await asyncio.to_thread(self._spool.append, self._waited_for, episode)
+                    raise SandboxError(
+                        f"the collector returned episode {episode.episode_id}, which was not requested or came before: fix the collector"
+                    )
+                await asyncio.to_thread(self._log.append, self._waited_for, episode)
                 self._outstanding.remove(episode.episode_id)
                 self._num_steps += len(episode.steps)
                 if again := asked_again(episode):
@@ -200,9 +202,8 @@ class RolloutPool:
             if close is not None:
                 await close()
 
-
     def _ask_again(self, crashed: Episode, request: EpisodeRequest) -> None:
-        """Ask in place of what crashed, behind what waits already. The spool need not be told: the crash, which it has, says so."""
+        """Request a replacement for a crashed episode, behind what waits already. Nothing is written: the rollout log has the crash."""
         self._instead[crashed.episode_id] = request
         self._admitted[request.episode_id] = self._admitted.pop(crashed.episode_id)
         self._outstanding.add(request.episode_id)
@@ -238,7 +239,7 @@ class _Stream(AsyncIterator[EpisodeRequest]):
         self._changed.set()
 
     def end(self) -> None:
-        """No more will come: whoever waits for one is told so."""
+        """No more will come: whoever waits for one gets StopAsyncIteration."""
         self._is_ended = True
         self._changed.set()
 

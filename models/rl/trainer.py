@@ -2,9 +2,8 @@
 
 Two ways to get a batch, one code path: in rounds (admit a round's episodes, wait for all of them, learn while nothing else happens), or
 streaming (episodes go on in the background while the policy learns, and take new weights as they come). What runs in the background is
-rollouts.py's business, what learns is learner.py's, the mathematics is in advantages.py and losses.py. Where several processes learn
-(`num_processes`), this one leads them (ranks.py). Sandboxes are the Collector's business, evaluation and release that of whoever
-called.
+rollouts.py's business, what learns is learner.py's, the mathematics is in advantages.py and losses.py. With several processes
+(`num_processes`), this one is rank 0 (ranks.py). Sandboxes are the Collector's business, evaluation and release the caller's.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from models.families.chat import ChatCodec
 from models.rl.buffer import Trajectory
 from models.rl.clocks import MeteredPolicy, Reading, times
 from models.rl.config import PpoConfig
-from models.rl.crash_budget import FRUITLESS, Patience, is_fruitless, num_fruitful
+from models.rl.crash_budget import FRUITLESS, CrashBudget, is_fruitless, num_fruitful
 from models.rl.curriculum import batch_episodes, instances_met, num_rounds, quotas, room, round_requests, stream_requests, updated_rates
-from models.rl.learner import Learner, Turn
+from models.rl.learner import Learner, Round
 from models.rl.metrics import episode_metrics, num_left_out, staleness_metrics
-from models.rl.process_group import Gang
-from models.rl.ranks import Followers
+from models.rl.process_group import ProcessGroup
+from models.rl.ranks import RankProcesses
 from models.rl.replay import ReplayPool
-from models.rl.rollout_log import EpisodeSpool
+from models.rl.rollout_log import RolloutLog
 from models.rl.rollouts import RolloutPool
 from models.rl.state import read_counters, save_state
 from models.training.adapters import merged_state, save_adapter, without_adapters
@@ -49,9 +48,9 @@ from warehouse.core.identity import content_id
 OnRound = Callable[[int, Mapping[str, float]], None]
 """Called with a round's number, from 1, and its metrics."""
 EPISODES = "episodes"
-"""Folder of a run's spool."""
+"""Folder of a run's rollout log."""
 WATCH_S = 1.0
-"""Between looks at the processes that learn with this one, while episodes are waited for."""
+"""How often the other ranks are checked while episodes are awaited."""
 Found = TypeVar("Found")
 
 
@@ -91,8 +90,8 @@ def embedded_policy(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoRun:
-    """What one run works on. `run_folder` keeps its spool, state and metrics (JSON lines, TensorBoard), under a name that changes with
-    anything that would change the run; `output` becomes the checkpoint."""
+    """What one run works on. `run_folder` keeps its rollout log, state and metrics (JSON lines, TensorBoard), under a name that changes
+    with anything that would change the run; `output` becomes the checkpoint."""
 
     config: PpoConfig
     init_checkpoint: Path
@@ -109,19 +108,19 @@ class PpoRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoResult:
-    """What a run made. `policy_ids[r]` acted in round r + 1; `spool` yields all the episodes; `state` is the folder that a killed run
+    """What a run made. `policy_ids[r]` acted in round r + 1; `rollout_log` yields all the episodes; `state` is the folder that a killed run
     resumes from, of no use once the result is stored."""
 
     card: checkpoint.Card
     metrics: tuple[dict[str, float], ...]
     policy_ids: tuple[str, ...]
-    spool: EpisodeSpool = field(repr=False)
+    rollout_log: RolloutLog = field(repr=False)
     state: Path = field(repr=False)
 
 
-def spool_of(run: PpoRun) -> EpisodeSpool:
+def rollout_log_of(run: PpoRun) -> RolloutLog:
     """All the episodes of a run so far, however it ended. Raises CheckpointError where there is nothing to begin from."""
-    return EpisodeSpool(_folder(run, checkpoint.read_card(run.init_checkpoint).checkpoint_id) / EPISODES)
+    return RolloutLog(_folder(run, checkpoint.read_card(run.init_checkpoint).checkpoint_id) / EPISODES)
 
 
 def _run_id(run: PpoRun, checkpoint_id: str) -> str:
@@ -143,7 +142,7 @@ async def train_ppo(
     The collector is the caller's to close. Gradient steps are taken in a thread. `on_progress(round, metrics)` is called after each round
     (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, ValueGateNotPassed, ProcessLost,
     CheckpointError, ConfigError, and NothingToLearn after too many rounds whose episodes crashed (crash_budget.py), behind which the run's
-    next start goes on; `spool_of` has the episodes then.
+    next start goes on; `rollout_log_of` has the episodes then.
     """
     torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
     trainer = _Trainer(run)
@@ -171,34 +170,32 @@ class _Trainer:
     def __init__(self, run: PpoRun) -> None:
         if not run.tasks or any(task.held_out for task in run.tasks):
             held_out = [task.name for task in run.tasks if task.held_out]
-            raise ConfigError(
-                f"learning needs at least one task and none that is held out (held out: {held_out or 'none'}): mend the task list"
-            )
+            raise ConfigError(f"RL needs at least one task, and no held-out ones (held out: {held_out or 'none'}): fix the task list")
         self._run, self._config = run, run.config
         self.num_rounds = num_rounds(run.config, len(run.tasks))
         self._card = checkpoint.verify(run.init_checkpoint)
         device = run.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        gang = Gang(size=run.config.num_processes)
-        self.learner = Learner(run.init_checkpoint, run.config, replay=run.replay, device=device, gang=gang)
+        group = ProcessGroup(size=run.config.num_processes)
+        self.learner = Learner(run.init_checkpoint, run.config, replay=run.replay, device=device, group=group)
         self.folder = _folder(run, self._card.checkpoint_id)
         self._state_folder = self.folder / "state"
-        self.spool = EpisodeSpool(self.folder / EPISODES)
-        self._begin_anew_if_barren()
+        self.rollout_log = RolloutLog(self.folder / EPISODES)
+        self._start_over_if_barren()
         self.counters = self.learner.load(self._state_folder)
-        self._followers = Followers(
-            gang, self.folder, init=run.init_checkpoint, config=run.config, state=self._state_folder, episodes=self.folder / EPISODES,
+        self._other_ranks = RankProcesses(
+            group, self.folder, init=run.init_checkpoint, config=run.config, state=self._state_folder, episodes=self.folder / EPISODES,
             replay=run.replay, device=device,
         )  # fmt: skip
         self.policy_id = self._live_id()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))
         self._saving: Future[None] | None = None
 
-    def _begin_anew_if_barren(self) -> None:
-        """A run that came to its end without having learned from any round holds nothing: what is there of it is put aside."""
+    def _start_over_if_barren(self) -> None:
+        """A run that ended without learning from any round holds nothing of use: its folder is set aside."""
         found = read_counters(self._state_folder)
         if found.round_index >= self.num_rounds and not num_fruitful(found.metrics):
             self.folder.rename(self.folder.with_name(f"{self.folder.name}.barren-{time.time_ns()}"))
-            self.spool = EpisodeSpool(self.folder / EPISODES)
+            self.rollout_log = RolloutLog(self.folder / EPISODES)
 
     def _live_id(self) -> str:
         """Id of the weights as they are now: of this run after so many updates; before the first that of the initial checkpoint."""
@@ -212,33 +209,33 @@ class _Trainer:
         if self.counters.version:
             self._hand_over(live)
         policy = MeteredPolicy(live, version=self.counters.version)
-        patience = Patience(self._config, self.num_rounds)
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._gather)
-        async with RolloutPool(collector, policy, self.spool, num_learned=self.counters.round_index) as pool:
+        crash_budget = CrashBudget(self._config, self.num_rounds)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._start_ranks)
+        async with RolloutPool(collector, policy, self.rollout_log, num_learned=self.counters.round_index) as pool:
             while self.counters.round_index < self.num_rounds:
                 episodes, metrics = await self._round(pool, policy, live)
                 report(self.counters.round_index, metrics)
-                if pause_s := patience.pause_s(episodes, self.counters.metrics):
+                if pause_s := crash_budget.pause_s(episodes, self.counters.metrics):
                     await asyncio.sleep(pause_s)
         if self._saving is not None:
             self._saving.result()
 
-    def _gather(self) -> None:
-        """In the trainer's thread: have the processes that learn with this one start and come to where it stands."""
+    def _start_ranks(self) -> None:
+        """In the trainer's thread: start the other ranks and check that they hold this one's weights."""
         if self._config.num_processes > 1:
-            self._followers.gather()
-            with self._followers.explained():
-                self.learner.check_alike()
+            self._other_ranks.start()
+            with self._other_ranks.naming_the_lost():
+                self.learner.check_same_weights()
 
     async def _watched(self, waiting: Awaitable[Found]) -> Found:
-        """Wait, but no longer than everybody is there who learns."""
+        """Wait; raises ProcessLost as soon as another rank has ended."""
         if self._config.num_processes == 1:
             return await waiting
         task = asyncio.ensure_future(waiting)
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=WATCH_S)
-                self._followers.check()
+                self._other_ranks.check()
             return task.result()
         finally:
             task.cancel()
@@ -311,13 +308,13 @@ class _Trainer:
         }
 
     def _learn_from(self, episodes: Sequence[Episode], items: Sequence[Trajectory], index: int) -> dict[str, float]:
-        """With all who learn. `items` are what there is to learn from the episodes."""
-        turn = Turn(index=index, num_fruitful=num_fruitful(self.counters.metrics), version=self.counters.version)
+        """On all ranks. `items` are the trajectories of the episodes."""
+        this_round = Round(index=index, num_fruitful=num_fruitful(self.counters.metrics), version=self.counters.version)
         if self._config.num_processes == 1:
-            return self.learner.learn_from(items, turn)
-        self._followers.tell(turn, episodes)
-        with self._followers.explained():
-            return self.learner.learn_from(items, turn)
+            return self.learner.learn_from(items, this_round)
+        self._other_ranks.send(this_round, episodes)
+        with self._other_ranks.naming_the_lost():
+            return self.learner.learn_from(items, this_round)
 
     def _hand_over(self, live: LivePolicy) -> None:
         if isinstance(live, TakesAdapters) and live.takes_adapters:
@@ -335,9 +332,9 @@ class _Trainer:
             self._saving = self._thread.submit(save_state, self._state_folder, self.counters, learner.modules(), learner.optimizers())
 
     def close(self) -> None:
-        """Wait for what the thread still does, then end who learned with it."""
+        """Wait for the thread, then stop the other ranks."""
         self._thread.shutdown(wait=True)
-        self._followers.end()
+        self._other_ranks.stop()
 
     def finish(self) -> PpoResult:
         """Write the checkpoint, in what its parent's weights are stored in, so that the two can be merged. Nothing is learned afterwards:
@@ -352,5 +349,5 @@ class _Trainer:
             metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip
         return PpoResult(
-            card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, spool=self.spool, state=self._state_folder
+            card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, rollout_log=self.rollout_log, state=self._state_folder
         )  # fmt: skip

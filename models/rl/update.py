@@ -22,10 +22,10 @@ from models.engine.vision_units import placeholder_ids
 from models.rl.advantages import Floats, normalised
 from models.rl.buffer import StepBatch, Trajectory, gathered, step_batches
 from models.rl.config import PpoConfig
-from models.rl.counters import Tally, UpdateTally
+from models.rl.counters import TokenCounters, UpdateCounters
 from models.rl.losses import LossSettings, kl_k3, policy_loss, token_weights
 from models.rl.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
-from models.rl.process_group import ALONE, Gang
+from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.replay import ReplayPool
 from models.training.adapters import adapters_off, trained_parameters
 from models.training.forward import hidden_where
@@ -72,19 +72,19 @@ def response_log_distribution(model: PreTrainedModel, batch: StepBatch, temperat
 
 
 class PolicyLearner:
-    """The live policy and its optimizer through the rounds of one run. `num_updates` counts optimizer steps, for the warm-up. In a gang
+    """The live policy and its optimizer through the rounds of one run. `num_updates` counts optimizer steps, for the warm-up. In a group
     each process does the forward and backward passes of its share; steps are made by all alike."""
 
     def __init__(
         self, model: PreTrainedModel, config: PpoConfig, *, pad_id: int, replay: ReplayPool, reference: PreTrainedModel | None = None,
-        gang: Gang = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:  # fmt: skip
         self.model = model
         self.num_updates = 0
         self._config = config
         self._pad_id = pad_id
         self._replay = replay
-        self._gang = gang
+        self._group = group
         self._reference = reference
         """May be the model itself, where it learns through adapters: it is the reference without them."""
         self._loss = loss_settings(config)
@@ -97,7 +97,7 @@ class PolicyLearner:
     ) -> dict[str, float]:  # fmt: skip
         """Learn from a round: `advantages[i][t]` weighs response token t of trajectory i. `version` counts the updates that these weights
         have seen; a token's staleness is the difference to its own. `unscaled_E` marks trajectories whose advantages are normalised and
-        clipped here, over those of their minibatch; without it all are taken as they are. Returns what was measured (see Tally.metrics).
+        clipped here, over those of their minibatch; without it all are taken as they are. Returns the metrics (UpdateCounters.metrics).
 
         Episodes without any advantage are left out, unless a KL penalty or an entropy bonus in the loss concerns them all the same (in the
         replay-only control they stay, for the same compute). An update whose KL explodes ends early, or is undone (see the config). Raises
@@ -108,17 +108,17 @@ class PolicyLearner:
         active = [i for i, values in enumerate(advantages) if self._is_active(trajectories[i], values)]
         before = self.num_updates
         saved = self._snapshot() if active and self._config.on_explosion == "roll_back" else None
-        tally = UpdateTally()
+        counters = UpdateCounters()
         if active:
             self.model.eval()  # what the update starts from is measured without dropout
             batch = self._prepared(trajectories, advantages, active, version, unscaled_E)
             self.model.train()
-            self._run_epochs(batch, active, generator, tally)
-        if saved is not None and tally.exploded_kl is not None:
+            self._run_epochs(batch, active, generator, counters)
+        if saved is not None and counters.exploded_kl is not None:
             self._restore(saved)
-            tally.rolled_back = True
+            counters.rolled_back = True
         self.model.eval()
-        return tally.metrics(num_active=len(active), num_updates=self.num_updates - before)
+        return counters.metrics(num_active=len(active), num_updates=self.num_updates - before)
 
     @torch.no_grad()
     def logprobs(self, trajectories: Sequence[Trajectory], chosen: Sequence[int], *, model: PreTrainedModel | None = None) -> list[Floats]:
@@ -134,7 +134,7 @@ class PolicyLearner:
                 start, width = sum(tokens[: ref.step]), tokens[ref.step]
                 found[ref.trajectory][start : start + width] = flat[position : position + width]
                 position += width
-        return list(self._gang.whole(found))
+        return list(self._group.fill(found))
 
     def reference_logprobs(self, trajectories: Sequence[Trajectory]) -> list[Floats] | None:
         """The reference policy's log-probabilities of all response tokens, where a KL penalty belongs to the reward; else None."""
@@ -155,7 +155,7 @@ class PolicyLearner:
     def _step_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[StepBatch]:
         return step_batches(
             trajectories, chosen, max_tokens=self._config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device,
-            gang=self._gang,
+            group=self._group,
         )  # fmt: skip
 
     def _prepared(
@@ -173,46 +173,46 @@ class PolicyLearner:
             trajectories=trajectories, advantages=advantages, unscaled_E=unscaled_E, proximal=proximal, corrections=corrections, ages=ages
         )  # fmt: skip
 
-    def _run_epochs(self, batch: _Batch, active: Sequence[int], generator: np.random.Generator, tally: UpdateTally) -> None:
+    def _run_epochs(self, batch: _Batch, active: Sequence[int], generator: np.random.Generator, counters: UpdateCounters) -> None:
         config = self._config
         num_stepped = 0
         for _ in range(config.epochs):
-            epoch = Tally()
-            tally.epochs.append(epoch)
+            epoch = TokenCounters()
+            counters.epochs.append(epoch)
             order = [active[i] for i in generator.permutation(len(active))]
             for start in range(0, len(order), config.minibatch_episodes):
-                minibatch = self._step(batch, order[start : start + config.minibatch_episodes], generator, tally)
+                minibatch = self._step(batch, order[start : start + config.minibatch_episodes], generator, counters)
                 if minibatch is not None:
                     epoch.add(minibatch)
                     num_stepped += 1
-                if tally.exploded_kl is not None or tally.reached_max_kl:
+                if counters.exploded_kl is not None or counters.reached_max_kl:
                     return
             if epoch.kl_per_step > config.max_kl:
                 break
         if not num_stepped:
             raise TrainingDiverged(
-                f"all {tally.skipped} minibatches of an update gave a loss or gradient that is no finite number: go back to an earlier "
+                f"all {counters.skipped} minibatches of an update gave a loss or gradient that is no finite number: go back to an earlier "
                 "checkpoint, or lower learning_rate"
             )
 
-    def _step(self, batch: _Batch, chosen: Sequence[int], generator: np.random.Generator, tally: UpdateTally) -> Tally | None:
+    def _step(self, batch: _Batch, chosen: Sequence[int], generator: np.random.Generator, counters: UpdateCounters) -> TokenCounters | None:
         """One optimizer step; None where the minibatch was left out, because it is not finite or its KL is too large."""
         config = self._config
         self.optimizer.zero_grad()
-        minibatch = Tally()
+        minibatch = TokenCounters()
         try:
-            with self._gang.together():
+            with self._group.raising_together():
                 self._policy_gradient(batch, chosen, minibatch)
-            minibatch.add_up(self._gang)
+            minibatch.sum_over(self._group)
             if minibatch.kl_per_step > config.explosive_kl:
-                tally.exploded_kl = minibatch.kl_per_step
+                counters.exploded_kl = minibatch.kl_per_step
                 return None
             if config.kl_check == "minibatch" and minibatch.kl_per_step > config.max_kl:
-                tally.reached_max_kl = True
+                counters.reached_max_kl = True
                 return None
-            with self._gang.together():
+            with self._group.raising_together():
                 self._replay_gradient(generator, minibatch)
-            self._gang.add_gradients(trained_parameters(self.model))
+            self._group.sum_gradients(trained_parameters(self.model))
             norm = float(nn.utils.clip_grad_norm_(trained_parameters(self.model), config.max_grad_norm))
             if not np.isfinite(norm):
                 raise TrainingDiverged(f"the gradient norm is {norm} at update {self.num_updates + 1}: lower learning_rate")
@@ -220,9 +220,9 @@ class PolicyLearner:
             if config.on_non_finite == "raise":
                 raise
             self.optimizer.zero_grad()
-            tally.skipped += 1
+            counters.skipped += 1
             return None
-        tally.first_minibatch = tally.first_minibatch or minibatch
+        counters.first_minibatch = counters.first_minibatch or minibatch
         minibatch.grad_norms.append(norm)
         self.num_updates += 1
         for group in self.optimizer.param_groups:
@@ -230,7 +230,7 @@ class PolicyLearner:
         self.optimizer.step()
         return minibatch
 
-    def _policy_gradient(self, batch: _Batch, chosen: Sequence[int], minibatch: Tally) -> None:
+    def _policy_gradient(self, batch: _Batch, chosen: Sequence[int], minibatch: TokenCounters) -> None:
         """Accumulate the gradient of one minibatch, micro-batch by micro-batch."""
         config, items = self._config, batch.trajectories
         advantages = self._minibatch_advantages(batch, chosen)
@@ -266,7 +266,7 @@ class PolicyLearner:
         return scaled
 
     def _accumulate(
-        self, steps: StepBatch, batch: _Batch, advantages_N: Tensor, weights_N: Tensor, positive_N: Tensor | None, minibatch: Tally
+        self, steps: StepBatch, batch: _Batch, advantages_N: Tensor, weights_N: Tensor, positive_N: Tensor | None, minibatch: TokenCounters
     ) -> None:
         config, items = self._config, batch.trajectories
         log_distribution_NV = response_log_distribution(self.model, steps, config.temperature)
@@ -298,12 +298,12 @@ class PolicyLearner:
             reference_NV = response_log_distribution(self._reference, steps, self._config.temperature)
         return reference_NV.gather(1, steps.targets_N[:, None])[:, 0]
 
-    def _replay_gradient(self, generator: np.random.Generator, minibatch: Tally) -> None:
+    def _replay_gradient(self, generator: np.random.Generator, minibatch: TokenCounters) -> None:
         """Add the gradient of the auxiliary supervised loss, each pool weighed by how many samples it gives. They are few, and who leads
         computes them; all draw, so that their generators stay alike."""
         config = self._config
         drawn = self._replay.draw(generator, num_sft=config.replay_sft, num_ct=config.replay_ct)
-        if not self._gang.leads:
+        if not self._group.is_leader:
             return
         total = sum(len(samples) for samples in drawn)
         for samples in drawn if config.replay_weight else []:

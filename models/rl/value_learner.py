@@ -17,7 +17,7 @@ from models.rl.advantages import Advantages, Floats, decoupled_gae, explained_va
 from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
-from models.rl.process_group import ALONE, Gang
+from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.training.adapters import trained_parameters
 from warehouse.core.identity import stable_fraction
 
@@ -59,9 +59,11 @@ class Estimates:
 class ValueLearner:
     """The critic, its optimizer and its gate through the rounds of one run."""
 
-    def __init__(self, critic: Critic, config: PpoConfig, *, pad_id: int, gate: Gate | None = None, gang: Gang = ALONE) -> None:
+    def __init__(
+        self, critic: Critic, config: PpoConfig, *, pad_id: int, gate: Gate | None = None, group: ProcessGroup = SINGLE_PROCESS
+    ) -> None:
         self.critic = critic
-        self._gang = gang
+        self._group = group
         self.gate = gate or Gate()
         self._config = config
         self._batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
@@ -72,7 +74,7 @@ class ValueLearner:
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
         values = self._predict(trajectories)
-        finals = predict_final(self.critic, trajectories, batching=self._batching, gang=self._gang)
+        finals = predict_final(self.critic, trajectories, batching=self._batching, group=self._group)
         estimates = Estimates(values=values, returns=[], finals=finals)
         returns = [result.targets_T for result in self._results(trajectories, estimates, lambda_critic=1.0)]
         if self.gate.num_fits:
@@ -125,13 +127,13 @@ class ValueLearner:
             loss = fit_epoch(
                 self.critic, self.optimizer, trajectories, targets, chosen,
                 level=self._config.level, batching=self._batching, max_grad_norm=self._config.max_grad_norm, generator=generator,
-                old_values=old_values, value_clip=self._config.value_clip, gang=self._gang,
+                old_values=old_values, value_clip=self._config.value_clip, group=self._group,
             )  # fmt: skip
         self.gate = self.gate.model_copy(update={"num_fits": self.gate.num_fits + 1})
         return loss
 
     def _predict(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
-        return predict(self.critic, trajectories, level=self._config.level, batching=self._batching, gang=self._gang)
+        return predict(self.critic, trajectories, level=self._config.level, batching=self._batching, group=self._group)
 
     def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
         self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)

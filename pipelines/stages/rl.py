@@ -22,7 +22,7 @@ from models.http.engine import HttpEngine
 from models.rl.config import PpoConfig
 from models.rl.curriculum import num_rounds
 from models.rl.replay import ReplayPool
-from models.rl.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, spool_of, train_ppo
+from models.rl.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, rollout_log_of, train_ppo
 from models.supervised.training_set import TrainingSample, encode_samples
 from pipelines.stages.context import WorkerContext, pool_tasks
 from pipelines.stages.engines import engine_of_learner
@@ -57,15 +57,15 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
         _keep(context, request, training, curve)
         raise
     card = result.card
-    stored = store_episodes(context, result.spool.episodes())
+    stored = store_episodes(context, result.rollout_log.episodes())
     versions = {
         **stored.versions,
         "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),
         "checkpoints": store_checkpoint(context, card),
     }
-    # The state first: without its spool it would end in a run without episodes.
+    # The state first: without its rollout log it would end in a run without episodes.
     context.when_finished(partial(shutil.rmtree, result.state, ignore_errors=True))
-    context.when_finished(result.spool.drop_pictures)
+    context.when_finished(result.rollout_log.drop_screenshots)
     last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=stored.counts, metrics=last)
 
@@ -73,7 +73,7 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
 def _keep(context: WorkerContext, request: RlRequest, training: PpoRun, curve: Mapping[int, Mapping[str, float]]) -> None:
     """Store the episodes and the curves of a run that failed, to see why. Whatever hinders that must not hide why it failed."""
     try:
-        episodes = spool_of(training).episodes()
+        episodes = rollout_log_of(training).episodes()
         first = next(episodes, None)
         if first is not None:  # else what an earlier run of the stage stored stays
             store_episodes(context, chain([first], episodes))

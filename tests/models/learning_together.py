@@ -1,5 +1,5 @@
-"""A gang of threads: the arithmetic of several processes that learn as one, in this process, for tests that are to be quick. Only who is
-waited for is threads instead of sockets; real processes are test_rl_processes.py's.
+"""A process group of threads: the arithmetic of several ranks in this process, for quick tests. Ranks meet at a barrier instead of sockets;
+real processes are in test_rl_processes.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from models.rl.process_group import Gang
+from models.rl.process_group import ProcessGroup
 
 Part = TypeVar("Part")
 Made = TypeVar("Made")
@@ -27,7 +27,7 @@ class Meeting:
         self.laid: list[Tensor] = [torch.empty(0)] * size
 
 
-class ThreadGang(Gang):
+class ThreadGroup(ProcessGroup):
     def __init__(self, rank: int, meeting: Meeting) -> None:
         super().__init__(rank, len(meeting.laid))
         self._meeting = meeting
@@ -47,10 +47,10 @@ class ThreadGang(Gang):
             tensor.copy_(found.amin(0) if operation == dist.ReduceOp.MIN else found.amax(0))
 
 
-def gangs(size: int) -> list[Gang]:
-    """The gangs of so many threads; of one it is the real one."""
+def groups(size: int) -> list[ProcessGroup]:
+    """The groups of so many threads; of one it is the real one."""
     meeting = Meeting(size)
-    return [Gang()] if size == 1 else [ThreadGang(rank, meeting) for rank in range(size)]
+    return [ProcessGroup()] if size == 1 else [ThreadGroup(rank, meeting) for rank in range(size)]
 
 
 def at_once(parts: Sequence[Part], work: Callable[[Part], Made]) -> list[Made]:

@@ -191,7 +191,7 @@ def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path
     assert seen == [1, 2]
     assert checkpoint.verify(run.output) == result.card
     assert result.card.parents == (checkpoint.read_card(weak[0]).checkpoint_id,)
-    episodes = list(result.spool.episodes())
+    episodes = list(result.rollout_log.episodes())
     assert len(episodes) == len({episode.episode_id for episode in episodes}) == 64
     # The first round was acted by the initial checkpoint; value pretraining held the policy, so the second was as well.
     assert result.policy_ids == (result.card.parents[0],) * 2
@@ -265,7 +265,7 @@ def test_crashed_episodes_are_asked_again_once_then_counted_and_not_learned_from
     metrics = result.metrics[0]
     assert (metrics["episodes"], metrics["crashed"], metrics["asked_again"], every_other.num_leased) == (12, 4, 8, 24)
     assert metrics["updates"] > 0 and metrics["fruitless"] == 0.0
-    episodes = list(result.spool.episodes())
+    episodes = list(result.rollout_log.episodes())
     assert len({episode.episode_id for episode in episodes}) == 24, "what crashed is kept, also where another attempt took its place"
     good = [episode for episode in episodes if episode.outcome is not Outcome.CRASHED]
     assert len({episode.request.seed for episode in good}) == 12
@@ -284,11 +284,11 @@ def test_a_round_that_an_outage_spoiled_passes_without_an_update(weak: Weak, tmp
 
 
 @pytest.mark.slow
-def test_a_run_that_gave_up_on_its_sandbox_goes_on_behind_the_spoiled_rounds(weak: Weak, tmp_path: Path) -> None:
+def test_a_run_that_gave_up_on_its_sandbox_resumes_after_the_crashed_rounds(weak: Weak, tmp_path: Path) -> None:
     settings = {"algorithm": "reinforce", "rounds": 4, "fruitless_pause_s": 0.0, "max_fruitless_rounds": 2, "state_every": 9, "epochs": 1}
     run = make_run(weak, tmp_path, **settings)
     seen: list[int] = []
-    with pytest.raises(NothingToLearn, match=r"round 3, the 2\. in a row: 16 of its 16 .* goes on with round 4 .* keeps") as gave_up:
+    with pytest.raises(NothingToLearn, match=r"16 of 16 episodes of round 3 .*\(2 such .* resumes with round 4 .* so far") as gave_up:
         train(run, collector(pool=Failing(lambda number: number > 16)), on_progress=lambda index, _: seen.append(index))
     assert seen == [1, 2, 3] and "delete" not in str(gave_up.value)
     resumed = Dying(None)
@@ -297,7 +297,7 @@ def test_a_run_that_gave_up_on_its_sandbox_goes_on_behind_the_spoiled_rounds(wea
     assert result.policy_ids[0] != result.policy_ids[1] == result.policy_ids[3], "what the first round taught is still there"
     # One that never learned anything has nothing to keep.
     barren = make_run(weak, tmp_path / "barren", algorithm="reinforce", rounds=1)
-    with pytest.raises(NothingToLearn, match="nothing was learned, so it begins anew"):
+    with pytest.raises(NothingToLearn, match="it starts over, since nothing was learned"):
         train(barren, collector(crash_every=1))
     assert train(barren, collector()).metrics[0]["episodes"] == 16
 
@@ -332,15 +332,15 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     first, second = Dying(after), Dying(None)
     with pytest.raises(Killed):
         train(run, first)
-    spool = max(run.run_folder.glob("*/episodes/*.jsonl"))
-    spool.write_bytes(spool.read_bytes() + b'{"request": {"purp')  # the line that was being written
+    rollout_log = max(run.run_folder.glob("*/episodes/*.jsonl"))
+    rollout_log.write_bytes(rollout_log.read_bytes() + b'{"request": {"purp')  # the line that was being written
     resumed = train(run, second)
     assert not set(first.asked) & set(second.asked)
-    episodes = list(resumed.spool.episodes())
+    episodes = list(resumed.rollout_log.episodes())
     assert {e.episode_id for e in episodes} == set(first.asked) | set(second.asked)
     assert weights_of(resumed) == weights_of(whole)
     assert [m["reward"] for m in resumed.metrics] == [m["reward"] for m in whole.metrics]
-    # A finished run that is started again only writes its checkpoint once more; without its state it learns again from its spool.
+    # A finished run that is started again only writes its checkpoint once more; without its state it learns again from its rollout log.
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
     shutil.rmtree(resumed.state)
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
@@ -356,9 +356,9 @@ def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: 
         train(run, first)
     result = train(run, second, on_progress=lambda index, _: seen.append(index))
     assert seen == list(range(1, 9))  # 3 rounds of 16 episodes of 2 tasks, 12 at a time
-    episodes = {episode.episode_id: episode for episode in result.spool.episodes()}
+    episodes = {episode.episode_id: episode for episode in result.rollout_log.episodes()}
     assert len(episodes) == 96 and not set(first.asked) & set(second.asked)
-    recovered = result.spool.recover(8)
+    recovered = result.rollout_log.recover(8)
     assert sorted(episode_id for ids in recovered.batches.values() for episode_id in ids) == sorted(episodes)
     assert Counter(request.task.name for block in recovered.blocks for request in block.requests) == {"press-one": 48, "press-two": 48}
     for index, metrics in enumerate(result.metrics, start=1):
@@ -424,7 +424,7 @@ def test_a_server_acts_while_the_policy_learns(weak: Weak, tmp_path: Path, monke
         config = HttpEngineConfig(base_url=server.url, token_env=TOKEN_VARIABLE, exchange=str(exchange))
         run = make_run(weak, tmp_path, **settings)
         result = train(run, collector(), make_policy=lambda *_: HttpEngine.of_checkpoint(config, weak[0]))
-    versions = {v for episode in result.spool.episodes() for step in episode.steps for v in step.response_versions}
+    versions = {v for episode in result.rollout_log.episodes() for step in episode.steps for v in step.response_versions}
     assert len(result.metrics) == 6 and len(versions) > 2
     assert all(metrics["mismatch_kl"] < 0.5 for metrics in result.metrics)
 

@@ -70,7 +70,7 @@ def train(run: PpoRun, collector: Collector, on_progress: OnRound = lambda *_: N
     return asyncio.run(main())
 
 
-def followers(folder: Path) -> list[psutil.Process]:
+def ranks_alive(folder: Path) -> list[psutil.Process]:
     """Those that are alive of the runs below a folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
@@ -83,9 +83,9 @@ def followers(folder: Path) -> list[psutil.Process]:
 
 def all_gone(folder: Path) -> bool:
     deadline = time.monotonic() + GONE_S
-    while followers(folder) and time.monotonic() < deadline:
+    while ranks_alive(folder) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not followers(folder)
+    return not ranks_alive(folder)
 
 
 def learned_again(result: PpoResult, run: PpoRun, folder: Path) -> PpoRun:
@@ -124,28 +124,28 @@ def test_several_processes_learn_what_one_does(seed_checkpoint: Path, tmp_path: 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", ["collecting", "learning"])
-def test_a_follower_that_is_killed_ends_the_run_which_goes_on_without_it(seed_checkpoint: Path, tmp_path: Path, moment: str) -> None:
+def test_a_killed_rank_ends_the_run_which_resumes_without_it(seed_checkpoint: Path, tmp_path: Path, moment: str) -> None:
     def kill(index: int, _: object) -> None:
         if index == 2:
-            (follower,) = (process for process in followers(tmp_path) if process.cmdline()[-1].endswith("job-2.json"))
+            (rank,) = (process for process in ranks_alive(tmp_path) if process.cmdline()[-1].endswith("job-2.json"))
             if moment == "collecting":
-                follower.kill()
+                rank.kill()
             else:  # the others wait for its part of a sum by then
-                follower.suspend()
-                Timer(4.0, follower.kill).start()
+                rank.suspend()
+                Timer(4.0, rank.kill).start()
 
-    with pytest.raises(ProcessLost, match=r"process 2 of the 3 .* ended with status -9; .*process-2\.log") as lost:
+    with pytest.raises(ProcessLost, match=r"process 2 of 3 ended with status -9; .*process-2\.log") as lost:
         train(a_run(seed_checkpoint, tmp_path, 3), walking(), kill)
     if moment == "learning":
-        assert lost.value.__cause__ is not None, "a sum told of it; while episodes are played either may be first"
+        assert lost.value.__cause__ is not None, "a sum noticed; while episodes are played either may be first"
     assert all_gone(tmp_path)
     seen: list[int] = []
     result = train(a_run(seed_checkpoint, tmp_path, 1), walking(), lambda index, _: seen.append(index))
-    assert seen == [1, 2, 3, 4] and len(list(result.spool.episodes())) == 64, "the rounds before it are not learned again"
+    assert seen == [1, 2, 3, 4] and len(list(result.rollout_log.episodes())) == 64, "the rounds before it are not learned again"
     assert len(list(tmp_path.glob("run/*"))) == 1, "it is the same run, whoever computes"
 
 
-def test_what_keeps_a_follower_from_starting_is_told(seed_checkpoint: Path, tmp_path: Path) -> None:
+def test_the_error_that_keeps_a_rank_from_starting_is_reported(seed_checkpoint: Path, tmp_path: Path) -> None:
     init = shutil.copytree(seed_checkpoint, tmp_path / "init")
 
     def once_loaded(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:
@@ -172,13 +172,13 @@ def killed_when(is_time: Callable[[], bool], init: Path, folder: Path) -> None:
     while not is_time() and process.poll() is None:
         time.sleep(0.01)  # the test's timeout says when that is too long
     assert process.poll() is None, (folder / "log.txt").read_text()[-3000:]
-    assert len(followers(folder)) == 1
+    assert len(ranks_alive(folder)) == 1
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
 @pytest.mark.timeout(300)
-def test_followers_end_with_a_leader_that_is_killed_and_the_run_goes_on(seed_checkpoint: Path, tmp_path: Path) -> None:
+def test_other_ranks_end_with_a_killed_leader_and_the_run_resumes(seed_checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     folder.mkdir()
     killed_when(lambda: bool(list(folder.glob("run/*/state/round-000[123]"))), seed_checkpoint, folder)

@@ -21,11 +21,11 @@ from models.rl import process
 from models.rl.buffer import Trajectory, TrajectoryStep, step_batches
 from models.rl.config import PpoConfig
 from models.rl.critic import Critic
-from models.rl.learner import Turn
-from models.rl.process_group import Gang
-from models.rl.ranks import Followers
+from models.rl.learner import Round
+from models.rl.process_group import ProcessGroup
+from models.rl.ranks import RankProcesses
 from models.rl.replay import ReplayPool
-from models.rl.rollout_log import EpisodeSpool
+from models.rl.rollout_log import RolloutLog
 from models.rl.update import PolicyLearner
 from models.rl.value_learner import ValueLearner
 from models.rl.weighting import weigh_round
@@ -33,7 +33,7 @@ from models.training.adapters import prepare_for_training
 from models.training.batching import EncodedSample
 from sandbox.actions import Wait
 from sandbox.tasks.task import Task
-from tests.models.learning_together import at_once, gangs
+from tests.models.learning_together import at_once, groups
 from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy
 from warehouse.core.errors import ModelError, TrainingDiverged
 
@@ -52,15 +52,15 @@ BATCHES = [random_trajectories(BASE, 10, seed=index) for index in range(1, ROUND
 class Part:
     """What one of several has: copies of policy and critic."""
 
-    def __init__(self, gang: Gang, config: PpoConfig) -> None:
+    def __init__(self, group: ProcessGroup, config: PpoConfig) -> None:
         model = copy.deepcopy(BASE)
         critic = Critic.of_policy(model, config) if config.algorithm == "ppo" else None
         prepare_for_training(model, config)
         reference = (model if config.lora_rank else BASE) if config.kl_coefficient else None
-        replay = ReplayPool(sft=[SAMPLE] * 3) if gang.leads else ReplayPool.as_large_as(3, 0)
-        self.config, self.gang, self.critic = config, gang, critic
-        self.policy = PolicyLearner(model, config, pad_id=0, replay=replay, reference=reference, gang=gang)
-        self.values = None if critic is None else ValueLearner(critic, config, pad_id=0, gang=gang)
+        replay = ReplayPool(sft=[SAMPLE] * 3) if group.is_leader else ReplayPool.as_large_as(3, 0)
+        self.config, self.group, self.critic = config, group, critic
+        self.policy = PolicyLearner(model, config, pad_id=0, replay=replay, reference=reference, group=group)
+        self.values = None if critic is None else ValueLearner(critic, config, pad_id=0, group=group)
 
     def learn(self, index: int, items: Sequence[Trajectory]) -> dict[str, float]:
         generator = np.random.default_rng(index)
@@ -68,7 +68,7 @@ class Part:
         weighting = weigh_round(items, self.config, self.values, index, generator, reference=reference)
         assert weighting.advantages is not None
         metrics = weighting.metrics | self.policy.update(items, weighting.advantages, generator, unscaled_E=weighting.unscaled_E)
-        self.gang.check_alike(list(self.policy.model.parameters()))
+        self.group.check_same_weights(list(self.policy.model.parameters()))
         return metrics
 
     def weights(self) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class Part:
 
 def parts(size: int, **settings: Any) -> list[Part]:
     config = PpoConfig.model_validate(SETTINGS | settings)
-    return [Part(gang, config) for gang in gangs(size)]
+    return [Part(group, config) for group in groups(size)]
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], *, atol: float = 0.0) -> None:
@@ -122,12 +122,12 @@ def test_every_step_is_computed_by_one_of_them() -> None:
     items = BATCHES[0]
     seen = [
         (ref.trajectory, ref.step)
-        for gang in gangs(3)
-        for batch in step_batches(items, range(len(items)), max_tokens=50, pad_id=0, gang=gang)
+        for group in groups(3)
+        for batch in step_batches(items, range(len(items)), max_tokens=50, pad_id=0, group=group)
         for ref in batch.refs
     ]
     assert sorted(seen) == [(i, k) for i, item in enumerate(items) for k in range(len(item.steps))]
-    loads = [sum(lengths[i] for i in gang.mine(lengths)) for lengths in [[7] * 5 + [30, 20, 9, 1]] for gang in gangs(3)]
+    loads = [sum(lengths[i] for i in group.own_rows(lengths)) for lengths in [[7] * 5 + [30, 20, 9, 1]] for group in groups(3)]
     assert max(loads) - min(loads) <= 9 and sum(loads) == 95
 
 
@@ -175,20 +175,20 @@ def test_what_is_no_number_for_one_is_none_for_all(handling: str) -> None:
 
 
 def test_gradients_are_added_up_and_what_nobody_learned_has_none() -> None:
-    def work(gang: Gang) -> list[nn.Parameter]:
+    def work(group: ProcessGroup) -> list[nn.Parameter]:
         parameters = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(()))]
-        parameters[0].grad = torch.full((3,), float(gang.rank + 1))
-        if gang.rank == 1:
+        parameters[0].grad = torch.full((3,), float(group.rank + 1))
+        if group.rank == 1:
             parameters[2].grad = torch.tensor(5.0)
-        gang.add_gradients(parameters)
+        group.sum_gradients(parameters)
         return parameters
 
-    for parameters in at_once(gangs(3), work):
+    for parameters in at_once(groups(3), work):
         assert torch.equal(parameters[0].grad, torch.full((3,), 6.0))  # type: ignore[arg-type]
         assert parameters[1].grad is None and float(parameters[2].grad or 0) == 5.0
 
 
-def test_a_follower_learns_from_what_the_leader_has_screenshots_and_all(tmp_path: Path) -> None:
+def test_a_rank_learns_from_what_the_leader_has_screenshots_and_all(tmp_path: Path) -> None:
     task = Task(source="t", name="t", domain="d", max_steps=4)
     shown = Message(role="user", content="Click", screenshot_id="seen.png")
     answered = Step(
@@ -203,24 +203,25 @@ def test_a_follower_learns_from_what_the_leader_has_screenshots_and_all(tmp_path
         )
         for seed in range(3)
     ]  # fmt: skip
-    run, spool = tmp_path / "run", EpisodeSpool(tmp_path / "run" / "episodes")
+    run, rollout_log = tmp_path / "run", RolloutLog(tmp_path / "run" / "episodes")
     for episode in episodes:
-        spool.append(1, episode)
-    leading = Followers(
-        Gang(), run, init=tmp_path, config=PpoConfig(), state=run / "state", episodes=run / "episodes", replay=ReplayPool(), device="cpu"
-    )
+        rollout_log.append(1, episode)
+    others = RankProcesses(
+        ProcessGroup(), run, init=tmp_path, config=PpoConfig(), state=run / "state", episodes=run / "episodes", replay=ReplayPool(),
+        device="cpu",
+    )  # fmt: skip
     (run / "gang").mkdir()
-    leading.tell(Turn(index=1, num_fruitful=0, version=0), episodes)
-    assert process._batch(run / "gang", spool) == episodes
-    leading.end()
+    others.send(Round(index=1, num_fruitful=0, version=0), episodes)
+    assert process._batch(run / "gang", rollout_log) == episodes
+    others.stop()
     assert not list((run / "gang").iterdir())
 
 
-def test_weights_that_came_apart_are_noticed() -> None:
-    def work(gang: Gang) -> None:
+def test_weights_that_differ_between_ranks_are_noticed() -> None:
+    def work(group: ProcessGroup) -> None:
         weight = torch.ones(3)
-        weight[2] += 1e-7 * gang.rank
-        gang.check_alike([nn.Parameter(torch.ones(2)), nn.Parameter(weight)])
+        weight[2] += 1e-7 * group.rank
+        group.check_same_weights([nn.Parameter(torch.ones(2)), nn.Parameter(weight)])
 
-    with pytest.raises(ModelError, match="differ in 1 of 2 weights"):
-        at_once(gangs(2), work)
+    with pytest.raises(ModelError, match="1 of 2 weight tensors differ"):
+        at_once(groups(2), work)

@@ -29,7 +29,7 @@ from models.rl.clocks import MeteredPolicy
 from models.rl.config import PpoConfig
 from models.rl.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
 from models.rl.metrics import staleness_metrics
-from models.rl.rollout_log import Block, EpisodeSpool
+from models.rl.rollout_log import Block, RolloutLog
 from models.rl.rollouts import AGAIN, RolloutPool
 from sandbox.actions import Wait
 from sandbox.tasks.task import Split, Task
@@ -104,7 +104,7 @@ def test_tasks_take_turns_by_what_was_started(tmp_path: Path) -> None:
     lead = []
 
     async def main() -> None:
-        async with RolloutPool(walking(6), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(walking(6), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             for index in range(1, num_batches + 1):
                 more = room(pool.num_admitted, index - 1, batch_size=size, batches_ahead=2, num_batches=num_batches)
                 met = instances_met(r for block in pool.blocks for r in block.requests)
@@ -176,7 +176,7 @@ def test_a_straggler_never_blocks_and_is_learned_from_when_it_ends(tmp_path: Pat
         straggler, gate = request(LONG, 0), asyncio.Event()
         policy = MeteredPolicy(Walking(), version=0)
         collector = walking(3, {instance(straggler): gate})
-        async with RolloutPool(collector, policy, EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(collector, policy, RolloutLog(tmp_path), num_learned=0) as pool:
             pool.admit([straggler, *(request(SHORT, i) for i in range(12))])
             for index in range(1, 4):
                 batch = await pool.batch(index, 4)
@@ -219,7 +219,7 @@ def test_the_last_screen_of_a_cut_episode_is_there_when_it_is_learned_from(tmp_p
         async def close(self) -> None: ...
 
     async def main() -> Episode:
-        async with RolloutPool(Cutting(), Walking(), EpisodeSpool(tmp_path / "episodes"), num_learned=0) as pool:
+        async with RolloutPool(Cutting(), Walking(), RolloutLog(tmp_path / "episodes"), num_learned=0) as pool:
             pool.admit([asked])
             (found,) = await pool.batch(1, 1)
             return found
@@ -236,7 +236,7 @@ def test_the_last_screen_of_a_cut_episode_is_there_when_it_is_learned_from(tmp_p
 def test_a_batch_is_made_of_whole_groups_oldest_first(tmp_path: Path) -> None:
     async def main() -> None:
         gates = {instance(request(LONG, 0)): asyncio.Event()}
-        async with RolloutPool(walking(4, gates), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(walking(4, gates), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             held_up = [request(LONG, 0), request(LONG, 0, attempt=1)]
             groups = [[request(SHORT, i, attempt=0), request(SHORT, i, attempt=1)] for i in range(3)]
             pool.admit([*held_up, *(one for group in groups for one in group)])
@@ -266,12 +266,13 @@ class Crashing:
 
 
 def test_what_crashed_is_asked_once_more_and_its_group_waits_for_it(tmp_path: Path) -> None:
-    """Attempt 1 of each instance crashes, of the second one the attempt in its place as well; the spool tells the next start so."""
+    """Attempt 1 of each instance crashes, of the second one the attempt in its place as well; the next start knows it from the rollout
+    log."""
     groups = [[request(SHORT, number, attempt) for attempt in (0, 1)] for number in (0, 1)]
     seeds = [group[0].seed for group in groups]
 
     async def start(num_learned: int, collector: Crashing, num_batches: int) -> list[list[Episode]]:
-        async with RolloutPool(collector, Walking(), EpisodeSpool(tmp_path), num_learned=num_learned) as pool:
+        async with RolloutPool(collector, Walking(), RolloutLog(tmp_path), num_learned=num_learned) as pool:
             if not pool.blocks:
                 pool.admit([one for group in groups for one in group])
             found = [await pool.batch(index, 2) for index in range(num_learned + 1, num_batches + 1)]
@@ -293,13 +294,13 @@ def test_what_crashed_is_asked_once_more_and_its_group_waits_for_it(tmp_path: Pa
 
 def test_a_crash_is_asked_again_also_by_the_start_after_a_kill_and_counts_the_second_time(tmp_path: Path) -> None:
     asked = [request(SHORT, number) for number in (0, 1)]
-    spool = EpisodeSpool(tmp_path)
-    spool.issue(Block(num_learned=0, requests=tuple(asked)))
+    rollout_log = RolloutLog(tmp_path)
+    rollout_log.issue(Block(num_learned=0, requests=tuple(asked)))
     crash = Episode(request=asked[0], instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t")
-    spool.append(1, crash)
+    rollout_log.append(1, crash)
 
     async def start(collector: Crashing) -> list[Episode]:
-        async with RolloutPool(collector, Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(collector, Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             return await pool.batch(1, 2)
 
     collector = Crashing(AGAIN)
@@ -327,14 +328,14 @@ def test_after_a_kill_long_episodes_are_asked_for_again_first(tmp_path: Path) ->
         async def close(self) -> None: ...
 
     async def start(num_learned: int, batches: Sequence[tuple[int, int]], collector: Any = None) -> list[list[Episode]]:
-        async with RolloutPool(collector or walking(16), Walking(), EpisodeSpool(tmp_path), num_learned=num_learned) as pool:
+        async with RolloutPool(collector or walking(16), Walking(), RolloutLog(tmp_path), num_learned=num_learned) as pool:
             if not pool.blocks:
                 pool.admit(requests)
             return [await pool.batch(index, size) for index, size in batches]
 
     (first,) = run(start(0, [(1, 8)]))
     assert {episode.request.task.name for episode in first} == {SHORT.name}  # the long ones are on their way
-    finished = set(ids(list(EpisodeSpool(tmp_path).episodes())))
+    finished = set(ids(list(RolloutLog(tmp_path).episodes())))
     issued = tmp_path / "issued.jsonl"
     issued.write_bytes(issued.read_bytes() + b'{"num_learned": 1, "requ')  # the block that was being written
     left = [r.episode_id for r in requests if r.episode_id not in finished]
@@ -342,20 +343,20 @@ def test_after_a_kill_long_episodes_are_asked_for_again_first(tmp_path: Path) ->
     assert asked == left
     assert {episode.request.task.name for episode in second} == {LONG.name}
     assert sorted(ids(first + second)) == sorted(r.episode_id for r in requests)
-    # Weights that are older than the spool learn from the same batches again, and nothing is run.
+    # Weights that are older than the rollout log learn from the same batches again, and nothing is run.
     again = run(start(0, [(1, 8), (2, 8)], Noting()))
     assert [ids(batch) for batch in again] == [ids(first), ids(second)] and asked == left
 
 
 def test_what_was_admitted_later_waits_until_older_weights_have_caught_up(tmp_path: Path) -> None:
     async def first_start() -> None:
-        async with RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             pool.admit([request(SHORT, i) for i in range(2)])
             await pool.batch(1, 2)
             pool.admit([request(SHORT, i) for i in range(2, 4)])
 
     async def second_start() -> None:
-        async with RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             assert pool.num_admitted == 4 and pool.queues["queue_waiting"] == 0
             await pool.batch(1, 2)
             assert len(await pool.batch(2, 2)) == 2
@@ -366,7 +367,7 @@ def test_what_was_admitted_later_waits_until_older_weights_have_caught_up(tmp_pa
 
 def test_a_power_cut_leaves_no_batch_without_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line is on the disk, and its file's name in the folder, before the next thing is written."""
-    spool = EpisodeSpool(tmp_path / "episodes")
+    rollout_log = RolloutLog(tmp_path / "episodes")
     one = request(SHORT, 0)
     synced: list[str] = []
     really = os.fsync
@@ -376,35 +377,36 @@ def test_a_power_cut_leaves_no_batch_without_its_episodes(tmp_path: Path, monkey
         synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    spool.issue(Block(num_learned=0, requests=(one,)))
+    rollout_log.issue(Block(num_learned=0, requests=(one,)))
     assert synced == ["issued.jsonl", "episodes"]
-    spool.append(1, Episode(request=one, instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t"))
+    crashed = Episode(request=one, instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t")
+    rollout_log.append(1, crashed)
     assert synced[2:] == ["round-0001.jsonl", "episodes"]
-    spool.take(1, [one.episode_id])
+    rollout_log.take(1, [one.episode_id])
     assert synced[4:] == ["batches.jsonl", "episodes"]
-    spool.take(2, [])
+    rollout_log.take(2, [])
     assert synced[6:] == ["batches.jsonl"]
 
 
 def test_a_spool_with_holes_is_named(tmp_path: Path) -> None:
     async def main() -> None:
-        async with RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             pool.admit([request(SHORT, 0)])
             await pool.batch(1, 1)
 
     run(main())
     with pytest.raises(ModelError, match="lacks batch 2"):
-        RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=2)
+        RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=2)
     (tmp_path / "issued.jsonl").unlink()
-    with pytest.raises(ModelError, match="lacks requests"):
-        RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0)
+    with pytest.raises(ModelError, match="lacks the requests"):
+        RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0)
     (tmp_path / "batches.jsonl").write_text("{}\n")
     with pytest.raises(ModelError, match=r"line 1 of .* is no BatchLine"):
-        RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0)
+        RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0)
 
 
-@pytest.mark.parametrize(("fault", "message"), [("ends", "unanswered"), ("repeats", "gave before"), ("breaks", "no weights")])
-def test_a_collector_that_breaks_its_word_is_told(tmp_path: Path, fault: str, message: str) -> None:
+@pytest.mark.parametrize(("fault", "message"), [("ends", "no episode for"), ("repeats", "came before"), ("breaks", "no weights")])
+def test_a_faulty_collector_is_reported(tmp_path: Path, fault: str, message: str) -> None:
     class Faulty:
         async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
             async for episode in walking(1).collect(policy, requests):
@@ -418,7 +420,7 @@ def test_a_collector_that_breaks_its_word_is_told(tmp_path: Path, fault: str, me
         async def close(self) -> None: ...
 
     async def main() -> None:
-        async with RolloutPool(Faulty(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+        async with RolloutPool(Faulty(), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             pool.admit([request(SHORT, i) for i in range(3)])
             await pool.batch(1, 3)
 
@@ -431,7 +433,7 @@ def test_leaving_gives_the_sessions_back(tmp_path: Path) -> None:
         straggler = request(LONG, 0)
         pool = CorridorPool(1, {instance(straggler): asyncio.Event()})
         collector = PoolCollector(pool, PromptBuilder("compact"), settings=CollectorSettings(concurrency=4))
-        async with RolloutPool(collector, Walking(), EpisodeSpool(tmp_path), num_learned=0) as rollouts:
+        async with RolloutPool(collector, Walking(), RolloutLog(tmp_path), num_learned=0) as rollouts:
             rollouts.admit([straggler])
             while not rollouts.queues["queue_running"]:
                 await asyncio.sleep(0)

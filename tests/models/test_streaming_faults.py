@@ -28,7 +28,7 @@ from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.prompts.prompt import PromptBuilder
 from models.rl.config import PpoConfig
 from models.rl.replay import ReplayPool
-from models.rl.rollout_log import EpisodeSpool
+from models.rl.rollout_log import RolloutLog
 from models.rl.trainer import PpoRun, train_ppo
 from sandbox.tasks.task import Task
 from tests.models.corridor import SHORT, CorridorPool, Refusing
@@ -119,7 +119,7 @@ class Trainer:
         assert alive == []
 
     def lines(self, pattern: str) -> list[dict[str, object]]:
-        """Complete lines of the spool's files."""
+        """Complete lines of the rollout log's files."""
         found = []
         for path in sorted(self.folder.glob(f"run/*/episodes/{pattern}")):
             data = path.read_bytes()
@@ -127,9 +127,9 @@ class Trainer:
         return found
 
     @property
-    def spool(self) -> EpisodeSpool:
+    def rollout_log(self) -> RolloutLog:
         (folder,) = self.folder.glob("run/*/episodes")
-        return EpisodeSpool(folder)
+        return RolloutLog(folder)
 
     def acknowledged(self) -> dict[str, Episode]:
         """Episodes that are on disk, each once. Raises where one is there twice."""
@@ -152,7 +152,7 @@ def test_kills_lose_nothing_and_train_on_nothing_twice(seed_checkpoint: Path, tm
         assert trainer.lines("batches.jsonl")[: len(batches)] == batches, "a batch changed after it was taken"
         promised, batches = now, trainer.lines("batches.jsonl")
     checkpoint_id = trainer.finish()
-    episodes, recovered = trainer.acknowledged(), trainer.spool.recover(0)
+    episodes, recovered = trainer.acknowledged(), trainer.rollout_log.recover(0)
     issued = [request for block in recovered.blocks for request in block.requests]
     trained = [episode_id for ids in recovered.batches.values() for episode_id in ids]
     assert len(issued) == len(trained) == NUM_EPISODES and len(recovered.batches) == NUM_BATCHES
@@ -161,7 +161,7 @@ def test_kills_lose_nothing_and_train_on_nothing_twice(seed_checkpoint: Path, tm
     assert Counter(episode.request.task.name for episode in episodes.values()) == {"walk-1": 72, "walk-12": 72}
     metrics = (line for path in trainer.folder.glob("run/*/metrics.jsonl") for line in path.read_text().splitlines())
     assert [json.loads(line)["step"] for line in metrics] == list(range(1, NUM_BATCHES + 1))
-    # Learning from the spool alone, in one go, makes the same weights.
+    # Learning from the rollout log alone, in one go, makes the same weights.
     shutil.rmtree(next(trainer.folder.glob("run/*/state")))
     assert trainer.finish("refusing") == checkpoint_id
 
@@ -172,7 +172,7 @@ def test_a_trainer_killed_on_live_browsers_leaves_none_and_goes_on(seed_checkpoi
     trainer.kill_when(lambda: len(trainer.lines("round-*.jsonl")) >= 11, "browsers")
     promised = trainer.acknowledged()
     trainer.finish("browsers")
-    episodes, recovered = trainer.acknowledged(), trainer.spool.recover(0)
+    episodes, recovered = trainer.acknowledged(), trainer.rollout_log.recover(0)
     assert promised.keys() <= episodes.keys()
     assert sorted(episodes) == sorted(episode_id for ids in recovered.batches.values() for episode_id in ids)
     assert sorted(episodes) == sorted(request.episode_id for block in recovered.blocks for request in block.requests)

@@ -1,4 +1,4 @@
-"""Episodes from a run's spool into the warehouse, pictures and all, without all of them in memory."""
+"""Episodes from a run's rollout log into the warehouse, pictures and all, without all of them in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from agent.episode import log as episode_log
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.episode.log import EpisodeLog
-from models.rl.rollout_log import EpisodeSpool
+from models.rl.rollout_log import RolloutLog
 from pipelines.stages import storing
 from pipelines.stages.context import WorkerContext
 from sandbox.actions import Wait
@@ -38,13 +38,13 @@ def episode(seed: int, screenshot_id: str | None) -> Episode:
 
 def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storing, "CHUNK_BYTES", 200)
-    spool = EpisodeSpool(tmp_path / "run" / "episodes")
+    rollout_log = RolloutLog(tmp_path / "run" / "episodes")
     for seed in range(5):
-        spool.append(1, episode(seed, f"shot-{seed}"))
+        rollout_log.append(1, episode(seed, f"shot-{seed}"))
     stored_before: list[int] = []
 
     def spooled() -> Iterator[Episode]:
-        for one in spool.episodes():
+        for one in rollout_log.episodes():
             stored_before.append(len(warehouse.read("screenshots")))
             yield one
 
@@ -56,8 +56,8 @@ def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path,
     assert found.counts == {"episodes": 5, "steps": 5, "outcome/success": 5}
     assert found.versions.keys() == {"screenshots", "steps", "episodes"}
     assert len(warehouse.read("screenshots")) == len(warehouse.read("steps")) == 5
-    spool.drop_pictures()
-    assert not list((tmp_path / "run").iterdir()) and not list(EpisodeSpool(tmp_path / "run" / "episodes").episodes())
+    rollout_log.drop_screenshots()
+    assert not list((tmp_path / "run").iterdir()) and not list(RolloutLog(tmp_path / "run" / "episodes").episodes())
 
 
 def test_steps_are_put_aside_in_parts_and_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_an_episode_that_was_written_twice_is_read_once(tmp_path: Path) -> None:
 
 
 def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:
-    spool = EpisodeSpool(tmp_path)
-    spool.append(1, episode(0, None))
-    spool.drop_pictures()
-    assert [one.request.seed for one in spool.episodes()] == [0]
+    rollout_log = RolloutLog(tmp_path)
+    rollout_log.append(1, episode(0, None))
+    rollout_log.drop_screenshots()
+    assert [one.request.seed for one in rollout_log.episodes()] == [0]

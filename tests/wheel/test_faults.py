@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from assets.invariants import INVARIANTS
-from benchmarks.common.acknowledged import acknowledged_episodes, spooled_episodes
+from benchmarks.common.acknowledged import acknowledged_episodes, logged_episodes
 from pipelines.orchestration import prefect_server
 from tests.disks import fill, mounted_disk
 from tests.wheel.conftest import PROFILE
@@ -235,18 +235,18 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
 
     with (wheel.base / "worker.log").open("w") as log:
         worker = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
-        while worker.poll() is None and not any(list(spooled_episodes(path)) for path in spools.glob("*/episodes/round-*.jsonl")):
+        while worker.poll() is None and not any(list(logged_episodes(path)) for path in spools.glob("*/episodes/round-*.jsonl")):
             time.sleep(0.02)
         worker.kill()
         worker.wait()
-        kept = {episode for path in spools.glob("*/episodes/round-*.jsonl") for episode in spooled_episodes(path)}
+        kept = {episode for path in spools.glob("*/episodes/round-*.jsonl") for episode in logged_episodes(path)}
         assert kept and wheel.left_after(GONE_S) == []
 
         again = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
         assert again.wait(900) == 0, (wheel.base / "worker.log").read_text()[-3000:]
     assert_nothing_lost(wheel, before | kept, outdated="merged_policy")
     (path,) = spools.glob("*/episodes/round-0001.jsonl")
-    spooled = list(spooled_episodes(path))
+    spooled = list(logged_episodes(path))
     assert len(spooled) == len(set(spooled)), "what was finished is not run again"
     assert wheel.left_after(GONE_S) == []
 
