@@ -89,7 +89,7 @@ def _read_header(path: Path) -> SafetensorsFile:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise CheckpointError(f"{path} is not a readable safetensors file ({error}): copy or train the checkpoint again") from error
     if any(tensor.end > size for tensor in tensors):
-        raise CheckpointError(f"{path} is cut off: {size} bytes, its header describes more; copy or train the checkpoint again")
+        raise CheckpointError(f"{path} is truncated: it has {size} bytes, its header describes more; copy or train the checkpoint again")
     return SafetensorsFile(name=path.name, header=length_bytes + header_bytes, tensors=tuple(sorted(tensors, key=lambda t: t.start)))
 
 

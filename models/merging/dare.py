@@ -3,8 +3,8 @@
 Yu et al. 2024 (arXiv 2311.03099), equation 2: δ̃ = (1 − m) ⊙ δ / (1 − p), m ~ Bernoulli(p), with density = 1 − p.
 
 Which elements are dropped is drawn from a generator that the content fixes: the seed of the settings and the first bytes of the tensor
-in the base and in that parent. A merge made again gives the same bytes, the order of the parents changes no mask, and two tensors that
-are one (tied weights, stored twice) stay one. Other programs draw otherwise: no two agree on the bits.
+in the base and in that parent. Repeating a merge gives the same bytes, the order of the parents changes no mask, and two tensors that
+are one (tied weights, stored twice) stay one. Other programs draw differently: no two agree to the bit.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def _merge(job: TensorJob, weights: Sequence[float], config: MethodConfig, combi
     for piece in job.pieces():
         if job.copied(piece):
             continue
-        lanes = job.deltas(piece)
-        kept = [_kept(piece, seed, len(lanes), len(lanes[0][0]), config.density) for seed in seeds]
+        arrays = job.deltas(piece)
+        kept = [_kept(piece, seed, len(arrays), len(arrays[0][0]), config.density) for seed in seeds]
         merged = []
-        for lane, (base, deltas) in enumerate(lanes):
-            thinned = [rescaled(delta, mask[lane], config.density) for delta, mask in zip(deltas, kept, strict=True)]
+        for index, (base, deltas) in enumerate(arrays):
+            thinned = [rescaled(delta, mask[index], config.density) for delta, mask in zip(deltas, kept, strict=True)]
             merged.append(combine(base, thinned, weights, config, job.scratch))
         job.write(piece, tuple(merged))
 
@@ -64,9 +64,9 @@ def tensor_seeds(job: TensorJob, config: MethodConfig) -> list[int]:
     ]
 
 
-def _kept(piece: Piece, seed: int, num_lanes: int, lane_length: int, density: float) -> list[NDArray[np.bool_]]:
-    """For each lane, which elements are kept: 32 random bits below density · 2³²."""
-    num_words = -(-num_lanes * lane_length // 2)
+def _kept(piece: Piece, seed: int, num_arrays: int, array_length: int, density: float) -> list[NDArray[np.bool_]]:
+    """For each array, which elements are kept: 32 random bits below density · 2³²."""
+    num_words = -(-num_arrays * array_length // 2)
     words = np.random.SFC64(np.random.SeedSequence([seed, piece.index])).random_raw(num_words).view("<u4")
     limit = min(round(density * 2**32), 2**32 - 1)
-    return [words[lane * lane_length : (lane + 1) * lane_length] <= np.uint32(limit) for lane in range(num_lanes)]
+    return [words[index * array_length : (index + 1) * array_length] <= np.uint32(limit) for index in range(num_arrays)]

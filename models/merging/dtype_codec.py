@@ -1,8 +1,8 @@
-"""Bytes of a float tensor to arrays that can be computed with, and back. numpy alone; bfloat16 handled by hand.
+"""Dtype codec: the bytes of a float tensor to numpy float arrays, and back. numpy alone; bfloat16 handled by hand.
 
-A piece becomes one or two *lanes*: float32 arrays (float64 for F64) whose elements together are the piece's. BF16 has two, the elements
-at even and at odd places, because two bfloat16 in one 32-bit word come apart with a shift and a mask: half the work of widening each.
-Methods compute element by element and never notice. Arrays are used again and written over: most of the time would else go into fresh
+A piece becomes one or two float32 arrays (float64 for F64) whose elements together are the piece's. BF16 has two, the elements at even and
+at odd places, because two bfloat16 in one 32-bit word come apart with a shift and a mask: half the work of converting each. The methods
+work elementwise, so it makes no difference to them. Arrays are reused and overwritten: otherwise most of the time would go into fresh
 memory, which the kernel has to clear.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Floats = NDArray[np.floating[Any]]
-Lanes = tuple[Floats, ...]
+FloatArrays = tuple[Floats, ...]
 Bytes = NDArray[np.uint8]
 
 FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
@@ -42,9 +42,9 @@ class Scratch:
         return self.array(name, len(array), array.dtype if dtype is None else dtype)
 
 
-def widen(piece: Bytes, dtype: str, scratch: Scratch, name: str) -> Lanes:
-    """A piece as lanes, exactly. Its length is a multiple of 8 bytes (pad it with zeros). The lanes may be written to; they lie in
-    `scratch` under `name` and in the piece itself, which is spoiled."""
+def decode(piece: Bytes, dtype: str, scratch: Scratch, name: str) -> FloatArrays:
+    """A piece as arrays, exactly. Its length is a multiple of 8 bytes (pad it with zeros). The arrays may be written to; they lie in
+    `scratch` under `name` and in the piece itself, which is overwritten."""
     if dtype == "BF16":
         words = piece.view("<u4")
         even = np.left_shift(words, _HALF_WORD, out=scratch.like(name, words))
@@ -57,16 +57,16 @@ def widen(piece: Bytes, dtype: str, scratch: Scratch, name: str) -> Lanes:
     return (piece.view("<f8" if dtype == "F64" else "<f4"),)
 
 
-def narrow(lanes: Lanes, dtype: str, scratch: Scratch) -> Bytes:
-    """Lanes, which are spoiled, back to a piece of the tensor's own type: rounded to nearest, ties to even. NaN is for the caller to
-    exclude."""
+def encode(arrays: FloatArrays, dtype: str, scratch: Scratch) -> Bytes:
+    """Arrays, which are overwritten, back to a piece of the tensor's own type: rounded to nearest, ties to even. The caller excludes
+    NaN."""
     if dtype == "BF16":
-        even, odd = (_round(lane, scratch) for lane in lanes)
+        even, odd = (_round(array, scratch) for array in arrays)
         even >>= _HALF_WORD
         odd &= _UPPER_HALF
         even |= odd
         return even.view(np.uint8)
-    stored = lanes[0].astype({"F16": "<f2", "F32": "<f4", "F64": "<f8"}[dtype], copy=False)
+    stored = arrays[0].astype({"F16": "<f2", "F32": "<f4", "F64": "<f8"}[dtype], copy=False)
     return stored.view(np.uint8)
 
 
@@ -80,10 +80,10 @@ def _round(values: Floats, scratch: Scratch) -> NDArray[np.uint32]:
     return bits
 
 
-def in_order(lanes: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One value an element from one array a lane, in the order in which the elements lie in the tensor."""
-    return lanes[0] if len(lanes) == 1 else np.stack(lanes, axis=-1).ravel()
+def interleave(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The arrays' values as one array, in the order in which the elements lie in the tensor."""
+    return arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=-1).ravel()
 
 
-def has_nan(lanes: Sequence[Floats]) -> bool:
-    return any(np.isnan(lane.max()) for lane in lanes if lane.size)
+def has_nan(arrays: Sequence[Floats]) -> bool:
+    return any(np.isnan(array.max()) for array in arrays if array.size)

@@ -1,5 +1,5 @@
-"""Streaming: tensors from several checkpoints in, one checkpoint out, piece by piece, on a few threads. What becomes of a piece is the
-methods' business.
+"""Streaming: tensors from several checkpoints in, one checkpoint out, piece by piece, on a few threads. What is done with a piece is up to
+the merge methods.
 
 Nothing larger than a few pieces a thread is ever held. Files are read and written at explicit offsets, so threads share them; a tensor
 belongs to one thread from its first piece to its last, the largest tensors first.
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from models.checkpoints.safetensors_stream import TensorInfo
-from models.merging.dtype_codec import FLOAT_TYPES, Bytes, Floats, Lanes, Scratch, has_nan, narrow, widen
+from models.merging.dtype_codec import FLOAT_TYPES, Bytes, FloatArrays, Floats, Scratch, decode, encode, has_nan
 from warehouse.core.errors import CheckpointError, MergeError
 
 PIECE_BYTES = 1 << 18
@@ -41,7 +41,7 @@ class Span:
         while filled < len(into):
             count = os.preadv(self.descriptor, [into[filled:].data], self.start + offset + filled)
             if not count:
-                raise CheckpointError(f"{self.path} was cut off while it was read: copy or train it again")
+                raise CheckpointError(f"{self.path} was truncated while it was being read: copy or train it again")
             filled += count
 
     def write(self, offset: int, data: Bytes) -> None:
@@ -125,45 +125,47 @@ class TensorJob:
             span.read(0, start)
         return start.tobytes()
 
-    def lanes(self, piece: Piece) -> list[tuple[Floats, ...]]:
-        """For each lane, its values in every parent. They may be written to, and the piece is spoiled: ask once, after `copied`."""
-        widened = [widen(source, self.tensor.dtype, self.scratch, f"lane {number}") for number, source in enumerate(piece.parents)]
-        return list(zip(*widened, strict=True))
+    def decoded(self, piece: Piece) -> list[tuple[Floats, ...]]:
+        """For each array of the codec, its values in every parent. They may be written to, and the piece is overwritten: call this once,
+        after `copied`."""
+        parents = [decode(source, self.tensor.dtype, self.scratch, f"array {number}") for number, source in enumerate(piece.parents)]
+        return list(zip(*parents, strict=True))
 
     def deltas(self, piece: Piece) -> list[tuple[Floats, tuple[Floats, ...]]]:
-        """For each lane, the base's values and what every parent has beyond them, in the precision of the lane. As `lanes`."""
+        """For each array of the codec, the base's values and every parent's difference from them, in the precision of the array. As
+        `decoded`."""
         if piece.base is None:
-            raise MergeError("this method needs the checkpoint that the parents were trained from: name it as the base")
-        base = widen(piece.base, self.tensor.dtype, self.scratch, "base lane")
+            raise MergeError("this merge method needs the checkpoint that the parents were trained from: give it as the base")
+        base = decode(piece.base, self.tensor.dtype, self.scratch, "base")
         return [
-            (start, tuple(np.subtract(values, start, out=values) for values in lanes))
-            for start, lanes in zip(base, self.lanes(piece), strict=True)
+            (start, tuple(np.subtract(values, start, out=values) for values in arrays))
+            for start, arrays in zip(base, self.decoded(piece), strict=True)
         ]
 
     def copied(self, piece: Piece) -> bool:
-        """Write the piece as it is where all sources agree on it; whether they did. Raises MergeError for a NaN that all agree on, and
-        where they differ on something that is no float."""
+        """Write the piece as it is where all sources agree on it; returns whether they did. Raises MergeError for a NaN that all agree on,
+        and where they differ in a type that is not a float."""
         first, *others = piece.sources
         if not all(np.array_equal(first[:64], other[:64]) and np.array_equal(first, other) for other in others):
             if self.tensor.dtype not in FLOAT_TYPES:
                 raise MergeError(
-                    f"tensor {self.tensor.name} of type {self.tensor.dtype} differs between the parents: only {sorted(FLOAT_TYPES)} "
-                    "can be merged; if it is a quantised weight, merge the parents as they were before"
+                    f"tensor {self.tensor.name} of type {self.tensor.dtype} differs between the parents, and only {sorted(FLOAT_TYPES)} "
+                    "can be merged; if it is a quantised weight, merge the unquantised parents"
                 )
             return False
         self._output.write(piece.offset, first[: piece.size])
-        if self.tensor.dtype in FLOAT_TYPES and has_nan(widen(first, self.tensor.dtype, self.scratch, "lane 0")):
+        if self.tensor.dtype in FLOAT_TYPES and has_nan(decode(first, self.tensor.dtype, self.scratch, "array 0")):
             raise self._not_a_number(piece)
         self._advance(piece.size)
         return True
 
-    def write(self, piece: Piece, lanes: Lanes) -> None:
+    def write(self, piece: Piece, arrays: FloatArrays) -> None:
         """Round the result and write it. Raises MergeError when it holds NaN, or what float16 cannot hold."""
-        if has_nan(lanes):
+        if has_nan(arrays):
             raise self._not_a_number(piece)
-        stored = narrow(lanes, self.tensor.dtype, self.scratch)
-        if self.tensor.dtype == "F16" and np.isinf(stored.view("<f2")).any() and not np.isinf(lanes[0]).any():
-            raise MergeError(f"tensor {self.tensor.name}: the merged values exceed what F16 can hold (65504); use smaller weights or scale")
+        stored = encode(arrays, self.tensor.dtype, self.scratch)
+        if self.tensor.dtype == "F16" and np.isinf(stored.view("<f2")).any() and not np.isinf(arrays[0]).any():
+            raise MergeError(f"tensor {self.tensor.name}: a merged value exceeds the largest F16 (65504); use smaller weights or scale")
         self._output.write(piece.offset, stored[: piece.size])
         self._advance(piece.size)
 
@@ -173,10 +175,10 @@ class TensorJob:
         bad = [
             str(span.path)
             for span, source in zip(spans, again.sources, strict=True)
-            if has_nan(widen(source, self.tensor.dtype, self.scratch, "lane 0"))
+            if has_nan(decode(source, self.tensor.dtype, self.scratch, "array 0"))
         ]
-        where = f"it is NaN already in {', '.join(bad)}: train that one again" if bad else "infinite values in the parents cancel out"
-        return MergeError(f"tensor {self.tensor.name} would hold values that are not numbers; {where}")
+        where = f"it has NaN in {', '.join(bad)}: train that one again" if bad else "infinite values in the parents cancel out"
+        return MergeError(f"tensor {self.tensor.name} would hold NaN: {where}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,7 @@ def run(
 ) -> None:  # fmt: skip
     """Make every tensor in the files that are there in the folder `output`. The first error stops all threads and is raised.
 
-    `advance` is told, from any thread, of bytes that were written.
+    `advance` is called, from any thread, with the number of bytes written.
     """
     stop = threading.Event()
     local = threading.local()

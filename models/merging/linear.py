@@ -19,11 +19,11 @@ from models.merging.io import TensorJob
 def merge_tensor(job: TensorJob, weights: Sequence[float], config: MethodConfig) -> None:
     for piece in job.pieces():
         if not job.copied(piece):
-            lanes = job.lanes(piece)
+            arrays = job.decoded(piece)
             if config.fused:
-                job.write(piece, tuple(fused_mean(lane, weights, job.scratch) for lane in lanes))
+                job.write(piece, tuple(fused_mean(array, weights, job.scratch) for array in arrays))
             else:
-                job.write(piece, tuple(weighted_mean(lane, weights) for lane in lanes))
+                job.write(piece, tuple(weighted_mean(array, weights) for array in arrays))
 
 
 def weighted_mean(values: Sequence[Floats], weights: Sequence[float]) -> Floats:

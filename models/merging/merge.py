@@ -52,7 +52,7 @@ def carry_out(
     plan: MergePlan, output: Path, *, stage: str = "merged_policy", iteration: str | None = None, num_threads: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Card:  # fmt: skip
-    """Do what was planned; see `merge`. `advance` is told, from any thread, of bytes of weights that were written."""
+    """Carry out a plan; see `merge`. `advance` is called, from any thread, with the number of bytes of weights written."""
     check_room(plan, output)
     method = METHODS[plan.config.method]
 
@@ -90,5 +90,5 @@ def check_room(plan: MergePlan, output: Path) -> None:
     free = shutil.disk_usage(place).free
     if free < plan.num_bytes:
         raise StorageFull(
-            f"{output} needs {plan.num_bytes / 1e9:.2f} GB and its disk has {free / 1e9:.2f} GB left: free some, or merge elsewhere"
+            f"{output} needs {plan.num_bytes / 1e9:.2f} GB and its disk has {free / 1e9:.2f} GB free: free some space, or use another disk"
         )

@@ -74,7 +74,7 @@ def plan_merge(
     values = check_weights(weights, len(parents), on_simplex=method.needs_simplex)
     if method.needs_base and base is None:
         raise MergeError(
-            f"{config.method} adds up what each parent learned since the checkpoint they share: name that one as the base, or take linear"
+            f"method {config.method} needs a base, the checkpoint that all parents were trained from: give it as the base, or use linear"
         )
     sources = [_open(parent, check_ancestry) for parent in parents]
     root = _open(base, check_ancestry) if base is not None and method.needs_base else None
@@ -102,16 +102,16 @@ def plan_merge(
 def _open(folder: Path, check_ancestry: bool) -> Source:
     if any((folder / name).is_file() for name in ADAPTER_FILES):
         raise MergeError(
-            f"{folder} is a LoRA adapter, not a checkpoint: the mean of its two factors is not the mean of what they multiply to; merge it "
-            "into its base model first (peft: model.merge_and_unload().save_pretrained(FOLDER)) and name that folder"
+            f"{folder} is a LoRA adapter, not a checkpoint, and averaging its two factors does not average their product: merge it into "
+            "its base model first (peft: model.merge_and_unload().save_pretrained(FOLDER)) and give that folder"
         )
     card = checkpoint.read_card(folder) if check_ancestry or (folder / CARD_FILE).is_file() else None
     layout = read_layout(folder)
     small = next((tensor for tensor in layout.tensors.values() if tensor.dtype.startswith("F8") or tensor.dtype.startswith("F4")), None)
     if small is not None:
         raise MergeError(
-            f"tensor {small.name} of {folder} is {small.dtype}: values of eight bits are multiplied by a scale that is kept elsewhere, "
-            "and have no mean of their own; merge the BF16 checkpoints and quantise the result"
+            f"tensor {small.name} of {folder} is {small.dtype}, whose scale is stored elsewhere, so it cannot be averaged: merge the BF16 "
+            "checkpoints and quantise the result"
         )
     return Source(folder=folder, name=card.checkpoint_id if card is not None else folder.resolve().name, card=card, layout=layout)
 
@@ -127,12 +127,11 @@ def _check_ancestry(sources: Sequence[Source], base: Source | None) -> None:
     shared = set.intersection(*lines)
     if not shared:
         raise MergeError(
-            f"the parents share no checkpoint they were trained from ({known}): merge only specialists of the same SFT checkpoint"
+            f"the parents were not trained from one checkpoint ({known}): merge only specialists of the same SFT checkpoint"
         )
     if base is not None and base.name not in shared:
         raise MergeError(
-            f"the base {base.folder.name} ({base.name}) is not what the parents were trained from ({known}): "
-            f"name {' or '.join(sorted(shared))}"
+            f"the parents were not trained from the base {base.folder.name} ({base.name}; {known}): use {' or '.join(sorted(shared))}"
         )
 
 
@@ -142,7 +141,7 @@ def _check_tokenizers(folders: Sequence[Path]) -> None:
         for folder, content in zip(folders[1:], contents[1:], strict=True):
             if content != contents[0] and _without_state(content) != _without_state(contents[0]):
                 raise MergeError(
-                    f"{name} of {folder} is not that of {folders[0]}: token ids would change their meaning; merge only one tokenizer"
+                    f"{name} of {folder} differs from that of {folders[0]}: merge only checkpoints with the same tokenizer"
                 )
 
 
@@ -172,7 +171,7 @@ def _check_configs(folders: Sequence[Path]) -> None:
         different = sorted(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
         if different:
             shown = ", ".join(f"{key}: {first.get(key)!r} and {other.get(key)!r}" for key in different[:5])
-            raise MergeError(f"config.json of {folder} differs from that of {folders[0]} ({shown}): merge only one architecture")
+            raise MergeError(f"config.json of {folder} differs from that of {folders[0]} ({shown}): merge only the same architecture")
 
 
 def _without_ignored(value: Any) -> Any:
@@ -183,19 +182,21 @@ def _without_ignored(value: Any) -> Any:
 
 
 def _aliases(layouts: Sequence[Layout]) -> dict[str, str]:
-    """Tensors that some leave out, and the tensor that all have and that holds the same bytes wherever both are. Raises MergeError for one
-    that has no such twin."""
+    """Tensors that some leave out, and for each the tensor that all have and that holds the same bytes wherever both exist. Raises
+    MergeError for one that has no such duplicate."""
     names = [layout.tensors.keys() for layout in layouts]
     common = set.intersection(*(set(of) for of in names))
     aliases = {}
     for odd in sorted(set.union(*(set(of) for of in names)) - common):
         holders = [layout for layout in layouts if odd in layout.tensors]
-        twin = next((name for name in sorted(common) if all(_hold_equal(layout, odd, name) for layout in holders)), None)
-        if twin is None:
+        duplicate = next((name for name in sorted(common) if all(_hold_equal(layout, odd, name) for layout in holders)), None)
+        if duplicate is None:
             without = next(layout for layout in layouts if odd not in layout.tensors)
             odds = sorted(holders[0].tensors.keys() ^ without.tensors.keys())
-            raise MergeError(f"{holders[0].folder} and {without.folder} do not hold the same tensors; only one of them has {odds[:5]}")
-        aliases[odd] = twin
+            raise MergeError(
+                f"{holders[0].folder} and {without.folder} hold different tensors (only one has {odds[:5]}): use one architecture"
+            )
+        aliases[odd] = duplicate
     return aliases
 
 
@@ -222,7 +223,7 @@ def _check_tensors(layouts: Sequence[Layout], aliases: dict[str, str]) -> None:
             if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
                 raise MergeError(
                     f"tensor {name} is {tensor.dtype}{list(tensor.shape)} in {layouts[0].folder} and "
-                    f"{other.dtype}{list(other.shape)} in {layout.folder}: all parents need one type and shape"
+                    f"{other.dtype}{list(other.shape)} in {layout.folder}: all parents need the same type and shape"
                 )
 
 

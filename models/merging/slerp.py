@@ -29,12 +29,12 @@ Products = NDArray[np.float64]
 def merge_tensor(job: TensorJob, weights: Sequence[float], config: MethodConfig) -> None:
     products: Products = np.zeros((len(weights), len(weights)))
     for piece in job.pieces():
-        for lanes in job.lanes(piece):
-            products += inner_products(lanes)
+        for arrays in job.decoded(piece):
+            products += inner_products(arrays)
     factors = coefficients(products, weights)
     for piece in job.pieces():
         if not job.copied(piece):
-            job.write(piece, tuple(weighted_sum(lanes, factors) for lanes in job.lanes(piece)))
+            job.write(piece, tuple(weighted_sum(arrays, factors) for arrays in job.decoded(piece)))
 
 
 def inner_products(values: Sequence[Floats]) -> Products:

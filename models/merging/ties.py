@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.merging.config import MethodConfig
-from models.merging.dtype_codec import Floats, Scratch, in_order
+from models.merging.dtype_codec import Floats, Scratch, interleave
 from models.merging.io import TensorJob
 from models.merging.selection import Magnitudes, TopK, magnitudes
 from models.merging.task_arithmetic import on_base
@@ -30,11 +30,11 @@ def merge_tensor(job: TensorJob, weights: Sequence[float], config: MethodConfig)
     for piece in job.pieces():
         if job.copied(piece):  # all task vectors are 0 there: whether zeros are among the largest changes nothing
             continue
-        lanes = job.deltas(piece)
+        arrays = job.deltas(piece)
         if trims is not None:
-            for trim, of_parent in zip(trims, zip(*(deltas for _, deltas in lanes), strict=True), strict=True):
+            for trim, of_parent in zip(trims, zip(*(deltas for _, deltas in arrays), strict=True), strict=True):
                 trim.apply(of_parent, job.scratch)
-        job.write(piece, tuple(elected(base, deltas, weights, config, job.scratch) for base, deltas in lanes))
+        job.write(piece, tuple(elected(base, deltas, weights, config, job.scratch) for base, deltas in arrays))
 
 
 def _kept_of_each(job: TensorJob, density: float) -> list[TopK]:
@@ -73,11 +73,11 @@ class Trim:
     def __init__(self, kept: TopK) -> None:
         self._threshold, self._num_equal_left = kept.threshold, kept.num_equal
 
-    def apply(self, lanes: Sequence[Floats], scratch: Scratch) -> None:
-        """Trim one piece's lanes in place."""
-        sizes = [magnitudes(lane, scratch.like(f"size {number}", lane)) for number, lane in enumerate(lanes)]
+    def apply(self, arrays: Sequence[Floats], scratch: Scratch) -> None:
+        """Trim one piece's arrays in place."""
+        sizes = [magnitudes(array, scratch.like(f"size {number}", array)) for number, array in enumerate(arrays)]
         least = sizes[0].dtype.type(self._threshold)
-        keeps: list[NDArray[np.bool_]] = [scratch.like(f"keep {number}", lane, np.bool_) for number, lane in enumerate(lanes)]
+        keeps: list[NDArray[np.bool_]] = [scratch.like(f"keep {number}", array, np.bool_) for number, array in enumerate(arrays)]
         if not self._num_equal_left:
             for size, keep in zip(sizes, keeps, strict=True):
                 np.greater(size, least, out=keep)
@@ -91,15 +91,15 @@ class Trim:
                 for size, keep in zip(sizes, keeps, strict=True):
                     np.greater_equal(size, least, out=keep)
             self._num_equal_left = max(0, self._num_equal_left - num_equal)
-        for lane, keep in zip(lanes, keeps, strict=True):
-            lane *= keep
+        for array, keep in zip(arrays, keeps, strict=True):
+            array *= keep
 
     def _with_the_first(
         self, sizes: Sequence[Magnitudes], equal: Sequence[NDArray[np.bool_]], least: np.unsignedinteger[Any]
     ) -> list[NDArray[np.bool_]]:
-        first = in_order(tuple(equal))
+        first = interleave(tuple(equal))
         first &= np.cumsum(first) <= self._num_equal_left
-        return [(size > least) | first[lane :: len(sizes)] for lane, size in enumerate(sizes)]
+        return [(size > least) | first[index :: len(sizes)] for index, size in enumerate(sizes)]
 
 
 def elected(

@@ -15,11 +15,11 @@ def check_weights(weights: Sequence[float], num_parents: int, *, on_simplex: boo
     """The weights as floats if they are `num_parents` finite numbers, not all 0 and, if asked, on the simplex; else MergeError."""
     values = tuple(float(weight) for weight in weights)
     if len(values) != num_parents or num_parents < 1:
-        raise MergeError(f"{len(values)} weights for {num_parents} parents: give one weight a parent, and at least one parent")
+        raise MergeError(f"{len(values)} weights for {num_parents} parents: give one weight per parent, and at least one parent")
     if on_simplex and not (min(values) >= 0 and abs(sum(values) - 1) <= SIMPLEX_TOLERANCE):  # NaN fails every comparison
-        raise MergeError(f"weights {list(values)} are not on the simplex: each must be 0 or more and their sum 1 (it is {sum(values):.6g})")
+        raise MergeError(f"weights {list(values)} are not on the simplex: each must be at least 0, and their sum 1 (is {sum(values):.6g})")
     if not all(math.isfinite(value) for value in values) or not any(values):
-        raise MergeError(f"weights {list(values)}: each must be a finite number, and one of them not 0")
+        raise MergeError(f"weights {list(values)}: each must be a finite number, and at least one not 0")
     return values
 
 
@@ -27,7 +27,7 @@ def simplex_grid(k: int, steps: int) -> Iterator[Weights]:
     """Every weighting of k parents in units of 1/steps: C(steps + k - 1, k - 1) of them, each summing to 1. Raises
     MergeError where k or steps is below 1."""
     if k < 1 or steps < 1:
-        raise MergeError(f"a grid over {k} parents in {steps} steps does not exist: both must be 1 or more")
+        raise MergeError(f"no grid over {k} parents in {steps} steps: both must be at least 1")
 
     def compositions(parts: int, total: int) -> Iterator[tuple[int, ...]]:
         if parts == 1:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.checkpoints import checkpoint
-from models.merging.dtype_codec import Scratch, narrow, widen
+from models.merging.dtype_codec import Scratch, decode, encode
 from models.merging.merge import merge
 from tests.models.merge_helpers import read_all, write_parent
 from warehouse.core.errors import CheckpointError, MergeError
@@ -91,7 +91,7 @@ def test_integer_tensors_are_copied_when_equal_and_refused_otherwise(tmp_path: P
 @pytest.mark.parametrize("weights", [(0.5, 0.6), (1.5, -0.5), (1.0,), (0.5, 0.25, 0.25), (float("nan"), 1.0)])
 def test_weights_off_the_simplex_are_refused(tmp_path: Path, weights: tuple[float, ...]) -> None:
     parents = [write_parent(tmp_path / f"p{i}", random_tensors(i)) for i in range(2)]
-    with pytest.raises(MergeError, match=r"simplex|one weight a parent"):
+    with pytest.raises(MergeError, match=r"simplex|one weight per parent"):
         merge(parents, weights, tmp_path / "merged")
 
 
@@ -100,11 +100,11 @@ def test_what_does_not_fit_together_is_refused_with_the_reason(tmp_path: Path) -
     reshaped = {**random_tensors(1), "norm.weight": torch.zeros(17)}
     missing = {name: tensor for name, tensor in random_tensors(1).items() if name != "scale"}
     others = {
-        "share no checkpoint": write_parent(tmp_path / "stranger", random_tensors(1), parents=("checkpoint-00000000000000bb",)),
-        "token ids would change": write_parent(tmp_path / "tongue", random_tensors(1), tokenizer='{"a": 1}'),
+        "not trained from one checkpoint": write_parent(tmp_path / "stranger", random_tensors(1), parents=("checkpoint-00000000000000bb",)),
+        "with the same tokenizer": write_parent(tmp_path / "tongue", random_tensors(1), tokenizer='{"a": 1}'),
         "hidden_size: 16 and 32": write_parent(tmp_path / "config", random_tensors(1), hidden=32),
         "tensor norm.weight is F32": write_parent(tmp_path / "shape", reshaped),
-        "do not hold the same tensors": write_parent(tmp_path / "names", missing),
+        "hold different tensors": write_parent(tmp_path / "names", missing),
         r"is F32.* and BF16": write_parent(tmp_path / "type", random_tensors(1, torch.bfloat16)),
     }
     for reason, other in others.items():
@@ -128,7 +128,7 @@ def test_a_truncated_weight_file_is_named(tmp_path: Path) -> None:
     parents = [write_parent(tmp_path / f"p{i}", random_tensors(i)) for i in range(2)]
     path = parents[1] / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="cut off"):
+    with pytest.raises(CheckpointError, match="truncated"):
         merge(parents, (0.5, 0.5), tmp_path / "merged")
 
 
@@ -137,10 +137,10 @@ def test_a_truncated_weight_file_is_named(tmp_path: Path) -> None:
 def test_bfloat16_rounding_is_that_of_torch(values: list[float]) -> None:
     floats = np.array(values * 2, dtype=np.float32)  # an even number: a piece is padded to whole words
     theirs = torch.from_numpy(floats.copy()).to(torch.bfloat16)
-    ours = narrow((floats[0::2].copy(), floats[1::2].copy()), "BF16", Scratch())
+    ours = encode((floats[0::2].copy(), floats[1::2].copy()), "BF16", Scratch())
     assert torch.equal(torch.frombuffer(bytearray(ours.tobytes()), dtype=torch.bfloat16), theirs)
     padded = np.frombuffer(bytearray(ours.tobytes() + bytes(-len(ours) % 8)), dtype=np.uint8)
-    even, odd = widen(padded, "BF16", Scratch(), "lane")
+    even, odd = decode(padded, "BF16", Scratch(), "array")
     assert np.array_equal(np.stack([even, odd], axis=-1).ravel()[: len(floats)], theirs.float().numpy())
 
 

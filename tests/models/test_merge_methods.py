@@ -233,7 +233,7 @@ def test_every_method_keeps_layout_and_what_all_agree_on(tmp_path: Path, method:
     needs = METHODS[made.method].needs_base
     assert (checkpoint.read_card(root).checkpoint_id in card.parents) == needs
     if needs:
-        with pytest.raises(MergeError, match="name that one as the base"):
+        with pytest.raises(MergeError, match="give it as the base"):
             merge(parents, (0.5, 0.25, 0.25), tmp_path / "none", made)
 
 

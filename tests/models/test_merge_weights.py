@@ -25,13 +25,13 @@ def test_weights_on_the_simplex_are_given_back_as_floats() -> None:
 def test_off_the_simplex_any_finite_weights_go_but_all_zeros() -> None:
     assert check_weights([-0.5, 3.0, 0.0], 3, on_simplex=False) == (-0.5, 3.0, 0.0)
     for weights in ([0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]):
-        with pytest.raises(MergeError, match="a finite number, and one of them not 0"):
+        with pytest.raises(MergeError, match="a finite number, and at least one not 0"):
             check_weights(weights, 2, on_simplex=False)
 
 
 @pytest.mark.parametrize(("weights", "num_parents"), [((1.0,), 2), ((0.5, 0.25, 0.25), 2), ((), 0)])
 def test_each_parent_has_a_weight(weights: tuple[float, ...], num_parents: int) -> None:
-    with pytest.raises(MergeError, match="give one weight a parent"):
+    with pytest.raises(MergeError, match="give one weight per parent"):
         check_weights(weights, num_parents)
 
 
@@ -47,7 +47,7 @@ def test_a_small_grid_by_hand() -> None:
     corners, edges = [(0, 0, 1), (0, 1, 0), (1, 0, 0)], [(0, 0.5, 0.5), (0.5, 0, 0.5), (0.5, 0.5, 0)]
     assert sorted(simplex_grid(3, 2)) == sorted([*corners, *edges])
     for k, steps in ((0, 1), (1, 0)):
-        with pytest.raises(MergeError, match="both must be 1 or more"):
+        with pytest.raises(MergeError, match="both must be at least 1"):
             list(simplex_grid(k, steps))
 
 
