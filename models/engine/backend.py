@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from models.engine.kv_cache import Arena
+from models.engine.kv_cache import KVCache
 from models.engine.rows import Request, Row
 from warehouse.core.errors import ModelError
 
@@ -18,9 +18,9 @@ longest, so that little of a group is padding."""
 
 
 class Backend(Protocol):
-    """A model and its arena. All calls come from one thread; rows lie in the arena at the places they are given with."""
+    """A model and its kv_cache. All calls come from one thread; rows lie in the KV cache at the places they are given with."""
 
-    arena: Arena
+    kv_cache: KVCache
     max_positions: int
     vocabulary_size: int
     """Token ids that it can read are below it."""

@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from models.engine.backend import load_whole
-from models.engine.kv_cache import Arena, Target
+from models.engine.kv_cache import KVCache, Target
 from models.engine.linear import Weight
 from models.engine.rows import Request, Row
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM
@@ -72,7 +72,7 @@ class DecoderBackend:
         self._pad = int(config.pad_token_id) if self._reach else 0
         self._epsilon = config.rms_norm_eps
         self._device = model.device
-        self.arena = Arena(self._device, 2 * config.num_hidden_layers * self._num_keys * self._head_size * model.dtype.itemsize)
+        self.kv_cache = KVCache(self._device, 2 * config.num_hidden_layers * self._num_keys * self._head_size * model.dtype.itemsize)
         self._arrange()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -119,7 +119,7 @@ class DecoderBackend:
         return Row.of(request)
 
     def read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        target = Target.of_pending(self.arena, rows, places)
+        target = Target.of_pending(self.kv_cache, rows, places)
         positions_BT = torch.tensor(target.starts, device=self._device).unsqueeze(1) + torch.arange(target.num_tokens, device=self._device)
         last_B = torch.tensor([row.num_pending - 1 for row in rows], device=self._device)
         rows_B = torch.arange(len(rows), device=self._device)
@@ -136,7 +136,7 @@ class DecoderBackend:
         return self._logits(x_BTD[:, 0])
 
     def step(self, rows: Sequence[Row]) -> Tensor:
-        target = Target.of_pending(self.arena, rows, range(len(rows)))
+        target = Target.of_pending(self.kv_cache, rows, range(len(rows)))
         starts_B = torch.tensor(target.starts, device=self._device)
         x_BD, rotary_B2K = self._embed(rows, 1)[:, 0], self._rotary_P2K[starts_B]
         mask_B11S = self._bias(starts_B, target.num_read)[:, None, None]

@@ -1,7 +1,7 @@
-"""The general backend: any Hugging Face decoder, text or vision-language, through its own forward pass on the arena.
+"""The general backend: any Hugging Face decoder, text or vision-language, through its own forward pass on the KV cache.
 
-The model is handed a transformers Cache whose layers write into the arena, positions of its own for every row, and a mask that says which
-slots a row may attend to; so rows of any length share a pass, and nothing is copied or padded between steps.
+The model is handed a transformers Cache whose layers write into the KV cache, positions of its own for every row, and a mask that says
+which slots a row may attend to; so rows of any length share a pass, and nothing is copied or padded between steps.
 
 Shape suffixes: B rows, T new tokens, S slots, V vocabulary.
 """
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from models.engine.backend import load_whole
-from models.engine.kv_cache import Arena, Target
+from models.engine.kv_cache import KVCache, Target
 from models.engine.linear import pack_linears
 from models.engine.rows import Request, Row
 from models.engine.vision_units import Unit, joined, keys_of, placeholder_ids, units_of
@@ -29,8 +29,8 @@ from warehouse.core.errors import ModelError, RequestRefused
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-class _ArenaLayer(CacheLayerMixin):
-    """One layer of a transformers cache, whose tensors are the arena's. `target` says where this forward pass reads and writes."""
+class _KVCacheLayer(CacheLayerMixin):
+    """One layer of a transformers cache, whose tensors are the KV cache's. `target` says where this forward pass reads and writes."""
 
     is_croppable = False
 
@@ -92,8 +92,8 @@ class HuggingFaceBackend:
         self.max_positions = int(config.max_position_embeddings)
         num_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         head_size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-        self.arena = Arena(model.device, 2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
-        self._layers = [_ArenaLayer(index) for index in range(config.num_hidden_layers)]
+        self.kv_cache = KVCache(model.device, 2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
+        self._layers = [_KVCacheLayer(index) for index in range(config.num_hidden_layers)]
         self._cache = Cache(layers=list(self._layers))
         pack_linears(model)
 
@@ -140,23 +140,23 @@ class HuggingFaceBackend:
         return torch.stack(logits)
 
     def _read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        target = Target.of_pending(self.arena, rows, places)
+        target = Target.of_pending(self.kv_cache, rows, places)
         pad = rows[0].tokens[-1]  # any token: what stands on the right of a row's last token is never attended to
         ids = [row.tokens[row.num_cached :] + [pad] * (target.num_tokens - row.num_pending) for row in rows]
         last = [row.num_pending - 1 for row in rows]
         images = joined(_unseen(rows[0])) if len(rows) == 1 else {}
-        logits_BTV, kept = self._forward(rows, target, ids, last, {name: part.to(self.arena.device) for name, part in images.items()})
+        logits_BTV, kept = self._forward(rows, target, ids, last, {name: part.to(self.kv_cache.device) for name, part in images.items()})
         return logits_BTV[torch.arange(len(rows)), torch.tensor([kept.index(position) for position in last])]
 
     def step(self, rows: Sequence[Row]) -> Tensor:
-        target = Target.of_pending(self.arena, rows, range(len(rows)))
+        target = Target.of_pending(self.kv_cache, rows, range(len(rows)))
         return self._forward(rows, target, [row.tokens[-1:] for row in rows], [0], {})[0][:, 0]
 
     def _forward(
         self, rows: Sequence[Row], target: Target, ids: list[list[int]], wanted: list[int], images: dict[str, Tensor]
     ) -> tuple[Tensor, list[int]]:
         """Logits (B, W, V) at the positions of the chunk that are returned with them, `wanted` among them."""
-        device = self.arena.device
+        device = self.kv_cache.device
         slots_BT = torch.tensor(target.starts, device=device).unsqueeze(1) + torch.arange(target.num_tokens, device=device)
         kept = sorted(set(wanted))
         more: dict[str, Any] = dict(images)
@@ -201,7 +201,7 @@ class HuggingFaceBackend:
         """The tokens before the new ones, which the token shift of ShiftQwen3 reads."""
         reach, pad = self._config.num_shifted_tokens, int(self._config.pad_token_id)
         before = [row.tokens[max(0, row.num_cached - reach) : row.num_cached] for row in rows]
-        return torch.tensor([[pad] * (reach - len(ids)) + ids for ids in before], device=self.arena.device)
+        return torch.tensor([[pad] * (reach - len(ids)) + ids for ids in before], device=self.kv_cache.device)
 
 
 def _unseen(row: Row) -> tuple[Unit, ...]:

@@ -1,4 +1,4 @@
-"""The arena: keys and values of every layer for all rows that are written now, and how a row's part is kept and put back.
+"""The KV cache: keys and values of every layer for all rows that are written now, and how a row's part is kept and put back.
 
 Row r's token t lies at place r, slot t, whatever its neighbours do: rows join and leave without moving the others' tokens, and what is
 beyond a row's last token is never attended to. Shapes: R places, S slots, H heads, K head size, B rows, T tokens.
@@ -17,7 +17,7 @@ from models.engine.rows import Row
 SLOT_STEP = 64
 """Slots come in such steps, so that rows stay aligned in memory."""
 MOST_SPARE_SLOTS = 512
-"""A growing arena doubles its slots, but never has more than so many to spare: growing copies everything."""
+"""A growing KV cache doubles its slots, but never has more than so many to spare: growing copies everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,25 @@ class Target:
     """Where one forward pass writes and what it reads: rows at `places`, their new tokens from slot `starts[b]` on, keys up to slot
     `num_read`. Indices are made once and used by every layer."""
 
-    def __init__(self, arena: Arena, places: Sequence[int], starts: Sequence[int], num_tokens: int, num_read: int) -> None:
-        self._arena, self.places, self.starts, self.num_tokens, self.num_read = arena, places, starts, num_tokens, num_read
+    def __init__(self, kv_cache: KVCache, places: Sequence[int], starts: Sequence[int], num_tokens: int, num_read: int) -> None:
+        self._kv_cache, self.places, self.starts, self.num_tokens, self.num_read = kv_cache, places, starts, num_tokens, num_read
         first, count = places[0], len(places)
         self._is_run = list(places) == list(range(first, first + count))
         self.is_fresh = not any(starts)
-        self._rows: slice | Tensor = slice(first, first + count) if self._is_run else torch.tensor(places, device=arena.device)
+        self._rows: slice | Tensor = slice(first, first + count) if self._is_run else torch.tensor(places, device=kv_cache.device)
         self._flat: dict[int, Tensor] = {}
         self._slots: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of_pending(cls, arena: Arena, rows: Sequence[Row], places: Sequence[int]) -> Target:
-        """For a pass that reads all pending tokens of these rows, which the arena makes room for."""
+    def of_pending(cls, kv_cache: KVCache, rows: Sequence[Row], places: Sequence[int]) -> Target:
+        """For a pass that reads all pending tokens of these rows, which the KV cache makes room for."""
         num_tokens, starts = max(row.num_pending for row in rows), [row.num_cached for row in rows]
-        arena.reserve(max(places) + 1, max(starts) + num_tokens)
-        return cls(arena, places, starts, num_tokens, max(len(row.tokens) for row in rows))
+        kv_cache.reserve(max(places) + 1, max(starts) + num_tokens)
+        return cls(kv_cache, places, starts, num_tokens, max(len(row.tokens) for row in rows))
 
     def exchange(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, H, T, K) of a layer; returns all that the pass may read of it, each (B, H, num_read, K)."""
-        keys, values = self._arena.layer(layer, key, value)
+        keys, values = self._kv_cache.layer(layer, key, value)
         for store, new in ((keys, key), (values, value)):
             if self.is_fresh:
                 store[self._rows, :, : self.num_tokens] = new
@@ -82,13 +82,13 @@ class Target:
 
     def _slot_index(self) -> tuple[Tensor, Tensor]:
         if self._slots is None:
-            device = self._arena.device
+            device = self._kv_cache.device
             starts = torch.tensor(self.starts, device=device).unsqueeze(1)
             self._slots = (torch.tensor(self.places, device=device).unsqueeze(1), starts + torch.arange(self.num_tokens, device=device))
         return self._slots
 
 
-class Arena:
+class KVCache:
     """Grows as it must, in places and in slots; layers come into being with their first keys. `bytes_per_slot` is what one token of one
     row takes in all layers."""
 
@@ -140,7 +140,7 @@ class Arena:
         )
 
     def load(self, place: int, snapshot: Snapshot, num_tokens: int) -> None:
-        """Put the first tokens of a snapshot at a place. Its layers come into being again where the arena was cleared meanwhile."""
+        """Put the first tokens of a snapshot at a place. Its layers come into being again where the KV cache was cleared meanwhile."""
         for index, (key, value) in enumerate(zip(snapshot.keys, snapshot.values, strict=True)):
             keys, values = self.layer(index, key.unsqueeze(0), value.unsqueeze(0))
             keys[place, :, :num_tokens] = key[:, :num_tokens]

@@ -68,9 +68,9 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One answer under way. Keys and values of the first `num_cached` of `tokens` (prompt and answer) lie in the row's place of the arena.
-    `keys` tell tokens apart when prefixes are compared (image tokens by their image); `extra` is the backend's own. `crossed_swap`: its
-    keys and values come from more than one set of weights. `error`: why it alone cannot be answered."""
+    """One answer under way. Keys and values of the first `num_cached` of `tokens` (prompt and answer) lie in the row's place of the KV
+    cache. `keys` tell tokens apart when prefixes are compared (image tokens by their image); `extra` is the backend's own. `crossed_swap`:
+    its keys and values come from more than one set of weights. `error`: why it alone cannot be answered."""
 
     request: Request
     tokens: list[int]

@@ -78,7 +78,7 @@ class Scheduler:
         self._waiting.clear()
         self._running.clear()
         self.conversations.clear()
-        self.backend.arena.clear()
+        self.backend.kv_cache.clear()
 
     def swap(self, state: Mapping[str, Tensor], *, policy_id: str, version: int) -> None:
         """Go on with other weights. Raises ModelError, and changes nothing, when they do not fit."""
@@ -104,8 +104,8 @@ class Scheduler:
             self._pass(self._running, range(len(self._running)), partial(self.backend.step, self._running))
             done += self._let_go()
         self.counts.steps += 1
-        if self.is_idle and self.backend.arena.num_bytes > self.settings.running_mib * MIB // 4:
-            self.backend.arena.clear()  # a burst of long prompts must not hold its memory for ever
+        if self.is_idle and self.backend.kv_cache.num_bytes > self.settings.running_mib * MIB // 4:
+            self.backend.kv_cache.clear()  # a burst of long prompts must not hold its memory for ever
         return done
 
     def _admit(self) -> list[Row]:
@@ -123,7 +123,7 @@ class Scheduler:
         failed = self._reserve(admitted)
         for place, row in enumerate(admitted, start=first):
             if row in kept:
-                self.backend.arena.load(place, kept[row], row.num_cached)
+                self.backend.kv_cache.load(place, kept[row], row.num_cached)
                 self.counts.tokens_reused += row.num_cached
         return failed
 
@@ -132,7 +132,7 @@ class Scheduler:
         failed = []
         while admitted:
             try:
-                self.backend.arena.reserve(len(self._running), max(row.reach for row in admitted))
+                self.backend.kv_cache.reserve(len(self._running), max(row.reach for row in admitted))
             except (RuntimeError, MemoryError) as error:  # torch's OutOfMemoryError is a RuntimeError
                 longest = max(admitted, key=lambda row: row.reach)
                 longest.error = RequestRefused(f"there is no memory for {longest.reach} tokens: {error}", "max_tokens")
@@ -145,7 +145,7 @@ class Scheduler:
 
     def _has_room(self, row: Row) -> bool:
         longest = max([row.reach, *(other.reach for other in self._running)])
-        num_bytes = (len(self._running) + 1) * longest * self.backend.arena.bytes_per_slot
+        num_bytes = (len(self._running) + 1) * longest * self.backend.kv_cache.bytes_per_slot
         return not self._running or num_bytes <= self.settings.running_mib * MIB
 
     def _read_prompts(self) -> list[Row]:
@@ -210,7 +210,7 @@ class Scheduler:
         for place in range(len(self._running) - 1, -1, -1):
             row = self._running[place]
             if row.error is not None:
-                self.backend.arena.wipe(place)
+                self.backend.kv_cache.wipe(place)
             elif row.is_done:
                 self._keep(place)
             if row.error is not None or row.is_done:
@@ -222,12 +222,12 @@ class Scheduler:
         """Keep what was computed for a row that belongs to a conversation, unless other weights computed a part of it."""
         row = self._running[place]
         if row.request.conversation is not None and self.settings.conversations_mib and row.num_cached and not row.crossed_swap:
-            snapshot = self.backend.arena.save(place, row.num_cached)
+            snapshot = self.backend.kv_cache.save(place, row.num_cached)
             self.conversations.keep(row.request.conversation, [*row.keys, *row.answer][: row.num_cached], snapshot)
 
     def _leave(self, place: int) -> None:
         """Take a row out; the last one moves to its place."""
         last = self._running.pop()
         if place < len(self._running):
-            self.backend.arena.move(len(self._running), place, last.num_cached)
+            self.backend.kv_cache.move(len(self._running), place, last.num_cached)
             self._running[place] = last

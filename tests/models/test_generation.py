@@ -143,19 +143,19 @@ def test_little_room_means_waiting_not_failing(models: dict[str, Any]) -> None:
         narrow.add(row)
     for _ in range(5):
         narrow.step()
-        assert narrow.backend.arena.num_bytes < 1.2 * 2**20, "slots are added in steps, so a little more than asked for"
+        assert narrow.backend.kv_cache.num_bytes < 1.2 * 2**20, "slots are added in steps, so a little more than asked for"
     assert 0 < sum(bool(row.logprobs) for row in long) < 20
     for row in long:
         narrow.cancel(row)
     [row] = run(narrow, requests(1))
-    assert (row.is_done, narrow.backend.arena.num_bytes) == (True, 0), "a burst does not hold its memory for ever"
+    assert (row.is_done, narrow.backend.kv_cache.num_bytes) == (True, 0), "a burst does not hold its memory for ever"
 
 
 def test_a_conversation_goes_on_after_a_burst_gave_its_memory_back(models: dict[str, Any], kind: str) -> None:
     keeps, forgets = (scheduler_of(backend_of(models, kind), running_mib=1, conversations_mib=mib) for mib in (8, 0))
     asked = [replace(request, conversation=f"episode-{index}") for index, request in enumerate(requests(20, max_new_tokens=150))]
     first = run(keeps, asked)
-    assert keeps.backend.arena.num_bytes == 0 and len(keeps.conversations) == 20
+    assert keeps.backend.kv_cache.num_bytes == 0 and len(keeps.conversations) == 20
     nexts = [replace(request, prompt=(*row.tokens, 7, 8), max_new_tokens=5) for request, row in zip(asked, first, strict=True)]
     assert [row.answer for row in run(keeps, nexts)] == [row.answer for row in run(forgets, nexts)]
     assert keeps.counts.tokens_reused > 0

@@ -108,7 +108,7 @@ class _Breaks:
                 if self._how == "raises":
                     raise RuntimeError("the kernel does not like these numbers")
                 logits[index] = torch.nan
-                for part in (*self._backend.arena._keys, *self._backend.arena._values):
+                for part in (*self._backend.kv_cache._keys, *self._backend.kv_cache._values):
                     part[place] = torch.nan  # as a pass whose numbers overflowed leaves it
         return logits
 
@@ -131,15 +131,15 @@ def test_a_row_whose_pass_fails_fails_alone(make_model: Callable[..., Any], how:
 def test_who_asks_for_more_than_there_is_memory_for_fails_alone(make_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = EmbeddedEngine(*make_model(), "checkpoint-a")
     without = asyncio.run(_together(engine, prompts()))
-    arena = engine._scheduler.backend.arena
-    reserve = arena.reserve
+    kv_cache = engine._scheduler.backend.kv_cache
+    reserve = kv_cache.reserve
 
     def scarce(num_places: int, num_slots: int) -> None:
         if num_slots > 1500:
             raise RuntimeError("not enough memory: you tried to allocate 99 bytes")
         reserve(num_places, num_slots)
 
-    monkeypatch.setattr(arena, "reserve", scarce)
+    monkeypatch.setattr(kv_cache, "reserve", scarce)
     found, failed = beside(engine, sampled(max_new_tokens=1900))
     assert isinstance(failed, RequestRefused) and "there is no memory for 19" in str(failed)
     assert same(found, without)

@@ -40,7 +40,7 @@ def test_the_profiles_type_and_settings_are_the_engines(folder: Path) -> None:
     plain.close()
     for engine in (open_engine(folder, choice), engine_of_learner(model, codec, "checkpoint-x", choice)):
         assert isinstance(engine, EmbeddedEngine) and engine.max_context == 40
-        assert 2 * engine._scheduler.backend.arena.bytes_per_slot == plain._scheduler.backend.arena.bytes_per_slot
+        assert 2 * engine._scheduler.backend.kv_cache.bytes_per_slot == plain._scheduler.backend.kv_cache.bytes_per_slot
         first = asyncio.run(engine.act([prompt()]))[0]
         assert first.token_ids
         engine.load_weights(model.state_dict(), "checkpoint-y", version=1)
