@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.loop import Intervene
 from agent.grammars.base import Grammar, NotRepresentable
-from agent.policy.action_source import ORACLE_POLICY_ID, Moment, OracleDecider
+from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource, StepContext
 from agent.policy.policy import Message, Policy, Response
 from annotation.config import Mode, ScriptedAnnotatorConfig
 from annotation.rows import annotation_row
@@ -51,7 +51,7 @@ class Labels(Protocol):
     @property
     def mode(self) -> Mode: ...
 
-    def label_at(self, moment: Moment) -> Label: ...
+    def label_at(self, moment: StepContext) -> Label: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,17 +135,17 @@ class ScriptedAnnotator:
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._decider = OracleDecider(grammar)
+        self._oracle = OracleActionSource(grammar)
         self._notes: dict[str, list[Note]] = {}
         self.allowed: dict[str, int] = {}
         """Corrections that `correct` may still make, by episode id."""
 
-    async def watch(self, moment: Moment, response: Response) -> str | None:
+    async def watch(self, moment: StepContext, response: Response) -> str | None:
         """Take a note, let the proposal stand."""
         await self._take_note(moment, response, may_override=False)
         return None
 
-    async def correct(self, moment: Moment, response: Response) -> str | None:
+    async def correct(self, moment: StepContext, response: Response) -> str | None:
         """Take a note; override a proposal that the oracle does not share, while the episode's allowance lasts."""
         episode_id = moment.request.episode_id
         before = self._notes.get(episode_id, []) if moment.step_index else []
@@ -154,7 +154,7 @@ class ScriptedAnnotator:
         note = await self._take_note(moment, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
         return note.label if note.overridden else None
 
-    def label_at(self, moment: Moment) -> Label:
+    def label_at(self, moment: StepContext) -> Label:
         """Of the newest note on an episode's step."""
         note = self._notes[moment.request.episode_id][-1]
         return Label(text=note.label, agrees=note.agrees)
@@ -163,11 +163,11 @@ class ScriptedAnnotator:
         """The notes on an episode's steps, forgotten as they are handed out."""
         return self._notes.pop(episode.episode_id, [])[: len(episode.steps)]
 
-    async def _take_note(self, moment: Moment, response: Response, *, may_override: bool) -> Note:
+    async def _take_note(self, moment: StepContext, response: Response, *, may_override: bool) -> Note:
         if moment.step_index == 0:
             # The episode may have been started afresh after an infrastructure failure.
             self._notes[moment.request.episode_id] = []
-        observation, label = moment.observation, await self._decider.answer(moment)
+        observation, label = moment.observation, await self._oracle.response_text(moment)
         parsed = self._grammar.parse(response.text, observation)
         agrees = label is not None and self._canonical(response.text, observation) == self._canonical(label, observation)
         actions = [*parsed.actions, *(self._grammar.parse(label, observation).actions if label else ())]
@@ -201,11 +201,11 @@ class Hook:
     annotator: ScriptedAnnotator
     mode: Mode
 
-    async def __call__(self, moment: Moment, response: Response) -> str | None:
+    async def __call__(self, moment: StepContext, response: Response) -> str | None:
         work = self.annotator.watch if self.mode == "relabel" else self.annotator.correct
         return await work(moment, response)
 
-    def label_at(self, moment: Moment) -> Label:
+    def label_at(self, moment: StepContext) -> Label:
         return self.annotator.label_at(moment)
 
 

@@ -30,7 +30,7 @@ from rich.table import Table
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.grammars.registry import grammar_named
-from agent.policy.action_source import ORACLE_POLICY_ID, Moment, OracleDecider
+from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource, StepContext
 from agent.policy.policy import Message, Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder, training_messages
 from agent.prompts.texts import Mode
@@ -96,7 +96,7 @@ def builder() -> PromptBuilder:
     return PromptBuilder(GRAMMAR, standing=opening)
 
 
-class LookingOracle(OracleDecider):
+class LookingOracle(OracleActionSource):
     """The oracle's action after a thought that says what is seen: the wanted colour, then each box and whether it is that one. A policy has
     no such help; it reads the thought in demonstrations only."""
 
@@ -104,9 +104,9 @@ class LookingOracle(OracleDecider):
         super().__init__(grammar_named(GRAMMAR))
         self._thinks = grammar_named(GRAMMAR)
 
-    async def answer(self, moment: Moment) -> str | None:
-        action = await moment.hint()
-        return None if action is None else self._thinks.format(colours_seen(moment.observation), action, moment.observation)
+    async def response_text(self, context: StepContext) -> str | None:
+        action = await context.hint()
+        return None if action is None else self._thinks.format(colours_seen(context.observation), action, context.observation)
 
 
 def colours_seen(observation: Observation) -> str:

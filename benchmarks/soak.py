@@ -31,7 +31,7 @@ from rich.table import Table
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
-from agent.policy.action_source import OracleDecider
+from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
@@ -171,7 +171,7 @@ async def _play(
         )
         noting = asyncio.create_task(_note_workers(fleet, run))
         num = 0
-        async for episode in collector.play(OracleDecider(builder.grammar), todo):
+        async for episode in collector.play(OracleActionSource(builder.grammar), todo):
             num += 1
             keep(_line(episode))
             if settings.kill_every and num % settings.kill_every == 0:

@@ -35,7 +35,7 @@ from rich.table import Table
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.loop import EpisodeLimits
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
-from agent.policy.action_source import ORACLE_POLICY_ID, OracleDecider
+from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from assets.profile import Profile
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.small_policy import base_policy, base_recipe, demonstration_samples
@@ -189,7 +189,7 @@ def start(profile: Profile, bars: Progress) -> Path:
         short = [task for task in tasks() if task.max_steps == 1]
         asked = requests(short, "seed", ORACLE_POLICY_ID, Split.TRAIN, SHOWN)
         async with collector(profile, set()) as players:
-            return [episode async for episode in players.play(OracleDecider(profile.agent.builder().grammar), asked)]
+            return [episode async for episode in players.play(OracleActionSource(profile.agent.builder().grammar), asked)]
 
     base = base_policy(ROOT, profile, 0, bars)
     samples = demonstration_samples(asyncio.run(demonstrations()))

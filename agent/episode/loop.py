@@ -1,7 +1,6 @@
-"""The episode loop: observe, decide, parse, act, until something ends it. Running many at once is agent/episode/pool_collector.py's
-business.
+"""The episode loop: observe, respond, parse, act, until something ends it. agent/episode/pool_collector.py runs many at once.
 
-What a policy does wrong ends in an outcome; what the infrastructure does wrong is a SandboxError, which passes through to the caller.
+A policy's failure is an outcome; an infrastructure failure is a SandboxError, which passes through to the caller.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.episode.episode import CUT_OFF, Episode, EpisodeRequest, Outcome, Step
 from agent.grammars.base import ParsedResponse, invalid_response
 from agent.grammars.elements import render_observation
-from agent.policy.action_source import Decider, Moment
+from agent.policy.action_source import ActionSource, StepContext
 from agent.policy.policy import Response
 from agent.prompts.memory import Memory
 from agent.prompts.prompt import PromptBuilder
 from sandbox.actions import Action, CallUser, Finished
 from sandbox.session import Observation, Session, first_content
 
-Intervene = Callable[[Moment, Response], Awaitable[str | None]]
-"""An annotator beside the policy: gets the moment and the policy's proposal; a text overrides the proposal, None lets it stand."""
+Intervene = Callable[[StepContext, Response], Awaitable[str | None]]
+"""An annotator beside the policy: gets the step's context and the policy's proposal; a text overrides the proposal, None accepts it."""
 Watch = Callable[[Step, Observation], Awaitable[None]]
-"""Told of each step once it has been carried out, and of the screen that it led to."""
+"""Called with each step once it has been executed, and with the observation that it led to."""
 UNKNOWN_ENVIRONMENT = "unknown"
 
 
@@ -46,7 +45,7 @@ class EpisodeLimits(BaseModel):
 async def run_episode(
     request: EpisodeRequest,
     session: Session,
-    decider: Decider,
+    source: ActionSource,
     builder: PromptBuilder,
     limits: EpisodeLimits | None = None,
     *,
@@ -58,12 +57,12 @@ async def run_episode(
 
     A step that `intervene` overrides records `annotator` as its policy, the policy's text as its proposal, and no tokens.
     """
-    run = _Run(request, session, decider, builder, limits or EpisodeLimits(), intervene, annotator, watch)
+    run = _Run(request, session, source, builder, limits or EpisodeLimits(), intervene, annotator, watch)
     return await run.to_the_end()
 
 
 class _OutOfTime(Exception):
-    """The decisions of an episode took longer than they may."""
+    """The responses of an episode took longer than `policy_timeout_s`."""
 
 
 class _Run:
@@ -73,14 +72,14 @@ class _Run:
         self,
         request: EpisodeRequest,
         session: Session,
-        decider: Decider,
+        source: ActionSource,
         builder: PromptBuilder,
         limits: EpisodeLimits,
         intervene: Intervene | None,
         annotator: str,
         watch: Watch | None,
     ) -> None:
-        self._request, self._session, self._decider, self._builder = request, session, decider, builder
+        self._request, self._session, self._source, self._builder = request, session, source, builder
         self._limits, self._intervene, self._annotator, self._watch = limits, intervene, annotator, watch
         self._steps: list[Step] = []
         self._actions: list[Action] = []
@@ -119,7 +118,7 @@ class _Run:
     async def _step(self, memory: Memory, observation: Observation) -> tuple[Memory, Observation, Outcome | None]:
         """One response and all its actions. The outcome is None while the episode goes on; FAILURE stands until the verifier speaks."""
         started_s = time.monotonic()
-        moment = Moment(
+        context = StepContext(
             request=self._request,
             step_index=len(self._steps),
             observation=observation,
@@ -130,14 +129,14 @@ class _Run:
             hint=self._session.hint,
         )
         try:
-            response, proposal = await self._decide(moment)
+            response, proposal = await self._respond(context)
         except _OutOfTime:
             return memory, observation, Outcome.TIMEOUT
         if response is None:
             return memory, observation, Outcome.FAILURE
         parsed = self._parse(response, observation)
         after, reward, outcome = await self._carry_out(parsed, observation)
-        self._record(moment, response, proposal, parsed, reward, latency_ms=(time.monotonic() - started_s) * 1000)
+        self._record(context, response, proposal, parsed, reward, latency_ms=(time.monotonic() - started_s) * 1000)
         if self._watch is not None:
             await self._watch(self._steps[-1], after)
         memory = self._builder.remember(memory, observation, response.text, parsed)
@@ -148,13 +147,13 @@ class _Run:
             return memory, after, Outcome.INVALID_ACTION
         return memory, after, Outcome.TRUNCATED if len(self._steps) >= self._request.task.max_steps else None
 
-    async def _decide(self, moment: Moment) -> tuple[Response | None, str | None]:
+    async def _respond(self, context: StepContext) -> tuple[Response | None, str | None]:
         """The response that stands and, where an annotator overrode it, the policy's text. Raises _OutOfTime."""
         started_s = time.monotonic()
         deadline = asyncio.timeout(self._decision_time_left_s)
         try:
             async with deadline:
-                response = await self._decider.decide(moment)
+                response = await self._source.respond(context)
         except TimeoutError:
             if deadline.expired():
                 raise _OutOfTime from None
@@ -163,7 +162,7 @@ class _Run:
             self._decision_time_left_s -= time.monotonic() - started_s
         if response is None or self._intervene is None:
             return response, None
-        override = await self._intervene(moment, response)
+        override = await self._intervene(context, response)
         if override is None:
             return response, None
         stands = Response(
@@ -198,15 +197,15 @@ class _Run:
         return observation
 
     def _record(
-        self, moment: Moment, response: Response, proposal: str | None, parsed: ParsedResponse, reward: float, *, latency_ms: float
+        self, context: StepContext, response: Response, proposal: str | None, parsed: ParsedResponse, reward: float, *, latency_ms: float
     ) -> None:
         self._steps.append(
             Step(
-                step_index=moment.step_index,
+                step_index=context.step_index,
                 policy_id=response.policy_id,
-                observation=render_observation(moment.observation),
-                screenshot_id=moment.observation.screenshot_id,
-                messages=moment.messages,
+                observation=render_observation(context.observation),
+                screenshot_id=context.observation.screenshot_id,
+                messages=context.messages,
                 response=response.text,
                 thought=parsed.thought,
                 action=parsed.actions[0],

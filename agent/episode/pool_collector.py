@@ -17,7 +17,7 @@ from agent.episode import concurrency
 from agent.episode.collector import LeaseUse, Requests
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, run_episode
-from agent.policy.action_source import Decider, PolicyDecider
+from agent.policy.action_source import ActionSource, PolicyActionSource
 from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
 from agent.prompts.prompt import PromptBuilder
@@ -66,26 +66,26 @@ class PoolCollector:
         and what an iterator of requests raises."""
         settings = self._settings
         batcher = Batcher(policy, max_batch=settings.max_batch, max_wait_ms=settings.max_wait_ms, fixed_batch=settings.fixed_batch)
-        async with aclosing(self._run_all(PolicyDecider(batcher.act), requests, batcher.live, intervene)) as episodes:
+        async with aclosing(self._run_all(PolicyActionSource(batcher.act), requests, batcher.live, intervene)) as episodes:
             async for episode in episodes:
                 yield episode
 
-    async def play(self, decider: Decider, requests: Requests) -> AsyncIterator[Episode]:
-        """The same with any decider, e.g. an oracle that demonstrates."""
-        async with aclosing(self._run_all(decider, requests, nullcontext, None)) as episodes:
+    async def play(self, source: ActionSource, requests: Requests) -> AsyncIterator[Episode]:
+        """The same with any source, e.g. an oracle that demonstrates."""
+        async with aclosing(self._run_all(source, requests, nullcontext, None)) as episodes:
             async for episode in episodes:
                 yield episode
 
     async def close(self) -> None:
         await self._pool.close()
 
-    def _run_all(self, decider: Decider, requests: Requests, live: Live, intervene: Intervene | None) -> AsyncGenerator[Episode, None]:
+    def _run_all(self, source: ActionSource, requests: Requests, live: Live, intervene: Intervene | None) -> AsyncGenerator[Episode, None]:
         def run(request: EpisodeRequest) -> Awaitable[Episode]:
-            return self._run_until_done(request, decider, live, intervene)
+            return self._run_until_done(request, source, live, intervene)
 
         return concurrency.results(requests, run, num_workers=self._settings.concurrency, name="collector")
 
-    async def _run_until_done(self, request: EpisodeRequest, decider: Decider, live: Live, intervene: Intervene | None) -> Episode:
+    async def _run_until_done(self, request: EpisodeRequest, source: ActionSource, live: Live, intervene: Intervene | None) -> Episode:
         """The episode, started afresh on another lease after an infrastructure failure; `crashed` when retries run out."""
         if self._to_choose:
             require_choosable({request.split}, f"episode {request.episode_id} of {request.task.name}")
@@ -95,7 +95,7 @@ class PoolCollector:
             try:
                 async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
                     with live(), self._meter.leased():
-                        episode = await run_episode(request, session, decider, self._builder, self._limits, intervene=intervene)
+                        episode = await run_episode(request, session, source, self._builder, self._limits, intervene=intervene)
             except SandboxError as error:
                 if num_retries >= self._settings.max_retries:
                     return crashed_episode(request, error, num_retries=num_retries, duration_ms=(time.monotonic() - started_s) * 1000)

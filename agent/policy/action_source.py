@@ -1,6 +1,6 @@
-"""Who decides at a step: the Decider protocol, and its two kinds, a policy that is asked and an oracle that knows.
+"""Where the response of a step comes from: the ActionSource protocol, and its two kinds, a policy and an oracle.
 
-The episode loop (agent/episode/loop.py) is driven by one. What annotators do with a decision is `annotation`'s business.
+The episode loop (agent/episode/loop.py) is driven by one. What annotators do with a response is `annotation`'s business.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ ORACLE_POLICY_ID = "oracle"
 
 Act = Callable[[Prompt], Awaitable[Response]]
 Hint = Callable[[], Awaitable[Action | None]]
-"""`Session.hint`: the next right action; None where the state is beyond repair or the task's oracle has no idea."""
+"""`Session.hint`: the next right action; None where the state is beyond repair or the task's oracle does not know one."""
 
 
 async def no_hint() -> None:
-    """The hint of a moment that has no live session behind it."""
+    """The hint of a step without a live session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """One decision point: everything that may be looked at. `actions` is what was carried out so far, oldest first; `hint` is for oracles
-    and annotators, never for a policy."""
+class StepContext:
+    """What a response at one step may depend on. `actions` are those executed so far, oldest first; `hint` is for oracles and annotators,
+    never for a policy."""
 
     request: EpisodeRequest
     step_index: int
@@ -43,55 +43,55 @@ class Moment:
     hint: Hint = no_hint
 
 
-class Decider(Protocol):
-    async def decide(self, moment: Moment) -> Response | None:
-        """The response at this moment; None gives the episode up. Raises ModelError when the engine behind it is broken."""
+class ActionSource(Protocol):
+    async def respond(self, context: StepContext) -> Response | None:
+        """The response at this step; None gives the episode up. Raises ModelError when the engine behind it is broken."""
         ...
 
 
-class PolicyDecider:
-    """Asks a policy, one prompt at a time: `act` is agent/policy/batcher.py's, which gathers the prompts of many episodes."""
+class PolicyActionSource:
+    """Prompts a policy, one step at a time: `act` is agent/policy/batcher.py's, which batches the prompts of many episodes."""
 
     def __init__(self, act: Act) -> None:
         self._act = act
 
-    async def decide(self, moment: Moment) -> Response | None:
-        return await self._act(prompt_at(moment))
+    async def respond(self, context: StepContext) -> Response | None:
+        return await self._act(prompt_for(context))
 
 
-class OracleDecider:
-    """Plays each task's oracle, written in the grammar that the episode is recorded in. Its responses carry no tokens: nobody sampled
-    them."""
+class OracleActionSource:
+    """Plays each task's oracle, written in the grammar that the episode is recorded in. Its responses carry no tokens, since none were
+    sampled."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
 
-    async def decide(self, moment: Moment) -> Response | None:
-        text = await self.answer(moment)
+    async def respond(self, context: StepContext) -> Response | None:
+        text = await self.response_text(context)
         return None if text is None else Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=ORACLE_POLICY_ID)
 
-    async def answer(self, moment: Moment) -> str | None:
-        """The oracle's response text; None where it has no idea, or an idea that the grammar cannot write."""
-        action = await moment.hint()
+    async def response_text(self, context: StepContext) -> str | None:
+        """The oracle's response text; None where it knows no action, or one that the grammar cannot write."""
+        action = await context.hint()
         if action is None:
             return None
         try:
-            return self._grammar.format(None, action, moment.observation)
+            return self._grammar.format(None, action, context.observation)
         except NotRepresentable:
             return None
 
 
-def prompt_at(moment: Moment) -> Prompt:
-    """The prompt of a moment, sampled by the episode's own generator and with the pictures that its messages name."""
-    seen = [step.observation for step in moment.memory.working] + [moment.observation]
-    named = {message.screenshot_id for message in moment.messages if message.screenshot_id}
+def prompt_for(context: StepContext) -> Prompt:
+    """The prompt of a step, sampled with the episode's own generator and with the screenshots that its messages name."""
+    seen = [step.observation for step in context.memory.working] + [context.observation]
+    named = {message.screenshot_id for message in context.messages if message.screenshot_id}
     return Prompt(
-        messages=moment.messages,
+        messages=context.messages,
         sampling=Sampling(
-            temperature=moment.request.temperature,
-            max_new_tokens=moment.max_new_tokens,
-            seed=moment.request.sampling_seed(moment.step_index),
+            temperature=context.request.temperature,
+            max_new_tokens=context.max_new_tokens,
+            seed=context.request.sampling_seed(context.step_index),
         ),
-        conversation=moment.request.episode_id,
+        conversation=context.request.episode_id,
         images={o.screenshot_id: o.screenshot for o in seen if named and o.screenshot is not None and o.screenshot_id in named},
     )

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from agent.episode.episode import Episode, EpisodeRequest, Step
 from agent.episode.loop import EpisodeLimits, run_episode
-from agent.policy.action_source import Moment
+from agent.policy.action_source import StepContext
 from agent.policy.policy import Response
 from agent.prompts.prompt import PromptBuilder
 from sandbox.pool.pool_protocol import Pool
@@ -26,9 +26,9 @@ class Player(Protocol):
         """How much has been decided so far: as long as that grows, failures are not in a row."""
         ...
 
-    async def decide(self, moment: Moment) -> Response | None: ...
+    async def respond(self, moment: StepContext) -> Response | None: ...
 
-    async def intervene(self, moment: Moment, response: Response) -> str | None: ...
+    async def intervene(self, moment: StepContext, response: Response) -> str | None: ...
 
     async def watch(self, step: Step, after: Observation) -> None: ...
 

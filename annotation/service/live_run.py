@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from agent.episode.episode import EpisodeRequest
 from agent.grammars.base import Grammar
-from agent.policy.action_source import Moment
+from agent.policy.action_source import StepContext
 from agent.policy.policy import Message, Response
 from annotation.platform.live import LiveEpisode
 from annotation.service.answers import action_view
@@ -90,7 +90,7 @@ class LiveRun:
         self.lock = asyncio.Lock()
         """Held by whoever changes the run on somebody's behalf."""
         self.task: asyncio.Task[None] | None = None
-        self.moment: Moment | None = None
+        self.moment: StepContext | None = None
         self.observation: Observation | None = None
         self.screenshot_id: str | None = None
         self.open: Open | None = None

@@ -1,4 +1,4 @@
-"""The person as the decider of an episode: does again what stands, then stores and shows each step and waits for a decision.
+"""The person as the action source of an episode: does again what stands, then stores and shows each step and waits for a decision.
 
 So stepping back, a lost sandbox and a server that was killed are one thing: the episode begins again, with a prefix of what was decided.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from agent.episode.episode import Step
 from agent.episode.rows import message_rows
 from agent.grammars.elements import render_observation
-from agent.policy.action_source import Moment
+from agent.policy.action_source import StepContext
 from agent.policy.policy import Response
 from annotation.service.live_run import LiveRun, Open, surely
 from annotation.service.proposals import Candidate, propose
@@ -38,7 +38,7 @@ class Person:
     def num_decided(self) -> int:
         return len(self._run.standing)
 
-    async def decide(self, moment: Moment) -> Response | None:
+    async def respond(self, moment: StepContext) -> Response | None:
         run, index = self._run, moment.step_index
         run.moment = moment
         run.show(moment.observation)
@@ -51,7 +51,7 @@ class Person:
         choice = await run.open.decision
         return None if choice is None else choice.base
 
-    async def intervene(self, moment: Moment, response: Response) -> str | None:
+    async def intervene(self, moment: StepContext, response: Response) -> str | None:
         return self._run.standing[moment.step_index].override
 
     async def watch(self, step: Step, after: Observation) -> None:
@@ -69,7 +69,7 @@ class Person:
         problem = f"The sandbox failed ({type(error).__name__}) and is started again; your steps are done again on another one."
         self._run.publish("rewinding", problem)
 
-    async def _has_diverged(self, moment: Moment) -> bool:
+    async def _has_diverged(self, moment: StepContext) -> bool:
         """Whether the environment did not come back as it was: then the person goes on from here, and what came later is superseded."""
         run, index = self._run, moment.step_index
         standing = run.standing[index]
@@ -88,7 +88,7 @@ class Person:
         )
         return True
 
-    async def _ask(self, moment: Moment) -> Open:
+    async def _ask(self, moment: StepContext) -> Open:
         run = self._run
         run.publish("proposing")
         keeping = asyncio.ensure_future(self._keep_picture(moment.observation))
@@ -99,7 +99,7 @@ class Person:
         run.publish("deciding")
         return opened
 
-    def _recovered(self, moment: Moment) -> Open | None:
+    def _recovered(self, moment: StepContext) -> Open | None:
         """The step that was open when the server ended, where it looks the same again."""
         run = self._run
         candidates = run.asked.get((moment.step_index, moment.messages))
@@ -108,7 +108,7 @@ class Person:
         run.open, run.recovered = Open(step_id=run.recovered[0], candidates=list(candidates)), None
         return run.open
 
-    async def _asked_anew(self, moment: Moment, keeping: asyncio.Future[None]) -> Open:
+    async def _asked_anew(self, moment: StepContext, keeping: asyncio.Future[None]) -> Open:
         run = self._run
         if run.recovered is not None:  # the screen is another one than it was asked on
             run.recovered = None
@@ -128,7 +128,7 @@ class Person:
         run.open = Open(step_id=asked.step_id, candidates=list(candidates))
         return run.open
 
-    async def _candidates(self, moment: Moment) -> list[Candidate]:
+    async def _candidates(self, moment: StepContext) -> list[Candidate]:
         run, key = self._run, (moment.step_index, moment.messages)
         if key not in run.asked:
             plan = run.plan
@@ -146,7 +146,7 @@ class Person:
             await asyncio.to_thread(self._blobs.put, observation.screenshot)
 
 
-def asked_of(moment: Moment, now_s: float) -> Asked:
+def asked_of(moment: StepContext, now_s: float) -> Asked:
     """A decision point as it is stored."""
     return point_of(moment.observation, moment.step_index, now_s, messages=message_rows(moment.messages))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agent.grammars.base import Grammar
-from agent.policy.action_source import Moment, prompt_at
+from agent.policy.action_source import StepContext, prompt_for
 from agent.policy.policy import Policy, Prompt, Response
 from annotation.service.answers import canonical
 from annotation.storage.runs import Proposed
@@ -33,7 +33,7 @@ class Candidate:
 
 
 async def propose(
-    policy: Policy, moment: Moment, grammar: Grammar, *, num_candidates: int, temperature: float, more: int = 0
+    policy: Policy, moment: StepContext, grammar: Grammar, *, num_candidates: int, temperature: float, more: int = 0
 ) -> list[Candidate]:
     """Candidates of one `policy.act`. The first is sampled as the episode is; the rest, oftenest sampled and then likeliest first. `more`
     counts the calls before this one at the same moment: each samples others. Raises ModelError."""
@@ -41,8 +41,8 @@ async def propose(
     return merged(await policy.act(prompts), grammar, moment.observation)
 
 
-def prompts_at(moment: Moment, *, num_candidates: int, temperature: float, more: int = 0) -> list[Prompt]:
-    own = prompt_at(moment)
+def prompts_at(moment: StepContext, *, num_candidates: int, temperature: float, more: int = 0) -> list[Prompt]:
+    own = prompt_for(moment)
     seeds = [stable_seed("candidate", moment.request.episode_id, moment.step_index, more, number) for number in range(1, num_candidates)]
     return [own, *(replace(own, sampling=replace(own.sampling, temperature=temperature, seed=seed)) for seed in seeds)]
 

@@ -6,7 +6,7 @@ import asyncio
 
 from agent.episode.episode import Episode
 from agent.grammars.base import NotRepresentable
-from agent.policy.action_source import Moment
+from agent.policy.action_source import StepContext
 from annotation.service import stored_runs
 from annotation.service.answers import action_view, composed, view_of_action
 from annotation.service.at_point import at_point
@@ -126,7 +126,7 @@ class RunReaders(RunKeeper):
             await run.change(run.version, LOOK_TIMEOUT_S)
         return run
 
-    def moment(self, run_id: str) -> tuple[Moment, Open, LiveRun]:
+    def moment(self, run_id: str) -> tuple[StepContext, Open, LiveRun]:
         """For programs: the moment that waits for a decision, and its candidates."""
         run = self._live[run_id]
         if run.moment is None or run.open is None:

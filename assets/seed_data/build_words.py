@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from agent.episode.episode import EpisodeRequest, Step
 from agent.episode.pool_collector import PoolCollector
 from agent.grammars.registry import grammar_named
-from agent.policy.action_source import OracleDecider
+from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from assets.seed_data.curricula import CURRICULA, Lessons
 from assets.seed_data.text_sampler import Pen
@@ -46,7 +46,7 @@ async def page_words(task_lists: Sequence[str], min_instances: int) -> set[str]:
     suggested: set[str] = set()
     async with SessionPool(size=16, num_browsers=1) as pool:
         collector = PoolCollector(pool, PromptBuilder("compact"))
-        async for episode in collector.play(OracleDecider(grammar_named("compact")), requests):
+        async for episode in collector.play(OracleActionSource(grammar_named("compact")), requests):
             shown, items = words_of(episode.steps)
             suggested |= items
             for word in shown:

@@ -20,7 +20,7 @@ from rich.progress import Progress, TaskID
 
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.grammars.base import Grammar
-from agent.policy.action_source import ORACLE_POLICY_ID, Decider, Moment, OracleDecider
+from agent.policy.action_source import ORACLE_POLICY_ID, ActionSource, OracleActionSource, StepContext
 from agent.policy.policy import Message
 from agent.prompts.prompt import training_messages
 from assets.profile import Profile
@@ -85,7 +85,7 @@ def base_policy(root: Path, profile: Profile, seed: int, bars: Progress) -> Path
     return folder
 
 
-class Fumbler(OracleDecider):
+class Fumbler(OracleActionSource):
     """An oracle that presses a random arrow key at a share of its steps: what it shows is sound on the whole, unsure and often wrong. Its
     dice are the episode's own."""
 
@@ -95,12 +95,12 @@ class Fumbler(OracleDecider):
         super().__init__(grammar)
         self._share = share
 
-    async def answer(self, moment: Moment) -> str | None:
-        dice = random.Random(moment.request.sampling_seed(moment.step_index))
+    async def response_text(self, context: StepContext) -> str | None:
+        dice = random.Random(context.request.sampling_seed(context.step_index))
         if dice.random() >= self._share:
-            return await super().answer(moment)
+            return await super().response_text(context)
         fumble: Action = Hotkey(keys=(dice.choice(self.KEYS),))
-        return self._grammar.format(None, fumble, moment.observation)
+        return self._grammar.format(None, fumble, context.observation)
 
 
 def of_tasks(requests: Sequence[EpisodeRequest], tasks: Mapping[str, Task] | None) -> list[EpisodeRequest]:
@@ -112,14 +112,14 @@ def of_tasks(requests: Sequence[EpisodeRequest], tasks: Mapping[str, Task] | Non
 
 
 async def demonstrations(
-    profile: Profile, num: int, bars: Progress, player: Decider | None = None, tasks: Mapping[str, Task] | None = None
+    profile: Profile, num: int, bars: Progress, player: ActionSource | None = None, tasks: Mapping[str, Task] | None = None
 ) -> list[Episode]:
     """The solved ones of `num` episodes a task that the oracle, or another player, plays on train instances."""
     drawn = requests_for(profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, screenshots=False)
     requests = of_tasks(drawn, tasks)
     bar, episodes = Bar(bars, "demonstrations", len(requests)), []
     async with open_collector(profile.acting) as collector:
-        async for episode in collector.play(player or OracleDecider(profile.agent.builder().grammar), requests):
+        async for episode in collector.play(player or OracleActionSource(profile.agent.builder().grammar), requests):
             episodes.append(episode)
             bar.advance()
     return [episode for episode in episodes if episode.is_success]

@@ -9,7 +9,7 @@ import asyncio
 
 from agent.episode.episode import EpisodeRequest
 from agent.episode.rows import rows
-from agent.policy.action_source import ORACLE_POLICY_ID, OracleDecider
+from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from assets.instances import first_instance
 from assets.requests import DemonstrateRequest, StageResult
 from pipelines.stages.context import WorkerContext, requests_for
@@ -46,10 +46,10 @@ async def _demonstrate(
     request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext, played: KeptEpisodes
 ) -> None:
     progress, missing = context.progress(), played.missing(requests)
-    decider = OracleDecider(request.acting.agent.builder().grammar)
+    source = OracleActionSource(request.acting.agent.builder().grammar)
     async with open_collector(request.acting, to_choose=True) as collector:
         done = len(requests) - len(missing)
-        async for episode in collector.play(decider, missing):
+        async for episode in collector.play(source, missing):
             played.keep(episode)
             done += 1
             progress.update(done, len(requests), "episodes")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.loop import EpisodeLimits, run_episode
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
-from agent.policy.action_source import PolicyDecider
+from agent.policy.action_source import PolicyActionSource
 from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
 from assets.profile import ActingSettings, SandboxSettings
@@ -151,7 +151,7 @@ class EpisodeService:
             try:
                 async with asyncio.timeout(self._settings.episode_timeout_s * 2):
                     with self._batcher.live():
-                        return await run_episode(request, session, PolicyDecider(self._batcher.act), self._builder, self._limits)
+                        return await run_episode(request, session, PolicyActionSource(self._batcher.act), self._builder, self._limits)
             except TimeoutError as error:
                 raise SandboxTimeout(
                     f"episode {request.episode_id} of {request.task.name} did not end within {self._settings.episode_timeout_s * 2:.0f} s; "

@@ -14,7 +14,7 @@ import pytest
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.episode.rows import rows
-from agent.policy.action_source import Moment, OracleDecider
+from agent.policy.action_source import OracleActionSource, StepContext
 from agent.policy.policy import Response
 from agent.prompts.prompt import PromptBuilder
 from sandbox.pool.pool import SessionPool
@@ -39,23 +39,23 @@ class Unsteady:
     """The oracle, which errs at every fourth step or so: which ones is fixed by the episode's own sampling seeds."""
 
     def __init__(self) -> None:
-        self.oracle = OracleDecider(BUILDER.grammar)
+        self.oracle = OracleActionSource(BUILDER.grammar)
 
-    async def decide(self, moment: Moment) -> Response | None:
-        response = await self.oracle.decide(moment)
-        chance = stable_fraction(moment.request.sampling_seed(moment.step_index))
+    async def respond(self, context: StepContext) -> Response | None:
+        response = await self.oracle.respond(context)
+        chance = stable_fraction(context.request.sampling_seed(context.step_index))
         if response is None or chance > 0.25:
             return response
-        index = 1 + int(chance * 4 * len(moment.observation.elements))
+        index = 1 + int(chance * 4 * len(context.observation.elements))
         text = f"Thought click Action click [{index}]"
         return Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id="unsteady")
 
 
-def play(decider: Any, wanted: Sequence[EpisodeRequest], *, size: int, num_browsers: int) -> list[Episode]:
+def play(source: Any, wanted: Sequence[EpisodeRequest], *, size: int, num_browsers: int) -> list[Episode]:
     async def main() -> list[Episode]:
         async with SessionPool(size=size, num_browsers=num_browsers) as pool:
             collector = PoolCollector(pool, BUILDER, settings=CollectorSettings(concurrency=size))
-            return [episode async for episode in collector.play(decider, wanted)]
+            return [episode async for episode in collector.play(source, wanted)]
 
     return asyncio.run(main())
 
@@ -72,7 +72,7 @@ def essence(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def test_oracles_solve_their_tasks_through_the_loop() -> None:
-    episodes = play(OracleDecider(BUILDER.grammar), requests(2), size=2, num_browsers=1)
+    episodes = play(OracleActionSource(BUILDER.grammar), requests(2), size=2, num_browsers=1)
     assert [e.request.task.name for e in episodes if not e.is_success] == []
     assert all(episode.environment != "unknown" and episode.instruction for episode in episodes)
     assert all(step.screenshot_id in episode.screenshots for episode in episodes for step in episode.steps)
@@ -91,15 +91,15 @@ def test_the_same_seeds_give_the_same_episodes_to_the_pixel() -> None:
 def test_a_killed_browser_costs_a_retry_and_nothing_else() -> None:
     async def main() -> list[Episode]:
         async with SessionPool(size=2, num_browsers=1) as pool:
-            oracle = OracleDecider(BUILDER.grammar)
+            oracle = OracleActionSource(BUILDER.grammar)
             kills = iter([True])
 
             class Killer:
-                async def decide(self, moment: Moment) -> Response | None:
-                    if moment.step_index == 1 and next(kills, False):
+                async def respond(self, context: StepContext) -> Response | None:
+                    if context.step_index == 1 and next(kills, False):
                         for pid in pool.browser_pids():
                             os.kill(pid, signal.SIGKILL)
-                    return await oracle.decide(moment)
+                    return await oracle.respond(context)
 
             collector = PoolCollector(pool, BUILDER, settings=CollectorSettings(concurrency=2, max_retries=3))
             return [episode async for episode in collector.play(Killer(), requests(1, screenshots=False))]

@@ -6,7 +6,7 @@ import pytest
 
 from agent.episode.episode import EpisodeRequest
 from agent.grammars.registry import GRAMMARS
-from agent.policy.action_source import Moment, prompt_at
+from agent.policy.action_source import StepContext, prompt_for
 from agent.prompts.memory import Memory
 from agent.prompts.prompt import PromptBuilder
 from agent.prompts.texts import Mode
@@ -90,7 +90,7 @@ def test_the_engine_gets_the_pictures_that_are_named() -> None:
     builder = PromptBuilder("doubao")
     memory = lived(builder, 7)
     task = Task(source="form", name="x", domain="forms", max_steps=9)
-    moment = Moment(
+    context = StepContext(
         request=EpisodeRequest(purpose="rollout", task=task, seed=0, policy_id="p"),
         step_index=7,
         observation=screen(7),
@@ -99,5 +99,5 @@ def test_the_engine_gets_the_pictures_that_are_named() -> None:
         actions=(),
         max_new_tokens=8,
     )
-    named = [message.screenshot_id for message in moment.messages if message.screenshot_id]
-    assert sorted(prompt_at(moment).images) == sorted(str(name) for name in named) and len(named) == 5
+    named = [message.screenshot_id for message in context.messages if message.screenshot_id]
+    assert sorted(prompt_for(context).images) == sorted(str(name) for name in named) and len(named) == 5

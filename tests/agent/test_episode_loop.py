@@ -1,4 +1,4 @@
-"""The episode loop on the form environment: every outcome, what is recorded, overriding by an annotator, an oracle as decider."""
+"""The episode loop on the form environment: every outcome, what is recorded, overriding by an annotator, an oracle as source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from agent.episode.episode import Episode, Outcome
 from agent.episode.loop import EpisodeLimits, run_episode
-from agent.policy.action_source import Moment, OracleDecider, PolicyDecider
+from agent.policy.action_source import OracleActionSource, PolicyActionSource, StepContext
 from agent.policy.policy import Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from sandbox.actions import Click, InvalidAction, TypeText
@@ -21,14 +21,14 @@ BUILDER = PromptBuilder("compact")
 
 
 class Scripted:
-    """A decider that says its lines, and the last of them for ever."""
+    """A source that says its lines, and the last of them for ever."""
 
     def __init__(self, *lines: str, tokens: tuple[int, ...] = (7,), delay_s: float = 0.0) -> None:
         self.lines, self.tokens, self.delay_s = list(lines), tokens, delay_s
-        self.moments: list[Moment] = []
+        self.contexts: list[StepContext] = []
 
-    async def decide(self, moment: Moment) -> Response | None:
-        self.moments.append(moment)
+    async def respond(self, context: StepContext) -> Response | None:
+        self.contexts.append(context)
         await asyncio.sleep(self.delay_s)
         line = self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
         return Response(
@@ -36,9 +36,9 @@ class Scripted:
         )
 
 
-def run(form: SimpleNamespace, decider: Any, *, limits: EpisodeLimits | None = None, request: Any = None, **options: Any) -> Episode:
+def run(form: SimpleNamespace, source: Any, *, limits: EpisodeLimits | None = None, request: Any = None, **options: Any) -> Episode:
     session = options.pop("session", None) or form.Session()
-    return asyncio.run(run_episode(request or form.request(), session, decider, options.pop("builder", BUILDER), limits, **options))
+    return asyncio.run(run_episode(request or form.request(), session, source, options.pop("builder", BUILDER), limits, **options))
 
 
 def test_the_parts_satisfy_their_protocols(form: SimpleNamespace) -> None:
@@ -52,7 +52,7 @@ def test_a_solved_episode_records_every_step(form: SimpleNamespace) -> None:
     async def act(prompt: Prompt) -> Response:
         return (await policy.act([prompt]))[0]
 
-    episode = run(form, PolicyDecider(act))
+    episode = run(form, PolicyActionSource(act))
     assert episode.outcome is Outcome.SUCCESS and episode.reward == 1.0 and episode.error is None
     assert [step.step_index for step in episode.steps] == [0, 1, 2]
     assert [type(step.action) for step in episode.steps] == [Click, TypeText, Click]
@@ -93,17 +93,17 @@ def test_an_episode_to_learn_from_keeps_the_prompt_after_its_cut(form: SimpleNam
 
 
 def test_bad_answers_are_fed_back(form: SimpleNamespace) -> None:
-    decider = Scripted("nonsense", "Action click [9]", "Action finished")
-    episode = run(form, decider)
+    source = Scripted("nonsense", "Action click [9]", "Action finished")
+    episode = run(form, source)
     assert isinstance(episode.steps[0].action, InvalidAction) and episode.steps[0].response == "nonsense"
-    assert "invalid: no element [9]; there are 3" in decider.moments[2].messages[0].content
+    assert "invalid: no element [9]; there are 3" in source.contexts[2].messages[0].content
 
 
 def test_a_policy_without_end_times_out(form: SimpleNamespace) -> None:
-    decider, request = Scripted("Action wait", delay_s=0.06), form.request().model_copy(update={"purpose": "rl"})
-    episode = run(form, decider, request=request, limits=EpisodeLimits(policy_timeout_s=0.1))
+    source, request = Scripted("Action wait", delay_s=0.06), form.request().model_copy(update={"purpose": "rl"})
+    episode = run(form, source, request=request, limits=EpisodeLimits(policy_timeout_s=0.1))
     assert episode.outcome is Outcome.TIMEOUT and episode.reward == 0.0 and len(episode.steps) == 1
-    assert episode.final_messages == decider.moments[1].messages  # what the policy was asked when its time was up
+    assert episode.final_messages == source.contexts[1].messages  # what the policy was asked when its time was up
 
 
 def test_a_prompt_that_is_too_long_is_an_invalid_action(form: SimpleNamespace) -> None:
@@ -117,14 +117,14 @@ def test_the_infrastructures_failures_pass_through(form: SimpleNamespace) -> Non
         run(form, Scripted("Action click [1]"), session=form.Session(crash_plan=[1]))
 
     class Broken:
-        async def decide(self, moment: Moment) -> Response | None:
+        async def respond(self, context: StepContext) -> Response | None:
             raise ModelError("no weights")
 
     with pytest.raises(ModelError):
         run(form, Broken())
 
     class SlowServer:
-        async def decide(self, moment: Moment) -> Response | None:
+        async def respond(self, context: StepContext) -> Response | None:
             raise TimeoutError("the server's own time-out is not the policy's")
 
     with pytest.raises(TimeoutError) as caught:
@@ -133,24 +133,24 @@ def test_the_infrastructures_failures_pass_through(form: SimpleNamespace) -> Non
 
 
 def test_an_oracle_drives_the_loop(form: SimpleNamespace) -> None:
-    episode = run(form, OracleDecider(BUILDER.grammar))
+    episode = run(form, OracleActionSource(BUILDER.grammar))
     assert episode.outcome is Outcome.SUCCESS
     assert episode.steps[0].response == 'Thought click "" <input> [1] Action click [1]'
     assert all(step.policy_id == "oracle" and step.response_token_ids == () for step in episode.steps)
-    gave_up = run(form, OracleDecider(BUILDER.grammar), session=form.Session(is_solvable=False))
+    gave_up = run(form, OracleActionSource(BUILDER.grammar), session=form.Session(is_solvable=False))
     assert gave_up.outcome is Outcome.FAILURE and gave_up.steps == ()
 
 
 def test_an_annotator_overrides_and_both_texts_are_kept(form: SimpleNamespace) -> None:
-    oracle = OracleDecider(BUILDER.grammar)
+    oracle = OracleActionSource(BUILDER.grammar)
 
-    async def intervene(moment: Moment, proposal: Response) -> str | None:
-        right = await oracle.answer(moment)
-        wanted, offered = (BUILDER.grammar.parse(text or "", moment.observation).actions for text in (right, proposal.text))
+    async def intervene(context: StepContext, proposal: Response) -> str | None:
+        right = await oracle.response_text(context)
+        wanted, offered = (BUILDER.grammar.parse(text or "", context.observation).actions for text in (right, proposal.text))
         return None if wanted == offered else right
 
-    decider = Scripted("Action click [1]", "Action click [3]", "Action click [2]")
-    episode = run(form, decider, intervene=intervene)
+    source = Scripted("Action click [1]", "Action click [3]", "Action click [2]")
+    episode = run(form, source, intervene=intervene)
     assert episode.outcome is Outcome.SUCCESS
     assert [step.proposal for step in episode.steps] == [None, "Action click [3]", None]
     corrected = episode.steps[1]
@@ -171,6 +171,6 @@ def test_sampling_follows_the_request(form: SimpleNamespace) -> None:
         return Response(text="Action wait", prompt_token_ids=(), token_ids=(1,), logprobs=(0.0,), policy_id="p")
 
     request = form.request(3, temperature=0.7, max_steps=2)
-    run(form, PolicyDecider(act), request=request, limits=EpisodeLimits(max_new_tokens=11))
+    run(form, PolicyActionSource(act), request=request, limits=EpisodeLimits(max_new_tokens=11))
     assert [prompt.sampling.seed for prompt in prompts] == [request.sampling_seed(0), request.sampling_seed(1)]
     assert all(prompt.sampling.temperature == 0.7 and prompt.sampling.max_new_tokens == 11 for prompt in prompts)

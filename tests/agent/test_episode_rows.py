@@ -13,7 +13,7 @@ from agent.episode.episode import Episode
 from agent.episode.loop import run_episode
 from agent.episode.pool_collector import crashed_episode
 from agent.episode.rows import SEVERAL, rows, screenshot_row
-from agent.policy.action_source import PolicyDecider
+from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Message, Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from sandbox.actions import ACTION, Click, Wait
@@ -28,7 +28,7 @@ def solved(form: SimpleNamespace, seed: int = 0, temperature: float = 0.0) -> Ep
         return (await policy.act([prompt]))[0]
 
     request = form.request(seed, temperature=temperature)
-    return asyncio.run(run_episode(request, form.Session(), PolicyDecider(act), PromptBuilder("compact")))
+    return asyncio.run(run_episode(request, form.Session(), PolicyActionSource(act), PromptBuilder("compact")))
 
 
 def crashed(form: SimpleNamespace) -> Episode:

@@ -13,7 +13,7 @@ import pytest
 from agent.episode.collector import Collector, MeasuresLeases
 from agent.episode.episode import Episode, Outcome
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
-from agent.policy.action_source import Moment, OracleDecider
+from agent.policy.action_source import OracleActionSource, StepContext
 from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from sandbox.tasks.task import Split
@@ -156,10 +156,10 @@ def test_leaving_early_gives_the_sessions_back(form: SimpleNamespace) -> None:
 
 
 def test_oracles_play_and_annotators_intervene(form: SimpleNamespace) -> None:
-    oracle = OracleDecider(BUILDER.grammar)
+    oracle = OracleActionSource(BUILDER.grammar)
 
-    async def intervene(moment: Moment, proposal: Response) -> str | None:
-        return await oracle.answer(moment) if moment.step_index == 0 else None
+    async def intervene(context: StepContext, proposal: Response) -> str | None:
+        return await oracle.response_text(context) if context.step_index == 0 else None
 
     async def main() -> None:
         requests = [form.request(seed) for seed in range(4)]

@@ -10,7 +10,7 @@ import pytest
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.pool_collector import PoolCollector
 from agent.grammars.registry import grammar_named
-from agent.policy.action_source import OracleDecider
+from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from sandbox.http.tokens import Tokens
 from sandbox.pool.pool import SessionPool
@@ -36,7 +36,7 @@ def test_episodes_are_the_same_at_the_other_end_of_a_connection() -> None:
                 url = await stack.enter_async_context(serving(pool, Tokens({"ann": TOKEN}), ServerSettings(oracles=True)))
                 lender = await stack.enter_async_context(SandboxClient(url, TOKEN))
             collector = PoolCollector(lender, PromptBuilder("compact"))
-            return {e.episode_id: e async for e in collector.play(OracleDecider(grammar_named("compact")), requests)}
+            return {e.episode_id: e async for e in collector.play(OracleActionSource(grammar_named("compact")), requests)}
 
     here, there = asyncio.run(play(remote=False)), asyncio.run(play(remote=True))
     assert here.keys() == there.keys() and len(here) == len(requests)

@@ -18,7 +18,7 @@ from agent.episode.pool_collector import PoolCollector
 from agent.episode.replay import RecordedEpisode, Replay, load_episode, picture_size, pixel_difference, replay
 from agent.episode.rows import rows
 from agent.grammars.registry import grammar_named
-from agent.policy.action_source import OracleDecider
+from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from sandbox.actions import Click
 from sandbox.pool.pool import SessionPool
@@ -44,7 +44,7 @@ async def fill(warehouse: Warehouse) -> list[str]:
     tasks += others
     async with SessionPool(size=1) as pool:
         collector = PoolCollector(pool, PromptBuilder("compact"))
-        episodes = [episode async for episode in collector.play(OracleDecider(grammar_named("compact")), requests)]
+        episodes = [episode async for episode in collector.play(OracleActionSource(grammar_named("compact")), requests)]
     made = rows(episodes)
     task_rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in tasks]
     warehouse.replace_partition("tasks", task_rows, iteration="0000", stage="tasks")

@@ -21,7 +21,7 @@ from agent.episode.pool_collector import PoolCollector
 from agent.episode.replay import load_episode
 from agent.episode.rows import rows
 from agent.grammars.registry import grammar_named
-from agent.policy.action_source import OracleDecider
+from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from pipelines.cli import app as cli
 from pipelines.replay.film import write_webp
@@ -48,7 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
     async def play() -> Any:
         async with SessionPool(size=1) as pool:
             requests = [EpisodeRequest(purpose="seed", task=task, seed=seed, policy_id="oracle") for seed in (1, 2, 3)]
-            player = PoolCollector(pool, PromptBuilder("compact")).play(OracleDecider(grammar_named("compact")), requests)
+            player = PoolCollector(pool, PromptBuilder("compact")).play(OracleActionSource(grammar_named("compact")), requests)
             return {episode.request.seed: episode async for episode in player}
 
     played = asyncio.run(play())
