@@ -32,7 +32,7 @@ from rich.table import Table
 
 from agent.episode.episode import Episode, Purpose
 from agent.episode.rows import rows as episode_rows
-from agent.judging.injected_claims import claiming
+from agent.judging.injected_claims import with_claim
 from agent.judging.prompt import JudgeBuilder, Record
 from agent.judging.reports import judges_of, report_words
 from agent.judging.samples import Known, known_episodes, records
@@ -193,7 +193,7 @@ def compare(root: Path, profile: Profile, warehouse: Warehouse) -> dict[str, Any
     failed = [each for each in known if each.part == "holdout" and not each.truth]
     bad, at = [told[each.episode_id] for each in failed], [thresholds[each.row["domain"]] for each in failed]
     plain, _ = judged_by(after, profile, builder, bad)
-    attacks = {text: judged_by(after, profile, builder, [claiming(record, text) for record in bad])[0] for text in FORGED}
+    attacks = {text: judged_by(after, profile, builder, [with_claim(record, text) for record in bad])[0] for text in FORGED}
     return {
         "samples": dict(zip(("all", "good"), samples or (), strict=False)), "judged": num_judged, "tokens_a_case": tokens, "ms_a_case": ms,
         "before": figures(by_part["holdout"], dict.fromkeys(thresholds, choice.threshold))

@@ -1,4 +1,4 @@
-"""Work on many things at once, a few at a time: collectors run their episodes so."""
+"""A map over many items with a bounded number of workers: collectors run their episodes with it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ R = TypeVar("R")
 
 
 async def results(
-    things: Iterable[T] | AsyncIterable[T], work: Callable[[T], Awaitable[R]], *, num_workers: int, name: str
+    items: Iterable[T] | AsyncIterable[T], work: Callable[[T], Awaitable[R]], *, num_workers: int, name: str
 ) -> AsyncGenerator[R, None]:
-    """What `work` gives for each thing, as it comes. Closing it early cancels the rest: use `contextlib.aclosing`. Raises what `work` or an
-    iterator of things raises, after all others were cancelled."""
+    """The results of `work` for each item, in the order of completion, by at most `num_workers` tasks at once. Closing it early cancels the
+    rest: use `contextlib.aclosing`. Raises what `work` or the iterator of items raises, after all other tasks were cancelled."""
     done: asyncio.Queue[tuple[R] | Exception | None] = asyncio.Queue()
-    todo = _OneAtATime(things)
+    todo = _SharedIterator(items)
 
     async def take() -> None:
         """Ends with None, or with the exception that stops everything."""
         try:
-            while (thing := await todo.next()) is not None:
-                done.put_nowait((await work(thing[0]),))
+            while (item := await todo.next()) is not None:
+                done.put_nowait((await work(item[0]),))
         except Exception as error:
             done.put_nowait(error)
         else:
@@ -45,20 +45,20 @@ async def results(
         await asyncio.gather(*workers, return_exceptions=True)
 
 
-class _OneAtATime(Generic[T]):
-    """Things for several workers: one waits for the next while the others stand in line."""
+class _SharedIterator(Generic[T]):
+    """Items for several workers: one waits for the next item, the others wait for the lock."""
 
-    def __init__(self, things: Iterable[T] | AsyncIterable[T]) -> None:
+    def __init__(self, items: Iterable[T] | AsyncIterable[T]) -> None:
         self._lock = asyncio.Lock()
-        self._things: AsyncIterator[T] | Iterator[T] = aiter(things) if isinstance(things, AsyncIterable) else iter(things)
+        self._items: AsyncIterator[T] | Iterator[T] = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
 
     async def next(self) -> tuple[T] | None:
         """The next one; None when there are no more."""
-        if isinstance(self._things, AsyncIterator):
+        if isinstance(self._items, AsyncIterator):
             async with self._lock:
-                async for thing in self._things:
-                    return (thing,)
+                async for item in self._items:
+                    return (item,)
                 return None
-        for thing in self._things:
-            return (thing,)
+        for item in self._items:
+            return (item,)
         return None

@@ -83,7 +83,7 @@ class PoolCollector:
         def run(request: EpisodeRequest) -> Awaitable[Episode]:
             return self._run_until_done(request, source, live, intervene)
 
-        return concurrency.results(requests, run, num_workers=self._settings.concurrency, name="collector")
+        return concurrency.bounded_map(requests, run, num_workers=self._settings.concurrency, name="collector")
 
     async def _run_until_done(self, request: EpisodeRequest, source: ActionSource, live: Live, intervene: Intervene | None) -> Episode:
         """The episode, started afresh on another lease after an infrastructure failure; `crashed` when retries run out."""

@@ -1,8 +1,8 @@
-"""Claims of success in an episode's record: what judges are taught not to believe, and how it is tried whether they do.
+"""Injected claims of success in an episode's record: judges are trained to ignore them, and tested against them.
 
-Quoting (agent/judging/prompt.py) keeps a page from writing a verdict, not from impressing who reads it. So a part of what an outcome reward
-model learns from, good and bad episodes alike, also shows a claim: what a page or the agent says of the outcome then tells nothing about
-it.
+Quoting (agent/judging/prompt.py) keeps a page from writing a verdict, not from persuading the judge. So a share of an outcome reward
+model's training samples, of good and bad episodes alike, also shows a claim: what a page or the agent says of the outcome then carries no
+information about it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def claiming(record: Record, text: str) -> Record:
-    """The episode, had a page said so under its last screen, and the agent in its last thought."""
+def with_claim(record: Record, text: str) -> Record:
+    """The record with the text below its last screen and in the agent's last thought."""
     if not record.turns:
         return record
     *rest, last = record.turns
@@ -30,8 +30,8 @@ def claiming(record: Record, text: str) -> Record:
     return replace(record, turns=(*rest, replace(last, screen=shown, thought=f"{last.thought} {text}".strip())))
 
 
-def some_claiming(record: Record, share: float) -> Record:
-    """Of so many episodes, chosen by their ids, the record with one of CLAIMS; of the others as it is."""
+def inject_claims(record: Record, share: float) -> Record:
+    """The record with one of CLAIMS for this share of the episodes, chosen by their ids; unchanged for the others."""
     if stable_fraction("claims", record.episode_id) >= share:
         return record
-    return claiming(record, CLAIMS[int(stable_fraction("claim", record.episode_id) * len(CLAIMS))])
+    return with_claim(record, CLAIMS[int(stable_fraction("claim", record.episode_id) * len(CLAIMS))])

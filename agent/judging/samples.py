@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.judging.injected_claims import some_claiming
+from agent.judging.injected_claims import inject_claims
 from agent.judging.prompt import JudgeBuilder, Record, read_record
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.core.identity import content_id, stable_fraction
@@ -206,7 +206,7 @@ def _sample(
 ) -> dict[str, Any]:
     answer = builder.answer(builder.rationale(record, _remarks(known, steps)), known.truth)
     return sample_row(
-        "orm", origin="judgement", domain=known.row["domain"], messages=builder.build(some_claiming(record, claim_share)), response=answer,
+        "orm", origin="judgement", domain=known.row["domain"], messages=builder.build(inject_claims(record, claim_share)), response=answer,
         episode_id=known.episode_id, verdict=known.truth,
     )  # fmt: skip
 

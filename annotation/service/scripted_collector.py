@@ -107,7 +107,7 @@ class ServiceCollector:
 
         num_workers = self._settings.concurrency
         try:
-            async with aclosing(concurrency.results(entered, run, num_workers=num_workers, name="scripted annotator")) as episodes:
+            async with aclosing(concurrency.bounded_map(entered, run, num_workers=num_workers, name="scripted annotator")) as episodes:
                 async for episode in episodes:
                     yield episode
         finally:
