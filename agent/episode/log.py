@@ -1,7 +1,7 @@
-"""Episodes on disk as they finish, so that a worker that is killed goes on from them, and so that they need not all be in memory.
+"""Episodes on disk as they finish, so that a killed worker resumes from them, and so that they need not all be in memory.
 
-A file of lines only grows, by whole lines; one that a kill cut off was never acknowledged and is removed. Screenshots are files named by
-their content.
+A file is append-only JSON lines; a line that a kill cut off was never acknowledged and is removed. Screenshots are files named by their
+content.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class EpisodeLog:
             sync(self._folder)
 
     def lines(self, name: str, kind: type[LineType]) -> Iterator[LineType]:
-        """The whole lines of a file, none where there is no file. Raises ModelError for one that is no `kind`."""
+        """The complete lines of a file, none where there is no file. Raises ModelError for a line that is not a `kind`."""
         return _read_lines(self._folder / name, kind)
 
-    def mend(self) -> None:
-        """Remove what a kill cut off; call this before anything is read or appended again."""
+    def repair(self) -> None:
+        """Remove lines that a kill cut off; call this before reading or appending again."""
         for path in self._folder.glob("*.jsonl"):
             _drop_torn_line(path)
 
@@ -74,7 +74,7 @@ class EpisodeLog:
                     yield episode
 
     def with_screenshots(self, episode: Episode) -> Episode:
-        """The episode with the pictures that its steps and prompts name, as far as it had any."""
+        """The episode with the screenshots that its steps and prompts name, as far as it had any."""
         names = {step.screenshot_id for step in episode.steps}
         names |= {message.screenshot_id for step in episode.steps for message in step.messages}
         names |= {message.screenshot_id for message in episode.final_messages}
@@ -82,7 +82,7 @@ class EpisodeLog:
         return episode.model_copy(update={"screenshots": {path.name: path.read_bytes() for path in paths if path.exists()}})
 
     def remove(self) -> None:
-        """Once the warehouse has the episodes. A kill meanwhile leaves nothing that would be taken for a log."""
+        """Remove the log once the warehouse has the episodes. A kill meanwhile leaves nothing that would be taken for a log."""
         gone = self._folder.with_name(f".{self._folder.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
         self._folder.rename(gone)
@@ -100,7 +100,7 @@ def _read_lines(path: Path, kind: type[LineType]) -> Iterator[LineType]:
                 yield kind.model_validate_json(line)
             except ValidationError as error:
                 raise ModelError(
-                    f"line {number} of {path} is no {kind.__name__} ({error.error_count()} errors): delete its folder to start over"
+                    f"line {number} of {path} is not a {kind.__name__} ({error.error_count()} errors): delete its folder to start over"
                 ) from error
 
 

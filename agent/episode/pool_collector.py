@@ -71,7 +71,7 @@ class PoolCollector:
                 yield episode
 
     async def play(self, source: ActionSource, requests: Requests) -> AsyncIterator[Episode]:
-        """The same with any source, e.g. an oracle that demonstrates."""
+        """The same with any action source, e.g. an oracle that demonstrates."""
         async with aclosing(self._run_all(source, requests, nullcontext, None)) as episodes:
             async for episode in episodes:
                 yield episode

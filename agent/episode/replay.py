@@ -1,5 +1,5 @@
-"""Replaying a stored episode: its recorded actions again on a live session, compared step by step with what was recorded. How the outcome
-is shown is pipelines/replay/command.py's business; nothing is written here.
+"""Replaying a stored episode: its recorded actions again on a live session, compared step by step with the recording.
+pipelines/replay/command.py shows the result; nothing is written here.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class PixelDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCheck:
-    """What a step showed when it was done again. `same_pixels` is None where no screenshot had been kept."""
+    """A replayed step compared with the recording. `same_pixels` is None where no screenshot had been kept."""
 
     step_index: int
     same_pixels: bool | None
@@ -107,7 +107,7 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        """Every recorded step could be done again."""
+        """Every recorded step was replayed."""
         return len(self.steps) == len(self.episode.steps)
 
     @property
@@ -123,7 +123,7 @@ class Replay:
 
     @property
     def same_reward(self) -> bool:
-        """Each step paid, and the verifier says, what was recorded."""
+        """Each step's reward and the verifier's score are as recorded."""
         recorded = self.episode.reward
         steps_agree = self.is_whole and all(step.same_reward for step in self.steps)
         return steps_agree and recorded is not None and abs(recorded - self.reward) <= REWARD_TOLERANCE
@@ -139,23 +139,23 @@ class Replay:
 
 
 def load_episode(con: duckdb.DuckDBPyConnection, identity: str) -> RecordedEpisode:
-    """A stored episode by its id, or by the beginning of one that is unambiguous; the newest where it was stored more than once.
+    """A stored episode by its id, or by an unambiguous prefix of one; the newest where it was stored more than once.
 
     `con` is of warehouse.storage.query.connect. Raises UnknownId; ConfigError for an episode that cannot be replayed.
     """
     rows = con.execute(_EPISODES, {"id": identity}).fetchall() if identity else []
     found = sorted({row[0] for row in rows})
     if not found:
-        raise UnknownId(f"no episode has the id {identity!r}: `flywheel sql 'select episode_id, task_name from episodes'` lists them")
+        raise UnknownId(f"no episode has the id {identity!r}: list them with `flywheel sql 'select episode_id, task_name from episodes'`")
     if len(found) > 1:
-        raise UnknownId(f"{identity!r} is the beginning of {len(found)} episodes' ids, e.g. {found[0]} and {found[1]}: give more of it")
+        raise UnknownId(f"{identity!r} matches {len(found)} episodes, e.g. {found[0]} and {found[1]}: give more of the id")
     episode_id, iteration, stage, purpose, policy_id, seed, instruction, outcome, reward, environment, num_steps, task_id, *spec = rows[0]
     if spec[0] is None:
-        raise ConfigError(f"the task {task_id} of {episode_id} is not in the table tasks, so nobody knows what to replay")
+        raise ConfigError(f"{episode_id} cannot be replayed: its task {task_id} is not in the table `tasks`")
     names = ("source", "name", "domain", "max_steps", "held_out", "version")
     steps = con.execute(_STEPS, {"id": episode_id, "iteration": iteration, "stage": stage}).fetchall()
     if len(steps) != num_steps:
-        raise ConfigError(f"{episode_id} had {num_steps} steps, but {len(steps)} are stored: it cannot be replayed")
+        raise ConfigError(f"{episode_id} cannot be replayed: it had {num_steps} steps, but {len(steps)} are stored")
     return RecordedEpisode(
         episode_id=episode_id,
         iteration=iteration,
@@ -173,12 +173,12 @@ def load_episode(con: duckdb.DuckDBPyConnection, identity: str) -> RecordedEpiso
 
 
 async def replay(episode: RecordedEpisode, session: Session) -> Replay:
-    """Do an episode's recorded actions again on a session that is ours for that long.
+    """Replay an episode's recorded actions on a session that nobody else uses meanwhile.
 
     Raises ConfigError for an episode whose sandbox crashed, and SandboxErrors.
     """
     if episode.outcome is Outcome.CRASHED:
-        raise ConfigError(f"{episode.episode_id} crashed: there is no reward to verify and nothing that an agent did")
+        raise ConfigError(f"{episode.episode_id} cannot be replayed: it crashed, so it has no actions and no reward")
     run = _Run(session)
     observation = await session.reset(episode.task, episode.seed)
     checks: list[StepCheck] = []
@@ -189,7 +189,7 @@ async def replay(episode: RecordedEpisode, session: Session) -> Replay:
         reward, observation = await run.carry_out(step.actions, observation)
         checks.append(_check(step, before, reward))
     verdict = await session.evaluate()
-    # As the episode loop counts it: an episode that the policy's own doing cut short earns nothing, whatever the page shows.
+    # As in the episode loop: an episode that the policy itself cut short earns nothing, whatever the page shows.
     earned = 0.0 if episode.outcome in (Outcome.TIMEOUT, Outcome.INVALID_ACTION) else verdict.score
     return Replay(
         episode=episode,
@@ -202,7 +202,7 @@ async def replay(episode: RecordedEpisode, session: Session) -> Replay:
 
 
 class _Run:
-    """A session while an episode is done again."""
+    """A session during a replay."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -24,7 +24,7 @@ GRAMMARS: dict[str, Grammar] = {
 @cache
 def grammar_named(name: str) -> Grammar:
     """`uitars2:TOKEN` is uitars2 with another word in its think tags, as a checkpoint may have learned it. Raises ConfigError for a name
-    that is not in GRAMMARS, and for a token that is no word."""
+    that is not in GRAMMARS, and for a token that is not a word."""
     family, colon, token = name.partition(":")
     if colon and family == "uitars2":
         try:
@@ -33,6 +33,6 @@ def grammar_named(name: str) -> Grammar:
             raise ConfigError(f"grammar {name!r}: {error}") from None
     if name not in GRAMMARS:
         raise ConfigError(
-            f"unknown grammar {name!r}; known are {', '.join(GRAMMARS)}, and uitars2:TOKEN for another think token; set `grammar` to one"
+            f"unknown grammar {name!r}: set `grammar` to one of {', '.join(GRAMMARS)}, or to uitars2:TOKEN for another think token"
         )
     return GRAMMARS[name]

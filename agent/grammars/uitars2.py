@@ -88,7 +88,7 @@ class UiTars2Grammar:
     def __init__(self, *, think_token: str = DEFAULT_THINK_TOKEN, tools: Tools = SDK_TOOLS) -> None:
         if not re.fullmatch(r"\w{1,64}", think_token):
             raise ValueError(
-                f"think token {think_token!r}: give 1 to 64 letters, digits and underscores, e.g. {DEFAULT_THINK_TOKEN}"
+                f"think token {think_token!r} is not allowed: use 1 to 64 letters, digits and underscores, e.g. {DEFAULT_THINK_TOKEN}"
             )
         self.name = "uitars2" if think_token == DEFAULT_THINK_TOKEN else f"uitars2:{think_token}"
         self._think_token = think_token

@@ -1,9 +1,9 @@
-"""What a model is asked when it judges a finished episode, and how its answer is read. One builder serves judging and training, so what is
-trained is exactly what is asked; from which episodes it is trained is agent/judging/samples.py, who asks is models/judges.
+"""Prompts for judges of finished episodes, and how their answers are parsed. One builder serves judging and training, so that both use the
+same prompt; agent/judging/samples.py chooses the training episodes, models/judges calls the judges.
 
-An episode's record is built from stored rows, and holds nothing that would tell its outcome: no reward, no verdict, no `outcome` but
-whether it was cut off. All that a page or the agent wrote is data, never word of ours: it stands on one line, escaped and between quotes,
-and the word that opens a verdict is broken wherever it occurs in it, so that neither can write one.
+An episode's record is built from stored rows and does not reveal its outcome: no reward, no verdict, no `outcome` except whether it was cut
+off. Text from pages and from the agent is untrusted data: it stands on one line, escaped and between quotes, and the word that starts a
+verdict is broken wherever it occurs in it, so that neither can write one.
 """
 
 from __future__ import annotations
@@ -127,13 +127,13 @@ def _turn(row: Mapping[str, Any], changed: bool | None) -> Turn:
     action = action if isinstance(action, dict) else {}
     actions = action["actions"] if action.get("kind") == "several" else [action]
     return Turn(
-        thought=row["thought"] or "", action="; ".join(_told(each, row) for each in actions), screen=row["observation"] or "",
+        thought=row["thought"] or "", action="; ".join(_described(each, row) for each in actions), screen=row["observation"] or "",
         screenshot_id=row["screenshot_id"], is_invalid=any(each.get("kind", "invalid") == "invalid" for each in actions), changed=changed,
     )
 
 
-def _told(action: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """What was really done: the elements that the answer numbers as they stood on the screen, not as the agent calls them."""
+def _described(action: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The executed action: the elements that the answer numbers as they stood on the screen, not as the agent calls them."""
     kind = str(action.get("kind", "invalid"))
     elements = _elements_named(row) if action.get("x") is not None else []
     words = [kind, *elements]
@@ -178,7 +178,7 @@ def quoted(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
 
 def read_answer(text: str) -> Answer:
     """The rationale and the verdict that ends it. Only the end of the answer counts, and of several lines only a last one that says nothing
-    else: what a rationale repeats of a page is no verdict. Nor is one inside quotes that were opened and not closed."""
+    else: what a rationale repeats of a page is not a verdict. Nor is one inside quotes that were opened and not closed."""
     body = text.strip()
     head, _, last = body.rpartition("\n")
     whole = _LAST_LINE.match(last.strip())
@@ -201,7 +201,7 @@ class JudgeBuilder:
         count_tokens: Callable[[str], int] = estimate_tokens,
     ) -> None:  # fmt: skip
         if layout not in get_args(Layout):
-            raise ValueError(f"the layout {layout!r} is none of {', '.join(get_args(Layout))}")
+            raise ValueError(f"unknown layout {layout!r}: use one of {', '.join(get_args(Layout))}")
         self.layout: Layout = layout
         self.max_tokens = MAX_TOKENS[layout] if max_tokens is None else max_tokens
         self.max_screens = max_screens
@@ -209,7 +209,7 @@ class JudgeBuilder:
         self._count_tokens = count_tokens
 
     def build(self, record: Record, *, reference: str | None = None) -> tuple[Message, ...]:
-        """The messages to ask with. `reference` is the right answer or a rubric, which is ours and is told as such."""
+        """The judge's prompt. `reference` is the right answer or a rubric, which is trusted and marked as such."""
         layout = self._elements if self.layout == "elements" else self._chat
         num = len(record.turns)
         most = min(self.max_screens, num)
@@ -223,13 +223,13 @@ class JudgeBuilder:
         return layout(_instruction_only(record), reference, 0, 0, num)
 
     def answer(self, rationale: str, is_good: bool) -> str:
-        """An answer as it is taught, which `read_answer` reads back."""
+        """A training target in the form that `read_answer` parses."""
         word = GOOD if is_good else BAD
         return f"Thought {rationale} {MARK} {word}" if self.layout == "elements" else f"{rationale}\n{MARK}: {word}"
 
     def rationale(self, record: Record, remarks: Sequence[str] = ()) -> str:
-        """What is taught to be said before the verdict: what the record shows, never what only the label tells, so that the verdict's own
-        probability keeps what the judge is unsure of. `remarks`: of quality filters or people, in the chat layout."""
+        """The rationale to train before the verdict: what the record shows, never what only the label reveals, so that the verdict's own
+        probability keeps the judge's uncertainty. `remarks`: of quality filters or people, in the chat layout."""
         last = record.turns[-1].action if record.turns else "nothing"
         num, unchanged, invalid = len(record.turns), record.num_unchanged, record.num_invalid
         if self.layout == "elements":

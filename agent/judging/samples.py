@@ -1,11 +1,9 @@
-"""What judges are taught by and measured on: stored episodes whose truth is known, told apart by a hash of their instance, and the rows of
-`orm_samples` and of the dataset that are made of them. What a judge is asked is agent/judging/prompt.py; nothing here asks one.
+"""Training and test data of judges: stored episodes whose ground truth is known, split by a hash of their instance, and the rows of
+`orm_samples` and of the dataset made of them. Judges' prompts are agent/judging/prompt.py's; no judge is called here.
 
-The truth of an episode is what a person said of it, else the reward of the environment's verifier; never another judge's word, and never
-what an imported recording says of itself: nothing has verified that. Instances
-of the eval and holdout splits teach nothing, and of the train instances a part is held apart as well: it chooses thresholds (`eval`) or is
-only reported (`holdout`).
-"""
+The ground truth of an episode is a person's verdict, else the reward of the environment's verifier; never another judge's verdict, and
+never what an imported recording claims, which nothing has verified. Instances of the eval and holdout splits are never trained on, and a
+part of the train instances is held out as well: it chooses thresholds (`eval`) or is only reported (`holdout`). """
 
 from __future__ import annotations
 
@@ -251,8 +249,8 @@ def orm_members(con: duckdb.DuckDBPyConnection, iteration: str) -> list[dict[str
     if wrong:
         named = ", ".join(f"{row['sample_id']} (episode {row['episode_id']}, split {row['split']})" for row in wrong[:5])
         raise ContaminatedDataset(
-            f"{len(wrong)} samples of D_ORM may not be trained on: {named}. Only train instances of tasks that are not held out are "
-            "allowed; withdraw them (flywheel withdraw)"
+            f"{len(wrong)} samples of D_ORM must not be trained on: {named}. Only train instances of tasks that are not held out are "
+            "allowed: withdraw the samples (flywheel withdraw)"
         )
     return rows
 

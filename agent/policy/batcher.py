@@ -1,8 +1,8 @@
 """The batcher: prompts of many concurrent episodes gathered into batches for one policy. What is in a prompt is prompt.py's business.
 
-A batch goes off when every live episode waits for an answer, when it is full, or when its first prompt has waited long enough. One batch
-is under way at a time. A policy that batches continuously is asked at once instead: nobody waits for others' prompts or answers. The
-policy keeps the event loop free by itself (the embedded engine works in a thread of its own).
+A batch is sent when every live episode waits for an answer, when it is full, or when its first prompt has waited long enough. One batch is
+in flight at a time. With a policy that batches continuously each prompt is sent at once instead. The policy must not block the event loop
+(the embedded engine works in a thread of its own).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Batcher:
 
     def __init__(self, policy: Policy, *, max_batch: int = 64, max_wait_ms: float = 50.0, fixed_batch: bool = False) -> None:
         if max_batch < 1 or max_wait_ms < 0:
-            raise ValueError(f"max_batch {max_batch} must be at least 1 and max_wait_ms {max_wait_ms} at least 0")
+            raise ValueError(f"max_batch must be at least 1 and max_wait_ms at least 0, not {max_batch} and {max_wait_ms}")
         self._policy = policy
         self._max_batch = 1 if fixed_batch else max_batch
         self._fixed_batch = fixed_batch
@@ -104,7 +104,7 @@ class Batcher:
                 if not waiting.answer.done():
                     waiting.answer.set_result(response)
         except Exception as error:
-            # Whatever went wrong in the policy belongs to those who asked: each of them gets it, and nobody waits for ever.
+            # Every caller of the batch gets the policy's error; none waits for ever.
             for waiting in batch:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(error)

@@ -75,6 +75,6 @@ class Policy(Protocol):
 
 
 def is_continuous(policy: Policy) -> bool:
-    """Whether calls of `act` that are under way at once are answered together, each as soon as it is ready, so that nobody need gather
-    prompts first: the policy says so by an attribute `is_continuous`."""
+    """Whether the policy batches concurrent calls of `act` itself and answers each as soon as it is ready, so that prompts need not be
+    gathered first: the policy declares it by an attribute `is_continuous`."""
     return bool(getattr(policy, "is_continuous", False))

@@ -97,7 +97,7 @@ class Memory:
 
     def __post_init__(self) -> None:
         if self.window < 1:
-            raise ValueError(f"memory window {self.window}: at least the last step must be kept verbatim; give a window of 1 or more")
+            raise ValueError(f"memory window {self.window}: it must be at least 1, so that the last step is kept verbatim")
 
     @property
     def num_forgotten(self) -> int:

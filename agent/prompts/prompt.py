@@ -43,7 +43,7 @@ def training_messages(messages: Sequence[Message], response: str) -> tuple[Messa
 class PromptBuilder:
     """Builds prompts for one grammar. Deterministic: the same memory and observation give the same messages.
 
-    `window` is k, the steps that stay verbatim (compact 4, chat 100); `episodic_chars` the length of what is told of earlier ones (0:
+    `window` is k, the steps that stay verbatim (compact 4, chat 100); `episodic_chars` the length of the summary of earlier ones (0:
     only how many there were); `notes` adds to each past step what came into view after it; `max_tokens` is the length of a prompt that
     is never exceeded as far as `count_tokens` can tell; `max_screenshots` counts the current one; `mode` chooses the standing text of
     the chat grammars, `standing` writes it; `list_elements` adds the current elements to the chat layout, for models that cannot see.

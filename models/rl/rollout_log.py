@@ -64,7 +64,7 @@ class RolloutLog(EpisodeLog):
     def recover(self, num_learned: int) -> Recovered:
         """What the run resumes with when the saved weights have learned from `num_learned` batches. Repairs files that a kill cut off;
         raises ModelError for ones that are damaged otherwise."""
-        self.mend()
+        self.repair()
         batches = {line.index: line.episode_ids for line in self.lines(BATCHES_FILE, BatchLine)}
         done = {episode_id for index, ids in batches.items() if index <= num_learned for episode_id in ids}
         finished = {episode.episode_id: episode for episode in self.without_screenshots() if episode.episode_id not in done}

@@ -18,7 +18,7 @@ class KeptEpisodes(EpisodeLog):
 
     def __init__(self, context: WorkerContext, *, whole: bool) -> None:
         super().__init__(context.folder / "episodes")
-        self.mend()
+        self.repair()
         self._whole = whole
         self._outcomes = {episode.episode_id: _outcome(episode) for episode in self.without_screenshots()}
 

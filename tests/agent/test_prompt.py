@@ -122,7 +122,7 @@ def test_events_fit_their_line_and_keep_the_newest() -> None:
 
 
 def test_unknown_grammar_and_empty_window_are_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown grammar 'latin'; known are"):
+    with pytest.raises(ConfigError, match="unknown grammar 'latin': set"):
         PromptBuilder("latin")
     with pytest.raises(ValueError, match="window 0"):
         PromptBuilder("compact", window=0).start("x")

@@ -401,7 +401,7 @@ def test_a_spool_with_holes_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="lacks the requests"):
         RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0)
     (tmp_path / "batches.jsonl").write_text("{}\n")
-    with pytest.raises(ModelError, match=r"line 1 of .* is no BatchLine"):
+    with pytest.raises(ModelError, match=r"line 1 of .* is not a BatchLine"):
         RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0)
 
 

@@ -94,12 +94,12 @@ def test_what_a_kill_cut_off_is_dropped_and_nothing_else(tmp_path: Path, monkeyp
     whole = path.read_bytes()
     for rest in (b"", b'{"request": {', b"x" * 20):
         path.write_bytes(whole + rest)
-        log.mend()
+        log.repair()
         assert path.read_bytes() == whole
         assert [one.request.seed for one in log.episodes()] == [0, 1]
     for torn in (b"", b'{"request": {'):
         path.write_bytes(torn)
-        log.mend()
+        log.repair()
         assert path.read_bytes() == b"" and not list(log.episodes())
 
 
