@@ -54,7 +54,7 @@ class Card(BaseModel):
     @classmethod
     def _files_lie_beside_it(cls, files: dict[str, str]) -> dict[str, str]:
         if climbing := [name for name in files if not is_plain_name(name)]:
-            raise ValueError(f"it names the file {climbing[0][:80]!r}: a checkpoint's files lie beside its card, under plain names")
+            raise ValueError(f"file name {climbing[0][:80]!r}: a checkpoint's files lie beside its card, under plain names")
         return files
 
 
@@ -83,7 +83,7 @@ def write(
         move(aside, folder)
     except Exception as error:  # each library that writes here says it in an exception of its own
         if is_full_disk(error):
-            raise StorageFull(f"no space left while writing the checkpoint {folder}: free some disk and run the stage again") from error
+            raise StorageFull(f"no space left while writing the checkpoint {folder}: free disk space and run the stage again") from error
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -117,16 +117,16 @@ def move(source: Path, folder: Path) -> None:
 
 
 def read_card(folder: Path) -> Card:
-    """The card of a checkpoint, unchecked against its files. Raises CheckpointError when it is missing or no card."""
+    """The card of a checkpoint, unchecked against its files. Raises CheckpointError when it is missing or not a card."""
     path = folder / CARD_FILE
     try:
         return Card.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path} is missing: {folder} is not a checkpoint, or its writing was cut off. Rebuild the stage that makes it"
+            f"{path} is missing: {folder} is not a checkpoint, or was not written to the end. Run the stage that writes it again"
         ) from None
     except ValidationError as error:
-        raise CheckpointError(f"{path} is not a checkpoint card: {error}. Rebuild the stage that makes it") from error
+        raise CheckpointError(f"{path} is not a checkpoint card: {error}. Run the stage that writes it again") from error
 
 
 def verify(folder: Path, *, weights: bool = True) -> Card:
@@ -135,18 +135,18 @@ def verify(folder: Path, *, weights: bool = True) -> Card:
     check_links(folder)
     card = read_card(folder)
     if not any(name.endswith(WEIGHT_SUFFIX) for name in card.files):
-        raise CheckpointError(f"{folder} has no {WEIGHT_SUFFIX} file on its card: it holds no weights. Rebuild the stage {card.stage!r}")
+        raise CheckpointError(f"the card of {folder} lists no {WEIGHT_SUFFIX} file, so it has no weights: run stage {card.stage!r} again")
     for name, expected in card.files.items():
         if not weights and name.endswith(WEIGHT_SUFFIX):
             continue
         path = folder / name
         if not path.is_file():
-            raise CheckpointError(f"{path} is missing, but the card of {card.checkpoint_id} names it. Rebuild the stage {card.stage!r}")
+            raise CheckpointError(f"{path} is missing, but the card of {card.checkpoint_id} lists it: run stage {card.stage!r} again")
         actual = file_digest(path)
         if actual != expected:
             raise CheckpointError(
                 f"{path} ({path.stat().st_size} bytes) has SHA-256 {actual[:16]}…, but the card of {card.checkpoint_id} says "
-                f"{expected[:16]}…: the file was cut off or changed. Rebuild the stage {card.stage!r} of iteration {card.iteration}"
+                f"{expected[:16]}…: the file was truncated or changed. Run stage {card.stage!r} of iteration {card.iteration} again"
             )
     return card
 
@@ -154,7 +154,7 @@ def verify(folder: Path, *, weights: bool = True) -> Card:
 def check_links(folder: Path) -> None:
     """Raises CheckpointError for a link that leads out of a model's folder."""
     if leading := links_out(folder):
-        raise CheckpointError(f"{leading[0]} is a link to a file outside of its folder: copy the file there, if it is the model's")
+        raise CheckpointError(f"{leading[0]} is a link to a file outside its folder: if the file is the model's, copy it into the folder")
 
 
 def stored_dtype(folder: Path) -> str | None:

@@ -44,8 +44,8 @@ def fetch(model: str, revision: str | None) -> Path:
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(HUB_PATTERNS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(
-            f"the hub did not give {model!r}{f' at {revision!r}' if revision else ''}: {error}. Check the name, the network and HF_TOKEN; "
-            "or bring the folder here yourself and name it with policy.source=checkpoint"
+            f"cannot download {model!r}{f' at {revision!r}' if revision else ''} from the hub: {error}. Check the name, the network and "
+            "HF_TOKEN; or copy the folder to this machine and set policy.source=checkpoint"
         ) from error
 
 
@@ -120,20 +120,20 @@ def assumed(whole: Path, folder: Path) -> str:
 
 
 def check_importable(folder: Path) -> None:
-    """Raises CheckpointError that says what a folder lacks to be taken in."""
+    """Raises CheckpointError that says what a folder lacks to be imported."""
     if not folder.is_dir():
-        raise CheckpointError(f"there is no folder {folder}: policy.model names a folder as save_pretrained writes it")
+        raise CheckpointError(f"there is no folder {folder}: set policy.model to a folder written by save_pretrained")
     check_links(folder)
     read_config(folder)
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     if pickled and not any(folder.glob("*.safetensors")):
         raise CheckpointError(
-            f"{folder} holds its weights as {pickled[0]}, a pickle, which can run code when it is opened: save the model again with "
+            f"the weights of {folder} are {pickled[0]}, a pickle, which can run code when it is loaded: save the model again with "
             "save_pretrained, which writes safetensors"
         )
     read_layout(folder)
     if not is_tokenizer_there(folder):
-        raise CheckpointError(f"{folder} holds no tokenizer ({', '.join(TOKENIZERS)}): save the model's tokenizer into it")
+        raise CheckpointError(f"{folder} has no tokenizer ({', '.join(TOKENIZERS)}): save the model's tokenizer into it")
 
 
 def num_parameters(folder: Path) -> int:
@@ -183,5 +183,5 @@ def _limit_images(folder: Path, max_pixels: int) -> None:
         path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
         return
     raise CheckpointError(
-        f"agent.max_image_pixels is {max_pixels}, but {folder.name} holds no image processor of the Qwen2-VL kind: leave it null"
+        f"agent.max_image_pixels is {max_pixels}, but {folder.name} has no image processor of the Qwen2-VL type: leave it null"
     )

@@ -61,17 +61,17 @@ def read_layout(folder: Path) -> Layout:
             named: dict[str, str] = dict(json.loads(index.read_text())["weight_map"])
             names = sorted({str(name) for name in named.values()})
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{index} is not an index of shards ({error!r}): copy or train the checkpoint again") from error
+            raise CheckpointError(f"{index} is not a shard index ({error!r}): copy or train the checkpoint again") from error
         if climbing := [name for name in names if not is_plain_name(name)]:
             raise CheckpointError(f"{index} names the shard {climbing[0][:80]!r}: shards lie beside their index, under plain names")
     elif (folder / SINGLE_FILE).is_file():
         named, names = {}, [SINGLE_FILE]
     else:
-        raise CheckpointError(f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}: give a folder written by save_pretrained")
+        raise CheckpointError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: use a folder written by save_pretrained")
     files = tuple(_read_header(folder / name) for name in names)
     tensors = {tensor.name: tensor for file in files for tensor in file.tensors}
     if missing := sorted(named.keys() - tensors.keys()):
-        raise CheckpointError(f"{index} names {missing[:5]}, which no shard holds: copy or train the checkpoint again")
+        raise CheckpointError(f"{index} names {missing[:5]}, which no shard has: copy or train the checkpoint again")
     return Layout(folder=folder, files=files, tensors=tensors)
 
 
@@ -82,7 +82,7 @@ def _read_header(path: Path) -> SafetensorsFile:
             length_bytes = file.read(8)
             (length,) = struct.unpack("<Q", length_bytes)
             if 8 + length > size:
-                raise ValueError(f"its header claims {length} bytes, the file has {size}")
+                raise ValueError(f"its header should have {length} bytes, but the file has {size}")
             header_bytes = file.read(length)
         header: dict[str, Any] = json.loads(header_bytes)
         tensors = [_tensor(name, entry, path.name, 8 + length) for name, entry in header.items() if name != "__metadata__"]

@@ -73,7 +73,7 @@ def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         for name, tensor in own.items() if name in state and state[name].shape != tensor.shape
     ]  # fmt: skip
     if wrong:
-        raise ModelError(f"{len(wrong)} of {len(own)} are wrong: {'; '.join(wrong[:3])}")
+        raise ModelError(f"{len(wrong)} of {len(own)} tensors do not match: {'; '.join(wrong[:3])}")
     with torch.no_grad():
         for name, tensor in state.items():
             own[name].copy_(tensor)

@@ -32,5 +32,5 @@ class EngineChoice(BaseModel):
     @model_validator(mode="after")
     def _server_where_one_is_asked(self) -> EngineChoice:
         if (self.kind == "http") != (self.http is not None):
-            raise ValueError(f"kind is {self.kind!r} and http {'set' if self.http else 'null'}: give `http` for kind http, and only then")
+            raise ValueError(f"kind is {self.kind!r} and http is {'set' if self.http else 'null'}: give `http` if and only if kind is http")
         return self

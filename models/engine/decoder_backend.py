@@ -115,7 +115,7 @@ class DecoderBackend:
 
     def open(self, request: Request) -> Row:
         if request.vision:
-            raise RequestRefused(f"a {type(self._model).__name__} cannot see: its prompts carry no images", "messages")
+            raise RequestRefused(f"a {type(self._model).__name__} has no vision: send prompts without images", "messages")
         return Row.of(request)
 
     def read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:

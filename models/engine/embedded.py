@@ -188,7 +188,7 @@ class EmbeddedEngine:
         """Have the worker do something between two steps; it works as long as there is anything to do."""
         with self._lock:
             if self._is_closed:
-                raise ModelError(f"the engine of {self.policy_id} is closed: open another with EmbeddedEngine.from_checkpoint")
+                raise ModelError(f"the engine of {self.policy_id} is closed: create another with EmbeddedEngine.from_checkpoint")
             self._inbox.append(message)
             if not self._is_working:
                 self._is_working = True
@@ -205,7 +205,7 @@ class EmbeddedEngine:
             for message in messages:
                 self._guarded(message)
             if is_closed:
-                self._fail(ModelError(f"the engine of {self.policy_id} was closed while it answered"))
+                self._fail(ModelError(f"the engine of {self.policy_id} was closed during a request"))
             elif self._answers:
                 self._guarded(self._step)
 
@@ -278,7 +278,7 @@ class EmbeddedEngine:
         """What a caller is told of an error, which is a ModelError."""
         if isinstance(error, ModelError):
             return error
-        told = ModelError(f"the engine of {self.policy_id} failed while it generated: {type(error).__name__}: {error}")
+        told = ModelError(f"the engine of {self.policy_id} failed during generation: {type(error).__name__}: {error}")
         told.__cause__ = error
         return told
 

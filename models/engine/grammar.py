@@ -39,7 +39,7 @@ class Constraint:
         mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         bits = np.unpackbits(mask, count=self._vocabulary_size, bitorder="little")
         if self._matcher.is_error():
-            raise RequestRefused(f"the answer's grammar cannot be followed any further: {self._matcher.get_error()}", "response_format")
+            raise RequestRefused(f"no token continues the answer within its grammar: {self._matcher.get_error()}", "response_format")
         return torch.from_numpy(bits).bool()
 
     def take(self, token: int) -> None:
@@ -67,13 +67,13 @@ class Grammars:
 
         core: Any = getattr(tokenizer, "backend_tokenizer", None)
         if core is None:
-            raise ModelError(f"{type(tokenizer).__name__} is not backed by the tokenizers library: answers cannot be held to a grammar")
+            raise ModelError(f"{type(tokenizer).__name__} is not backed by the tokenizers library, which constraining answers needs")
         self._vocabulary_size = vocabulary_size
         ends = [token for token in eos_token_ids if token < vocabulary_size]
         try:
             self._tokens = LLTokenizer(core.to_str(), n_vocab=max(vocabulary_size, len(tokenizer)), eos_token=ends)
         except ValueError as error:
-            raise ModelError(f"answers of this checkpoint cannot be held to a grammar: {error}") from error
+            raise ModelError(f"answers of this checkpoint cannot be constrained to a grammar: {error}") from error
 
     def of_schema(self, schema: Mapping[str, Any], param: str) -> Grammar:
         """JSON of a schema. Raises RequestRefused for one that nothing satisfies or that asks for what is not supported; `param` is the
@@ -86,17 +86,17 @@ class Grammars:
 
         matcher = LLMatcher(self._tokens, LLMatcher.grammar_from_lark(text), log_level=0)
         if matcher.is_error():
-            raise RequestRefused(f"{param} cannot be followed: {' '.join(matcher.get_error().split())[:400]}", param)
+            raise RequestRefused(f"{param} cannot be compiled to a grammar: {' '.join(matcher.get_error().split())[:400]}", param)
         return Grammar(matcher, self._vocabulary_size)
 
 
 def json_rule(schema: Mapping[str, Any], param: str) -> str:
     """JSON of a schema, inside a Lark grammar. Raises RequestRefused for a schema that is too large."""
     if _depth(schema) > MAX_SCHEMA_DEPTH:
-        raise RequestRefused(f"{param} is nested more than {MAX_SCHEMA_DEPTH} deep", param)
+        raise RequestRefused(f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep", param)
     text = json.dumps(dict(schema) | {"x-guidance": {"whitespace_pattern": WHITE_SPACE}})
     if len(text) > MAX_SCHEMA_CHARS:
-        raise RequestRefused(f"{param} has {len(text)} characters; at most {MAX_SCHEMA_CHARS} are read", param)
+        raise RequestRefused(f"{param} has {len(text)} characters; at most {MAX_SCHEMA_CHARS} are allowed", param)
     return f"%json {text}"
 
 

@@ -77,7 +77,7 @@ class HuggingFaceBackend:
         if not self._layer_types <= {FULL, SLIDING} or "position_ids" not in parameters or "past_key_values" not in parameters:
             raise ModelError(
                 f"the embedded engine runs decoders with full or sliding attention that take position_ids, not {type(model).__name__} with "
-                f"layers {sorted(self._layer_types)}: serve it through an HTTP engine"
+                f"layers {sorted(self._layer_types)}: serve it by HTTP (engine kind http)"
             )
         if "flash" in str(config._attn_implementation):
             model.set_attn_implementation("sdpa")
@@ -104,11 +104,11 @@ class HuggingFaceBackend:
     def open(self, request: Request) -> Row:
         if not request.vision:
             if placeholder := next((token for token in request.prompt if token in self.never_token_ids), None):
-                raise RequestRefused(f"token id {placeholder} stands for an image, and the prompt carries none", "prompt")
+                raise RequestRefused(f"token id {placeholder} stands for an image, but the prompt has no image", "prompt")
             return Row.of(request, extra=_Extra())
         if self._image_token_id is None:
             name = type(self._model).__name__
-            raise RequestRefused(f"{name} has no image_token_id in its configuration: it cannot be shown images", "messages")
+            raise RequestRefused(f"{name} has no image_token_id in its configuration, so it cannot read images", "messages")
         units = units_of(request.prompt, request.vision, self._image_token_id, self._merge_size)
         positions, delta = self._vision_positions(request.prompt, units, self._image_token_id)
         keys = keys_of(request.prompt, units, self._image_token_id)

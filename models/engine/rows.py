@@ -44,26 +44,24 @@ class Request:
     grammar: Grammar | None = None
 
     def check(self, vocabulary_size: int) -> None:
-        """Raises RequestRefused for a value that no model can answer with, so that it never reaches the others of its batch."""
+        """Raises RequestRefused for an invalid value, so that it never reaches the other requests of its batch."""
         if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < math.inf:
-            raise RequestRefused(
-                f"temperature {self.temperature!r}: 0 (greedy) or a number from {LEAST_TEMPERATURE:g} on is allowed", "temperature"
-            )
+            raise RequestRefused(f"temperature {self.temperature!r}: must be 0 (greedy) or at least {LEAST_TEMPERATURE:g}", "temperature")
         if not 0 < self.top_p <= 1:
-            raise RequestRefused(f"top_p {self.top_p!r}: a number above 0 and up to 1 is allowed", "top_p")
+            raise RequestRefused(f"top_p {self.top_p!r}: must be above 0 and at most 1", "top_p")
         if not -(2**63) <= self.seed < 2**63:
-            raise RequestRefused(f"seed {self.seed}: an integer of 64 bits is allowed", "seed")
+            raise RequestRefused(f"seed {self.seed}: must be a 64-bit integer", "seed")
         for name in ("frequency_penalty", "presence_penalty"):
             if not math.isfinite(getattr(self, name)):
-                raise RequestRefused(f"{name} {getattr(self, name)!r}: a number is allowed", name)
+                raise RequestRefused(f"{name} {getattr(self, name)!r}: must be a finite number", name)
         for token, bias in self.logit_bias.items():
             if not 0 <= token < vocabulary_size or not math.isfinite(bias):
-                raise RequestRefused(f"logit_bias {token}: {bias!r}: ids below {vocabulary_size} and numbers are allowed", "logit_bias")
+                raise RequestRefused(f"logit_bias {token}: {bias!r}: ids below {vocabulary_size} and finite biases only", "logit_bias")
         if self.max_new_tokens < 1:
-            raise RequestRefused(f"max_new_tokens {self.max_new_tokens}: at least 1 token is written", "max_tokens")
+            raise RequestRefused(f"max_new_tokens {self.max_new_tokens}: must be at least 1", "max_tokens")
         if self.prompt and not 0 <= min(self.prompt) <= max(self.prompt) < vocabulary_size:
             wrong = next(token for token in self.prompt if not 0 <= token < vocabulary_size)
-            raise RequestRefused(f"token id {wrong} is not one of the model's {vocabulary_size}", "prompt")
+            raise RequestRefused(f"token id {wrong} is outside the model's vocabulary of {vocabulary_size}", "prompt")
 
 
 @dataclass(slots=True, eq=False)

@@ -135,7 +135,7 @@ class Scheduler:
                 self.backend.kv_cache.reserve(len(self._running), max(row.reach for row in admitted))
             except (RuntimeError, MemoryError) as error:  # torch's OutOfMemoryError is a RuntimeError
                 longest = max(admitted, key=lambda row: row.reach)
-                longest.error = RequestRefused(f"there is no memory for {longest.reach} tokens: {error}", "max_tokens")
+                longest.error = RequestRefused(f"not enough memory for {longest.reach} tokens: {error}", "max_tokens")
                 failed.append(longest)
                 admitted.remove(longest)
                 self._running.remove(longest)
@@ -179,7 +179,7 @@ class Scheduler:
                 continue
             row.num_cached = len(row.tokens)
             if not math.isfinite(logprob):
-                row.error = ModelError("the model's logits are not numbers: its weights have diverged; load an earlier checkpoint")
+                row.error = ModelError("the model's logits are not finite: its weights have diverged; load an earlier checkpoint")
                 continue
             if not row.versions:
                 row.policy_id = self.policy_id

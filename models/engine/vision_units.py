@@ -44,7 +44,7 @@ def units_of(prompt: Sequence[int], vision: Mapping[str, Tensor], image_token_id
     places = [place for place, token in enumerate(prompt) if token == image_token_id]
     pixels = vision.get("pixel_values")
     if pixels is None or not places:
-        raise ModelError(f"a prompt carries {sorted(vision)} but {len(places)} image tokens: the codec and the model do not fit together")
+        raise ModelError(f"a prompt has {sorted(vision)} but {len(places)} image tokens: codec and model do not match")
     if GRID in vision:
         grids = vision[GRID]
         num_patches = grids.prod(dim=-1).tolist()
@@ -61,7 +61,7 @@ def units_of(prompt: Sequence[int], vision: Mapping[str, Tensor], image_token_id
         ]
         lengths = [len(places) // count] * count
     if sum(lengths) != len(places):
-        raise ModelError(f"a prompt has {len(places)} image tokens and its images take {sum(lengths)}: codec and model do not fit together")
+        raise ModelError(f"a prompt has {len(places)} image tokens and its images take {sum(lengths)}: codec and model do not match")
     units, first = [], 0
     for inputs, length in zip(slices, lengths, strict=True):
         units.append(Unit(places[first], places[first + length - 1] + 1, inputs, joined_in, _key(inputs)))

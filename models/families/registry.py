@@ -63,7 +63,7 @@ def device_named(name: str) -> str:
     if name == "auto":
         return "cuda" if num_gpus else "cpu"
     if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= num_gpus:
-        raise ModelError(f"the device {name!r} is not there: torch sees {num_gpus} GPUs; cpu and auto are always allowed")
+        raise ModelError(f"there is no device {name!r}: torch sees {num_gpus} GPUs; cpu and auto are always allowed")
     return name
 
 
@@ -87,9 +87,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): a checkpoint is a folder as save_pretrained writes it") from error
+        raise CheckpointError(f"{path} cannot be read ({error}): a checkpoint is a folder written by save_pretrained") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise CheckpointError(f"{path} names no model_type: a checkpoint is a folder as save_pretrained writes it")
+        raise CheckpointError(f"{path} has no model_type: a checkpoint is a folder written by save_pretrained")
     return config
 
 
@@ -98,7 +98,7 @@ def max_positions(folder: Path) -> int:
     config = read_config(folder)
     found = (config.get("text_config") or {}).get("max_position_embeddings", config.get("max_position_embeddings"))
     if not isinstance(found, int):
-        raise CheckpointError(f"{folder / CONFIG_FILE} names no max_position_embeddings: add it, as the longest sequence in tokens")
+        raise CheckpointError(f"{folder / CONFIG_FILE} has no max_position_embeddings: add it, as the longest sequence in tokens")
     return found
 
 

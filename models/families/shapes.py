@@ -111,12 +111,12 @@ def shape_of(config: Config) -> ModelShape:
     kind = str(config.get("model_type"))
     if kind not in _ATTENTION:
         raise CheckpointError(
-            f"the shape of a {kind!r} model is not known; known are {', '.join(sorted(_ATTENTION))} (models/families/shapes.py)"
+            f"the shape of a {kind!r} model is unknown; known are {', '.join(sorted(_ATTENTION))} (models/families/shapes.py)"
         )
     try:
         return _decoder(kind, config, text)
     except KeyError as error:
-        raise CheckpointError(f"the configuration of this {kind} model has no {error}: give one as save_pretrained writes it") from error
+        raise CheckpointError(f"the configuration of this {kind} model has no {error}: use one written by save_pretrained") from error
 
 
 def _decoder(kind: str, config: Config, text: Config) -> ModelShape:

@@ -46,7 +46,7 @@ class ShiftQwen3Model(Qwen3Model):
     def __init__(self, config: ShiftQwen3Config) -> None:
         super().__init__(config)
         if config.pad_token_id is None:
-            raise ValueError("pad_token_id is None: the token shift needs to know which embedding is padding; set it in the configuration")
+            raise ValueError("pad_token_id is None: set it in the configuration, since the token shift has to know the padding embedding")
         self._pad = config.pad_token_id
         self.shift = nn.ModuleList(nn.Linear(config.hidden_size, config.hidden_size, bias=False) for _ in range(config.num_shifted_tokens))
         self.post_init()
@@ -72,11 +72,11 @@ class ShiftQwen3Model(Qwen3Model):
     ) -> BaseModelOutputWithPast:
         """As Qwen3Model, but always from ids. Raises ValueError on embeddings, or on a filled cache without `previous_ids`."""
         if input_ids is None or inputs_embeds is not None:
-            raise ValueError("ShiftQwen3 reads input_ids: the token shift cannot be rebuilt from inputs_embeds")
+            raise ValueError("ShiftQwen3 needs input_ids: the token shift cannot be computed from inputs_embeds")
         num_past = past_key_values.get_seq_length() if past_key_values is not None else 0
         if num_past and previous_ids is None:
             raise ValueError(
-                f"the cache holds {num_past} tokens but previous_ids is missing: pass the {len(self.shift)} ids before input_ids"
+                f"the cache has {num_past} tokens but previous_ids is missing: pass the {len(self.shift)} ids before input_ids"
             )
         if position_ids is None:
             position_ids = self._positions(input_ids, attention_mask, num_past)

@@ -154,7 +154,7 @@ class TemplateCodec:
             rendered = self.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=asks, **arguments)
         except Exception as error:  # a template raises what its author chose, by way of jinja2
             roles = ", ".join(message.role for message in messages)
-            raise ModelError(f"the chat template refuses a conversation of {roles}: {error}") from error
+            raise ModelError(f"the chat template rejects a conversation of {roles}: {error}") from error
         return str(rendered)
 
     def _parts(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[Part]:
@@ -171,8 +171,8 @@ class TemplateCodec:
         whole = [text for own in texts for text in own]
         if _MARK.sub("", marked) != plain or order != (_OPEN + _CLOSE) * len(owners) or pieces[1::2] != whole:
             raise ModelError(
-                "the chat template changes, drops or moves what messages say, so their boundaries cannot be found: contents must appear "
-                "whole, once and in order (messages that hold <think> or tool calls in a form of the template's own do not)"
+                "the chat template changes, drops or moves message contents, so their boundaries cannot be found: contents must appear "
+                "whole, once and in order (messages with <think> or tool calls that the template rewrites do not)"
             )
         return [Part(text, owners[index // 2] if index % 2 else None) for index, text in enumerate(pieces)]
 
@@ -186,7 +186,7 @@ class TemplateCodec:
                 first = first or error
             else:
                 return arguments
-        raise first or ModelError("no way to call the chat template is known")
+        raise first or ModelError("the chat template cannot be called in any known way")
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         """That an answer is written exactly where it is asked for and ends with an end token, and that cutting a conversation into runs
@@ -197,15 +197,15 @@ class TemplateCodec:
             before = "".join(part.text for part in parts[:-2])
             self._lead = before.removeprefix(asked)
             if not before.startswith(asked) or self._lead.strip():
-                raise ModelError("the chat template writes an answer elsewhere than where it asks for one: it cannot be learned in place")
+                raise ModelError("the chat template puts an answer elsewhere than after its generation prompt: it cannot be trained on")
             after = self._added.pieces(parts[-1:], [False] * length)[0][0] if parts[-1].text else None
             if not isinstance(after, int) or after not in self._eos_token_ids:
-                raise ModelError(f"the chat template ends an answer with {parts[-1].text!r}, which is no end token of the model")
+                raise ModelError(f"the chat template ends an answer with {parts[-1].text!r}, which is not an end token of the model")
         whole = "".join(part.text for part in parts)
         expected = self.tokenizer(whole, add_special_tokens=False)["input_ids"]
         ids = [token for run, _ in self._added.pieces(parts, [False] * 4) for token in ([run] if isinstance(run, int) else run[0])]
         if ids != list(expected):
-            raise ModelError("the tokenizer cuts a text differently when its special tokens are taken out first: it cannot be used here")
+            raise ModelError("the tokenizer splits a text differently once special tokens are removed: this tokenizer is not supported")
 
 
 def _marked(texts: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -231,7 +231,7 @@ class _AddedTokens:
         self.dropped = frozenset(self._tokens[text][0] for text in special if text not in ANSWER_TOKENS)
         for text in sorted(special):
             if self._tokens[text][0] in self._spell.encode(text, add_special_tokens=False).ids:
-                raise ModelError(f"{text!r} is also a word of the tokenizer's vocabulary: a page that shows it could not be told from it")
+                raise ModelError(f"{text!r} is also a word of the tokenizer's vocabulary, so a page could forge it: use another tokenizer")
 
     def ids(self) -> dict[str, int]:
         return {text: index for text, (index, _) in self._tokens.items()}

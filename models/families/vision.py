@@ -159,8 +159,8 @@ class VisionCodec(TemplateCodec):
         ]
         if found != expected and sum(found) == sum(expected):
             raise ModelError(
-                "the chat template moves pictures to another place than the message shows them in: put them where it does, which for most "
-                "is before the text"
+                "the chat template moves a message's pictures to another place: put them where the template does, which for most is before "
+                "the text"
             )
         return parts
 
@@ -172,7 +172,7 @@ class VisionCodec(TemplateCodec):
         def expand(written: str) -> str:
             def one(match: re.Match[str]) -> str:
                 if not waiting:
-                    raise ModelError(f"the chat template writes {self._reader.placeholder} more often than messages name screenshots")
+                    raise ModelError(f"the chat template writes more {self._reader.placeholder} than the messages have screenshots")
                 width_px, height_px = waiting.pop(0)
                 try:
                     return self._reader.expand(width_px, height_px)
@@ -195,17 +195,17 @@ def screenshot_ids(messages: Sequence[Message]) -> list[str]:
 def open_picture(name: str, images: Mapping[str, bytes]) -> Image.Image:
     """A screenshot as an RGB picture. Raises ModelError when it is missing or unreadable."""
     if name not in images:
-        raise ModelError(f"the messages name screenshot {name}, but its image was not handed over: collect with screenshots on")
+        raise ModelError(f"the messages name screenshot {name}, but its image is missing: collect with screenshots on")
     try:
         return pictures.decoded(images[name])
     except UnreadablePicture as error:
-        raise ModelError(f"screenshot {name} ({len(images[name])} bytes) is no readable image: {error}") from error
+        raise ModelError(f"screenshot {name} ({len(images[name])} bytes) is not a readable image: {error}") from error
 
 
 def read_images(names: Sequence[str], read_image: ReadImage | None) -> dict[str, bytes]:
     """The named screenshots. Raises ModelError when there are some and no way to read them."""
     if names and read_image is None:
-        raise ModelError(f"messages show screenshot {names[0]}, but nothing was handed over to read it with: pass `read_image`")
+        raise ModelError(f"messages show screenshot {names[0]}, but there is no reader for images: pass `read_image`")
     return {name: read_image(name) for name in names} if read_image else {}
 
 
@@ -274,6 +274,6 @@ def _reader(folder: Path, model_type: str, tokenizer: Any) -> ImageReader:
         images, length = Idefics3ImageProcessorPil.from_pretrained(folder), int(described.get("image_seq_len", 169))
         return TileReader(Idefics3Processor(images, tokenizer, image_seq_len=length, chat_template=tokenizer.chat_template))
     raise ModelError(
-        f"{folder} holds a vision-language model of type {model_type!r}; known are {', '.join((*PATCH_FAMILIES, *TILE_FAMILIES))}: "
-        "serve it by HTTP, or give models/families/vision.py a reader for its images"
+        f"{folder} has a vision-language model of type {model_type!r}; known are {', '.join((*PATCH_FAMILIES, *TILE_FAMILIES))}: "
+        "serve it by HTTP, or add a reader for its images to models/families/vision.py"
     )

@@ -146,7 +146,7 @@ class HttpEngine:
             return await answers
         except asyncio.CancelledError:
             if self._is_closed and not (task and task.cancelling()):
-                raise ModelError(f"the engine of {self.policy_id} was closed while it answered") from None
+                raise ModelError(f"the engine of {self.policy_id} was closed during a request") from None
             raise
 
     async def _all(self, prompts: Sequence[Prompt]) -> list[Response]:

@@ -58,7 +58,7 @@ class ModelVerdictScores:
         both = list(zip(good.token_ids, bad.token_ids, strict=False))
         length = next((place for place, (first, second) in enumerate(both) if first != second), None)
         if length is None:
-            raise ModelError(f"the tokenizer writes {pair[0][-40:]!r} and {pair[1][-40:]!r} alike: no verdict can be read off it")
+            raise ModelError(f"the tokenizer writes {pair[0][-40:]!r} and {pair[1][-40:]!r} alike: it cannot score verdicts")
         return _Place(index, good, length, good.token_ids[length], bad.token_ids[length])
 
     @torch.inference_mode()

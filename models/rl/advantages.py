@@ -39,7 +39,7 @@ def length_adaptive_lambda(num_tokens: int, *, alpha: float, floor: float) -> fl
     response tokens. Raises ValueError for an episode without any.
     """
     if num_tokens < 1:
-        raise ValueError(f"an episode of {num_tokens} response tokens has no lambda: at least 1 is needed")
+        raise ValueError(f"lambda of an episode of {num_tokens} response tokens: it needs at least 1")
     return max(floor, 1.0 - 1.0 / (alpha * num_tokens))
 
 
@@ -79,7 +79,7 @@ def rewards_at_last_tokens(step_rewards_S: Sequence[float], tokens_per_step_S: S
     for a step without tokens, or where steps and rewards are not as many."""
     if len(step_rewards_S) != len(tokens_per_step_S) or min(tokens_per_step_S, default=0) < 1:
         raise ValueError(
-            f"{len(step_rewards_S)} step rewards for steps of {list(tokens_per_step_S)} tokens: one reward a step, one token or more"
+            f"{len(step_rewards_S)} step rewards for steps of {list(tokens_per_step_S)} tokens: one reward per step, one token or more"
         )
     rewards_T = np.zeros(sum(tokens_per_step_S))
     rewards_T[np.cumsum(tokens_per_step_S) - 1] = step_rewards_S

@@ -107,8 +107,8 @@ def trajectory(
     for step in episode.steps:
         if step.response and not (step.response_token_ids and step.prompt_token_ids):
             raise ModelError(
-                f"step {step.step_index} of {episode.episode_id} has a response but not the ids of its tokens and its prompt's: learn "
-                "only from answers of an engine that tells them (docs/serving.md says which servers do)"
+                f"step {step.step_index} of {episode.episode_id} has a response but not the ids of its tokens and its prompt's: use "
+                "an engine that returns them (docs/serving.md says which servers do)"
             )
     learned = [step for step in episode.steps if step.response_token_ids and not is_left_out(step, never)]
     steps = [_as_tokens(step, step.reward if reward == "score" else 0.0, episode, codec) for step in learned]
@@ -153,8 +153,8 @@ def _as_tokens(step: Step, reward: float, episode: Episode, codec: ChatCodec | N
     if num_tokens != len(step.response_logprobs) or len(step.response_versions) not in (0, num_tokens):
         raise ModelError(
             f"step {step.step_index} of {episode.episode_id} has {num_tokens} response tokens and "
-            f"{len(step.response_logprobs)} log-probabilities ({len(step.response_versions)} versions): learn only from episodes whose "
-            "engine returned one of each a token"
+            f"{len(step.response_logprobs)} log-probabilities ({len(step.response_versions)} versions): use an engine that "
+            "returns one of each per token"
         )
     return TrajectoryStep(
         prompt_ids=step.prompt_token_ids,

@@ -240,14 +240,14 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     def _settings_agree(self) -> Self:
         if self.compares_attempts and self.group_size < 2:
             raise ValueError(
-                f"{self.algorithm} compares attempts at one instance; group_size is {self.group_size}: take 2 or more, or group_by task"
+                f"{self.algorithm} compares attempts at one instance, but group_size is {self.group_size}: use at least 2, or group_by task"
             )
         if self.algorithm == "rejection" and self.off_policy != "none":
-            raise ValueError(f"rejection learns by log-likelihood, without a ratio to correct: off_policy {self.off_policy!r} must be none")
+            raise ValueError(f"algorithm rejection has no ratio to correct: off_policy must be none, not {self.off_policy!r}")
         if self.off_policy == "sequence_mask" and self.proximal == "loglinear":
-            raise ValueError("sequence_mask judges whole episodes before the update: with it proximal must be recompute")
+            raise ValueError("off_policy sequence_mask masks whole episodes before the update: with it proximal must be recompute")
         if self.shapes and self.reward == "score":
-            raise ValueError("shaping is measured against the outcome, 0 or 1: with reward: score leave every shaping weight at 0")
+            raise ValueError("shaping needs a reward of 0 or 1: with `reward: score` leave every shaping weight at 0")
         if self.shaping_progress and self.gamma != 1.0:
-            raise ValueError(f"shaping_progress is a potential without discount, and gamma is {self.gamma}: set gamma to 1")
+            raise ValueError(f"shaping_progress is an undiscounted potential, but gamma is {self.gamma}: set gamma to 1")
         return self

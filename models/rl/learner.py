@@ -50,7 +50,7 @@ class Learner:
         self.codec = load_codec(init)
         self.never = placeholder_ids(self.model.config)
         if isinstance(self.codec, VisionCodec) and not config.screenshots:
-            raise ConfigError("a policy with vision needs the screenshots to learn from: set rl.screenshots to true")
+            raise ConfigError("a vision policy needs screenshots to learn from: set rl.screenshots to true")
         pad_id = self.codec.pad_token_id
         reference = None
         if config.kl_coefficient:  # what learns through adapters is its own reference, without them

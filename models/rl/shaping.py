@@ -44,9 +44,9 @@ class ShapingConfig(BaseModel):
         weights = {name: getattr(self, f"shaping_{name}") for name in COMPONENTS}
         if sum(weights.values()) >= 1.0:
             shown = ", ".join(f"shaping_{name} {weight:g}" for name, weight in weights.items() if weight)
-            raise ValueError(f"{shown} add up to {sum(weights.values()):g}: below 1, or a shaped failure could outweigh a success")
+            raise ValueError(f"{shown} add up to {sum(weights.values()):g}: must be below 1, or a shaped failure could beat a success")
         if self.shaping_length_soft >= self.shaping_length_max:
-            raise ValueError(f"shaping_length_soft is {self.shaping_length_soft}: below shaping_length_max ({self.shaping_length_max})")
+            raise ValueError(f"shaping_length_soft {self.shaping_length_soft} must be below shaping_length_max ({self.shaping_length_max})")
         return self
 
     @property

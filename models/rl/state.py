@@ -111,7 +111,7 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         return
     tensors, trained = load_file(path), _trained(module)
     if tensors.keys() != trained.keys():
-        raise ValueError(f"{path.name} does not hold the weights that are trained: {sorted(tensors.keys() ^ trained.keys())[:5]}")
+        raise ValueError(f"{path.name} does not match the trained weights: {sorted(tensors.keys() ^ trained.keys())[:5]}")
     module.load_state_dict(tensors, strict=False)
 
 

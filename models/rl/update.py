@@ -191,7 +191,7 @@ class PolicyLearner:
                 break
         if not num_stepped:
             raise TrainingDiverged(
-                f"all {counters.skipped} minibatches of an update gave a loss or gradient that is no finite number: go back to an earlier "
+                f"all {counters.skipped} minibatches of an update gave a loss or gradient that is not finite: go back to an earlier "
                 "checkpoint, or lower learning_rate"
             )
 

@@ -105,9 +105,9 @@ def _by_critic(
     elif not is_steering and config.gate_policy == "block":
         gate = value_learner.gate
         raise ValueGateNotPassed(
-            f"value pretraining ended after {config.pretraining_rounds} rounds; the critic explains {gate.explained_variance:.3f} of the "
-            f"variance of returns (value loss {gate.loss}, untrained {gate.initial_loss}): the gate asks for a lower loss and more than "
-            f"{config.gate_explained_variance:g}. Raise pretraining_rounds, or set gate_policy to fallback"
+            f"after {config.pretraining_rounds} rounds of value pretraining the critic explains {gate.explained_variance:.3f} of the "
+            f"variance of returns (value loss {gate.loss}, untrained {gate.initial_loss}), but the gate needs more than "
+            f"{config.gate_explained_variance:g} and a lower loss: raise pretraining_rounds, or set gate_policy to fallback"
         )
     else:
         results = value_learner.advantages(items, estimates)

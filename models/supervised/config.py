@@ -49,7 +49,7 @@ class SupervisedConfig(AdapterConfig):
     @model_validator(mode="after")
     def _settings_that_go_together(self) -> SupervisedConfig:
         if self.early_stop_patience is not None and self.eval_fraction == 0:
-            raise ValueError("early_stop_patience needs held-out samples: set eval_fraction, e.g. 0.05")
+            raise ValueError("early_stop_patience needs held-out samples: set eval_fraction, e.g. to 0.05")
         if self.bf16 and self.deepspeed_stage == 0:
-            raise ValueError("bf16 with deepspeed_stage 0 keeps no float32 master weights and drifts: use stage 1 or higher, or null")
+            raise ValueError("bf16 with deepspeed_stage 0 has no float32 master weights and drifts: use stage 1 or higher, or null")
         return self

@@ -108,9 +108,9 @@ def _fill_adapters(model: PreTrainedModel, weights: Path) -> None:
     left = [name for name in model.state_dict() if "lora_" in name and name not in found]
     if left or unknown:
         raise ModelError(
-            f"the processes left weights in {weights} that are not this model's adapters: {len(left)} of its own were not among them "
-            f"({', '.join(left[:2])}), {len(unknown)} names fit nothing ({', '.join(unknown[:2])}); were they trained by another "
-            "version of transformers or peft?"
+            f"the weights in {weights} are not this model's adapters: {len(left)} of the model's are missing ({', '.join(left[:2])}), "
+            f"{len(unknown)} names are unknown ({', '.join(unknown[:2])}); were they trained with another version of transformers or "
+            "peft?"
         )
 
 

@@ -82,7 +82,7 @@ def fit(
             _settle_weights(trainer, run_folder / BEST_FOLDER, curve, weights_folder)
     except Exception as error:  # each library says it in an exception of its own
         if is_full_disk(error) or shutil.disk_usage(run_folder).free < NO_ROOM_BYTES:
-            raise StorageFull(f"no space left in {run_folder} for a trainer checkpoint: free some disk and run the stage again") from error
+            raise StorageFull(f"no space left in {run_folder} for a trainer checkpoint: free disk space and run the stage again") from error
         raise
     finally:
         if log is not None:
@@ -124,8 +124,8 @@ class _WeightedTrainer(Trainer):
         norm = super()._clip_grad_norm(model)
         if norm is not None and not math.isfinite(norm):
             raise TrainingDiverged(
-                f"the gradient norm is {float(norm)} at step {self.state.global_step + 1} of {self._config.steps}, where the loss is a "
-                "number: lower learning_rate, or look at the samples and the checkpoint that this run began with"
+                f"the gradient norm is {float(norm)} at step {self.state.global_step + 1} of {self._config.steps}, though the loss is "
+                "finite: lower learning_rate, or check the samples and the checkpoint that this run started from"
             )
         return norm
 
@@ -142,11 +142,11 @@ class _WeightedTrainer(Trainer):
         bad = [sample for sample, loss in zip(learned, alone, strict=True) if not bool(torch.isfinite(loss))]
         if len(bad) == len(learned):
             return (
-                f"so is that of each of its {len(bad)} samples, {_named(bad)}: the weights are broken, lower learning_rate or max_grad_norm"
+                f"so is that of each of its {len(bad)} samples, {_named(bad)}: the weights diverged, lower learning_rate or max_grad_norm"
             )
         if not bad:
-            return f"none of its samples, {_named(read)}, has such a loss alone: lower learning_rate or max_grad_norm"
-        return f"{len(bad)} of its {len(read)} samples have such a loss by themselves, {_named(bad)}: look at them in the dataset"
+            return f"none of its samples ({_named(read)}) has such a loss alone: lower learning_rate or max_grad_norm"
+        return f"{len(bad)} of its {len(read)} samples have such a loss alone ({_named(bad)}): check them in the dataset"
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         trained: Any = model or self.model

@@ -58,8 +58,8 @@ class LeftOut:
         """Log what is too long. Raises ConfigError when nothing is left to learn from."""
         if not self.is_any_drawn:
             raise ConfigError(
-                f"none of the {self.num_samples} samples can be learned from: each needs a weight above 0, a message with loss above 0 and "
-                f"at most {max_tokens} tokens ({self.num_silent} have no loss, {self.num_too_long} are too long); look at the dataset "
+                f"none of the {self.num_samples} samples can be trained on: each needs a weight above 0, a message with loss above 0 and "
+                f"at most {max_tokens} tokens ({self.num_silent} have no loss, {self.num_too_long} are too long); check the dataset "
                 "snapshot"
             )
         if self.num_too_long:
@@ -98,7 +98,7 @@ def training_set(
                     held_out.add(sample)
     except OSError as error:
         if is_full_disk(error):
-            raise StorageFull(f"no space left in {folder} for encoded samples: free some disk and run the stage again") from error
+            raise StorageFull(f"no space left in {folder} for encoded samples: free disk space and run the stage again") from error
         raise
     left_out.tell(max_tokens)
     made = TrainingSet(
@@ -108,7 +108,7 @@ def training_set(
     if eval_fraction and not (len(made.held_out) and made.trained.weights.any()):
         raise ConfigError(
             f"eval_fraction {eval_fraction} of {left_out.num_samples} samples holds out {len(made.held_out)} and trains on "
-            f"{len(made.trained)}: neither may be none; change eval_fraction, or give more samples"
+            f"{len(made.trained)}: neither may be 0; change eval_fraction, or add samples"
         )
     return made
 

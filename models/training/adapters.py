@@ -52,7 +52,7 @@ def _insert_adapters(model: PreTrainedModel, config: AdapterConfig, seed: int) -
         try:
             inject_adapter_in_model(described, model, adapter_name=_NAME)
         except ValueError as error:
-            raise ConfigError(f"lora_targets {', '.join(config.lora_targets)} name no layer of {type(model).__name__}: {error}") from error
+            raise ConfigError(f"lora_targets {', '.join(config.lora_targets)} match no layer of {type(model).__name__}: {error}") from error
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.float()

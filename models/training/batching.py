@@ -55,7 +55,7 @@ def plan_batches(
     """
     cumulated = np.cumsum(np.asarray(weights, dtype=np.float64))
     if not len(cumulated) or not np.isfinite(cumulated[-1]) or cumulated[-1] <= 0 or np.min(weights) < 0:
-        raise ValueError("the weights of the samples must be finite, not negative, and not all zero")
+        raise ValueError("sample weights must be finite, not negative, and not all zero")
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(lengths))
     cumulated = np.cumsum(np.asarray(weights, dtype=np.float64)[order])
@@ -172,5 +172,5 @@ def _vision(samples: Sequence[EncodedSample], pixels: PixelLoader | None) -> dic
     if not any(sample.screenshot_ids for sample in samples):
         return {}
     if pixels is None:
-        raise ModelError("samples show screenshots, but nothing was handed over to read them with: give train_supervised `read_image`")
+        raise ModelError("samples show screenshots, but there is no reader for images: pass `read_image` to train_supervised")
     return {"vision": collate_vision([pixels(sample.screenshot_ids) for sample in samples])}

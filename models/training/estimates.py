@@ -50,7 +50,7 @@ def model_states(
     parameters (LoRA's base) have weights only. Raises ValueError for another stage.
     """
     if not 0 <= stage <= 3:
-        raise ValueError(f"ZeRO stage {stage}: 0, 1, 2 and 3 are allowed")
+        raise ValueError(f"ZeRO stage {stage}: must be 0, 1, 2 or 3")
     weights, gradients, optimizer = bytes_each
     share = 1 / num_processes
     return (

@@ -166,8 +166,8 @@ def check_can_pack(model: PreTrainedModel) -> None:
     kinds = set(getattr(config, "layer_types", None) or [every])
     if kinds != {"full_attention"} or not model._can_set_attn_implementation() or hasattr(model.config, "vision_config"):
         raise ConfigError(
-            f"{type(model).__name__} cannot be trained on packed rows: its layers are {sorted(kinds)} where only full_attention "
-            "can be packed, it reads images, or has attention that cannot be replaced; set packing: padded"
+            f"{type(model).__name__} cannot be trained on packed rows: its layers are {sorted(kinds)} and only full_attention can be "
+            "packed, or it reads images, or its attention cannot be replaced; set packing: padded"
         )
 
 

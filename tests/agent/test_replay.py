@@ -136,7 +136,7 @@ def test_what_cannot_be_replayed_is_told(stored: tuple[Warehouse, list[str]], tm
     other = Warehouse(Home(tmp_path / "other"))
     for table in ("episodes", "steps"):
         other.replace_partition(table, warehouse.read(table), iteration="0000", stage="seed_demonstrations")
-    with connect(other) as con, pytest.raises(ConfigError, match="not in the table tasks"):
+    with connect(other) as con, pytest.raises(ConfigError, match="not in the table `tasks`"):
         load_episode(con, ids[0])
     other.replace_partition("tasks", warehouse.read("tasks"), iteration="0000", stage="tasks")
     other.replace_partition("steps", [], iteration="0000", stage="seed_demonstrations")

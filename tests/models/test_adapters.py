@@ -100,7 +100,7 @@ def test_frozen_weights_may_be_bfloat16_and_updates_are_not() -> None:
 
 
 def test_layers_that_no_target_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="lora_targets w_nowhere name no layer of ShiftQwen3ForCausalLM"):
+    with pytest.raises(ConfigError, match="lora_targets w_nowhere match no layer of ShiftQwen3ForCausalLM"):
         prepare_for_training(small_model()[0], AdapterConfig(lora_rank=4, lora_targets=("w_nowhere",)))
 
 

@@ -199,7 +199,7 @@ def test_adapters_that_come_back_under_other_names_are_not_passed_over(seed_chec
     back = _trained(seed_checkpoint, config, tmp_path).state_dict()
     assert all(torch.equal(back[name], tensor) for name, tensor in learned.items())
     save_file({f"module.{name}": tensor.clone() for name, tensor in learned.items()}, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match=r"names fit nothing \(module\."):
+    with pytest.raises(ModelError, match=r"names are unknown \(module\."):
         _trained(seed_checkpoint, config, tmp_path)
 
 

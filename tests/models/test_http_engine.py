@@ -178,7 +178,7 @@ def test_an_engine_that_is_closed_under_an_answer_says_so(server: OurServer) -> 
         while not server.engine._engine._answers:
             await asyncio.sleep(0.005)
         engine.close()
-        with pytest.raises(ModelError, match="closed while it answered"):
+        with pytest.raises(ModelError, match="closed during a request"):
             await task
 
     asyncio.run(close_under_it())

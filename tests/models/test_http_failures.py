@@ -73,7 +73,7 @@ def test_other_servers_words_for_a_prompt_that_is_too_long(message: str) -> None
 def test_settings_say_what_is_wrong_with_them() -> None:
     with pytest.raises(ValueError, match="no address"):
         HttpEngineConfig(base_url="localhost:8000")
-    with pytest.raises(ValueError, match="give `http` for kind http"):
+    with pytest.raises(ValueError, match="give `http` if and only if"):
         EngineChoice(kind="http")
     assert HttpEngineConfig(base_url="https://host/prefix/v1/").base_url == "https://host/prefix"
     assert EngineChoice.model_validate(json.loads(EngineChoice(kind="http", http=config("http://h")).model_dump_json())).http is not None

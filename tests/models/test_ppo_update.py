@@ -364,7 +364,7 @@ def test_a_critic_of_adapters_passes_the_gate_beside_the_policys_frozen_weights(
     batching = Batching(max_tokens=256, pad_id=0)
     values = [predict(one, items, level="step", batching=batching) for one in (critic, resumed.critic)]
     assert all(np.array_equal(a, b) for a, b in zip(*values, strict=True))
-    with pytest.raises(CheckpointError, match="does not hold the weights that are trained"):
+    with pytest.raises(CheckpointError, match="does not match the trained weights"):
         load_state(tmp_path, {"critic": Critic.of_policy(other, config.model_copy(update={"lora_targets": ("q_proj",)}))}, {})
 
 

@@ -77,5 +77,5 @@ def test_where_attempts_are_compared_a_group_is_skipped_and_rejection_skips_noth
     assert of_episodes(weighting) == pytest.approx([0.0, 0.0, 0.0, 0.0, -1.0, 1.0])
     assert weighting.metrics["group_zero_std"] == weighting.metrics["uniform_fraction"] == pytest.approx(2 / 3)
     assert of_episodes(weighed(two_tasks(), algorithm="rejection")) == [1.0, 1.0, 1.0, 0.0]
-    with pytest.raises(ValidationError, match="compares attempts at one instance; group_size is 1"):
+    with pytest.raises(ValidationError, match="compares attempts at one instance, but group_size is 1"):
         PpoConfig(algorithm="reinforce++", group_baseline=True)

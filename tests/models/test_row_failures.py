@@ -121,7 +121,7 @@ def test_a_row_whose_pass_fails_fails_alone(make_model: Callable[..., Any], how:
     _Breaks(engine, 99, at, how)
     found, failed = beside(engine, sampled(seed=99))
     assert isinstance(failed, ModelError)
-    assert ("does not like" if how == "raises" else "not numbers") in str(failed)
+    assert ("does not like" if how == "raises" else "not finite") in str(failed)
     assert same(found, without)
     assert same(asyncio.run(_together(engine, prompts())), without), "what the failed row left behind is in nobody's way"
     assert not engine._answers and engine._scheduler.is_idle
@@ -141,7 +141,7 @@ def test_who_asks_for_more_than_there_is_memory_for_fails_alone(make_model: Call
 
     monkeypatch.setattr(kv_cache, "reserve", scarce)
     found, failed = beside(engine, sampled(max_new_tokens=1900))
-    assert isinstance(failed, RequestRefused) and "there is no memory for 19" in str(failed)
+    assert isinstance(failed, RequestRefused) and "not enough memory for 19" in str(failed)
     assert same(found, without)
     engine.close()
 

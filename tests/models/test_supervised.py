@@ -214,7 +214,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(seed_checkpoint: Path, tmp_pa
     with torch.no_grad():
         model.model.norm.weight.fill_(float("inf"))
     save(tmp_path / "broken", model, tokenizer, stage="seed_policy", iteration="0000")
-    with pytest.raises(TrainingDiverged, match=r"nan at step 1 of 200 with learning rate .* so is that of each .* the weights are broken"):
+    with pytest.raises(TrainingDiverged, match=r"nan at step 1 of 200 with learning rate .* so is that of each .* the weights diverged"):
         train_supervised(config, samples(), init=tmp_path / "broken", output=tmp_path / "out", stage="ct_model", iteration="0001")
     assert not (tmp_path / "out").exists()
 
@@ -227,7 +227,7 @@ def test_a_gradient_that_is_not_a_number_stops_the_run_before_its_step(tmp_path:
         model.model.layers[0].self_attn.o_proj.weight.zero_()
     save(tmp_path / "huge", model, tokenizer, stage="seed_policy", iteration="0000")
     config = CONFIG.model_copy(update={"steps": 1})
-    with pytest.raises(TrainingDiverged, match=r"the gradient norm is (inf|nan) at step 1 of 1, where the loss is a number"):
+    with pytest.raises(TrainingDiverged, match=r"the gradient norm is (inf|nan) at step 1 of 1, though the loss is finite"):
         train_supervised(config, samples(), init=tmp_path / "huge", output=tmp_path / "out", stage="ct_model", iteration="0001")
     assert not (tmp_path / "out").exists()
 
@@ -236,7 +236,7 @@ def test_a_sample_that_breaks_the_loss_is_named(tmp_path: Path, make_model: Call
     model, tokenizer = make_model()
     encoded = encode_samples(tokenizer, samples(), 0.0, max_tokens=2048)
     encoded.append(EncodedSample(token_ids=[5, 6, 7], loss_weights=[0.0, 0.0, float("inf")], sample_id="sample-bad", weight=20.0))
-    with pytest.raises(TrainingDiverged, match=r"\d of its \d+ samples have such a loss by themselves, sample-bad: look at them"):
+    with pytest.raises(TrainingDiverged, match=r"\d of its \d+ samples have such a loss alone \(sample-bad\): check them"):
         fit(model, encoded, CONFIG.model_copy(update={"packing": "packed"}), tmp_path)
 
 
@@ -264,7 +264,7 @@ def test_a_full_disk_is_called_so_and_the_run_goes_on_where_it_was(seed_checkpoi
             folder.mkdir()
             (folder / "trainer_state.json").symlink_to("/dev/full")
 
-    with pytest.raises(StorageFull, match="free some disk"):
+    with pytest.raises(StorageFull, match="free disk space"):
         train_supervised(CONFIG, samples(), on_progress=fill, **common)
     assert not (tmp_path / "out").exists()
     assert train_supervised(CONFIG, samples(), **common).metrics["resumed_from_step"] == 5

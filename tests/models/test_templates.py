@@ -139,9 +139,9 @@ def test_any_text_comes_back(text: str, answer: str) -> None:
     [
         (None, "no chat_template"),
         (QWEN.replace("{{ message['content'] }}", "{{ message['content'].split('</think>')[-1] | upper }}"), "boundaries cannot be found"),
-        (QWEN.replace("{{ message['content'] }}<|im_end|>", "{{ message['content'] }}"), "no end token"),
+        (QWEN.replace("{{ message['content'] }}<|im_end|>", "{{ message['content'] }}"), "not an end token"),
         (QWEN.replace("<|im_start|>assistant\n{% endif %}", "{% endif %}"), "elsewhere"),
-        ("{{ raise_exception('only tools') }}", "refuses a conversation of user: only tools"),
+        ("{{ raise_exception('only tools') }}", "rejects a conversation of user: only tools"),
     ],
 )
 def test_templates_without_findable_boundaries_are_refused(template: str | None, complaint: str) -> None:

@@ -83,9 +83,9 @@ def test_a_page_cannot_pretend_to_be_an_image(qwen: tuple[Qwen2VLForConditionalG
 
 def test_a_missing_or_broken_image_is_named(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
     _, codec = qwen
-    with pytest.raises(ModelError, match="screenshot blue, but its image was not handed over"):
+    with pytest.raises(ModelError, match="screenshot blue, but its image is missing"):
         codec.encode(CHAT, {"red": IMAGES["red"]})
-    with pytest.raises(ModelError, match=r"screenshot red \(6 bytes\) is no readable image"):
+    with pytest.raises(ModelError, match=r"screenshot red \(6 bytes\) is not a readable image"):
         codec.encode(CHAT[:1], {"red": b"no png"})
 
 

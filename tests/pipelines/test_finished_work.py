@@ -80,6 +80,6 @@ def test_a_table_that_is_gone_ends_the_stage_rather_than_working_it_again(wareho
 def test_a_damaged_checkpoint_is_missed(warehouse: Warehouse, result: StageResult) -> None:
     weights = warehouse.home.checkpoints / "0001" / "routing" / "made" / "model.safetensors"
     weights.write_bytes(b"weighty")
-    assert "was cut off or changed" in str(find_loss(warehouse, result))
+    assert "was truncated or changed" in str(find_loss(warehouse, result))
     shutil.rmtree(weights.parent)
     assert "card.json is missing" in str(find_loss(warehouse, result))
