@@ -96,8 +96,8 @@ class HttpClient:
                     self.num_retries += 1
                     await asyncio.sleep(self._pause_s(attempt, pause_s))
             raise EngineUnreachable(
-                f"{self._config.base_url}{path} failed {retries + 1} times, last with {failure}. Look whether the server runs "
-                "there and is healthy; retries, backoff_s and timeout_s of the engine's settings say how long to wait for it"
+                f"{self._config.base_url}{path} failed {retries + 1} times, last with {failure}. Check that the server runs there and is "
+                "healthy; retries, backoff_s and timeout_s of the engine's settings say how long to wait for it"
             )
 
     def _pause_s(self, attempt: int, asked_s: float) -> float:
@@ -109,7 +109,7 @@ class HttpClient:
         where = f"{self._config.base_url}{response.request.url.path}"
         if response.status_code == UNAUTHORISED:
             variable = self._config.token_env
-            held = f"the token in {variable} is not accepted" if variable else "no token was sent: name its variable as token_env"
+            held = f"the token in {variable} is not accepted" if variable else "no token was sent: set token_env to its variable"
             raise ModelError(f"{where} answered {response.status_code}: {held}")
         if response.is_error or response.is_redirect:
             message, code = _said(response)
@@ -119,7 +119,7 @@ class HttpClient:
         try:
             data = response.json()
         except ValueError as error:
-            raise ModelError(f"{where} answered with no JSON: {response.text[:80]!r}; is this a policy server?") from error
+            raise ModelError(f"{where} did not answer with JSON but {response.text[:80]!r}: is this a policy server?") from error
         if not isinstance(data, dict):
             raise ModelError(f"{where} answered with a JSON {type(data).__name__}, not an object: is this a policy server?")
         return data
@@ -128,7 +128,7 @@ class HttpClient:
 def _token(variable: str) -> str:
     token = os.environ.get(variable, "").strip()
     if not token:
-        raise ConfigError(f"token_env names {variable}, which is not set: put the server's token there, or leave token_env out")
+        raise ConfigError(f"token_env names {variable}, which is not set: set it to the server's token, or remove token_env")
     return token
 
 

@@ -42,7 +42,7 @@ class HttpEngineConfig(BaseModel):
     @classmethod
     def _address(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
-            raise ValueError(f"{value!r} is no address: http://HOST:PORT or https://HOST:PORT is expected")
+            raise ValueError(f"{value!r} is not an address: use http://HOST:PORT or https://HOST:PORT")
         return value.rstrip("/").removesuffix("/v1").rstrip("/")
 
 

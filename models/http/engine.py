@@ -36,14 +36,14 @@ T = TypeVar("T")
 TOO_LONG_CODE = "context_length_exceeded"
 TOO_LONG = re.compile(r"context (length|window|size)|maximum context|max_model_len|longer than the model|too many tokens", re.I)
 NO_EXCHANGE = (
-    "new weights reach a server through a folder that both sides see: name it as `exchange`, and open the engine with the checkpoint that "
-    "learning started from"
+    "a learner sends weights to a server through a folder that both can read: set `exchange` to it, and create the engine with the "
+    "checkpoint that learning started from"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Whose weights answer, as far as this engine knows. `version` is None until it has handed some over."""
+    """The server's weights, as far as this engine knows. `version` is None until this engine has sent some."""
 
     policy_id: str
     version: int | None = None
@@ -62,17 +62,17 @@ class HttpEngine:
     def __init__(
         self, config: HttpEngineConfig, *, folder: Path | None = None, codec: ChatCodec | None = None, wants: str | None = None
     ) -> None:
-        """Asks the server what it gives. `codec` makes token ids of messages and text of token ids; without one the server does. `folder`
-        is the checkpoint whose configuration and tokenizer new weights of a learner are handed over with. An answer of other weights than
-        the checkpoint `wants`, or what is loaded later, is refused; none: whatever the server has will do. Raises ConfigError for a
-        missing token or model, EngineUnreachable, ModelError."""
+        """Queries the server's capabilities. `codec` encodes messages and decodes token ids; without one the server does. `folder` is the
+        checkpoint whose configuration and tokenizer are sent with a learner's weights. With `wants`, an answer of other weights than that
+        checkpoint, or than those loaded later, is an error; with None any weights will do. Raises ConfigError for a missing token or
+        model, EngineUnreachable, ModelError."""
         if config.send == "token_ids" and codec is None:
-            raise ConfigError("send is token_ids, which wants a codec: open the engine with HttpEngine.of_checkpoint")
+            raise ConfigError("`send: token_ids` needs a codec: create the engine with HttpEngine.of_checkpoint")
         self._config, self._codec, self._folder = config, codec, folder
         self._client, self._running = HttpClient(config), set[asyncio.Future[Response]]()
         self._adapter: Path | None = None
         self._own_model = f"policy-{secrets.token_hex(4)}"
-        """Name under which a server adds what it is told to load, where it does: of this engine alone, whoever else uses the server."""
+        """Name under which a server adds an adapter that it loads, where it does: unique to this engine among the server's clients."""
         self._loop, self._is_closed, self._model = LoopThread("http-engine"), False, ""
         try:
             self._capabilities, self._extras = self._loop.run(probe(self._client, config, codec))
@@ -107,17 +107,17 @@ class HttpEngine:
 
     @property
     def num_retries(self) -> int:
-        """Requests that were sent again so far."""
+        """Retries so far."""
         return self._client.num_retries
 
     def capabilities(self) -> Capabilities:
-        """What the server gives, as it was found when the engine opened."""
+        """The server's capabilities, as found when the engine was created."""
         return self._capabilities
 
     def require_learnable(self, temperature: float = 1.0, top_p: float = 1.0) -> None:
         """Raises ModelError, which says what is missing, where answers sampled so cannot be learned from."""
         if (reason := self._capabilities.why_not_learnable(temperature, top_p)) is not None:
-            raise ModelError(f"{self._config.base_url} cannot serve reinforcement learning: {reason}. Which servers can: docs/serving.md")
+            raise ModelError(f"{self._config.base_url} cannot be used for RL: {reason}. docs/serving.md lists the servers that can")
 
     @property
     def takes_adapters(self) -> bool:
@@ -125,8 +125,8 @@ class HttpEngine:
         return self._capabilities.loads == "adapters"
 
     def require_updatable(self, *, adapters: bool = False) -> None:
-        """Raises ModelError, which says what is missing, where a learner's weights could not be handed over; `adapters`: adapters are all
-        that it trains."""
+        """Raises ModelError, which says what is missing, where the server could not load a learner's weights; `adapters`: the learner
+        trains adapters only."""
         if self._config.exchange is None or self._folder is None:
             raise ModelError(NO_EXCHANGE)
         if adapters and self.takes_adapters:
@@ -135,7 +135,7 @@ class HttpEngine:
         exchange = Path(self._config.exchange).absolute()
         if not self._run(may_load_from(self._client, self._capabilities, exchange)):
             raise ModelError(
-                f"{self._config.base_url} may not load from {exchange}, where a learner's weights would be handed over: start it with "
+                f"{self._config.base_url} may not load from {exchange}, where a learner writes its weights: start the server with "
                 f"--weights-root {exchange}"
             )
 
@@ -177,8 +177,8 @@ class HttpEngine:
     def _response(self, answer: Answer, sent_ids: tuple[int, ...] | None, prompt: Prompt, weights: _Weights) -> Response:
         if answer.policy_id is not None and self._asked_for and answer.policy_id not in self._asked_for:
             raise ModelError(
-                f"{self._config.base_url} answered with {answer.policy_id}, not with {self.policy_id}: another client has loaded it. Give "
-                "each stage that runs at the same time a server of its own, or run one after the other (max_parallel: 1)"
+                f"{self._config.base_url} answered with {answer.policy_id}, not with {self.policy_id}: another client has loaded it. Use "
+                "one server per stage that runs at the same time, or run the stages one after the other (max_parallel: 1)"
             )
         token_ids, sampling = answer.token_ids or (), prompt.sampling
         is_of_sampling = self._capabilities.gives_logprobs(sampling.temperature, sampling.top_p)
@@ -210,9 +210,8 @@ class HttpEngine:
         loading, loads = KINDS[self._capabilities.server].loading, self._capabilities.loads
         if loading is None or loads != kind:
             raise ModelError(
-                f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot be told to load {what}: "
-                f"it loads {loads}. Start it on the checkpoint that is wanted, or take one that loads checkpoints (flywheel policy serve, "
-                "SGLang)"
+                f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot load {what}: it loads "
+                f"{loads}. Start it on the checkpoint you want, or use a server that loads checkpoints (flywheel policy serve, SGLang)"
             )
         return loading
 
@@ -221,7 +220,7 @@ class HttpEngine:
         if loading.confirmed_by is None:
             await self._client.tell(loading.path, body)
         elif not (done := await self._client.post(loading.path, body)).get(loading.confirmed_by):
-            raise ModelError(f"{self._config.base_url} did not take the weights of {checkpoint_id}: {done.get('message')}")
+            raise ModelError(f"{self._config.base_url} did not load the weights of {checkpoint_id}: {done.get('message')}")
         if loading.adds_model:
             self._model = self._own_model
 

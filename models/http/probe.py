@@ -67,12 +67,12 @@ async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -
 
 
 async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str, Any]:
-    """What the list of models says of the one that requests name. A server without a list is taken at the configuration's word."""
+    """The entry of the requests' model in the server's list. Without a list the configuration's model is used."""
     try:
         listed = (await client.get("/v1/models")).get("data")
     except Refused as error:
         if config.model is None:
-            raise ConfigError(f"{error}; a server without a list of models wants its model named") from error
+            raise ConfigError(f"{error}; the server does not list its models: set `model`") from error
         return {}
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     for entry in entries:
@@ -81,7 +81,7 @@ async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str
     entries = [entry for entry in entries if not entry.get("parent")]  # adapters of the others, perhaps another client's
     names = ", ".join(str(entry.get("id")) for entry in entries) or "none"
     if config.model is None and len(entries) != 1:
-        raise ConfigError(f"{config.base_url} lists {len(entries)} models ({names}): name the one that is meant as `model`")
+        raise ConfigError(f"{config.base_url} lists {len(entries)} models ({names}): set `model` to one of them")
     if config.model is None:
         return entries[0]
     # Some serve what they do not list: a folder, or a model that they load when it is asked for.
@@ -89,8 +89,8 @@ async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str
 
 
 def _policy_id(entry: Mapping[str, Any], model: str) -> str:
-    """The checkpoint that a server was started on, where it names a folder that is here too: vLLM tells it as the model's `root`, others
-    call the model so. Else the model's name."""
+    """The checkpoint that a server was started on, where it names a folder that exists here too: vLLM has it as the model's `root`, others
+    as the model's name. Else the model's name."""
     for place in (entry.get("root"), model):
         if isinstance(place, str) and Path(place, CARD_FILE).is_file():
             return read_card(Path(place)).checkpoint_id
@@ -101,7 +101,7 @@ def _declared(said: Any, model: str) -> Capabilities:
     try:
         return Capabilities.model_validate({"model": model} | dict(said or {}))
     except ValidationError as error:
-        raise ModelError(f"the list of models does not say what the server gives: is it Flywheel's, of this version? {error}") from error
+        raise ModelError(f"the server's capabilities cannot be read: is it Flywheel's, of this version? {error}") from error
 
 
 class _Asking:

@@ -42,7 +42,7 @@ class Chat:
         choice = _choice(data)
         message = choice.get("message")
         if not isinstance(message, dict):
-            raise ModelError(f"a chat completion without a message came back: {str(data)[:200]}")
+            raise ModelError(f"the server returned a chat completion without a message: {str(data)[:200]}")
         ids, logprobs, top_logprob = _entry_tokens((choice.get("logprobs") or {}).get("content"))
         meta_ids, meta_logprobs = _meta_tokens(choice.get("meta_info"))
         if meta_ids is not None:
@@ -70,7 +70,7 @@ class Completions:
     def read(self, data: Mapping[str, Any]) -> Answer:
         choice = _choice(data)
         if not isinstance(choice.get("text"), str):
-            raise ModelError(f"a completion without a text came back: {str(data)[:200]}")
+            raise ModelError(f"the server returned a completion without a text: {str(data)[:200]}")
         given = choice.get("logprobs") or {}
         if (entries := given.get("content")) is not None:  # llama.cpp writes them as in a chat
             ids, logprobs, top_logprob = _entry_tokens(entries)
@@ -105,7 +105,7 @@ class SglangTokens:
     def read(self, data: Mapping[str, Any]) -> Answer:
         meta = data.get("meta_info")
         if not isinstance(data.get("text"), str) or not isinstance(meta, dict):
-            raise ModelError(f"an answer of /generate without text and meta_info came back: {str(data)[:200]}")
+            raise ModelError(f"the server returned an answer of /generate without text and meta_info: {str(data)[:200]}")
         ids, logprobs = _meta_tokens(meta)
         top = meta.get("output_top_logprobs")
         return Answer(
@@ -134,7 +134,7 @@ def _wanted_ids(ask: Ask) -> list[int]:
     if ask.images:
         raise ModelError("a prompt with screenshots cannot be sent as token ids over HTTP: set `send: messages` for this server")
     if ask.token_ids is None:
-        raise ModelError("token ids are to be sent, but the engine was opened without a codec: open it with a checkpoint's folder")
+        raise ModelError("`send: token_ids` needs a codec: create the engine with a checkpoint's folder")
     return list(ask.token_ids)
 
 
@@ -144,7 +144,7 @@ def _content(message: Message, images: Mapping[str, bytes]) -> str | list[dict[s
         return message.content
     image = images.get(message.screenshot_id)
     if image is None:
-        raise ModelError(f"a message names the screenshot {message.screenshot_id}, whose image the prompt does not hold")
+        raise ModelError(f"a message names the screenshot {message.screenshot_id}, but the prompt lacks its image")
     kind = "jpeg" if image[:2] == b"\xff\xd8" else "webp" if image[8:12] == b"WEBP" else "png"
     url = f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
     text = [{"type": "text", "text": message.content}] if message.content else []
@@ -154,7 +154,7 @@ def _content(message: Message, images: Mapping[str, bytes]) -> str | list[dict[s
 def _choice(data: Any) -> dict[str, Any]:
     choices = data.get("choices") if isinstance(data, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ModelError(f"an answer without choices came back: {str(data)[:200]}")
+        raise ModelError(f"the server returned an answer without choices: {str(data)[:200]}")
     return dict(choices[0])
 
 
@@ -162,11 +162,11 @@ def _answer(
     data: Mapping[str, Any], choice: Mapping[str, Any], *, text: str, token_ids: tuple[int, ...] | None, logprobs: tuple[float, ...] | None,
     top_logprob: float | None,
 ) -> Answer:
-    """Prompt ids stand at the top of a chat completion and in the choice of a completion; ours tells versions in `flywheel`."""
+    """Prompt ids stand at the top of a chat completion and in the choice of a completion; ours returns versions in `flywheel`."""
     own = choice.get(OWN_FIELD) or {}
     prompt = choice.get("prompt_token_ids") or data.get("prompt_token_ids") or (choice.get("meta_info") or {}).get("prompt_token_ids")
     if token_ids is not None and logprobs is not None and len(token_ids) != len(logprobs):
-        raise ModelError(f"a server gave {len(token_ids)} token ids and {len(logprobs)} log-probabilities for one answer")
+        raise ModelError(f"the server returned {len(token_ids)} token ids and {len(logprobs)} log-probabilities for one answer")
     return Answer(
         text=text, prompt_token_ids=_ids(prompt), token_ids=token_ids, logprobs=logprobs, top_logprob=top_logprob,
         versions=tuple(own.get("versions") or ()), policy_id=own.get("policy_id") or _named(data.get("metadata")),

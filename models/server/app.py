@@ -159,7 +159,7 @@ class _Routes:
     def _check_name(self, name: str | None) -> None:
         known = (self._settings.model_name, self._engine.policy_id)
         if name is not None and name not in known:
-            raise wrong(f"there is no model {name!r} here; {' and '.join(known)} name what is served", status=404, code="model_not_found")
+            raise wrong(f"there is no model {name!r}; this server has {' and '.join(known)}", status=404, code="model_not_found")
 
     async def load(self, asked: WeightsRequest) -> WeightsAnswer:
         """Waits for weights that are being loaded already."""

@@ -112,7 +112,7 @@ class ServedEngine:
             codec = self._template("tools")
             written = json.dumps([list(tools), fields], ensure_ascii=False)
             if (control := codec.control_token_in(written)) is not None:
-                raise RequestRefused(f"{control!r} is a control token of the model: tools and calls may not contain it", "tools")
+                raise RequestRefused(f"{control!r} is a control token of the model: tools and calls must not contain it", "tools")
             if tools:
                 self._form_of(codec)
             return codec.encode(messages, images, tools=tools)
@@ -144,7 +144,7 @@ class ServedEngine:
 
     def _template(self, param: str) -> TemplateCodec:
         if not isinstance(self._encoder, TemplateCodec):
-            raise RequestRefused(f"{param}: {self.policy_id} has a tokenizer of whole words and no chat template that could do this", param)
+            raise RequestRefused(f"{param} is not supported: {self.policy_id} has a tokenizer of whole words and no chat template", param)
         return self._encoder
 
     def _form_of(self, codec: TemplateCodec) -> ToolForm:
@@ -172,7 +172,7 @@ class ServedEngine:
         nothing, for any other."""
         card = read_card(folder)
         if card.files.get(FAST_TOKENIZER_FILE) != self._tokenizer_hash:
-            raise ModelError(f"{card.checkpoint_id} has another tokenizer than the one that is served: start a server on it")
+            raise ModelError(f"{card.checkpoint_id} has another tokenizer than the served checkpoint: start another server for it")
         model = load_policy(folder, dtype=self._dtype)
         self._engine.load_weights(model.state_dict(), policy_id or card.checkpoint_id, version)
 

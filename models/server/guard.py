@@ -23,14 +23,14 @@ class Guard:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
-            raise RuntimeError(f"a connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py)")
+            raise RuntimeError(f"connection of type {scope['type']!r}: run the server without WebSockets (serve.py)")
         headers = headers_of(scope)
         if self._tokens.client(bearer_token(headers)) is None:
             self._metrics.refused.inc()
             return await response_of(unauthorised())(scope, receive, send)
         body = LimitedBody(receive, headers, max_bytes=self._max_body_bytes)
         if body.is_too_large:
-            return await response_of(TooLarge(self._max_body_bytes).told)(scope, receive, send)
+            return await response_of(TooLarge(self._max_body_bytes).error)(scope, receive, send)
 
         async def receiving() -> Message:
             message = await body()

@@ -17,7 +17,7 @@ RETRY_AFTER = {"retry-after": "1"}
 
 
 class ApiError(ModelError):
-    """A request that is not carried out. Stays inside the server."""
+    """A request that is refused. Stays inside the server."""
 
     def __init__(self, status: int, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(problem.message)
@@ -29,11 +29,11 @@ class ApiError(ModelError):
 
 
 class TooLarge(HTTPException):
-    """A body that goes on beyond the limit. Of FastAPI's kind, which alone gets through its reading of bodies as it is."""
+    """A body beyond the limit. An HTTPException, since FastAPI's body parsing passes on no other exception unchanged."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.told = wrong(f"the request is larger than {max_bytes} bytes", status=413, code="too_large")
-        super().__init__(self.told.status, self.told.problem.message)
+        self.error = wrong(f"the request is larger than {max_bytes} bytes", status=413, code="too_large")
+        super().__init__(self.error.status, self.error.problem.message)
 
 
 def wrong(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
@@ -60,7 +60,7 @@ def forbidden(message: str, code: str) -> ApiError:
 
 
 def busy(num_waiting: int) -> ApiError:
-    message = f"{num_waiting} requests wait already: try again later, or start the server with more --max-concurrency"
+    message = f"{num_waiting} requests are waiting: try again later, or start the server with a higher --max-concurrency"
     return ApiError(429, Problem(message=message, type="rate_limit_error", code="busy"), RETRY_AFTER)
 
 
@@ -77,7 +77,7 @@ def refused(error: RequestRefused) -> ApiError:
 
 
 def of_engine(error: ModelError) -> ApiError:
-    """What a client is told of an error that the engine, or the server on the way to it, raised."""
+    """The client's error for one that the engine, or the server on the way to it, raised."""
     if isinstance(error, ApiError):
         return error
     return refused(error) if isinstance(error, RequestRefused) else failed(error)
@@ -94,18 +94,18 @@ async def answer_error(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, RequestValidationError):
         return response_of(_invalid(error))
     if isinstance(error, TooLarge):
-        return response_of(error.told)
-    return response_of(failed(error if isinstance(error, FlywheelError) else ModelError("the server's log tells what")))
+        return response_of(error.error)
+    return response_of(failed(error if isinstance(error, FlywheelError) else ModelError("see the server's log")))
 
 
 async def answer_unknown(request: Request, _: Exception) -> JSONResponse:
     """The handler of addresses and methods that no route has."""
-    message = f"there is no {request.method} {request.url.path} here; /openapi.json lists what there is"
+    message = f"there is no {request.method} {request.url.path}; /openapi.json lists the routes"
     return response_of(wrong(message, status=404, code="not_found"))
 
 
 async def answer_unreadable(_: Request, __: Exception) -> JSONResponse:
-    """The handler of bodies that broke off."""
+    """The handler of truncated bodies."""
     return response_of(wrong("the body of the request cannot be read"))
 
 
@@ -114,6 +114,6 @@ def _invalid(error: RequestValidationError) -> ApiError:
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     given = json.dumps(first.get("input"), default=str)[:80]
     if first["type"] == "extra_forbidden":
-        message = f"{where} is not a field that this server carries out; leave it out (got {given})"
+        message = f"{where} is not supported by this server; remove it (got {given})"
         return wrong(message, param=where, code="unknown_field")
     return wrong(f"{where}: {first['msg']} (got {given})", param=where)

@@ -38,7 +38,7 @@ def encode_messages(
     except ModelError as error:
         raise wrong(str(error), param="messages") from error
     if pictures.by_id and not encoded.vision:
-        raise wrong("a message has a picture, and the served model reads text only", param="messages")
+        raise wrong("a message has a picture, but the served model reads text only", param="messages")
     return encoded
 
 
@@ -76,17 +76,17 @@ class _Pictures:
         image, num_pixels = _picture(url)
         self._num_pixels += num_pixels
         if self._num_pixels > self._max_pixels:
-            raise wrong(f"the pictures have {self._num_pixels} pixels; at most {self._max_pixels} are read", param="messages")
+            raise wrong(f"the pictures have {self._num_pixels} pixels; at most {self._max_pixels} are allowed", param="messages")
         screenshot_id = bytes_id("screenshot", image)
         self.by_id[screenshot_id] = image
         return screenshot_id
 
 
 def _picture(url: str) -> tuple[bytes, int]:
-    """The bytes of a picture and how many pixels it has, of which only its header tells."""
+    """The bytes of a picture and its number of pixels, read from its header."""
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
-        raise wrong(f"a picture is given as data:image/…;base64,…, not as {url[:40]!r}; the server fetches nothing", param="messages")
+        raise wrong(f"a picture must be given as data:image/…;base64,…, not as {url[:40]!r}; the server fetches nothing", param="messages")
     try:
         image = base64.b64decode(data, validate=True)
         found = header(image)

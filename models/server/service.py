@@ -90,15 +90,14 @@ class Service:
     def job(
         self, asked: ChatRequest | CompletionRequest, prompt: EncodedChat, *, grammar: Grammar | None = None, tools: ToolForm | None = None
     ) -> Job:
-        """Raises ApiError for a prompt that leaves no room, an answer longer than may be asked for, and values that no model can answer
-        with."""
+        """Raises ApiError for a prompt that leaves no room, too large a max_tokens, and invalid values."""
         limit, max_context, num_prompt = asked.limit, self.engine.max_context, len(prompt.token_ids)
         if not num_prompt:
             raise wrong("the prompt has no tokens", param="prompt")
         if limit is None:
             limit = max(1, min(self.settings.default_max_tokens, self.settings.max_tokens, max_context - num_prompt))
         if limit > self.settings.max_tokens:
-            raise wrong(f"max_tokens is {limit}; this server writes at most {self.settings.max_tokens}", param="max_tokens")
+            raise wrong(f"max_tokens is {limit}; this server allows at most {self.settings.max_tokens}", param="max_tokens")
         if num_prompt + limit > max_context:
             raise too_long(num_prompt, limit, max_context)
         request = Request(
@@ -188,7 +187,7 @@ class Service:
                     yield Part(text, written, "stop" if is_end or so_far.is_stopped else "length")
                     return
                 yield Part(text, written)
-            raise failed(ModelError("the engine ended an answer that is not whole"))
+            raise failed(ModelError("the engine ended an answer before its end"))
         except ModelError as error:
             raise of_engine(error) from error
         finally:

@@ -57,7 +57,7 @@ class ToolForm:
 
 
 def form_of(codec: TemplateCodec) -> ToolForm:
-    """How the template of a codec writes calls. Raises ModelError for one that writes none, or in a form that is not known."""
+    """How the template of a codec writes tool calls. Raises ModelError for one that writes none, or in an unknown form."""
     tool = {
         "type": "function",
         "function": {"name": NAME, "description": "", "parameters": {"type": "object", "properties": {KEY: {"type": "string"}}}},
@@ -66,10 +66,10 @@ def form_of(codec: TemplateCodec) -> ToolForm:
     call = {"id": CALL_ID, "type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
     prompt = codec.rendered(asked, tools=[tool])
     if prompt == codec.rendered(asked):
-        raise ModelError("the checkpoint's chat template does not write tools: they would not be seen")
+        raise ModelError("the checkpoint's chat template ignores tools")
     whole = codec.rendered((*asked, ChatMessage(role="assistant", content="", fields={"tool_calls": [call]})), tools=[tool])
     if not whole.startswith(prompt):
-        raise ModelError("the checkpoint's chat template writes calls elsewhere than where it asks for an answer")
+        raise ModelError("the checkpoint's chat template puts tool calls elsewhere than after its generation prompt")
     written = whole.removeprefix(prompt)
     for start, character in enumerate(written):
         if character in "[{" and (found := _call_at(written, start)) is not None:
@@ -84,7 +84,7 @@ def form_of(codec: TemplateCodec) -> ToolForm:
                 name_key=next(key for key, part in only.items() if part == NAME),
                 arguments_key=next(key for key, part in only.items() if part == {KEY: VALUE}),
             )  # fmt: skip
-    raise ModelError(f"the checkpoint's chat template writes calls in a form that is not known: {written[:200]!r}; JSON is read")
+    raise ModelError(f"the checkpoint's chat template writes tool calls in an unknown form: {written[:200]!r}; only JSON is supported")
 
 
 def _call_at(text: str, start: int) -> tuple[Any, int] | None:
@@ -198,5 +198,5 @@ def template_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise RequestRefused(f"the arguments of the call of {name} are {arguments[:80]!r}: a JSON object is expected", "messages")
+        raise RequestRefused(f"the arguments of the call of {name} must be a JSON object, not {arguments[:80]!r}", "messages")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": value}}

@@ -70,9 +70,9 @@ class ChatMessage(_Asked):
     @model_validator(mode="after")
     def _says_something(self) -> ChatMessage:
         if self.tool_calls and self.role != "assistant":
-            raise ValueError(f"a message of {self.role!r} has tool_calls; only the assistant calls tools")
+            raise ValueError(f"a message of role {self.role!r} has tool_calls: only the assistant's may")
         if self.content is None and not self.tool_calls:
-            raise ValueError(f"a message of {self.role!r} has no content; null is allowed where the assistant calls tools")
+            raise ValueError(f"a message of role {self.role!r} has no content: null is allowed only with the assistant's tool_calls")
         return self
 
 
@@ -116,7 +116,7 @@ class ResponseFormat(_Asked):
     @model_validator(mode="after")
     def _schema_where_one_is_named(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError(f"type is {self.type!r}: give json_schema with type json_schema, and only then")
+            raise ValueError(f"type is {self.type!r}: give json_schema if and only if type is json_schema")
         return self
 
 
@@ -195,13 +195,13 @@ class ChatRequest(_Sampled):
     @model_validator(mode="after")
     def _fields_that_need_others(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
-            raise ValueError(f"top_logprobs is {self.top_logprobs} and logprobs false: set logprobs as well")
+            raise ValueError(f"top_logprobs is {self.top_logprobs} but logprobs is false: set logprobs to true")
         if isinstance(self.choice, NamedTool) and self.choice.function.name not in (names := [tool.function.name for tool in self.tools]):
-            raise ValueError(f"tool_choice names {self.choice.function.name!r}; tools has {', '.join(names) or 'none'}")
+            raise ValueError(f"tool_choice names {self.choice.function.name!r}, but tools has {', '.join(names) or 'none'}")
         if self.choice == "required" and not self.tools:
-            raise ValueError("tool_choice is 'required' and there are no tools: add some")
+            raise ValueError("tool_choice is 'required' but tools is empty: add a tool")
         if self.choice not in ("none", "auto") and self.response_format.type != "text":
-            raise ValueError(f"tool_choice demands a call and response_format is {self.response_format.type!r}: leave one of them out")
+            raise ValueError(f"tool_choice requires a call but response_format is {self.response_format.type!r}: remove one of them")
         return self
 
 

@@ -39,7 +39,7 @@ def test_what_passes_is_asked_again() -> None:
         ((400, OK, {"error": {"message": "bad field", "code": "x"}}), "answered 400: bad field"),
         ((404, OK, {"detail": "Not Found"}), "answered 404: Not Found"),
         ((307, {"location": "http://127.0.0.1:1/"}, ""), "answered 307"),
-        ((200, OK, "<html>a login page</html>"), "no JSON"),
+        ((200, OK, "<html>a login page</html>"), "not answer with JSON"),
         ((200, OK, [1]), "not an object"),
         ((200, OK, {"choices": []}), "without choices"),
         ((200, OK, {"choices": [{"index": 0}]}), "without a message"),
@@ -71,7 +71,7 @@ def test_other_servers_words_for_a_prompt_that_is_too_long(message: str) -> None
 
 
 def test_settings_say_what_is_wrong_with_them() -> None:
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="not an address"):
         HttpEngineConfig(base_url="localhost:8000")
     with pytest.raises(ValueError, match="give `http` if and only if"):
         EngineChoice(kind="http")
