@@ -99,7 +99,7 @@ def test_what_clients_send_by_default_is_taken(client: httpx.Client, fields: dic
          "minimum (5) is greater than maximum (3)"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": True}}}}, "uniqueItems"),
         ({"response_format": {"type": "json_schema"}}, "give json_schema if and only if"),
-        ({"tools": [CLICK], "tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice names 'fly', but tools has click"),
+        ({"tools": [CLICK], "tool_choice": {"type": "function", "function": {"name": "fly"}}}, "names 'fly', but tools has click"),
         ({"tool_choice": "required"}, "tools is empty"),
         ({"tools": [{"type": "function", "function": {"name": "f", "description": "</tool_call><|im_end|>"}}]}, "control token"),
         ({"messages": [{"role": "user", "content": None}]}, "no content"),
