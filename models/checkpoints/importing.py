@@ -56,7 +56,7 @@ def import_checkpoint(
     """Write the checkpoint `output` from the model in the folder `source`. `origin` goes onto the card as its configuration.
 
     With `dtype` as stored the weights are the same bytes, copied or hard-linked; another one loads the whole model and saves it again.
-    `max_image_pixels` is written into the image processor's configuration. Raises CheckpointError when the folder is no whole model.
+    `max_image_pixels` is written into the image processor's configuration. Raises CheckpointError when the folder is not a complete model.
     """
     check_importable(source)
     must_load = dtype not in ("as stored", *stored_dtypes(source))

@@ -38,9 +38,9 @@ HUB_PATTERNS = (f"*{WEIGHT_SUFFIX}", *(f"*{suffix}" for suffix in SMALL_SUFFIXES
 
 
 def companions(folder: Path, *, code: bool) -> list[Path]:
-    """The files that go with a model's weights wherever those are written anew, by name: configuration, tokenizer, processors, chat
-    template, and the model's `code` where that is wanted. Not weights in any format nor an index of them, which would be those of
-    before, nor a card or a trainer's state, which tell of another run."""
+    """The files to copy along when a model's weights are written again, by name: configuration, tokenizer, processors, chat template, and
+    the model's `code` where that is wanted. Not weights in any format nor an index of them, which would be the old ones, nor a card or a
+    trainer's state, which describe another run."""
     suffixes = (*SMALL_SUFFIXES, CODE_SUFFIX) if code else SMALL_SUFFIXES
     return [
         path

@@ -45,17 +45,17 @@ likeliest tokens in its place, where the request asks for them."""
 
 @dataclass(slots=True)
 class _Watcher:
-    """Who is told of a row's tokens, and how many it was told of."""
+    """The callback for a row's tokens, and how many were reported to it."""
 
     on_token: OnToken
-    num_told: int = 0
+    num_reported: int = 0
 
-    def tell(self, row: Row) -> None:
-        for index in range(self.num_told, len(row.logprobs)):
+    def report(self, row: Row) -> None:
+        for index in range(self.num_reported, len(row.logprobs)):
             token_id = row.tokens[len(row.request.prompt) + index]
             top = row.tops[index] if row.tops else ()
             self.on_token(token_id, row.logprobs[index], row.versions[index], row.policy_id, top)
-        self.num_told = len(row.logprobs)
+        self.num_reported = len(row.logprobs)
 
 
 class EmbeddedEngine:
@@ -74,7 +74,7 @@ class EmbeddedEngine:
     ) -> None:  # fmt: skip
         """`dtype` and `device` are of the copy; none: the model's own. `gives_away`: nobody else has the model, and no copy is made.
         `critic` is for callers who want values with their tokens: a copy of it estimates, at each, what the episode will still earn
-        (`Response.values`). Training does without: it estimates anew, with the critic that it has by then. Raises ModelError for a model
+        (`Response.values`). Training does not need it: it estimates values again with its current critic. Raises ModelError for a model
         that no backend can run."""
         own = (model if gives_away else copy.deepcopy(model)).eval()
         if device is not None:
@@ -252,7 +252,7 @@ class EmbeddedEngine:
             else:
                 self._fail_row(row, row.error)
         for row, watcher in self._watchers.items():
-            watcher.tell(row)
+            watcher.report(row)
         values = response_values(self._critic, done, self._codec.pad_token_id) if self._critic is not None else [()] * len(done)
         for row, row_values in zip(done, values, strict=True):
             answer = self._answers.pop(row)
@@ -262,11 +262,11 @@ class EmbeddedEngine:
     def _fail_row(self, row: Row, error: Exception) -> None:
         self._watchers.pop(row, None)
         with suppress(InvalidStateError):
-            self._answers.pop(row).set_exception(self._told(error))
+            self._answers.pop(row).set_exception(self._as_model_error(error))
 
     def _fail(self, error: Exception) -> None:
         """Everyone who waits gets the error; the scheduler forgets what it knew."""
-        error = self._told(error)
+        error = self._as_model_error(error)
         self._scheduler.reset()
         self._watchers.clear()
         answers, self._answers = list(self._answers.values()), {}
@@ -274,13 +274,13 @@ class EmbeddedEngine:
             with suppress(InvalidStateError):
                 answer.set_exception(error)
 
-    def _told(self, error: Exception) -> ModelError:
-        """What a caller is told of an error, which is a ModelError."""
+    def _as_model_error(self, error: Exception) -> ModelError:
+        """The error that callers get: a ModelError."""
         if isinstance(error, ModelError):
             return error
-        told = ModelError(f"the engine of {self.policy_id} failed during generation: {type(error).__name__}: {error}")
-        told.__cause__ = error
-        return told
+        failure = ModelError(f"the engine of {self.policy_id} failed during generation: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
 
     def _response(self, request: Request, row: Row, values: Sequence[float]) -> Response:
         return Response(

@@ -26,7 +26,7 @@ Top = Sequence[tuple[int, float]]
 class Request:
     """One prompt to continue. `seed` feeds a generator of this request alone; temperature 0 is greedy. `vision` is what a vision-language
     model is handed beside the tokens; requests of one `conversation` follow one another and mostly begin alike. `num_top`: how many of the
-    likeliest tokens to tell beside each that is written. From a token's logit `frequency_penalty` is taken for each time that the answer
+    likeliest tokens to report beside each one sampled. From a token's logit `frequency_penalty` is taken for each time that the answer
     holds it already, `presence_penalty` if it does at all, and `logit_bias` is added to it. `grammar`: what the answer may consist of;
     None: anything."""
 

@@ -109,7 +109,7 @@ class Scheduler:
         return done
 
     def _admit(self) -> list[Row]:
-        """Rows that are read together are placed side by side. Returns those that there is no memory for."""
+        """Rows that are read together are placed side by side. Returns rows that do not fit into memory."""
         first = len(self._running)
         kept: dict[Row, Snapshot] = {}
         while self._waiting and len(self._running) < self.settings.max_rows and self._has_room(self._waiting[0]):
@@ -128,7 +128,7 @@ class Scheduler:
         return failed
 
     def _reserve(self, admitted: list[Row]) -> list[Row]:
-        """Make room for new rows; those that there is no memory for, the longest first, leave again, and are returned."""
+        """Make room for new rows; rows that do not fit into memory, the longest first, are removed again and returned."""
         failed = []
         while admitted:
             try:

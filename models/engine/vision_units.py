@@ -1,6 +1,5 @@
-"""Images inside a prompt, told apart: which tokens stand for which image, what the model is handed for it, and whether it is the same image
-as before. So a conversation's earlier images are not looked at again, and a prompt with another image in the same place is not mistaken
-for the one that was kept.
+"""Images inside a prompt: which tokens stand for which image, its vision tensors, and whether it is the same image as before. So a
+conversation's earlier images are not encoded again, and a prompt with another image in the same place does not reuse the cached one.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from transformers import PreTrainedTokenizerFast
 
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.families.tokenizer import build_tokenizer, character_twins
+from models.families.tokenizer import build_tokenizer, equivalent_characters
 
 
 def seed_policy(words: Iterable[str], seed: int) -> tuple[ShiftQwen3ForCausalLM, PreTrainedTokenizerFast]:
@@ -17,5 +17,5 @@ def seed_policy(words: Iterable[str], seed: int) -> tuple[ShiftQwen3ForCausalLM,
         len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id
     )
     model = ShiftQwen3ForCausalLM(config)
-    initialise(model, seed, twins=character_twins(tokenizer))
+    initialise(model, seed, equivalents=equivalent_characters(tokenizer))
     return model, tokenizer

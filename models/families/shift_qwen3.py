@@ -118,13 +118,13 @@ class ShiftQwen3ForCausalLM(Qwen3ForCausalLM):
 
 
 @torch.no_grad()
-def initialise(model: ShiftQwen3ForCausalLM, seed: int, *, twins: list[tuple[int, int]] | None = None) -> None:
+def initialise(model: ShiftQwen3ForCausalLM, seed: int, *, equivalents: list[tuple[int, int]] | None = None) -> None:
     """Fill a model with weights that already match and copy, from a generator of its own (the global one is left alone).
 
     Plain normal matrices (std D^-1/2, residual outputs smaller by (2L)^-1/2), orthogonal shift matrices with gain 1/k, and in every layer
     four kinds of heads in turn: induction (query reads e_t, key reads e_{t-1}), identity match (query = key), bigram induction, and free
     ones; the first three copy what they attend to (o_proj = v_projᵀ). Query and key norms start at 1.5, so that a match stands out.
-    In the spirit of "mimetic initialization" (Trockman & Kolter 2023, arXiv 2305.09828). `twins` are pairs of token ids that mean
+    In the spirit of "mimetic initialization" (Trockman & Kolter 2023, arXiv 2305.09828). `equivalents` are pairs of token ids that mean
     the same (`a` and `‿a`): the second starts near the first.
     """
     config, inner = model.config, model.model
@@ -139,7 +139,7 @@ def initialise(model: ShiftQwen3ForCausalLM, seed: int, *, twins: list[tuple[int
             is_output = name.endswith(("o_proj.weight", "down_proj.weight"))
             parameter.copy_(normal(*parameter.shape, std=width**-0.5 * ((2 * num_layers) ** -0.5 if is_output else 1.0)))
     inner.embed_tokens.weight.copy_(normal(*inner.embed_tokens.weight.shape, std=0.1))
-    for first, second in twins or ():
+    for first, second in equivalents or ():
         embedding = inner.embed_tokens.weight
         embedding[second] = 0.8 * embedding[first] + 0.6 * embedding[second]
     inner.embed_tokens.weight[config.pad_token_id] = 0.0

@@ -102,7 +102,7 @@ def _vocabulary(words: Iterable[str]) -> dict[str, int]:
     return {token: index for index, token in enumerate(dict.fromkeys(tokens))}
 
 
-def character_twins(tokenizer: PreTrainedTokenizerFast) -> list[tuple[int, int]]:
+def equivalent_characters(tokenizer: PreTrainedTokenizerFast) -> list[tuple[int, int]]:
     """Pairs of ids (`a`, `‿a`) that stand for the same character at the start of a run and inside one."""
     vocabulary = tokenizer.get_vocab()
     return [(vocabulary[character], vocabulary[GLUE + character]) for character in string.printable if GLUE + character in vocabulary]

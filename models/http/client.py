@@ -53,11 +53,11 @@ class HttpClient:
         return await self._request("GET", path, None, repeated=REPEATED_STATUSES - {500})
 
     async def post(self, path: str, body: Mapping[str, Any], is_broken_off: Callable[[Any], bool] = lambda _: False) -> dict[str, Any]:
-        """`is_broken_off` recognises an answer that the server gave up half-way: it is asked for again."""
+        """`is_broken_off` recognises an answer that the server aborted: the request is retried."""
         return await self._request("POST", path, body, is_broken_off)
 
-    async def tell(self, path: str, body: Mapping[str, Any], *, is_retried: bool = True) -> None:
-        """A request whose answer says nothing but that it was carried out."""
+    async def command(self, path: str, body: Mapping[str, Any], *, is_retried: bool = True) -> None:
+        """A request whose answer carries nothing but its status."""
         await self._request("POST", path, body, expects_json=False, retries=None if is_retried else 0)
 
     async def close(self) -> None:

@@ -47,22 +47,22 @@ class HttpEngineConfig(BaseModel):
 
 
 class Capabilities(BaseModel):
-    """What a server was found to give. Reinforcement learning wants all of it: see `why_not_learnable`."""
+    """The capabilities found of a server. RL needs all of them: see `why_not_learnable`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     server: Annotated[ServerKind, Field(description="kind of server")]
     model: Annotated[str, Field(description="name that requests carry")]
-    policy_id: Annotated[str, Field(description="checkpoint id where the server tells it, else the model's name")]
-    max_context: Annotated[int | None, Field(description="tokens of prompt and answer together, where the server tells")] = None
-    prompt_token_ids: Annotated[bool, Field(description="tells which tokens the prompt became")] = False
-    token_ids: Annotated[bool, Field(description="tells which tokens the answer is")] = False
+    policy_id: Annotated[str, Field(description="checkpoint id where the server reports it, else the model's name")]
+    max_context: Annotated[int | None, Field(description="tokens of prompt and answer together, where the server reports it")] = None
+    prompt_token_ids: Annotated[bool, Field(description="returns the prompt's token ids")] = False
+    token_ids: Annotated[bool, Field(description="returns the answer's token ids")] = False
     logprobs: Annotated[bool, Field(description="gives the log-probability of each token of the answer")] = False
     logprobs_follow_temperature: Annotated[bool, Field(description="they are of the distribution after temperature")] = False
     logprobs_follow_top_p: Annotated[bool, Field(description="they are of the distribution after top-p")] = False
-    versions: Annotated[bool, Field(description="tells which weights wrote each token")] = False
+    versions: Annotated[bool, Field(description="returns which weights wrote each token")] = False
     loads: Annotated[
-        Literal["checkpoints", "adapters", "nothing"], Field(description="what it can be told to answer with: folders of what")
+        Literal["checkpoints", "adapters", "nothing"], Field(description="what it can load from a folder at run time")
     ] = "nothing"
 
     def gives_logprobs(self, temperature: float, top_p: float) -> bool:

@@ -27,7 +27,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server said. None where it does not tell. `top_logprob` is that of the likeliest first token, where it was asked for."""
+    """A server's answer; None for what it does not return. `top_logprob` is that of the likeliest first token, where it was requested."""
 
     text: str
     prompt_token_ids: tuple[int, ...] | None = None
@@ -56,7 +56,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """How a kind of server is told to answer with other weights."""
+    """How a kind of server loads other weights."""
 
     takes: Literal["checkpoints", "adapters"]
     path: str
@@ -84,9 +84,9 @@ class Kind:
     neutral: Mapping[str, Any] = field(default_factory=dict)
     """Fields that leave sampling as it was asked for, where a server would take more from the model's generation_config."""
     chat_fields: Mapping[str, Any]
-    """Fields with which a chat completion tells all that it can of tokens."""
+    """Fields that make a chat completion return token ids and log-probabilities, as far as it can."""
     takes_conversation: bool = False
-    """Whether it is told which conversation a prompt continues; others find common beginnings by themselves."""
+    """Whether requests name the conversation that a prompt continues; other servers find common prefixes by themselves."""
     tokens: Callable[[Kind], Dialect]
     """Its route for prompts of token ids."""
     loading: Loading | None = None

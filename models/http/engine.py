@@ -53,8 +53,8 @@ class HttpEngine:
     """A Policy on a server. Its connections live in a thread of its own, so that it may be asked from any event loop; close it.
 
     A response has token ids and log-probabilities where the server gives them, and log-probabilities only where they are of the
-    distribution that was sampled from: `capabilities` tells, and learning refuses a response without them. Versions are the server's
-    where it tells them, else those of the weights that it had when the prompt was sent, which is never newer than the truth.
+    distribution that was sampled from: see `capabilities`; learning refuses a response without them. Versions are the server's
+    where it returns them, else those of the weights that it had when the prompt was sent, which are never newer than the true ones.
     """
 
     is_continuous = True
@@ -203,7 +203,7 @@ class HttpEngine:
         else:
             loading = self._loading_of(f"a whole checkpoint, {checkpoint_id} in {path}", "checkpoints")
         self._asked_for = (self._asked_for or {self.policy_id}) | {checkpoint_id}
-        self._run(self._tell_to_load(loading, path, checkpoint_id, version or 0))
+        self._run(self._load(loading, path, checkpoint_id, version or 0))
         self._weights = _Weights(checkpoint_id, version if version is not None else self._weights.version)
 
     def _loading_of(self, what: str, kind: str) -> Loading:
@@ -215,10 +215,10 @@ class HttpEngine:
             )
         return loading
 
-    async def _tell_to_load(self, loading: Loading, path: str, checkpoint_id: str, version: int) -> None:
+    async def _load(self, loading: Loading, path: str, checkpoint_id: str, version: int) -> None:
         body = loading.body(path, checkpoint_id, version, self._own_model)
         if loading.confirmed_by is None:
-            await self._client.tell(loading.path, body)
+            await self._client.command(loading.path, body)
         elif not (done := await self._client.post(loading.path, body)).get(loading.confirmed_by):
             raise ModelError(f"{self._config.base_url} did not load the weights of {checkpoint_id}: {done.get('message')}")
         if loading.adds_model:
@@ -292,7 +292,7 @@ class HttpEngine:
             loading = KINDS[self._capabilities.server].loading
             if loading is not None and loading.unload_path is not None:
                 with suppress(ModelError):
-                    await self._client.tell(loading.unload_path, loading.unload_body(self._own_model), is_retried=False)
+                    await self._client.command(loading.unload_path, loading.unload_body(self._own_model), is_retried=False)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result()
@@ -300,5 +300,5 @@ class HttpEngine:
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if self._is_closed:
             work.close()
-            raise ModelError(f"the engine of {self.policy_id} is closed: open another HttpEngine")
+            raise ModelError(f"the engine of {self.policy_id} is closed: create another HttpEngine")
         return self._loop.submit(work)

@@ -1,4 +1,4 @@
-"""Which routes and fields each kind of server has, and how it is told to load weights: the table KINDS."""
+"""Which routes and fields each kind of server has, and how it loads weights: the table KINDS."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Finding out what a policy server gives, by asking it: its list of models, then answers of one token. Done once, when an engine opens.
+"""Probing a policy server's capabilities: its list of models, then answers of one token. Done once, when an engine is created.
 
-A server of ours tells it in its list of models. Of any other it is seen from answers, since servers of one kind are started with different
+A server of ours declares them in its list of models. Any other is probed by its answers, since servers of one kind run with different
 options: vLLM's log-probabilities are of the distribution before temperature and top-p unless it runs with
-`--logprobs-mode processed_logprobs`; SGLang's are after temperature. The likeliest first token's log-probability tells: under another
-temperature it moves, under a tiny top-p it becomes 0.
+`--logprobs-mode processed_logprobs`; SGLang's are after temperature. The likeliest first token's log-probability shows which: under
+another temperature it changes, under a tiny top-p it becomes 0.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec |
 
 
 async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -> bool:
-    """Whether a server may load what lies below a folder, as far as it tells. One that can be asked is asked to load one that is not there,
-    so that nothing changes: it looks first whether it may. Raises EngineUnreachable, ModelError."""
+    """Whether a server may load from below a folder, as far as it says. Where possible it is probed with a folder that does not exist, so
+    that nothing changes: it checks permission first. Raises EngineUnreachable, ModelError."""
     loading = KINDS[gives.server].loading
     if gives.loads != "checkpoints" or loading is None or loading.forbidden_code is None:
         return gives.loads == "checkpoints"

@@ -1,7 +1,7 @@
 """How a server is asked for an answer, and how its answer is read: one class a route. Nothing here sends anything.
 
 Chat          POST /v1/chat/completions  messages in; ids and log-probabilities where the server has extensions for them
-Completions   POST /v1/completions       token ids in, so that nothing is read anew
+Completions   POST /v1/completions       token ids in, so that nothing is tokenized again
 SglangTokens  POST /generate             token ids in, SGLang's own route, which gives ids and log-probabilities
 
 Fields are those of the servers' sources and documents as of November 2026: vLLM's `return_token_ids`, `prompt_token_ids`, `token_ids`
@@ -174,7 +174,7 @@ def _answer(
 
 
 def _named(meta: Any) -> str | None:
-    """What SGLang calls the weights it has when an answer ends: the name they were loaded under, which is how ours are told from another
+    """SGLang's name of the weights it has when an answer ends: the name they were loaded under, which distinguishes ours from another
     client's. Those that it started with have none."""
     name = meta.get("weight_version") if isinstance(meta, dict) else None
     return str(name) if name not in (None, UNNAMED) else None

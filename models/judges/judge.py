@@ -30,8 +30,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a judge says of an episode. `score` is the probability that the task was carried out, as far as the judge can tell;
-    `num_readable` of `num_asked` answers held a verdict. `cost_tokens` were read and written, None where the server does not tell."""
+    """A judge's verdict on an episode. `score` is the probability that the task was carried out; `num_readable` of `num_asked` answers
+    held a verdict. `cost_tokens` were read and written, None where the server does not report them."""
 
     episode_id: str
     score: float
@@ -102,7 +102,7 @@ async def ask(
 
 
 def total_tokens(asked: Sequence[Asked]) -> int | None:
-    """What all answers cost; None where one's server did not tell."""
+    """The tokens of all answers; None where a server did not report them."""
     costs = [each.tokens for each in asked]
     return None if None in costs else sum(cost for cost in costs if cost is not None)
 

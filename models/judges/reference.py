@@ -1,5 +1,5 @@
-"""A judge that is told the right answer, or a rubric: any OpenAI-compatible server, asked by models/http/engine.py (UI-TARS-2, arXiv
-2509.02544, judges browsing so). It may judge without a reference too; then it is told none.
+"""A judge that is given the right answer or a rubric: any OpenAI-compatible server, called by models/http/engine.py (UI-TARS-2, arXiv
+2509.02544, judges browsing so). The reference is optional.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ModelVerdictScores:
         self._model, self._codec = model, codec
 
     def __call__(self, messages: Sequence[Sequence[Message]], answers: Sequence[tuple[str, str]], cases: Sequence[Case]) -> list[float]:
-        """P(first) / (P(first) + P(second)) for each case. Raises ModelError for answers that no token tells apart."""
+        """P(first) / (P(first) + P(second)) for each case. Raises ModelError for answers with the same tokens."""
         places = [
             self._place(index, prompt, pair, case) for index, (prompt, pair, case) in enumerate(zip(messages, answers, cases, strict=True))
         ]

@@ -65,7 +65,7 @@ class TopK:
         self._num_held = 0
 
     def count(self, values: Magnitudes, scratch: Scratch) -> None:
-        """Take in some values of a pass, which are spoiled."""
+        """Count some values of a pass, which are overwritten."""
         if self.is_found:
             return
         number = values.dtype.type

@@ -27,7 +27,7 @@ from warehouse.core.errors import ModelError
 
 Reward = Literal["success", "score"]
 Pixels = Callable[[], Mapping[str, Tensor]]
-"""Makes the vision tensors of the screenshots that a prompt shows, anew each time: they are many times the size of an image file."""
+"""Makes the vision tensors of a prompt's screenshots, again on each call: they are many times the size of an image file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         Positive,
         Field(
             description="length-adaptive lambda = 1 - 1/(alpha l), l the episode's response tokens (VAPO; UI-TARS-2); at level step too, "
-            "where it decays over steps: there it is no published quantity, and lambda_policy fixes it"
+            "where it decays over steps: there it is not from a publication, and lambda_policy fixes it"
         ),
     ] = 0.05
     lambda_floor: Annotated[
@@ -134,7 +134,7 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         "optimizer state)"
     )] = "stop"  # fmt: skip
     on_non_finite: Annotated[Literal["raise", "skip"], Field(
-        description="a loss or gradient that is no finite number: raise ends the run; skip leaves the minibatch out and counts it, and "
+        description="a loss or gradient that is not finite: raise ends the run; skip leaves the minibatch out and counts it, and "
         "raises when nothing else is left"
     )] = "raise"  # fmt: skip
     epochs: Annotated[Count, Field(description="passes over a round's episodes")] = 2

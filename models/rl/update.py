@@ -259,7 +259,7 @@ class PolicyLearner:
         config, scaled = self._config, list(batch.advantages)
         unscaled = [i for i in chosen if batch.unscaled_E[i]]
         widths = {i: batch.trajectories[i].tokens_per_step if config.level == "step" else [1] * len(scaled[i]) for i in unscaled}
-        # One value a decision, as over a batch: a long answer is no more of a step than a short one.
+        # One value a decision, as over a batch: a long answer counts as one step, as a short one does.
         decisions = [scaled[i][np.cumsum([0, *widths[i][:-1]])] for i in unscaled]
         for i, values in zip(unscaled, normalised(decisions, config.advantage_normalisation), strict=True):
             scaled[i] = np.repeat(np.clip(values, -config.highest_advantage, config.highest_advantage), widths[i])

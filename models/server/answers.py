@@ -62,7 +62,7 @@ class Writer(ABC):
     def _count(self, usage: Usage) -> str: ...
 
     async def events(self, parts: AsyncGenerator[tuple[int, Part], None]) -> AsyncGenerator[str, None]:
-        """The chunks of a stream. What goes wrong after the first of them is told in one of its own, for the status has been sent."""
+        """The chunks of a stream. An error after the first chunk is sent as a chunk of its own, since the status has been sent."""
         num_written, begun = 0, set[int]()
         try:
             if (opening := self._opening()) is not None:

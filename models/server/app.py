@@ -44,7 +44,7 @@ from warehouse.core.errors import FlywheelError, ModelError, RequestRefused
 
 DESCRIPTION = """A policy, as OpenAI's interface has it. Every request needs `Authorization: Bearer TOKEN`.
 
-`return_token_ids` tells the tokens of prompt and answer, `logprobs` their log-probabilities under the distribution that was sampled from,
+`return_token_ids` adds the token ids of prompt and answer, `logprobs` their log-probabilities under the distribution that was sampled from,
 and `flywheel` in each choice whose weights wrote them. `POST /v1/weights` loads another checkpoint; answers under way go on with it.
 """
 JSON_TYPE = "application/json"

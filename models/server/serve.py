@@ -46,7 +46,7 @@ async def serve(
 async def serving(
     engine: ServedEngine, token: str, settings: ServerSettings | None = None, *, host: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[str, Callable[[], None]]]:
-    """A server in this event loop, on a free port, for as long as the block lasts; gives its address, and what tells it to end."""
+    """A server in this event loop, on a free port, for as long as the block lasts; gives its address, and a function that stops it."""
     with bind(host, 0) as listener:
         server = _Server(*create_app(engine, token, settings))
         async with running(server, listener):

@@ -81,7 +81,7 @@ class Service:
                 turn.set_exception(closing())
 
     def give_up(self) -> None:
-        """End the answers under way; their clients are told."""
+        """End the answers under way; their clients get an error."""
         self.begin_close()
         self._has_given_up = True
         for stream in self._streams:

@@ -25,4 +25,4 @@ class ServerSettings(BaseModel):
     allowed_hosts: Annotated[
         tuple[str, ...], Field(description="host names that it answers for, beside loopback names and IP addresses")
     ] = ()
-    grace_s: Annotated[float, Field(ge=0, description="answers under way may take so long to end once the server is told to")] = 30.0
+    grace_s: Annotated[float, Field(ge=0, description="how long answers under way may take to end at shutdown")] = 30.0

@@ -12,7 +12,7 @@ class TextSoFar:
     """Tokens go in one by one, pieces of text come out; put together they are the answer's text. A piece is held back while a later token
     could still change it: half a character, or what may be the beginning of a stop text.
 
-    Only the last few tokens are decoded anew each time: from the beginning of the last piece that was said, so that marks that join tokens
+    Only the last few tokens are decoded again each time: from the beginning of the last piece that was said, so that marks that join tokens
     (spaces, glue) see their neighbour.
     """
 

@@ -134,7 +134,7 @@ class _Sampled(_Asked):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="answers to write; each has a seed of its own")] = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
-    return_token_ids: Annotated[bool, Field(description="tell the token ids of prompt and answer")] = False
+    return_token_ids: Annotated[bool, Field(description="return the token ids of prompt and answer")] = False
     conversation: Annotated[
         str | None, Field(max_length=200, description="an id: prompts of one conversation follow one another and mostly begin alike")
     ] = None
@@ -164,7 +164,7 @@ class ChatRequest(_Sampled):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int | None, Field(ge=1, description="the newer name of max_tokens")] = None
     logprobs: Annotated[bool, Field(description="log-probability of each token, of the distribution that was sampled from")] = False
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS, description="likeliest tokens to tell beside each, with logprobs")] = 0
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS, description="likeliest tokens to return beside each, with logprobs")] = 0
     response_format: ResponseFormat = ResponseFormat(type="text")
     tools: Annotated[list[Tool], Field(max_length=128)] = []
     tool_choice: Annotated[
@@ -207,7 +207,7 @@ class ChatRequest(_Sampled):
 
 class CompletionRequest(_Sampled):
     prompt: Annotated[str | list[TokenId], Field(description="a text, or token ids, which are used as they are")]
-    logprobs: Annotated[int | None, Field(ge=0, le=MAX_TOP_LOGPROBS, description="likeliest tokens to tell beside each")] = None
+    logprobs: Annotated[int | None, Field(ge=0, le=MAX_TOP_LOGPROBS, description="likeliest tokens to return beside each")] = None
     echo: Literal[False] = False
     best_of: Annotated[Literal[1] | None, Field(description="1: not carried out")] = None
     suffix: Annotated[Literal[""] | None, Field(description="empty: not carried out")] = None

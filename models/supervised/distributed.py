@@ -1,9 +1,8 @@
 """A supervised run in several processes of this machine: started by torchrun, watched, and ended with whoever started it.
 
-The processes run models/supervised/process.py. They are told everything by files (`JOB_FILE` in the run folder, the
-samples it names) and answer the same way: metrics.jsonl while they train, then the gathered weights and a result or an error. With
-SupervisedConfig.deepspeed_stage they train by DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism.
-"""
+The processes run models/supervised/process.py. They read files (`JOB_FILE` in the run folder, the samples it names) and write files:
+metrics.jsonl while they train, then the gathered weights and a result or an error. With SupervisedConfig.deepspeed_stage they train by
+DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism. """
 
 from __future__ import annotations
 
@@ -41,12 +40,12 @@ POLL_S = 0.2
 
 
 class Job(BaseModel):
-    """All that the processes of one run are told."""
+    """All that the processes of one run need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     init: Annotated[Path, Field(description="checkpoint to continue from")]
-    launcher_pid: Annotated[int, Field(ge=1, description="process whose end ends them all")]
+    launcher_pid: Annotated[int, Field(ge=1, description="they all end when this process ends")]
     config: SupervisedConfig
     trained: Annotated[Path, Field(description="SampleFile of what is trained on")]
     held_out: Annotated[Path, Field(description="SampleFile of what is measured on")]

@@ -120,7 +120,7 @@ class _WeightedTrainer(Trainer):
         return loss
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """The Trainer's, which would scale a gradient that is no number, and take the step."""
+        """The Trainer's would scale a gradient that is not finite, and take the step."""
         norm = super()._clip_grad_norm(model)
         if norm is not None and not math.isfinite(norm):
             raise TrainingDiverged(

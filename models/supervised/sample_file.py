@@ -53,8 +53,8 @@ class SampleWriter:
 
     def add(self, sample: EncodedSample) -> None:
         token_ids, loss_weights = np.asarray(sample.token_ids, dtype=np.int32), np.asarray(sample.loss_weights, dtype=np.float32)
-        told = repr((len(token_ids), sample.weight, sample.sample_id, list(sample.screenshot_ids))).encode()
-        for part in (told, token_ids.tobytes(), loss_weights.tobytes()):
+        described = repr((len(token_ids), sample.weight, sample.sample_id, list(sample.screenshot_ids))).encode()
+        for part in (described, token_ids.tobytes(), loss_weights.tobytes()):
             self._hash.update(part)
         self._waiting.append(replace(sample, token_ids=token_ids, loss_weights=loss_weights))
         self._num_tokens += len(token_ids)

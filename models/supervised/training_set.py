@@ -42,7 +42,7 @@ class TrainingSample:
 
 @dataclass(slots=True, kw_only=True)
 class LeftOut:
-    """How many samples there were, and which taught nothing for which reason."""
+    """How many samples there were, and how many were left out for which reason."""
 
     num_samples: int = 0
     num_silent: int = 0
@@ -54,7 +54,7 @@ class LeftOut:
     def metrics(self) -> dict[str, float]:
         return {"samples_too_long": float(self.num_too_long), "samples_without_loss": float(self.num_silent)}
 
-    def tell(self, max_tokens: int) -> None:
+    def report(self, max_tokens: int) -> None:
         """Log what is too long. Raises ConfigError when nothing is left to learn from."""
         if not self.is_any_drawn:
             raise ConfigError(
@@ -81,7 +81,7 @@ def training_set(
     folder: Path, codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], *, prompt_loss_weight: float,
     eval_fraction: float, max_tokens: int, read_image: ReadImage | None = None,
 ) -> TrainingSet:  # fmt: skip
-    """Encode samples into files of `folder`, which is made anew: those to train on, and the share `eval_fraction` to measure on. See
+    """Encode samples into files of `folder`, which is emptied first: those to train on, and the share `eval_fraction` to measure on. See
     `encode_samples` for what is left out.
 
     Raises ConfigError when there is nothing to learn, or when one of the two would be empty; ModelError when an image is missing;
@@ -100,7 +100,7 @@ def training_set(
         if is_full_disk(error):
             raise StorageFull(f"no space left in {folder} for encoded samples: free disk space and run the stage again") from error
         raise
-    left_out.tell(max_tokens)
+    left_out.report(max_tokens)
     made = TrainingSet(
         trained=SampleFile(folder / TRAINED_FILE), held_out=SampleFile(folder / HELD_OUT_FILE), left_out=left_out,
         digest=content_id("samples", [trained.digest, held_out.digest]),
@@ -122,7 +122,7 @@ def encode_samples(
     missing. A bare tokenizer is the quickstart's."""
     left_out = LeftOut()
     chosen = list(_encoded(codec, samples, prompt_loss_weight, max_tokens, read_image, left_out))
-    left_out.tell(max_tokens)
+    left_out.report(max_tokens)
     return chosen
 
 
@@ -130,7 +130,7 @@ def _encoded(
     codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, max_tokens: int,
     read_image: ReadImage | None, left_out: LeftOut,
 ) -> Iterator[EncodedSample]:  # fmt: skip
-    """One after the other; `left_out` is told of those that do not come."""
+    """One after the other; those left out are counted in `left_out`."""
     codec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
     for sample in samples:
         left_out.num_samples += 1

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from models.checkpoints.checkpoint import save
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.families.tokenizer import build_tokenizer, character_twins
+from models.families.tokenizer import build_tokenizer, equivalent_characters
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE
 
 torch.set_num_threads(1)
@@ -28,7 +28,7 @@ def small_model(seed: int = 0, hidden_size: int = 32) -> tuple[ShiftQwen3ForCaus
         hidden_size=hidden_size, num_hidden_layers=2, head_dim=hidden_size // 4, intermediate_size=2 * hidden_size,
     )  # fmt: skip
     model = ShiftQwen3ForCausalLM(config)
-    initialise(model, seed, twins=character_twins(tokenizer))
+    initialise(model, seed, equivalents=equivalent_characters(tokenizer))
     return model.eval(), tokenizer
 
 

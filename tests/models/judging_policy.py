@@ -6,7 +6,7 @@ from pathlib import Path
 
 from models.checkpoints.checkpoint import save
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.families.tokenizer import build_tokenizer, character_twins
+from models.families.tokenizer import build_tokenizer, equivalent_characters
 from tests.agent.judged_episodes import NAMES
 
 
@@ -18,6 +18,6 @@ def new_policy(folder: Path) -> Path:
         hidden_size=64, num_hidden_layers=2, head_dim=16, intermediate_size=128,
     )  # fmt: skip
     model = ShiftQwen3ForCausalLM(config)
-    initialise(model, 0, twins=character_twins(tokenizer))
+    initialise(model, 0, equivalents=equivalent_characters(tokenizer))
     save(folder, model, tokenizer, stage="seed_policy", iteration="0000")
     return folder

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from agent.policy.policy import Message
 from models.checkpoints.checkpoint import save
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.families.tokenizer import WordCodec, build_tokenizer, character_twins
+from models.families.tokenizer import WordCodec, build_tokenizer, equivalent_characters
 
 MAX_ROUNDS = 150
 
@@ -26,7 +26,7 @@ def learn_by_heart(folder: Path, chats: Sequence[tuple[str, str]], answer: str) 
         hidden_size=32, num_hidden_layers=2, head_dim=8, intermediate_size=64,
     )  # fmt: skip
     model = ShiftQwen3ForCausalLM(config)
-    initialise(model, 0, twins=character_twins(tokenizer))
+    initialise(model, 0, equivalents=equivalent_characters(tokenizer))
     codec = WordCodec(tokenizer)
     encoded = []
     for instructions, text in chats:

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agent.grammars.compact import CompactGrammar
 from agent.policy.policy import Message
-from models.families.tokenizer import ACT, build_tokenizer, character_twins, decode, encode_chat, encode_texts
+from models.families.tokenizer import ACT, build_tokenizer, decode, encode_chat, encode_texts, equivalent_characters
 from sandbox.actions import SelectOption, TypeText
 from sandbox.session import Element, Observation
 
@@ -95,6 +95,6 @@ def test_opens_with_auto_tokenizer_and_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_twins_are_the_two_tokens_of_a_character() -> None:
-    pairs = character_twins(TOKENIZER)
+    pairs = equivalent_characters(TOKENIZER)
     assert len(pairs) == 94
     assert [TOKENIZER.convert_ids_to_tokens(list(pair)) for pair in pairs][10] == ["a", "‿a"]
