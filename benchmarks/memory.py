@@ -3,7 +3,7 @@
     first-word-said    six scripts, each of which says a word and is gone; the first word is asked for at the end
 
 One policy is trained on tutorials; every arm fine-tunes it on oracle demonstrations written with that arm's memory, and is measured
-greedily on holdout instances. Working memory is the last k steps; episodic memory is one line about all earlier ones; notes say what came
+greedily. Working memory is the last k steps; episodic memory is one line about all earlier ones; notes say what came
 into view after a step. State lies under .bench/memory; interrupted, it goes on with the arms that are missing.
 """
 
@@ -24,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.small_policy import Bar, base_policy, base_recipe, demonstration_samples, demonstrations, evaluation
+from benchmarks.common.splits import add_split
 from models.supervised.run import train_supervised
 from pipelines import profiles
 from pipelines.stages.evaluate import task_counts
@@ -44,7 +45,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console) -> Row:
     """One arm on one seed, from its file where it was measured before."""
-    target = ROOT / f"{arm.replace(' ', '').replace(',', '-')}-{seed}.json"
+    target = ROOT / f"{arm.replace(' ', '').replace(',', '-')}-{seed}-{arguments.split.value}.json"
     whole, profile = profiles.load("sandbox"), profiles.load("sandbox", {**TASKS, **ARMS[arm]})
     config = profile.sft.model_copy(update={"steps": arguments.steps, "seed": seed})
 
@@ -54,20 +55,20 @@ def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console
             samples = demonstration_samples(asyncio.run(demonstrations(profile, arguments.demonstrations, bars)))
             bar, output = Bar(bars, f"fine-tuning: {arm}", arguments.steps), target.with_suffix("")
             train_supervised(config, samples, init=base, output=output, stage="sft_model", iteration="0001", on_progress=bar.step)
-            episodes = asyncio.run(evaluation(profile, output, arguments.per_task, bars))
+            episodes = asyncio.run(evaluation(profile, output, arguments.per_task, bars, split=arguments.split))
         lengths = [len(step.prompt_token_ids) for episode in episodes for step in episode.steps]
         return {
             "samples": len(samples), "prompt_tokens": mean(lengths), "counts": [asdict(count) for count in task_counts(episodes)],
         }  # fmt: skip
 
     parts = [part.model_dump(mode="json") for part in (profile.acting, config)]
-    recipe = fingerprint(base_recipe(whole, seed), parts, arguments.demonstrations, arguments.per_task)
-    return kept_row(target, recipe, {"arm": arm, "seed": seed}, figures)
+    recipe = fingerprint(base_recipe(whole, seed), parts, arguments.demonstrations, arguments.per_task, arguments.split.value)
+    return kept_row(target, recipe, {"arm": arm, "seed": seed, "split": arguments.split.value}, figures)
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
     tasks = list(dict.fromkeys(count["task"] for row in rows for count in row["counts"]))
-    drawn = Table(title="Greedy success on holdout instances (95 % interval)")
+    drawn = Table(title=f"Greedy success on {rows[0]['split']} instances (95 % interval)")
     for column in ("memory", "seed", *tasks, "prompt tokens"):
         drawn.add_column(column)
     for row in rows:
@@ -88,7 +89,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds of the policy (default: 0)")
     parser.add_argument("--demonstrations", type=int, default=60, help="oracle episodes a task (default: 60)")
     parser.add_argument("--steps", type=int, default=800, help="steps of fine-tuning (default: 800)")
-    parser.add_argument("--per-task", type=int, default=100, help="holdout episodes a task (default: 100)")
+    parser.add_argument("--per-task", type=int, default=100, help="episodes a task (default: 100)")
+    add_split(parser)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")

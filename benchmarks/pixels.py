@@ -4,7 +4,7 @@ pixels show: MiniWoB's click-color, where the prompt is a sentence and a screens
     python -m benchmarks.pixels --json .bench/pixels.json
 
 Real screenshots of headless Chromium, demonstrations of the task's oracle on train instances, the trainer of SFT, and greedy episodes on
-held-out instances by the embedded engine. Beside it the same policy with another instance's screenshot before its eyes: what it still
+instances of a split by the embedded engine. Beside it the same policy with another instance's screenshot before its eyes: what it still
 solves then it does not solve by looking (chance is one box of four).
 """
 
@@ -34,6 +34,7 @@ from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource, Ste
 from agent.policy.policy import Message, Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder, training_messages
 from agent.prompts.texts import Mode
+from benchmarks.common.splits import add_split
 from sandbox.pool.pool import SessionPool
 from sandbox.session import Observation
 from sandbox.tasks.miniwob.source import load_tasks
@@ -60,7 +61,8 @@ class Recipe:
     """What is trained, and on how much. The defaults reach about what they can; a test asks for less."""
 
     num_demonstrations: int = 1500
-    num_holdout: int = 200
+    num_episodes: int = 200
+    split: Split = Split.EVAL
     steps: int = 340
     batch_tokens: int = 3072
     learning_rate: float = 2e-3
@@ -70,7 +72,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Held-out success, 95 % intervals by Wilson, and what it cost. CPU seconds are this process's; the browser has its own."""
+    """Success, 95 % intervals by Wilson, and what it cost. CPU seconds are this process's; the browser has its own."""
 
     recipe: Recipe
     num_parameters: int
@@ -154,10 +156,10 @@ async def demonstrate(task: Task, num: int) -> list[Episode]:
     return sorted(solved, key=lambda episode: episode.request.seed)  # they finish in any order, and a run follows from its samples
 
 
-async def evaluate(policy: Policy, task: Task, num: int) -> list[Episode]:
-    """Greedy episodes on the first `num` held-out instances."""
+async def evaluate(policy: Policy, task: Task, num: int, split: Split) -> list[Episode]:
+    """Greedy episodes on the first `num` instances of a split."""
     async with open_collector() as collector:
-        return [episode async for episode in collector.collect(policy, requests(task, Split.HOLDOUT, num, policy.policy_id))]
+        return [episode async for episode in collector.collect(policy, requests(task, split, num, policy.policy_id))]
 
 
 def train(recipe: Recipe, demonstrations: Sequence[Episode], folder: Path) -> Path:
@@ -199,9 +201,9 @@ def measure(recipe: Recipe, folder: Path) -> Result:
     trained = time.monotonic()
     engine = EmbeddedEngine.from_checkpoint(checkpoint)
     try:
-        episodes = asyncio.run(evaluate(engine, task, recipe.num_holdout))
+        episodes = asyncio.run(evaluate(engine, task, recipe.num_episodes, recipe.split))
         screenshot = next(iter(demonstrations[0].screenshots.values()))
-        misled = asyncio.run(evaluate(OtherEyes(engine, screenshot), task, recipe.num_holdout))
+        misled = asyncio.run(evaluate(OtherEyes(engine, screenshot), task, recipe.num_episodes, recipe.split))
     finally:
         engine.close()
     card = read_card(checkpoint)
@@ -222,12 +224,14 @@ def _cpu_s() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in asdict(Recipe()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+        if name != "split":
+            parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    add_split(parser)
     parser.add_argument("--num-seeds", type=int, default=1, help="trained from so many seeds, from --seed on")
     parser.add_argument("--json", type=Path)
     arguments = vars(parser.parse_args())
     num_seeds, path = arguments.pop("num_seeds"), arguments.pop("json")
-    table = Table(title=f"{TASK} from pixels: greedy success on held-out instances")
+    table = Table(title=f"{TASK} from pixels: greedy success on {arguments['split'].value} instances")
     for column in ("seed", "success", "95 % interval", "other screenshot", "training cpu-s", "all cpu-s", "wall s"):
         table.add_column(column, justify="right")
     results = []

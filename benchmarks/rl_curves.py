@@ -10,7 +10,7 @@
     strong             ppo from a start of ten demonstrations a task
 
 All take larger steps than the quickstart's trainer (BOLD, CAREFUL). The arms of a seed share their start, tasks, train instances and number
-of episodes, and environment steps are told beside; holdout instances are the same for all, and differences are paired. Beside arms with a
+of episodes, and environment steps are told beside; measured instances are the same for all, and differences are paired. Beside arms with a
 critic: in how many rounds it steered and between what bounds lambda lay. A run that the gate blocks is judged by its start, which is what
 would go on. State lies under .bench/rl_curves, a file an arm; interrupted, it goes on with what is missing, and refuses what is there of
 other settings.
@@ -40,11 +40,13 @@ from benchmarks.common.gains import gain, judged, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start
+from benchmarks.common.splits import add_split
 from models.rl.config import PpoConfig
 from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
 from pipelines import profiles
 from pipelines.stages.context import pool_tasks
 from pipelines.stages.sandboxes import open_collector
+from sandbox.tasks.task import Split
 from warehouse.core.errors import ValueGateNotPassed
 from warehouse.core.home import atomic_write
 
@@ -106,7 +108,7 @@ async def _demonstrations(profile: Profile, domain: str, num: int, bars: Progres
 def recipe_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
     """Fingerprint of the settings that an arm's figures depend on."""
     start = [profile_of(domain, seed).model_dump(mode="json"), WEAK, STRONG, STRONG_SFT_STEPS, GAME_DEMONSTRATIONS, FUMBLES]
-    return fingerprint(start, ARMS.get(arm), arguments.episodes, arguments.per_task)
+    return fingerprint(start, ARMS.get(arm), arguments.episodes, arguments.per_task, arguments.split.value)
 
 
 def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> Row:
@@ -118,15 +120,20 @@ def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, con
             policy, learned = start.folder, {}
             if arm not in ("start", "strong start"):
                 policy, learned = _learn(start, domain, seed, arm, arguments, bars)
-            return {**learned, **judged(asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars)))}
+            return {**learned, **judged(asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars, split=arguments.split)))}
 
     recipe = recipe_of(domain, seed, arm, arguments)
-    return kept_row(ROOT / f"{domain}-{seed}-{arm}.json", recipe, {"domain": domain, "seed": seed, "arm": arm}, figures)
+    told = {"domain": domain, "seed": seed, "arm": arm, "split": arguments.split.value}
+    return kept_row(ROOT / f"{name_of(domain, seed, arm, arguments)}.json", recipe, told, figures)
+
+
+def name_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
+    return f"{domain}-{seed}-{arm}-{arguments.split.value}"
 
 
 def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.Namespace, bars: Progress) -> tuple[Path, dict[str, Any]]:
     """Run an arm's RL; the checkpoint, and what it cost and showed."""
-    profile, folder = start.profile, ROOT / f"{domain}-{seed}-{arm}"
+    profile, folder = start.profile, ROOT / name_of(domain, seed, arm, arguments)
     tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
     settings = {"episodes_per_task": arguments.episodes // len(tasks) // profile.rl.rounds, "seed": seed}
     config = PpoConfig.model_validate({**profile.rl.model_dump(), **settings, **ARMS[arm]})
@@ -160,7 +167,8 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
 
 def table(domain: str, rows: list[dict[str, Any]]) -> Table:
     """An arm a line: success of each seed, the gain over its own start with a paired interval, and what it cost."""
-    drawn = Table(title=f"{domain}: greedy success on holdout instances, mean over tasks ± standard error (95 % interval where it is 0)")
+    measured = f"{domain}: greedy success on {rows[0]['split']} instances"
+    drawn = Table(title=f"{measured}, mean over tasks ± standard error (95 % interval where it is 0)")
     seeds = sorted({row["seed"] for row in rows})
     told = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda")
     for column in ("arm", *(f"seed {seed}" for seed in seeds), *told):
@@ -211,10 +219,13 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="which algorithms (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of start and RL (default: 0 1 2)")
     parser.add_argument("--episodes", type=int, default=1280, help="RL episodes of a domain (default: 1280)")
-    parser.add_argument("--per-task", type=int, default=40, help="holdout episodes a task (default: 40)")
+    parser.add_argument("--per-task", type=int, default=40, help="episodes a task (default: 40)")
+    add_split(parser)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/rl_curves.json")
     arguments = parser.parse_args()
+    if arguments.publish and arguments.split is not Split.HOLDOUT:
+        parser.error("--publish reports figures, and those are on holdout instances: add --split holdout")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     ROOT.mkdir(parents=True, exist_ok=True)
     console, found = Console(), []

@@ -39,6 +39,7 @@ from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from assets.profile import Profile
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.small_policy import base_policy, base_recipe, demonstration_samples
+from benchmarks.common.splits import add_split
 from models.engine.embedded import EmbeddedEngine
 from models.rl.config import PpoConfig
 from models.rl.replay import ReplayPool
@@ -71,7 +72,7 @@ START = {
 }  # fmt: skip
 SHOWN = 2
 """Demonstrations a page behind the start."""
-TOLD = ("batches", "per_task", "sessions", "ahead", "evaluate")
+TOLD = ("batches", "per_task", "sessions", "ahead", "evaluate", "split")
 """Arguments that a run depends on."""
 
 
@@ -234,7 +235,7 @@ def measure(arm: str, repeat: int, arguments: argparse.Namespace) -> dict[str, A
             result = await train_ppo(run, players)
             engine = EmbeddedEngine.from_checkpoint(run.output)
             short = [task for task in tasks() if task.max_steps == 1]
-            asked = requests(short, "evaluation", engine.policy_id, Split.HOLDOUT, arguments.evaluate)
+            asked = requests(short, "evaluation", engine.policy_id, arguments.split, arguments.evaluate)
             evaluated = [episode async for episode in players.collect(engine, asked)]
             engine.close()
             return result, evaluated
@@ -299,7 +300,8 @@ def main() -> None:
     parser.add_argument("--per-task", type=int, default=4, help="episodes a task and update (default: 4)")
     parser.add_argument("--sessions", type=int, default=8, help="browser sessions (default: 8)")
     parser.add_argument("--ahead", type=int, default=2, help="batches_ahead of streaming (default: 2)")
-    parser.add_argument("--evaluate", type=int, default=30, help="greedy holdout episodes a short task (default: 30)")
+    parser.add_argument("--evaluate", type=int, default=30, help="greedy episodes a short task (default: 30)")
+    add_split(parser)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--one", nargs=2, metavar=("WAY", "REPEAT"), help="only this run, in this process, its figures to --json")
     arguments = parser.parse_args()

@@ -179,9 +179,9 @@ def make_start(
 
 
 async def evaluation(
-    profile: Profile, policy: Path, num: int, bars: Progress, tasks: Mapping[str, Task] | None = None, split: Split = Split.HOLDOUT
+    profile: Profile, policy: Path, num: int, bars: Progress, tasks: Mapping[str, Task] | None = None, split: Split = Split.EVAL
 ) -> list[Episode]:
-    """Greedy episodes of a checkpoint, `num` a task, on holdout instances or those of another split."""
+    """Greedy episodes of a checkpoint, `num` a task, on instances of a split."""
     engine = EmbeddedEngine.from_checkpoint(policy)
     requests = of_tasks(greedy_requests(profile.acting, engine.policy_id, split, num), tasks)
     bar, episodes = Bar(bars, split.value, len(requests)), []

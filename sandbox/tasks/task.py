@@ -20,7 +20,7 @@ from warehouse.core.identity import content_id, stable_fraction
 
 
 class Split(StrEnum):
-    """`train` is learned from, `eval` is chosen by, `holdout` is what development looks at, `report` what a release is reported by."""
+    """`train` is learned from, `eval` is chosen by, in development too; `holdout` only reports an iteration, `report` only a release."""
 
     TRAIN = "train"
     EVAL = "eval"

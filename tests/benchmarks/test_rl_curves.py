@@ -19,7 +19,7 @@ def test_each_arm_is_what_its_name_says() -> None:
 
 def row(arm: str, seed: int, curve: list[dict[str, float]], **more: Any) -> dict[str, Any]:
     found = {"outcomes": [["t", 1, True]], "counts": [{"task": "t", "num_success": 1, "num_episodes": 1}], "env_steps": 3, "cpu_s": 2.0}
-    return {"domain": "forms", "arm": arm, "seed": seed, "curve": curve} | found | more
+    return {"domain": "forms", "arm": arm, "seed": seed, "curve": curve, "split": "eval"} | found | more
 
 
 def test_beside_a_critic_stands_in_how_many_rounds_it_steered_and_by_what_lambda() -> None:

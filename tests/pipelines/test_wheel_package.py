@@ -80,6 +80,7 @@ def test_the_command_plans_a_run_and_reads_the_lock(installed: Path, folder: Pat
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_an_iteration_runs_beside_folders_that_are_called_like_rooms(installed: Path, folder: Path) -> None:
     shutil.copy2(ROOT / "benchmarks" / "profiles" / "tiny.yaml", folder / "tiny.yaml")
     ran = run(folder, installed / "flywheel", "run", "--iterations", "1", "--profile", "tiny.yaml")
