@@ -26,7 +26,7 @@ from rich.table import Table
 
 from assets.seed_data.curricula import lessons_of
 from assets.seed_data.lessons import Lesson
-from assets.seed_data.text_sampler import Pen
+from assets.seed_data.text_sampler import TextSampler
 from assets.seed_data.vocabulary import words
 from benchmarks.common.sketches import Sketch, nearest_task, reach, read, sketch, taken, written
 from sandbox.pool.pool import SessionPool
@@ -82,7 +82,7 @@ def drawn(num: int, curriculum: str = "web") -> dict[str, list[Sketch]]:
     for index in range(num):
         rng = random.Random(f"sketch/{index}")
         (make,) = rng.choices(makers, shares)
-        found[make.__name__].append(sketch(acted_out(make(Pen(rng, words(curriculum))))))
+        found[make.__name__].append(sketch(acted_out(make(TextSampler(rng, words(curriculum))))))
     return dict(found)
 
 

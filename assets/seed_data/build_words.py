@@ -1,4 +1,4 @@
-"""Makes word lists of curricula anew: `python -m assets.seed_data.build_words web`. Needs the sandbox; run it when task lists or lessons
+"""Rebuilds word lists of curricula: `python -m assets.seed_data.build_words web`. Needs the sandbox; run it when task lists or lessons
 change.
 
 Oracles play the first training instances of every task that is learned from. A word of their instructions or elements enters the list
@@ -21,7 +21,7 @@ from agent.grammars.registry import grammar_named
 from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from assets.seed_data.curricula import CURRICULA, Lessons
-from assets.seed_data.text_sampler import Pen
+from assets.seed_data.text_sampler import TextSampler
 from assets.seed_data.vocabulary import words_file
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.sources import tasks_in
@@ -83,7 +83,7 @@ def lesson_words(lessons: Lessons) -> set[str]:
     counts: Counter[str] = Counter()
     for index in range(LESSONS_DRAWN):
         rng = random.Random(index)
-        lesson = rng.choices(makers, shares)[0](Pen(rng, vocabulary=("x",)))
+        lesson = rng.choices(makers, shares)[0](TextSampler(rng, vocabulary=("x",)))
         counts.update(set(re.findall(r"[A-Za-z]{2,}|[1-9][a-z]{2}", lesson.instruction)))
     return {word for word, count in counts.items() if count >= MIN_LESSONS}
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from assets.seed_data.browsing_lessons import BROWSING_LESSONS, CHARACTER_WORDS
 from assets.seed_data.lessons import LESSONS, Lesson
 from assets.seed_data.shell_lessons import SHELL_LESSONS, SHELL_WORDS
-from assets.seed_data.text_sampler import Pen
+from assets.seed_data.text_sampler import TextSampler
 from warehouse.core.errors import ConfigError
 
 WINDOW_WORDS = ("Cancel", "Ok", "close", "dialog", "maximise", "minimise", "press", "window")
 """What windows of a desktop say."""
-Lessons = tuple[tuple[Callable[[Pen], Lesson], float], ...]
+Lessons = tuple[tuple[Callable[[TextSampler], Lesson], float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

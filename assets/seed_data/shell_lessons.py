@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from assets.seed_data.lessons import Lesson
-from assets.seed_data.text_sampler import Pen
+from assets.seed_data.text_sampler import TextSampler
 from sandbox.actions import Action, Finished, ToolCall
 from sandbox.session import Observation
 
@@ -45,85 +45,86 @@ class PracticeShell:
         self._output = move.output
 
 
-def _lesson(pen: Pen, wordings: Sequence[str], moves: Sequence[ShellMove], crux: int | None = None, **parts: str) -> Lesson:
-    return Lesson(pen.say(*wordings, **parts), PracticeShell(), [*moves, ShellMove(Finished())], crux=crux)
+def _lesson(sampler: TextSampler, wordings: Sequence[str], moves: Sequence[ShellMove], crux: int | None = None, **parts: str) -> Lesson:
+    return Lesson(sampler.say(*wordings, **parts), PracticeShell(), [*moves, ShellMove(Finished())], crux=crux)
 
 
 def _run(command: str, output: str = "") -> ShellMove:
     return ShellMove(ToolCall(name="execute_bash", arguments={"command": command}), f"{output}[exit code 0]\n")
 
 
-def _file(pen: Pen) -> str:
-    stem = pen.word().lower() if pen.often(0.7) else pen.string(6, 2).lower()
-    return f"{stem}.{pen.rng.choice(ENDINGS)}" if pen.often(0.85) else stem
+def _file(sampler: TextSampler) -> str:
+    stem = sampler.word().lower() if sampler.often(0.7) else sampler.string(6, 2).lower()
+    return f"{stem}.{sampler.rng.choice(ENDINGS)}" if sampler.often(0.85) else stem
 
 
-def _value(pen: Pen) -> str:
+def _value(sampler: TextSampler) -> str:
     """What stands in a file: a word, a few, or a number."""
-    return pen.word() if pen.often(0.6) else str(pen.rng.randint(0, 500)) if pen.often(0.5) else pen.string(7, 3)
+    return sampler.word() if sampler.often(0.6) else str(sampler.rng.randint(0, 500)) if sampler.often(0.5) else sampler.string(7, 3)
 
 
-def put(pen: Pen) -> Lesson:
+def put(sampler: TextSampler) -> Lesson:
     """Words into a file, over what was there or behind it."""
-    is_more, file, text = pen.often(0.3), _file(pen), _value(pen)
+    is_more, file, text = sampler.often(0.3), _file(sampler), _value(sampler)
     more = ("Let {file} end with one more line, {text}.", "The line {text} goes under all others of {file}.")
     new = ("Let {file} hold {text} and nothing else.", "Put {text} in {file}.", "{file} should say {text}.")
-    return _lesson(pen, more if is_more else new, [_run(f"echo {text} {'>>' if is_more else '>'} {file}")], 0, text=text, file=file)
+    return _lesson(sampler, more if is_more else new, [_run(f"echo {text} {'>>' if is_more else '>'} {file}")], 0, text=text, file=file)
 
 
-def tell(pen: Pen) -> Lesson:
+def tell(sampler: TextSampler) -> Lesson:
     """What a file says, as the answer."""
-    file, text = _file(pen), _value(pen)
+    file, text = _file(sampler), _value(sampler)
     wordings = ("What does {file} say?", "Tell what {file} holds.", "Answer with what is inside {file}.")
-    lesson = _lesson(pen, wordings, [_run(f"cat {file}", f"{text}\n")], file=file)
+    lesson = _lesson(sampler, wordings, [_run(f"cat {file}", f"{text}\n")], file=file)
     return Lesson(lesson.instruction, lesson.page, [*lesson.moves[:-1], ShellMove(Finished(answer=text))], crux=1)
 
 
-def pass_on(pen: Pen) -> Lesson:
+def pass_on(sampler: TextSampler) -> Lesson:
     """What one file says, into another; looked up first."""
-    source, goal, text = _file(pen), _file(pen), _value(pen)
+    source, goal, text = _file(sampler), _file(sampler), _value(sampler)
     wordings = ("See what {source} says and make {goal} say the same.", "{goal} should hold what you find in {source}.",
                 "Look into {source}; note what it says in {goal}.")  # fmt: skip
     moves = [_run(f"cat {source}", f"{text}\n"), _run(f"echo {text} > {goal}")]
-    return _lesson(pen, wordings, moves, 1, source=source, goal=goal)
+    return _lesson(sampler, wordings, moves, 1, source=source, goal=goal)
 
 
-def arrange(pen: Pen) -> Lesson:
+def arrange(sampler: TextSampler) -> Lesson:
     """One command about files and folders: a new folder, another name, a second copy, gone."""
-    one, other, folder = _file(pen), _file(pen), pen.word().lower()
-    command, wordings = pen.rng.choice((
+    one, other, folder = _file(sampler), _file(sampler), sampler.word().lower()
+    command, wordings = sampler.rng.choice((
         (f"mkdir {folder}", ("There should be a folder {folder}.", "Make room: a new folder named {folder}.", "Open a folder {folder}.")),
         (f"mv {one} {other}", ("{one} should be named {other}.", "Let {one} be called {other} from now on.", "Name {one} anew: {other}.")),
         (f"cp {one} {other}", ("Have the same as {one} in {other}.", "{other} should be a second {one}.", "Double {one} as {other}.")),
         (f"rm {one}", ("{one} should be gone.", "Take {one} away.", "Nobody needs {one} any more.")),
         (f"mv {one} {folder}", ("{one} belongs in the folder {folder}.", "Let {folder} take in {one}.", "Put {one} into {folder}.")),
     ))  # fmt: skip
-    return _lesson(pen, wordings, [_run(command)], 0, one=one, other=other, folder=folder)
+    return _lesson(sampler, wordings, [_run(command)], 0, one=one, other=other, folder=folder)
 
 
-def count(pen: Pen) -> Lesson:
+def count(sampler: TextSampler) -> Lesson:
     """How many lines, as the answer or into a file."""
-    file, goal, num = _file(pen), _file(pen), str(pen.rng.randint(1, 60))
-    if pen.often(0.5):
+    file, goal, num = _file(sampler), _file(sampler), str(sampler.rng.randint(1, 60))
+    if sampler.often(0.5):
         wordings = ("How long is {file}, in lines?", "Tell the number of lines of {file}.")
-        lesson = _lesson(pen, wordings, [_run(f"wc -l {file}", f"{num} {file}\n")], file=file)
+        lesson = _lesson(sampler, wordings, [_run(f"wc -l {file}", f"{num} {file}\n")], file=file)
         return Lesson(lesson.instruction, lesson.page, [*lesson.moves[:-1], ShellMove(Finished(answer=num))], crux=1)
     wordings = ("How many lines has {file}? Note the number in {goal}.", "Let {goal} hold the length of {file} in lines.")
-    return _lesson(pen, wordings, [_run(f"wc -l {file}", f"{num} {file}\n"), _run(f"echo {num} > {goal}")], 1, file=file, goal=goal)
+    return _lesson(sampler, wordings, [_run(f"wc -l {file}", f"{num} {file}\n"), _run(f"echo {num} > {goal}")], 1, file=file, goal=goal)
 
 
-def look_around(pen: Pen) -> Lesson:
+def look_around(sampler: TextSampler) -> Lesson:
     """A folder's files, one of which is wanted by its ending or is the only one."""
-    ending, others = pen.rng.choice(ENDINGS), [f"{pen.word().lower()}.{pen.rng.choice(ENDINGS)}" for _ in range(pen.rng.randint(0, 3))]
-    wanted, text = f"{pen.word().lower()}.{ending}", _value(pen)
+    ending = sampler.rng.choice(ENDINGS)
+    others = [f"{sampler.word().lower()}.{sampler.rng.choice(ENDINGS)}" for _ in range(sampler.rng.randint(0, 3))]
+    wanted, text = f"{sampler.word().lower()}.{ending}", _value(sampler)
     listing = sorted({wanted, *(name for name in others if not name.endswith(f".{ending}"))})
     wordings = ("See which file ends in {ending}, and answer with what it says.", "What does the only {ending} file here say?")
     moves = [_run("ls", "\n".join(listing) + "\n"), _run(f"cat {wanted}", f"{text}\n")]
-    lesson = _lesson(pen, wordings, moves, ending=ending)
+    lesson = _lesson(sampler, wordings, moves, ending=ending)
     return Lesson(lesson.instruction, lesson.page, [*lesson.moves[:-1], ShellMove(Finished(answer=text))], crux=1)
 
 
-SHELL_LESSONS: tuple[tuple[Callable[[Pen], Lesson], float], ...] = (
+SHELL_LESSONS: tuple[tuple[Callable[[TextSampler], Lesson], float], ...] = (
     (put, 0.12), (tell, 0.06), (pass_on, 0.10), (arrange, 0.14), (count, 0.08), (look_around, 0.05),
 )  # fmt: skip
 """Each kind of lesson with its share, on the scale of the web's."""

@@ -1,4 +1,4 @@
-"""The pen that lessons are written with: names, words, numbers, wording and running text, drawn from one random generator."""
+"""The text sampler of lessons: names, words, numbers, phrasings and running text, drawn from one random generator."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SYLLABLES = tuple("an be chi do en fa gri ha in ka la ma ni or pa ri sa ta ur ve
 CONFIRM = ("Submit", "Login", "OK", "Ok", "Send", "Save", "Done", "Search", "Next")
 
 
-class Pen:
-    """`vocabulary` is what its words are drawn from: by default those of the web curriculum."""
+class TextSampler:
+    """`vocabulary` are the words that it draws from: by default those of the web curriculum."""
 
     def __init__(self, rng: random.Random, vocabulary: Sequence[str] | None = None) -> None:
         self.rng = rng
@@ -32,7 +32,7 @@ class Pen:
         return " ".join(self.word() for _ in range(self.rng.choice(counts)))
 
     def label(self) -> str:
-        """What a line of a page may be called: one or two words, the first with a capital, of those whose small form is a word too."""
+        """A label of a line on a page: one or two words, the first capitalised, of those whose lower-case form is a word too."""
         label = self.rng.choice(_both_cases(tuple(self._words)) or self._words).capitalize()
         return f"{label} {self.word().lower()}" if self.often(0.3) else label
 
@@ -40,7 +40,7 @@ class Pen:
         return "".join(self.rng.choice(CHARACTERS) for _ in range(self.rng.randint(shortest, longest)))
 
     def name(self) -> str:
-        """What a thing may be called: a random string, a word, two words, a word with a mark or a number."""
+        """A name: a random string, a word, two words, a word with a mark or a number."""
         kind = self.rng.random()
         if kind < 0.5:
             return self.string(self.rng.choice((3, 5, 8)))
@@ -54,7 +54,7 @@ class Pen:
         return self.word() + ending
 
     def names(self, num: int) -> list[str]:
-        """Different names; sometimes all alike but for their ending, such as Part 1, Part 2, Part 3."""
+        """Distinct names; sometimes with a common stem, such as Part 1, Part 2, Part 3."""
         if num > 1 and self.often(0.15):
             stem = self.rng.choice((self.word() + " ", self.word() + " #", self.string(4, 2)))
             return [f"{stem}{number}" for number in self.rng.sample(range(1, 10), num)]
@@ -64,14 +64,14 @@ class Pen:
         return list(drawn)
 
     def proper_name(self) -> str:
-        """A made-up name of one or two words, long enough to be begun and finished."""
+        """A made-up name of one or two words, long enough for prefixes and suffixes of it."""
         parts = ["".join(self.rng.choice(SYLLABLES) for _ in range(self.rng.randint(3, 4))).capitalize()]
         if self.often(0.3):
             parts.append(self.rng.choice((self.word(), self.string(5, 3).capitalize())))
         return " ".join(parts)
 
     def quoted(self, name: str) -> str:
-        """A name as an instruction says it: between quotes or not, now and then in small letters."""
+        """A name as an instruction writes it: quoted or not, sometimes in lower case."""
         said = name.lower() if self.often(0.08) else name
         return f'"{said}"' if self.often(0.4) and '"' not in said else said
 
@@ -79,7 +79,7 @@ class Pen:
         return Widget("button", self.rng.choice(CONFIRM) if self.often(0.8) else self.name())
 
     def say(self, *phrasings: str, **parts: str) -> str:
-        """One of several wordings; sometimes with other words around it, so that wording is not learned by heart."""
+        """One of several phrasings; sometimes with other words around it, so that phrasings are not memorised."""
         text = self.rng.choice(phrasings).format(**parts)
         if self.often(0.12):
             text = f"{self.words(1, 2, 3)}: {text}"

@@ -15,7 +15,7 @@ from agent.policy.policy import Message
 from agent.prompts.prompt import PromptBuilder, training_messages
 from assets.seed_data.curricula import Lessons, lessons_of
 from assets.seed_data.lessons import Lesson
-from assets.seed_data.text_sampler import Pen
+from assets.seed_data.text_sampler import TextSampler
 from assets.seed_data.vocabulary import words
 
 CRUX_SHARE = 0.6
@@ -32,7 +32,7 @@ def tutorials(num: int, seed: int, curricula: Sequence[str] = ("web",), builder:
 def tutorial(rng: random.Random, lessons: Lessons, vocabulary: Sequence[str], builder: PromptBuilder) -> tuple[Message, ...]:
     """One conversation."""
     makers, shares = zip(*lessons, strict=True)
-    lesson = rng.choices(makers, shares)[0](Pen(rng, vocabulary))
+    lesson = rng.choices(makers, shares)[0](TextSampler(rng, vocabulary))
     is_crux = lesson.crux is not None and rng.random() < CRUX_SHARE
     shown = lesson.crux if is_crux else rng.randrange(len(lesson.moves))
     return next(step for place, step in enumerate(worked_example(lesson, builder, goes_on=True)) if place == shown)

@@ -18,7 +18,7 @@ from assets.seed_data.curricula import CURRICULA
 from assets.seed_data.lessons import Lesson
 from assets.seed_data.practice_page import Move, PracticePage, Widget
 from assets.seed_data.practice_screen import PracticeScreen, draw_screen
-from assets.seed_data.text_sampler import Pen
+from assets.seed_data.text_sampler import TextSampler
 from assets.seed_data.tutorials import tutorials, worked_example
 from assets.seed_data.vocabulary import words
 from sandbox.actions import Click, Finished, TypeText
@@ -34,10 +34,10 @@ ALL_LESSONS = [make for curriculum in CURRICULA.values() for make, _ in curricul
 
 
 @pytest.mark.parametrize("make", ALL_LESSONS, ids=lambda make: make.__name__)
-def test_each_answer_is_the_action_that_is_carried_out_and_becomes_history(make: Callable[[Pen], Lesson]) -> None:
+def test_each_answer_is_the_action_that_is_carried_out_and_becomes_history(make: Callable[[TextSampler], Lesson]) -> None:
     grammar = CompactGrammar()
     for index in range(60):
-        lesson = make(Pen(random.Random(index)))
+        lesson = make(TextSampler(random.Random(index)))
         lines: list[str] = []
         steps = worked_example(lesson, PromptBuilder("compact"))
         for move in lesson.moves:
@@ -59,9 +59,9 @@ def test_a_phrase_refers_to_one_widget_alone() -> None:
     """Whoever reads the phrase on the screen finds the widget that was meant, and no other that it could mean."""
     sorts = {"order": 0, "neighbour": 0, "state": 0, "kind": 0, "name": 0}
     for index in range(300):
-        screen = draw_screen(pen := Pen(random.Random(index)))
+        screen = draw_screen(sampler := TextSampler(random.Random(index)))
         for widget in screen.free:
-            for phrase in screen.phrases(pen, widget):
+            for phrase in screen.phrases(sampler, widget):
                 found, sort = referents(phrase, screen)
                 assert found == [widget], (phrase, [(each.role, each.text) for each in screen.shown])
                 sorts[sort] += 1
@@ -130,7 +130,7 @@ def test_on_a_practice_site_every_answer_can_be_read_where_it_is_given() -> None
     answers, seen = 0, set()
     for make, _ in BROWSING_LESSONS:
         for index in range(80):
-            lesson = make(Pen(random.Random(index), words("browsing")))
+            lesson = make(TextSampler(random.Random(index), words("browsing")))
             for move in lesson.moves:
                 page, action = lesson.page.observe(lesson.instruction), lesson.page.action(move)
                 seen.add(action.kind)
@@ -145,7 +145,7 @@ def test_what_else_is_asked_of_a_page_follows_as_turns_of_its_conversation() -> 
     grammar, builder, num_more = CompactGrammar(), PromptBuilder("compact"), 0
     for make in (read, follow, open_entry, search):
         for index in range(40):
-            lesson = make(Pen(random.Random(index), words("browsing")))
+            lesson = make(TextSampler(random.Random(index), words("browsing")))
             again = worked_example(lesson, builder, goes_on=True)
             for place, (prompt, *turns) in enumerate(again):
                 page = lesson.page.observe(lesson.instruction)
