@@ -10,7 +10,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def results(
+async def bounded_map(
     items: Iterable[T] | AsyncIterable[T], work: Callable[[T], Awaitable[R]], *, num_workers: int, name: str
 ) -> AsyncGenerator[R, None]:
     """The results of `work` for each item, in the order of completion, by at most `num_workers` tasks at once. Closing it early cancels the
