@@ -10,8 +10,10 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,18 @@ class Browser:
         """Proportional memory of the browser's process group, 0 where the system does not say (only Linux does)."""
         return sum(_proportional_mib(pid) for pid in _group_members(self.process.pid))
 
+    def end_heavy_pages(self, excess_mib: float, *, above_mib: float) -> float:
+        """End the processes of pages, the heaviest first, until so much memory is given back; none that has no more than `above_mib`, and
+        nobody beside them. `Inspector.targetCrashed` follows. How many MiB were given back."""
+        ended_mib = 0.0
+        for mib, pid in sorted(((_proportional_mib(pid), pid) for pid in _renderers(self.process.pid)), reverse=True):
+            if ended_mib >= excess_mib or mib <= above_mib:
+                break
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                ended_mib += mib
+        return ended_mib
+
     async def close(self) -> None:
         """End the browser and remove its files; may be called twice."""
         if self.is_alive:
@@ -243,6 +257,16 @@ def _group_members(pgid: int) -> list[int]:
         if int(fields[2]) == pgid:
             members.append(int(folder.name))
     return members
+
+
+def _renderers(pgid: int) -> list[int]:
+    """The processes in which a browser's pages live."""
+    found = []
+    for pid in _group_members(pgid):
+        with suppress(OSError):
+            if b"--type=renderer" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def _processor_s(pid: int) -> float:

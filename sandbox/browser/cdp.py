@@ -43,6 +43,8 @@ class Connection:
         self._expected: dict[tuple[str | None, str], asyncio.Future[Params]] = {}
         self._next_id = 0
         self._on_lost = on_lost
+        self._gone: dict[str | None, str] = {}
+        """Sessions whose page's process ended, and why: they answer nothing any more."""
         self._lost: str | None = None
         self._is_lost_event = asyncio.Event()
         self._writer: asyncio.WriteTransport | None = None
@@ -68,6 +70,9 @@ class Connection:
         if self._lost is not None or self._writer is None:
             future.set_exception(BrowserCrashed(self._lost or "The browser's debugging pipe is not open."))
             return future
+        if session_id in self._gone:
+            future.set_exception(SandboxError(self._gone[session_id]))
+            return future
         self._next_id += 1
         message: Params = {"id": self._next_id, "method": method, "params": params or {}}
         if session_id is not None:
@@ -87,19 +92,30 @@ class Connection:
         future.add_done_callback(_retrieve)
         if self._lost is not None:
             future.set_exception(BrowserCrashed(self._lost))
+        elif session_id in self._gone:
+            future.set_exception(SandboxError(self._gone[session_id]))
         else:
             self._expected[session_id, method] = future
         return future
 
+    def end(self, session_id: str, reason: str) -> None:
+        """The process of a session's page ended: what is awaited of it fails, and so does every later command, until it is forgotten."""
+        self._gone[session_id] = reason
+        self._drop(session_id, reason)
+
     def forget(self, session_id: str) -> None:
         """Drop the listeners of a session that was closed, and fail what is awaited of it: it will never come."""
+        self._gone.pop(session_id, None)
+        self._drop(session_id, "The page was closed.")
+
+    def _drop(self, session_id: str, reason: str) -> None:
         for key in [key for key in self._listeners if key[0] == session_id]:
             del self._listeners[key]
         for number in [number for number, pending in self._pending.items() if pending.session_id == session_id]:
             pending = self._pending.pop(number)
-            _fail(pending.future, SandboxError(f"The page was closed before it answered {pending.method}."))
+            _fail(pending.future, SandboxError(f"{reason} It did not answer {pending.method}."))
         for key in [key for key in self._expected if key[0] == session_id]:
-            _fail(self._expected.pop(key), SandboxError(f"The page was closed before its {key[1]}."))
+            _fail(self._expected.pop(key), SandboxError(f"{reason} Its {key[1]} did not come."))
 
     async def sleep(self, seconds: float) -> None:
         """Let real time pass. Raises BrowserCrashed where the browser goes away meanwhile."""

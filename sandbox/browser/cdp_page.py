@@ -37,6 +37,7 @@ WORLD = "flywheel"
 """The isolated world of our own scripts in every document."""
 
 COPIED = "flywheelCopied"
+PROCESS_ENDED = "The page's process ended: it crashed, had too much memory, or was closed by the page."
 
 COMPILE_FROM_CHARS = 1000
 """Longer expressions are kept in the page as functions."""
@@ -173,9 +174,8 @@ class CdpPage:
         self._send("Page.handleJavaScriptDialog", {"accept": True, "promptText": str(event.get("defaultPrompt", ""))})
 
     def _on_crash(self, _: Params) -> None:
-        """Commands in flight to a page that is gone are never answered, so the browser ends with it."""
-        if not self._is_closed:
-            self.browser.kill("A page's renderer process crashed, or the page closed itself.")
+        """What the page was asked is never answered. The pages beside it have processes of their own and go on."""
+        self.browser.connection.end(self._session_id, PROCESS_ENDED)
 
     def _on_request(self, event: Params, session_id: str | None = None) -> None:
         url, request_id = str(event["request"]["url"]), event["requestId"]

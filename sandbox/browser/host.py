@@ -41,6 +41,10 @@ class Host(Protocol):
 
     def memory_mib(self) -> float: ...
 
+    def end_heavy_pages(self, excess_mib: float, *, above_mib: float) -> float:
+        """End the processes of its heaviest pages, until so much memory is given back; how many MiB were. 0 where it cannot tell them."""
+        ...
+
     def kill(self, reason: str) -> None: ...
 
     async def close(self) -> None:
@@ -74,6 +78,9 @@ class CdpHost:
 
     def memory_mib(self) -> float:
         return self.browser.memory_mib()
+
+    def end_heavy_pages(self, excess_mib: float, *, above_mib: float) -> float:
+        return self.browser.end_heavy_pages(excess_mib, above_mib=above_mib)
 
     def kill(self, reason: str) -> None:
         self.browser.kill(reason)

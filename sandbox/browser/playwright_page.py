@@ -92,6 +92,9 @@ class PlaywrightHost:
     def memory_mib(self) -> float:
         return 0.0
 
+    def end_heavy_pages(self, excess_mib: float, *, above_mib: float) -> float:
+        return 0.0
+
     def kill(self, reason: str) -> None:
         """Playwright tells no process id: the browser is asked to close, and counts as gone."""
         if not self._is_closed:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sandbox.browser.beginframe import GESTURE_FRAME_MS
 from sandbox.browser.cdp import Listener, Params
-from sandbox.browser.cdp_page import WORLD, CdpPage
+from sandbox.browser.cdp_page import PROCESS_ENDED, WORLD, CdpPage
 from sandbox.browser.frames import FrameReader
 from sandbox.browser.input import Phase
 from sandbox.browser.policy import Way, is_below
@@ -197,7 +197,7 @@ class Tab(CdpPage):
     def _on_crashed(self) -> None:
         """What the page was asked is never answered: the process is gone, of this page and of the window's others."""
         self.window.on_crashed()
-        self.browser.connection.forget(self._session_id)
+        self.browser.connection.end(self._session_id, PROCESS_ENDED)
 
     @property
     def is_closed(self) -> bool:

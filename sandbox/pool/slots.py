@@ -41,7 +41,8 @@ class Upkeep:
     recycle_memory_mib: float | None = None
     """Default: a base and something a session, which a leak exceeds and pages do not."""
     end_memory_mib: float | None = None
-    """A browser with more is ended while it is used, before the machine runs out. Default: four times the above's default."""
+    """Of a browser with more the heaviest pages are ended while they are used, or all of it, before the machine runs out. Default: four
+    times the above's default."""
     idle_s: float = 300.0
     """A session unused for so long is closed, and then a browser without sessions."""
     heartbeat_s: float = 5.0
@@ -183,9 +184,7 @@ class Seats:
         await asyncio.gather(*(self._end_if_hung(running) for running in self._running if running.host.is_alive))
         for running in [running for running in self._running if running.host.is_alive]:
             running.memory_mib = await asyncio.to_thread(running.host.memory_mib)
-            limit_mib = self.upkeep.end_memory_mib or END_MEMORY_FACTOR * _usual_memory_mib(running.slot)
-            if running.memory_mib > limit_mib:
-                running.host.kill(f"The browser had {running.memory_mib:.0f} MiB of memory, more than the {limit_mib:.0f} MiB allowed.")
+            await self._hold_memory(running)
         since_s = time.monotonic() - self.upkeep.idle_s
         for seat in self.all:
             if not seat.is_in_use and seat.session is not None and seat.free_since_s < since_s:
@@ -286,6 +285,20 @@ class Seats:
         finally:
             ping.add_done_callback(_retrieve)  # where the browser died, the look that follows sees it
             ping.cancel()
+
+    async def _hold_memory(self, running: _Running) -> None:
+        """Above the limit the heaviest pages end, which costs their sessions alone; where that is not enough, the browser."""
+        limit_mib = self.upkeep.end_memory_mib or END_MEMORY_FACTOR * _usual_memory_mib(running.slot)
+        excess_mib = running.memory_mib - limit_mib
+        if excess_mib <= 0:
+            return
+        ended_mib = await asyncio.to_thread(running.host.end_heavy_pages, excess_mib, above_mib=SESSION_MEMORY_MIB)
+        said = f"The browser had {running.memory_mib:.0f} MiB of memory, more than the {limit_mib:.0f} MiB allowed."
+        if ended_mib < excess_mib:
+            running.host.kill(said)
+        else:
+            _LOG.warning("%s Pages of %.0f MiB were ended.", said, ended_mib)
+            running.memory_mib -= ended_mib
 
     def _is_in_use(self, running: _Running) -> bool:
         return any(seat.is_in_use and seat.running is running for seat in self.all)

@@ -23,8 +23,9 @@ from sandbox.browser.page_session import Limits
 from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.slots import Upkeep
-from sandbox.tasks.page_task import PageSettings, WebSettings
+from sandbox.tasks.page_task import PageSettings, Site, WebSettings
 from tests.sandbox.process_watch import group_members, soon, within
+from tests.sandbox.web_pages import OTHER, SHOP, TASK, WebSource
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, ConfigError, PageNotReady, SandboxError, SandboxTimeout
 
 WAIT_S = 60
@@ -147,6 +148,56 @@ def test_a_browser_that_takes_too_much_memory_is_ended(live_pool: Any, html_sour
                 await session.step(actions.Wait(seconds=60))
 
     with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.2, end_memory_mib=1.0))) as live:
+        live.run(use)
+
+
+@KINDS
+def test_a_page_whose_process_ends_costs_its_session_alone(kind: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease() as beside:
+            await beside.reset(html_task(), 1)
+            with pytest.raises(SandboxError, match="page's process ended") as told:
+                async with pool.lease() as session:
+                    await session.reset(html_task(), 1)
+                    page = session._instance.page
+                    page.browser.crash_page(page._session_id)
+                    await asyncio.gather(session.step(actions.Wait(seconds=1)), beside.step(actions.Wait(seconds=1)))
+            assert not isinstance(told.value, BrowserCrashed)
+            assert (await beside.step(actions.Wait(seconds=0.1))).observation.elements
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+        assert pool.stats().num_launches == 1
+
+    with live_pool(SessionPool({"html": html_source()}, kind=kind, size=2, num_browsers=1)) as live:
+        live.run(use)
+
+
+@pytest.mark.slow
+@linux_only
+def test_a_page_that_takes_too_much_memory_has_failed_and_its_neighbour_goes_on(live_pool: Any, tmp_path: Path) -> None:
+    """It fills ArrayBuffers, 1.25 GiB in all; the browser may have 900 MiB."""
+    script = "const kept = []; for (let i = 0; i < 20; i++) kept.push(new Uint8Array(64 << 20).fill(1))"
+    (tmp_path / "index.html").write_text(f"<button style='width:400px;height:200px' onclick='{script}'>take</button>")
+    tmp_path.chmod(0o755)
+    source = WebSource(web=WebSettings(sites=(SHOP, OTHER, Site(host="hostile.test", folder=tmp_path))))
+
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease() as beside, pool.lease() as session:
+            seen = await beside.reset(TASK, 1)
+            await session.reset(TASK, 1)
+            await session.step(actions.Navigate(url="https://hostile.test/"))
+            transition = await session.step(actions.Click(x=100, y=100))
+            for _ in range(100):
+                if transition.terminated:
+                    break
+                transition = await session.step(actions.Wait(seconds=0.2))
+            assert "process ended" in transition.info["lost"] and not (await session.evaluate()).success
+            assert (await beside.step(actions.Wait(seconds=0.1))).observation.elements == seen.elements
+            assert (await session.reset(TASK, 1)).elements == seen.elements
+        assert pool.stats().num_launches == 1
+
+    upkeep = Upkeep(heartbeat_s=0.2, end_memory_mib=900.0)
+    with live_pool(SessionPool({"web": source}, kind="beginframe", size=2, num_browsers=1, upkeep=upkeep)) as live:
         live.run(use)
 
 
