@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import stat
 import struct
 import subprocess
@@ -129,14 +130,21 @@ class Seat:
         return None, b""
 
     def do_run(self, command: list[str], timeout_s: float, environment: dict[str, str]) -> tuple[Any, bytes]:
-        found = os.environ | environment
+        """What takes too long is killed with all that it started."""
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, cwd=Path.home(), env=found)
-        except subprocess.TimeoutExpired as expired:
-            return [124, _text(expired.stdout), _text(expired.stderr)], b""
+            program = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path.home(), start_new_session=True,
+                env=os.environ | environment,
+            )  # fmt: skip
         except OSError as error:
             return [127, "", str(error)], b""
-        return [done.returncode, _text(done.stdout), _text(done.stderr)], b""
+        with program:
+            try:
+                out, err = program.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as expired:
+                os.killpg(program.pid, signal.SIGKILL)
+                return [124, _text(expired.stdout), _text(expired.stderr)], b""
+        return [program.returncode, _text(out), _text(err)], b""
 
     def do_put_file(self, path: str, content: bytes) -> tuple[Any, bytes]:
         target = Path.home() / path

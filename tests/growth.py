@@ -1,0 +1,25 @@
+"""How the work of a function grows with its input, whatever the speed of the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+FACTOR = 8
+LEAST_S = 0.02
+"""Less processor time than this cannot be told from chance."""
+
+
+def growth(work: Callable[[int], object], small: int) -> float:
+    """Processor time for FACTOR times the input over that for `small`, the least of three each: about FACTOR where work is linear, its
+    square where it is quadratic."""
+    return max(LEAST_S, _took_s(work, small * FACTOR)) / max(LEAST_S, _took_s(work, small))
+
+
+def _took_s(work: Callable[[int], object], size: int) -> float:
+    took = []
+    for _ in range(3):
+        started_s = time.process_time()
+        work(size)
+        took.append(time.process_time() - started_s)
+    return min(took)
