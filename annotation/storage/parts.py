@@ -22,9 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from warehouse.core.disk import is_full_disk
 from warehouse.core.durable import make_folder, sync
 from warehouse.core.errors import BadUpload, StorageFull, UnknownSubject, UploadTooLarge
-from warehouse.core.home import Home, is_full_disk
+from warehouse.core.home import Home
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RECORDING = re.compile(r"recording-[0-9a-f]{16}")

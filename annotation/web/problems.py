@@ -29,6 +29,7 @@ from warehouse.core.errors import (
     EngineUnreachable,
     FlywheelError,
     LoginRefused,
+    MachineLimit,
     ModelError,
     NotNow,
     OutOfDate,
@@ -42,6 +43,7 @@ from warehouse.core.errors import (
     UnreadableAnswer,
     UploadTooLarge,
 )
+from warehouse.core.machine import shortage
 
 log = logging.getLogger(__name__)
 RETRY_AFTER_S = 2
@@ -66,10 +68,16 @@ _STATUS: tuple[tuple[type[FlywheelError], int, str], ...] = (
     (AnnotationError, 422, "Wrong request"),
     (UnreadableAnswer, 422, "Not an answer"),
     (StorageFull, 507, "The disk is full"),
+    (MachineLimit, 503, "The server is at its limit"),
     (SandboxError, 502, "The sandbox failed"),
     (ModelError, 502, "The policy failed"),
     (FlywheelError, 500, "The server failed"),
 )
+_WITHOUT_PATHS: dict[type[FlywheelError], FlywheelError] = {
+    StorageFull: StorageFull("The server's disk is full; this was not stored. Send it again once whoever runs the server has freed space."),
+    MachineLimit: MachineLimit("The server has no memory or files left; this was not stored. Send it again later."),
+}
+"""What is told of what the machine gives too little of; the log has the rest."""
 _OF_HTTP = {404: "There is nothing at this address.", 405: "This address does not take this method."}
 
 
@@ -161,6 +169,8 @@ async def _http(_: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    if (named := shortage(error)) is not None:
+        return problem_of(_WITHOUT_PATHS[type(named)])
     # E.g. Postgres keeps no NUL in a text, SQLite no number of more than 64 bits.
     if isinstance(error, DataError | OverflowError):
         return problem_of(ConfigError("The request holds something that cannot be stored, e.g. a NUL character or too large a number."))

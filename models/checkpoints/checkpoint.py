@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from models.checkpoints.model_files import CARD_FILE, WEIGHT_SUFFIX, is_plain_name, links_out
 from models.checkpoints.safetensors_stream import read_layout
+from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.durable import make_folder, sync
-from warehouse.core.errors import CheckpointError, StorageFull
-from warehouse.core.home import is_full_disk
+from warehouse.core.errors import CheckpointError
 from warehouse.core.identity import digests_id, file_digest
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def write(
         move(aside, folder)
     except Exception as error:  # each library that writes here says it in an exception of its own
         if is_full_disk(error):
-            raise StorageFull(f"no space left while writing the checkpoint {folder}: free disk space and run the stage again") from error
+            raise storage_full(f"the checkpoint {folder}", folder.parent, error, then="run the stage again") from error
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

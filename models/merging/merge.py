@@ -18,7 +18,7 @@ from models.merging.config import MethodConfig
 from models.merging.io import TensorJob, run
 from models.merging.methods import METHODS
 from models.merging.plan import MergePlan, plan_merge
-from warehouse.core.errors import StorageFull
+from warehouse.core.disk import storage_full
 
 MAX_THREADS = 4
 
@@ -89,6 +89,4 @@ def check_room(plan: MergePlan, output: Path) -> None:
     place = next(folder for folder in output.absolute().parents if folder.exists())
     free = shutil.disk_usage(place).free
     if free < plan.num_bytes:
-        raise StorageFull(
-            f"{output} needs {plan.num_bytes / 1e9:.2f} GB and its disk has {free / 1e9:.2f} GB free: free some space, or use another disk"
-        )
+        raise storage_full(f"the merge {output}", output, wanted_bytes=plan.num_bytes, then="merge again, or name a folder on another disk")

@@ -33,8 +33,8 @@ from models.training.batching import NAMED_SAMPLES, EncodedSample, PlannedBatche
 from models.training.forward import weighted_loss
 from models.training.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
 from models.training.packing import check_can_pack, segments_attention
-from warehouse.core.errors import StorageFull, TrainingDiverged
-from warehouse.core.home import is_full_disk
+from warehouse.core.disk import is_full_disk, storage_full
+from warehouse.core.errors import TrainingDiverged
 from warehouse.core.machine import NO_ROOM_BYTES
 
 BEST_FOLDER = "best"
@@ -82,7 +82,7 @@ def fit(
             _settle_weights(trainer, run_folder / BEST_FOLDER, curve, weights_folder)
     except Exception as error:  # each library says it in an exception of its own
         if is_full_disk(error) or shutil.disk_usage(run_folder).free < NO_ROOM_BYTES:
-            raise StorageFull(f"no space left in {run_folder} for a trainer checkpoint: free disk space and run the stage again") from error
+            raise storage_full("a trainer checkpoint", run_folder, error, then="run the stage again") from error
         raise
     finally:
         if log is not None:

@@ -21,8 +21,8 @@ from models.families.vision import ReadImage, VisionCodec, read_images, screensh
 from models.supervised.early_stop import is_held_out
 from models.supervised.sample_file import SampleFile, SampleWriter
 from models.training.batching import NAMED_SAMPLES, EncodedSample
-from warehouse.core.errors import ConfigError, StorageFull
-from warehouse.core.home import is_full_disk
+from warehouse.core.disk import is_full_disk, storage_full
+from warehouse.core.errors import ConfigError
 from warehouse.core.identity import content_id
 
 SAMPLES_FOLDER = "samples"
@@ -98,7 +98,7 @@ def training_set(
                     held_out.add(sample)
     except OSError as error:
         if is_full_disk(error):
-            raise StorageFull(f"no space left in {folder} for encoded samples: free disk space and run the stage again") from error
+            raise storage_full("encoded samples", folder, error, then="run the stage again") from error
         raise
     left_out.report(max_tokens)
     made = TrainingSet(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from pipelines.orchestration.shipped import shipped
-from warehouse.core.errors import ConfigError, StorageFull
+from warehouse.core.disk import storage_full
+from warehouse.core.errors import ConfigError
 from warehouse.core.home import HOME_VARIABLE, Home, atomic_write
 
 if TYPE_CHECKING:
@@ -48,10 +49,8 @@ def check_room(home: Home) -> None:
     """Raises StorageFull when the disk of a home could not even take the records of an iteration: better said before it begins."""
     free_mib = shutil.disk_usage(home.dagster).free / 2**20
     if free_mib < NEEDED_MIB:
-        raise StorageFull(
-            f"{home.root} has {free_mib:.0f} MiB left and an iteration needs {NEEDED_MIB} or more: free some space, or set {HOME_VARIABLE} "
-            "to a folder on another disk"
-        )
+        then = f"give the command again; or set {HOME_VARIABLE} to a folder on another disk"
+        raise storage_full("an iteration", home.root, wanted_bytes=NEEDED_MIB * 2**20, then=then)
 
 
 def open_instance(home: Home) -> dg.DagsterInstance:

@@ -19,6 +19,7 @@ from assets.requests import StageRequest, StageResult
 from assets.resources import ERROR_TYPE, FINAL, StageRunner
 from pipelines.orchestration.finished_work import find_loss
 from pipelines.orchestration.work_folder import ERROR, REQUEST, finished_result, forget_result, start_afresh, work_folder
+from warehouse.core.disk import storage_full
 from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.machine import NO_ROOM_BYTES
@@ -110,7 +111,7 @@ class PipesStageRunner(StageRunner):
         except FileNotFoundError:
             left = {"type": "WorkerKilled", "message": f"the worker ended without a word: {error}"}
             if shutil.disk_usage(folder).free < NO_ROOM_BYTES:
-                left = {"type": "StorageFull", "message": f"the disk of {folder} is full: free some space and launch again"}
+                left = {"type": "StorageFull", "message": str(storage_full("what the stage writes", folder, then="launch again"))}
         is_final = left["type"] in NO_RETRY
         return dg.Failure(
             description=f"{request.stage} of iteration {request.iteration}: {left['type']}: {left['message']}",

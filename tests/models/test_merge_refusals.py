@@ -70,7 +70,7 @@ def test_folders_without_a_card_are_taken_only_when_asked(tmp_path: Path) -> Non
 def test_a_full_disk_is_said_before_a_byte_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, parents = write_family(tmp_path, torch.bfloat16, num=2)
     monkeypatch.setattr("models.merging.merge.shutil.disk_usage", lambda path: SimpleNamespace(free=0))
-    with pytest.raises(StorageFull, match="free some space, or use another disk"):
+    with pytest.raises(StorageFull, match=r"no room for the merge .* are wanted. Free space there, then merge again, or name"):
         merge(parents, (0.5, 0.5), tmp_path / "merged")
 
 

@@ -182,7 +182,7 @@ def test_a_port_in_use_is_named(fails: Say):
 def test_a_disk_without_room_is_named_before_anything_starts(fails: Say, small_disk: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLYWHEEL_HOME", str(small_disk / "home"))
     said = fails("run", "--profile", "smoke")
-    assert said.startswith("StorageFull:") and "MiB left" in said
+    assert said.startswith("StorageFull: no room for an iteration") and str(small_disk / "home") in said and "MiB are wanted" in said
     fill(small_disk / "filler")
     assert fails("run", "--profile", "smoke").startswith("StorageFull:")
 

@@ -277,7 +277,7 @@ def test_annotation_that_was_cut_off_goes_on_to_the_same_decisions(
 
 def test_a_disk_that_fills_up_under_a_checkpoint_leaves_nothing_of_it(small_disk: Path) -> None:
     home = Home(small_disk / "home")
-    with pytest.raises(StorageFull, match="while writing the checkpoint"):
+    with pytest.raises(StorageFull, match="no room for the checkpoint"):
         seed(home)
     assert [path for path in home.checkpoints.rglob("*") if path.is_file()] == []
     with pytest.raises(CheckpointError):

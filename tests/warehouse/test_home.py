@@ -63,7 +63,7 @@ except StorageFull as error:
 """
     with _python(code, path) as process:
         said, _ = process.communicate(timeout=60)
-    assert "no room for" in said and "100000 bytes" in said
+    assert f"no room for {path} (100,000 bytes): the disk of {tmp_path} has" in said and "256.0 MiB are wanted" in said
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["card.json"]
     assert issubclass(StorageFull, OSError)

@@ -269,7 +269,7 @@ def test_a_partition_lost_to_other_writers_ends_in_a_conflict(warehouse: Warehou
         raise CommitFailedError("another writer was first")
 
     with pytest.raises(WriteConflict, match="is this stage running twice"):
-        commits.retry_commit("table episodes", beaten)
+        commits.retry_commit("table episodes", Path(), beaten)
     assert len(tries) == commits.MAX_ATTEMPTS
 
 
@@ -303,14 +303,16 @@ def _fill(home: Path, how: str) -> str:
 
 def test_a_file_over_the_limit_commits_nothing(tmp_path: Path) -> None:
     said = _fill(tmp_path / "home", "limit")
-    assert "the disk is full and nothing was committed" in said and "Free space" in said
+    folder = tmp_path / "home" / "tables" / "verdicts"
+    assert f"no room for table verdicts, partition 0001/verdicts: the disk of {folder} has" in said and "256.0 MiB are wanted" in said
+    assert "Free space there, then run it again; nothing was committed" in said
     assert said.splitlines()[-1] == "1 5 2 6"
     assert issubclass(StorageFull, OSError)
 
 
 def test_a_full_disk_commits_nothing_and_the_next_small_write_works(small_disk: Path) -> None:
     said = _fill(small_disk / "home", "full")
-    assert "the disk is full and nothing was committed" in said
+    assert "no room for table verdicts" in said and " bytes left, 256.0 MiB are wanted" in said and "nothing was committed" in said
     assert said.splitlines()[-1] == "1 5 2 6"
 
 

@@ -206,7 +206,7 @@ def test_a_full_disk_ends_the_run_by_name_and_with_room_the_same_command_goes_on
             time.sleep(POLL_S)
         said = run.communicate()[0]
         assert run.returncode == 1 and "Traceback" not in said, said
-        assert "StorageFull: the disk of" in said and str(wheel.home.root) in said and "MiB" in said, said
+        assert "StorageFull: no room for" in said and str(wheel.home.root) in said and "MiB" in said, said
         status = wheel.flywheel("status")
         assert "Traceback" not in status.stderr and (status.returncode == 0 or status.stderr.startswith("StorageFull:")), status.stderr
         assert not (folder / "result.json").exists() and wheel.left_after(GONE_S) == []

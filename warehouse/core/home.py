@@ -23,7 +23,6 @@ the group its rights and others none. What programs of other users read (browser
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import stat
@@ -31,12 +30,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.durable import PRIVATE, make_folder, sync
 from warehouse.core.errors import ConfigError, StorageFull
 
 HOME_VARIABLE = "FLYWHEEL_HOME"
 DEFAULT_HOME = ".flywheel"
-FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 log = logging.getLogger(__name__)
@@ -124,21 +123,13 @@ class Home:
 
 def _not_made(folder: Path, error: OSError) -> StorageFull | ConfigError:
     if is_full_disk(error):
-        return StorageFull(f"no room for the folder {folder}: free space on its disk")
+        return storage_full(f"the folder {folder}", folder, error)
     return ConfigError(f"{folder} cannot be made ({error}): set {HOME_VARIABLE} to a folder that you may write to")
 
 
 def page_name(iteration: str, run: str | None = None) -> str:
     """File among the reports of an iteration's page, or of a training run's."""
     return f"iteration-{iteration}.html" if run is None else f"run-{iteration}-{run}.html"
-
-
-def is_full_disk(error: BaseException) -> bool:
-    """Whether an error, of whatever library, says that the disk has no room."""
-    if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
-        return True
-    text = str(error)
-    return "disk is full" in text or any(f"os error {number}" in text or os.strerror(number) in text for number in FULL_DISK_ERRNOS)
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -160,6 +151,6 @@ def atomic_write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             aside.unlink()
         if is_full_disk(error):
-            raise StorageFull(f"no room for {path} ({len(data)} bytes): free space on its disk and run the stage again") from error
+            raise storage_full(f"{path} ({len(data):,} bytes)", path.parent, error) from error
         raise
     sync(path.parent)

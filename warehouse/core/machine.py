@@ -9,19 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from warehouse.core.disk import free_bytes, is_full_disk, storage_full
 from warehouse.core.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
-from warehouse.core.home import Home, is_full_disk
+from warehouse.core.home import Home
 
 NO_ROOM_BYTES = 64 * 1024
 """With less free, whatever failed is taken to have failed for that: torch says only that its file ended too early."""
-WANTED_MIB = 256
-"""What a command or stage should find free before it is worth starting it again."""
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _READ_ONLY_WORDS = ("readonly database", "Read-only file system")
 _FILES = (errno.EMFILE, errno.ENFILE)
@@ -58,21 +56,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _full(error: BaseException, place: Path) -> StorageFull | None:
-    free = _free_bytes(place)
+    free = free_bytes(place)
     if not is_full_disk(error) and (free is None or free >= NO_ROOM_BYTES):
         return None
-    left = "" if free is None else f", {free / 2**20:.1f} MiB are left"
-    return StorageFull(
-        f"the disk of {_path_of(error) or place} is full{left} ({_line(error)}). Free {WANTED_MIB} MiB or more there and give the same "
-        "command again: what was finished is kept"
-    )
-
-
-def _free_bytes(place: Path) -> int | None:
-    try:
-        return shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
-    except OSError:
-        return None
+    path = _path_of(error) or place
+    return storage_full(str(path), path, error, then="give the same command again: what was finished is kept")
 
 
 def _read_only(error: BaseException, place: Path) -> ConfigError | None:

@@ -18,9 +18,9 @@ from typing import Any, TextIO
 import duckdb
 import pyarrow.parquet as pq
 
+from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.durable import sync
-from warehouse.core.errors import ConfigError, StorageFull, UnknownId
-from warehouse.core.home import is_full_disk
+from warehouse.core.errors import ConfigError, UnknownId
 from warehouse.datasets.chat_formats import CHAT_FORMATS, ChatFormat, has_loss_on_prompt
 from warehouse.lineage.relations import LINEAGE_SQL
 from warehouse.storage.catalogue import TABLES
@@ -70,7 +70,7 @@ def export(warehouse: Warehouse, output: Path, *, format: str = "trl", dataset: 
         _swap(aside, output)
     except (OSError, duckdb.Error) as error:
         if is_full_disk(error):
-            raise StorageFull(f"no room for the export {output}: nothing was left there. Free space and export again ({error})") from error
+            raise storage_full(f"the export {output}", output.parent, error, then="export again; nothing was left there") from error
         raise
     finally:
         _remove(aside)

@@ -6,17 +6,18 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.errors import StorageFull, WriteConflict
-from warehouse.core.home import is_full_disk
 
 MAX_ATTEMPTS = 12
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
 
 
-def retry_commit(what: str, write: Callable[[], int]) -> int:
+def retry_commit(what: str, place: Path, write: Callable[[], int]) -> int:
     """Run `write` until its commit is not beaten by another writer's; waits a little longer each time.
 
     Raises WriteConflict after MAX_ATTEMPTS, StorageFull when the disk has no room.
@@ -24,7 +25,7 @@ def retry_commit(what: str, write: Callable[[], int]) -> int:
     attempt = 1
     while True:
         try:
-            with naming_a_full_disk(what):
+            with naming_a_full_disk(what, place):
                 return write()
         except CommitFailedError as error:
             if attempt == MAX_ATTEMPTS:
@@ -36,13 +37,11 @@ def retry_commit(what: str, write: Callable[[], int]) -> int:
 
 
 @contextmanager
-def naming_a_full_disk(what: str) -> Iterator[None]:
-    """Whatever says on the way to a commit that the disk has no room becomes StorageFull."""
+def naming_a_full_disk(what: str, place: Path) -> Iterator[None]:
+    """Whatever says on the way to a commit below `place` that the disk has no room becomes StorageFull."""
     try:
         yield
     except (DeltaError, OSError) as error:
         if isinstance(error, StorageFull) or not is_full_disk(error):
             raise
-        raise StorageFull(
-            f"{what}: the disk is full and nothing was committed ({error}). Free space, then run the stage again"
-        ) from error
+        raise storage_full(what, place, error, then="run it again; nothing was committed") from error

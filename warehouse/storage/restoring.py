@@ -35,6 +35,6 @@ def restore(warehouse: Warehouse, table: str, version: int) -> int:
             return int(delta.version())
 
     try:
-        return retry_commit(f"restoring table {table}", write)
+        return retry_commit(f"restoring table {table}", warehouse.folder(table), write)
     except DeltaError as error:
         raise UnknownTable(f"table {table} cannot be put back to version {version}: {error}. Restore its folder from a backup") from error

@@ -102,7 +102,7 @@ class Warehouse:
         def commit(rows: Source) -> int:
             return self._commit(spec, rows, "overwrite", iteration, stage)
 
-        with naming_a_full_disk(f"table {table}, rows put aside"), TemporaryFile(dir=self.home.spool) as file:
+        with naming_a_full_disk(f"rows of table {table} put aside", self.home.root), TemporaryFile(dir=self.home.spool) as file:
             aside = RowsAside(spec, file, commit, iteration=iteration, stage=stage)
             try:
                 yield aside
@@ -398,7 +398,7 @@ class Warehouse:
             with self.maintaining(spec.name) as (delta, after):
                 return writing.commit(delta, spec, files, place, metadata | after, mode)
 
-        version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", attempt)
+        version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", self.folder(spec.name), attempt)
         if version % COMMITS_PER_CHECKPOINT == 0:
             self._log(spec.name).make_checkpoint()
         return version
@@ -430,7 +430,7 @@ class Warehouse:
                     writing.commit(delta, spec, files, place, {"purge": "true"} | after, "overwrite")
                 return num
 
-        return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", attempt)
+        return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", self.folder(table), attempt)
 
     def erase_screenshots(self, ids: Collection[str]) -> int:
         """`erase` for pictures. The others are written anew as they are read: there may be more of them than memory."""
@@ -447,7 +447,7 @@ class Warehouse:
                 return int(num)
 
         with FileLock(self.home.locks / "screenshots.lock"):
-            return retry_commit("purge of table screenshots", attempt)
+            return retry_commit("purge of table screenshots", self.folder(spec.name), attempt)
 
     @contextmanager
     def _reading(self, table: str, version: int | None = None) -> Iterator[None]:

@@ -27,9 +27,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from sandbox.tasks.imported.spec import ImportedTask
+from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.durable import make_folder, sync
-from warehouse.core.errors import ConfigError, StorageFull
-from warehouse.core.home import Home, atomic_write, is_full_disk
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home, atomic_write
 from warehouse.core.identity import content_id
 
 FOLDER = "task_sets"
@@ -159,7 +160,8 @@ def _write_version(folder: Path, set_id: str, content: Mapping[str, str], assets
         sync(folder)
     except OSError as error:
         if is_full_disk(error):
-            raise StorageFull(f"no room for the task set {folder.name}: free some space and import again; the set is as it was") from error
+            then = "import again; the set is as it was"
+            raise storage_full(f"the task set {folder.name}", folder, error, then=then) from error
         if not (folder / set_id).is_dir():  # else somebody imported the same at the same time
             raise
     finally:
