@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from assets.profile import Profile
-from sandbox.tasks.sources import SOURCES, reported_seeds, tasks_in
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import reported_seeds, tasks_in
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Split, Task
 from warehouse.core.identity import content_id

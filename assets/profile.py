@@ -61,6 +61,11 @@ class TaskSettings(_Settings):
     lists: tuple[str, ...] = Field(
         min_length=1, description="SOURCE:GROUP of each list, e.g. miniwob:quickstart (sandbox/tasks/sources.py)"
     )
+    sources: dict[str, str] | tuple[str, ...] = Field(
+        (),
+        description="task sources of your own, by name or as a list: module:attribute or path/to/file.py:attribute, with paths from the "
+        "profile's folder (docs/page-tasks.md)",
+    )
     domains: tuple[str, ...] = Field(min_length=1, description="what is collected, trained on and evaluated")
     rl_domains: tuple[str, ...] | None = Field(None, min_length=1, description="domains that get an RL specialist; null: all of them")
     joint: tuple[tuple[str, ...], ...] = Field(

@@ -19,7 +19,8 @@ from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from assets.task_choice import Choice, choose
-from sandbox.tasks.sources import SOURCES, tasks_in
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import TaskError
 from warehouse.evaluation.choosing import connect_to_choose

@@ -29,7 +29,8 @@ from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.session import Element, Observation, Session
 from sandbox.tasks.prove import proving_seeds
-from sandbox.tasks.sources import SOURCES, tasks_in
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError, SandboxError
 from warehouse.core.identity import stable_seed

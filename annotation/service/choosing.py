@@ -12,7 +12,8 @@ from itertools import count
 
 from annotation.service.standing import Standing
 from annotation.storage.standings import VOID
-from sandbox.tasks.sources import SOURCES, all_tasks, tasks_of
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import all_tasks, tasks_of
 from sandbox.tasks.task import WHOLE, Split, Task
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import stable_fraction

@@ -10,7 +10,7 @@ from typing import Literal
 from agent.grammars.quoting import escape
 from annotation.service.completion_values import Candidate, Kind, Place, Surroundings, Value, ranked, values
 from annotation.wire.runs import Completion
-from sandbox.tasks.sources import SessionKind
+from sandbox.tasks.task_source import SessionKind
 
 POINT, TEXT_KINDS = Place(kind="point"), ("text", "option", "answer", "question", "url", "app", "tool", "arguments", "command", "plain")
 MAYBE_POINT, MAYBE_BUTTON = Place(kind="point", is_optional=True), Place(kind="button", is_optional=True)

@@ -14,7 +14,7 @@ from agent.grammars.base import Grammar
 from agent.grammars.elements import MAX_ELEMENTS, spoken_element
 from annotation.wire.runs import Completion, Point
 from sandbox.session import Element, Observation
-from sandbox.tasks.sources import SessionKind
+from sandbox.tasks.task_source import SessionKind
 
 Kind = Literal[
     "point", "direction", "button", "keys", "key", "text", "option", "answer", "question", "url", "seconds", "app", "tool", "arguments",

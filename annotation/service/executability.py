@@ -14,7 +14,8 @@ from annotation.storage import recordings
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from sandbox.pool.pool_protocol import Pool
-from sandbox.tasks.sources import SOURCES, tasks_of
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import FlywheelError
 

@@ -18,7 +18,8 @@ from annotation.storage import runs
 from annotation.wire import runs as bodies
 from annotation.wire.runs import ActionView, Completion, RunState
 from sandbox.session import HasFiles
-from sandbox.tasks.sources import SOURCES, kind_of
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import kind_of
 from warehouse.core.errors import NotNow, UnknownSubject, UnreadableAnswer
 
 LOOK_TIMEOUT_S = 20.0

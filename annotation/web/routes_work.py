@@ -17,7 +17,7 @@ from annotation.web.access import Address, Who, needs, office_of
 from annotation.web.problems import answer_to
 from annotation.wire.runs import NextWork, Reason, RunState
 from annotation.wire.work import CampaignDetail, FlaggedView, HeldView, LeaseView, MyWork, TaskEntry, TaskList
-from sandbox.tasks.sources import SOURCES
+from sandbox.tasks.registry import SOURCES
 from warehouse.core.errors import FlywheelError, ModelError
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,27 @@ ProfileOption = Annotated[
     ),
 ]  # fmt: skip
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option("--source", help="A task source of your own, module:attribute or path/to/file.py:attribute; repeatable."),
+]
+SourcesOfOption = Annotated[
+    str | None,
+    typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="With the task sources of this profile, a name or a YAML file."),
+]
 AsOfOption = Annotated[str | None, typer.Option("--as-of", help="See the tables as they were after this iteration, e.g. 0002.")]
+
+
+def use_sources(given: list[str] | None, profile: str | None) -> None:
+    """Register the task sources of a profile and those of --source, here and for what this process starts. Raises ConfigError."""
+    if profile:
+        from pipelines.profiles import load
+
+        load(profile)
+    if given:
+        from sandbox.tasks.registry import use
+
+        use(given, Path.cwd(), keep=True)
 
 
 def warehouse_of(home: Home) -> Warehouse:
@@ -62,8 +82,8 @@ def profile_of(home: Home, given: str | None, set_: list[str] | None) -> tuple[s
 
 
 def overrides(items: list[str] | None) -> dict[str, Any]:
-    """What --set says, by key. Raises ConfigError."""
-    from pipelines.profiles import parse_value
+    """What --set says, by key; paths of task sources count from here. Raises ConfigError."""
+    from pipelines.profiles import located_sources, parse_value
 
     found = {}
     for item in items or []:
@@ -71,4 +91,6 @@ def overrides(items: list[str] | None) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigError(f"--set {item!r} is not KEY=VALUE, e.g. --set rl.rounds=4")
         found[key] = parse_value(value, f"the value of --set {item!r}")
+        if key.startswith("tasks.sources"):
+            found[key] = located_sources(found[key], Path.cwd())
     return found

@@ -31,7 +31,7 @@ from pipelines.orchestration.jobs import completed, first_incomplete
 from pipelines.orchestration.stage_runner import NO_RETRY
 from pipelines.orchestration.turning import driver_path, lock_path
 from sandbox.browser.chromium import find_chromium
-from sandbox.pool.kinds import MAKERS
+from sandbox.pool.kinds import FACTORIES
 from sandbox.tasks.sources import kind_of, tasks_in
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse.core.errors import IterationLocked, StageFailed
@@ -81,7 +81,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
 def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:
     """What every stage that acts will need. Raises BrowserMissing or BubblewrapMissing before anything is worked."""
     find_chromium()
-    if any(MAKERS[kind_of(task)].needs_jail for task in tasks_in(profile.tasks.lists).values()):
+    if any(FACTORIES[kind_of(task)].needs_jail for task in tasks_in(profile.tasks.lists).values()):
         find_bubblewrap()
     return prefect_server.start(home)
 

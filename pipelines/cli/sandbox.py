@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from pipelines.cli.options import console
+from pipelines.cli.options import SourceOption, SourcesOfOption, console, use_sources
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 
@@ -43,6 +43,8 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A host name that the server answers for, beside loopback names and addresses; repeatable.")
     ] = None,
+    source: SourceOption = None,
+    profile: SourcesOfOption = None,
     home: HomeOption = None,
 ) -> None:
     """Lend sessions to clients, with a live view in the browser.
@@ -52,6 +54,7 @@ def serve(
     """
     from sandbox.server.settings import ServerSettings
 
+    use_sources(source, profile)
     try:
         settings = ServerSettings(
             max_sessions=max_sessions or size,

@@ -19,7 +19,7 @@ from pipelines.cli.terminal import counted
 from pipelines.orchestration.instance import CONFIG, open_instance
 from pipelines.orchestration.progress import working
 from pipelines.orchestration.turning import turned_by
-from sandbox.tasks.reserved import INDEXED, reserved_of
+from sandbox.tasks.reserved import is_indexed, reserved_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
@@ -168,7 +168,7 @@ def _tasks(con: duckdb.DuckDBPyConnection) -> tuple[list[str], bool]:
     rows = con.execute(f"select distinct task_id, {', '.join(columns)} from tasks").fetchall()
     tasks = {task_id: Task(**dict(zip(columns, rest, strict=True))) for task_id, *rest in rows}
     named = {task.name for task in tasks.values() if (found := reserved_of(task.source, task.name)) and not found.contents.is_reported}
-    return sorted(named), any(task.source in INDEXED and task.task_id != task_id for task_id, task in tasks.items())
+    return sorted(named), any(is_indexed(task.source) and task.task_id != task_id for task_id, task in tasks.items())
 
 
 def _made_before(first_made: dict[str, str], artefact: str, where: str) -> str:

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from pipelines.cli.options import console
+from pipelines.cli.options import SourceOption, SourcesOfOption, console, use_sources
 from pipelines.cli.terminal import counted, fits, slim_table
 from warehouse.core.errors import ConfigError
 
@@ -41,16 +41,20 @@ def list_tasks(
     domain: Annotated[str | None, typer.Option(help="Of this domain only, e.g. pointing.")] = None,
     group: Annotated[str | None, typer.Option(help="In this group of their source only, e.g. small.")] = None,
     search: Annotated[str | None, typer.Option(help="With these words in the name or in what the task is.")] = None,
+    source: SourceOption = None,
+    profile: SourcesOfOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
 ) -> None:
     """List tasks: what each asks for, its domain, its limit of steps, whether it is never trained on; or count a generator's supply.
 
     What a task asks for is an example: words and numbers in it change with the instance.
     """
+    use_sources(source, profile)
     if context.invoked_subcommand is not None:
         return
     from sandbox.tasks.describe import describe
-    from sandbox.tasks.sources import SOURCES, tasks_in
+    from sandbox.tasks.registry import SOURCES
+    from sandbox.tasks.sources import tasks_in
 
     found = list(tasks_in(lists or SOURCES).values())
     if group is not None:
@@ -69,7 +73,7 @@ def list_tasks(
 
 def _members(group: str, sources: Iterable[str]) -> set[Task]:
     """The tasks of a group, of whichever of the sources have one of that name. Raises ConfigError when none has."""
-    from sandbox.tasks.sources import SOURCES
+    from sandbox.tasks.registry import SOURCES
 
     found: set[Task] = set()
     refusals = []

@@ -22,7 +22,7 @@ from pipelines.cli.doctor import Check, Status, check_browser, check_desktop, ch
 from pipelines.plan.plan import Plan, in_bytes
 from pipelines.plan.server_check import check_server
 from pipelines.stages.context import pool_tasks
-from sandbox.tasks.miniwob.source import task_file
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import kind_of
 from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
@@ -45,10 +45,9 @@ def check_tasks(profile: Profile) -> Check:
 
 
 def check_oracles(profile: Profile) -> Check:
-    """Demonstrations and the scripted annotator need them; only MiniWoB has tasks without one."""
-    entries = task_file().tasks
+    """Demonstrations and the scripted annotator need them."""
     tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
-    without = [task.name for task in tasks if task.source == "miniwob" and not entries[task.name].oracle]
+    without = [task.name for task in tasks if not SOURCES[task.source].has_oracle(task)]
     if not without:
         return Check(name="oracles", status="ok", found=f"every one of {len(tasks)} tasks to train on has one")
     found = f"{len(tasks) - len(without)} of {len(tasks)} tasks have one; none: {', '.join(without[:5])}{' …' if len(without) > 5 else ''}"

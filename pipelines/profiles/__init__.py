@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from assets.profile import Profile, parse_profile
+from sandbox.tasks import registry
 from sandbox.tasks.sources import tasks_in
 from warehouse.core.errors import ConfigError
 
@@ -30,6 +31,8 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
     """A profile by name, or from a YAML file of one's own. A file may begin with `extends: NAME` and say only what differs;
     the path of another file counts from its own folder.
 
+    The task sources that it names are registered here, and in every process that this one starts.
+
     Raises ConfigError that names what is wrong and what is allowed.
     """
     data = _read(name_or_path)
@@ -37,6 +40,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
         _set(data, dotted, value)
     source = f"{name_or_path} with {', '.join(overrides)}" if overrides else name_or_path
     profile = parse_profile(data, source)
+    _use_sources(profile, source)
     _check_tasks(profile, source)
     return profile
 
@@ -72,6 +76,14 @@ def parse_value(text: str, source: str) -> Any:
         raise ConfigError(f"{source} is not YAML (text with signs of YAML, such as * or {{, goes into quotes): {error}") from error
 
 
+def _use_sources(profile: Profile, source: str) -> None:
+    if profile.tasks.sources:
+        try:
+            registry.use(profile.tasks.sources, Path.cwd())
+        except ConfigError as error:
+            raise ConfigError(f"tasks.sources of the profile {source}: {error}") from error
+
+
 def _check_tasks(profile: Profile, source: str) -> None:
     try:
         pool = tasks_in(profile.tasks.lists)
@@ -102,6 +114,9 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     data = parse_value(text, f"the profile {name_or_path}")
     if not isinstance(data, dict):
         raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
+    tasks = data.get("tasks")
+    if _is_path(name_or_path) and isinstance(tasks, dict) and "sources" in tasks:
+        data["tasks"] = {**tasks, "sources": located_sources(tasks["sources"], path.parent)}
     parent = data.pop("extends", None)
     return _merge(_read(located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
 
@@ -120,6 +135,15 @@ def _text(path: Path) -> str:
 def located(name_or_path: str, folder: Path) -> str:
     """A path, absolute and counted from a folder; a name as it is."""
     return str((folder / name_or_path).resolve()) if _is_path(name_or_path) else name_or_path
+
+
+def located_sources(sources: Any, folder: Path) -> Any:
+    """References to task sources, in whatever shape, with their paths counted from a folder. What is no reference stays as it is."""
+    if isinstance(sources, str):
+        return registry.located(sources, folder)
+    if isinstance(sources, Mapping):
+        return {name: located_sources(each, folder) for name, each in sources.items()}
+    return [located_sources(each, folder) for each in sources] if isinstance(sources, list) else sources
 
 
 def _is_path(name_or_path: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 
-from sandbox.tasks.sources import SOURCES
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
 

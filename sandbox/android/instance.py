@@ -1,16 +1,15 @@
-"""AndroidInstance: how one task instance lives on a device: what to set up, what to check, what its oracle would do. The seam between
-task sources (sandbox/tasks/android/source.py) and sessions (sandbox/android/session.py).
+"""AndroidInstance: how one task instance lives on a device: what to set up, what to check, what its oracle would do. Task sources
+make them, sessions (session.py) run them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sandbox.actions import Action
 from sandbox.session import Observation
-from sandbox.tasks.task import Task
 
 _ROW = re.compile(r"^Row: \d+ ")
 
@@ -53,10 +52,6 @@ class AndroidInstance:
     checks: tuple[Check, ...]
     answer: str | None
     hint: Callable[[AndroidMoment], Action | None]
-
-
-AndroidTasks = Mapping[str, Callable[[Task, int], AndroidInstance]]
-"""How to make instances (of a task and a seed), by `Task.source`. A maker raises TaskError for a task that is not its source's."""
 
 
 def says_the_same(answer: str, expected: str) -> bool:

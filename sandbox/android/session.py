@@ -13,7 +13,7 @@ import asyncio
 import shlex
 import struct
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,12 +22,14 @@ from sandbox.actions import Action
 from sandbox.android.device import MAX_ERROR_CHARACTERS, AndroidDevice, join
 from sandbox.android.emulator import load_snapshot
 from sandbox.android.gestures import commands
-from sandbox.android.instance import AndroidInstance, AndroidMoment, AndroidTasks, says_the_same
+from sandbox.android.instance import AndroidInstance, AndroidMoment, says_the_same
 from sandbox.android.ui_tree import parse, rotation
 from sandbox.browser.input import Refusal
 from sandbox.session import Observation, Transition, Verdict, require_open, require_running
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
-from warehouse.core.errors import SandboxError, SandboxTimeout, TaskError
+from sandbox.tasks.task_source import InstanceSource, instance_of
+from warehouse.core.errors import SandboxError, SandboxTimeout
 
 T = TypeVar("T")
 
@@ -97,7 +99,7 @@ class AndroidSession:
     def __init__(
         self,
         device: AndroidDevice,
-        tasks: AndroidTasks,
+        sources: Mapping[str, InstanceSource] = SOURCES,
         *,
         snapshot: str | None = None,
         limits: Limits | None = None,
@@ -106,7 +108,7 @@ class AndroidSession:
         """`snapshot` is the name of an emulator's snapshot to reset to; without one, apps are cleared. The session owns the device and
         closes it."""
         self.screenshots = screenshots
-        self._device, self._tasks, self._snapshot = device, tasks, snapshot
+        self._device, self._sources, self._snapshot = device, sources, snapshot
         self._limits = limits or Limits()
         self._current: _Running | None = None
         self._is_closed = False
@@ -119,10 +121,7 @@ class AndroidSession:
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for an unknown source, and SandboxErrors."""
         require_open(self._is_closed)
-        maker = self._tasks.get(task.source)
-        if maker is None:
-            raise TaskError(f"Task {task.name!r} is of source {task.source!r}; this session has {sorted(self._tasks)}.")
-        instance = maker(task, seed)
+        instance = instance_of(self._sources, task, seed, AndroidInstance)
         self._current = None
         await self._limited(self._restore(instance), self._limits.reset_s, f"Resetting to {task.name}")
         running = _Running(task=task, instance=instance, upright_px=await self._device.screen_size(), started_s=time.monotonic())

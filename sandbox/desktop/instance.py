@@ -74,6 +74,8 @@ class Instance:
     files: Mapping[PurePosixPath, bytes] = field(default_factory=dict)
     prepare: Prepare | None = None
     """Done last, after files and launches."""
+    ends_when_solved: bool = False
+    """The episode ends as soon as the verifier is content."""
     has_oracle: bool = True
     """Without one there are no hints, and the verifier, which may close windows, is left alone until the end."""
 

@@ -1,12 +1,13 @@
 """DesktopSession: the Session protocol over any Desktop. Where desktops come from is a Desktops' business (local.py, qemu.py).
 
-An episode gets a desktop that nobody has used, with the task's files and programs. It ends when the agent says so, or, where the task's
-entry says `ends_when_solved`, as soon as the verifier is content; then the step pays the verifier's score, every other step 0.
+An episode gets a desktop that nobody has used, with the task's files and programs. It ends when the agent says so, or, where the instance
+says `ends_when_solved`, as soon as the verifier is content; then the step pays the verifier's score, every other step 0.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +17,10 @@ from sandbox.browser.input import Refusal, gestures
 from sandbox.desktop.desktop import Desktop, Desktops
 from sandbox.desktop.instance import Instance, Launch, Moment
 from sandbox.desktop.launching import start
-from sandbox.desktop.makers import entry, make_instance
 from sandbox.session import Observation, Transition, Verdict, require_open, require_running
-from sandbox.tasks.desktop.source import SOURCE, VERSION, TaskEntry
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
+from sandbox.tasks.task_source import InstanceSource, instance_of
 from warehouse.core.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
 
 WINDOW_LIMIT_S = 90.0
@@ -32,7 +33,6 @@ class _Episode:
     """The task instance that runs now."""
 
     task: Task
-    entry: TaskEntry
     instance: Instance
     desktop: Desktop
     started_s: float
@@ -46,23 +46,33 @@ class _Episode:
 class DesktopSession:
     """Desktops that run task instances, one after another. `screenshots` may be set before a reset: without them a step is cheaper."""
 
-    def __init__(self, desktops: Desktops, *, screenshots: bool = True, window_s: float = WINDOW_LIMIT_S) -> None:
+    def __init__(
+        self,
+        desktops: Desktops,
+        sources: Mapping[str, InstanceSource] = SOURCES,
+        *,
+        screenshots: bool = True,
+        window_s: float = WINDOW_LIMIT_S,
+    ) -> None:
         """`window_s` is how long a task's program may take to its first window; an emulated machine needs more than this one."""
         self.screenshots = screenshots
         self._window_s = window_s
         self._desktops = desktops
+        self._sources = sources
         self._episode: _Episode | None = None
         self._is_closed = False
 
     @property
     def environment(self) -> str:
         """Versions that pixels and behaviour depend on; empty before the first reset."""
-        return "" if self._episode is None else f"{self._episode.desktop.environment}, {SOURCE} {VERSION}"
+        if self._episode is None:
+            return ""
+        return f"{self._episode.desktop.environment}, {self._sources[self._episode.task.source].environment}"
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for a task of another source, DesktopMissing where a program is not installed, and other SandboxErrors."""
         require_open(self._is_closed)
-        task_entry, instance = entry(task), make_instance(task, seed)
+        instance = instance_of(self._sources, task, seed, Instance)
         self._episode = None
         desktop = await self._desktops.fresh()
         for path, content in instance.files.items():
@@ -72,7 +82,7 @@ class DesktopSession:
         if instance.prepare is not None:
             await instance.prepare(desktop, self._window_s)
         await desktop.settle()
-        self._episode = _Episode(task=task, entry=task_entry, instance=instance, desktop=desktop, started_s=time.monotonic())
+        self._episode = _Episode(task=task, instance=instance, desktop=desktop, started_s=time.monotonic())
         return await self._observe(self._episode)
 
     async def step(self, action: Action) -> Transition:
@@ -106,7 +116,7 @@ class DesktopSession:
             info["unsettled"] = True
         observation = await self._observe(episode)
         says_done = isinstance(action, actions.Finished | actions.CallUser)
-        verdict = await self.evaluate() if says_done or episode.entry.ends_when_solved else None
+        verdict = await self.evaluate() if says_done or episode.instance.ends_when_solved else None
         terminated = says_done or (verdict is not None and verdict.success)
         truncated = not terminated and len(episode.done) >= episode.task.max_steps
         episode.is_over = terminated or truncated

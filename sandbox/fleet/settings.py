@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sandbox.browser.page_session import Limits
 from sandbox.pool.slots import Upkeep
 from sandbox.tasks.page_task import PageTasks
-from sandbox.tasks.sources import SessionKind
+from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import ConfigError
 
 Seconds = Annotated[float, Field(gt=0)]

@@ -21,7 +21,8 @@ from sandbox.actions import Action
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool_protocol import Pool
 from sandbox.session import Element, Observation, Session
-from sandbox.tasks.sources import SOURCES, all_tasks
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import all_tasks, page_tasks
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import SandboxError, TaskError
 from warehouse.storage import pictures
@@ -164,8 +165,7 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
                 self._thread = None
 
     def _usual_screen_px(self) -> tuple[int, int]:
-        source = SOURCES.get(self.task.source)
-        pages = source.page_task() if source is not None else None
+        pages = page_tasks().get(self.task.source)
         if pages is not None:
             return pages.settings(self.task).area_px
         self._session = self._open()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,15 +20,19 @@ from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.hybrid.tasks import HybridInstance, HybridMoment, next_step
 from sandbox.session import FileEntry, Observation, Transition, Verdict
-from sandbox.tasks.hybrid.source import PAGE, PAGES, SETTINGS, SOURCE, VERSION, hybrid_instance
-from sandbox.tasks.page_task import PageMoment, PageSettings, Progress, Surroundings, WebMoment
+from sandbox.tasks.page_task import PageMoment, PageSettings, PageTask, Progress, Surroundings, WebMoment, WebSettings
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
+from sandbox.tasks.task_source import InstanceSource, instance_of
 from sandbox.terminal.config import machine_settings
 from sandbox.terminal.looking import list_files, read_text
 from sandbox.terminal.session import RESET_TIMEOUT_S, open_tools, verdict_of, way_to_start
 from sandbox.terminal.tasks import Probe
 from sandbox.terminal.tools import Tools, ToolSettings
 
+PAGES = Path(__file__).with_name("pages")
+PAGE = "desk.html"
+SETTINGS = PageSettings(viewport_px=(480, 360), area_px=(480, 360), step_time_ms=100.0, frame_time_ms=50.0, web=WebSettings())
 ACCEPTED_SCRIPT = "location.protocol === 'file:' && state().accepted"
 """No page that the agent serves or writes has that protocol, and no page can say that it has: `location` cannot be replaced."""
 TOOL_PAGE_TIME_S = 0.1
@@ -68,14 +74,22 @@ class HybridSession(JailedPageSession[HybridInstance, _Episode]):
     reset_timeout_s = RESET_TIMEOUT_S
 
     def __init__(
-        self, open_page: OpenPage, *, limits: Limits | None = None, settings: ToolSettings | None = None, screenshots: bool = True
+        self,
+        open_page: OpenPage,
+        sources: Mapping[str, InstanceSource] = SOURCES,
+        *,
+        limits: Limits | None = None,
+        settings: ToolSettings | None = None,
+        screenshots: bool = True,
     ) -> None:
-        desk = _Desk()
-        super().__init__(PageSession(open_page, {SOURCE: desk}, limits=limits, screenshots=screenshots), desk)
+        desk = _Desk(sources)
+        pages: defaultdict[str, PageTask] = defaultdict(lambda: desk)  # whatever the task's source, the page is this session's own
+        super().__init__(PageSession(open_page, pages, limits=limits, screenshots=screenshots), desk)
+        self._sources = sources
         self._settings = settings or machine_settings()
 
     def _instance(self, task: Task, seed: int) -> HybridInstance:
-        return hybrid_instance(task, seed)
+        return instance_of(self._sources, task, seed, HybridInstance)
 
     async def _begin(self, task: Task, instance: HybridInstance) -> _Episode:
         tools = await self._in_time(open_tools(self._settings, instance.work), task.name)
@@ -133,7 +147,14 @@ class _Desk(EpisodePage[_Episode]):
 
     root = PAGES
     ready_script = "typeof start === 'function'"
-    environment = f"hybrid tasks {VERSION}"
+
+    def __init__(self, sources: Mapping[str, InstanceSource]) -> None:
+        super().__init__()
+        self._sources = sources
+
+    @property
+    def environment(self) -> str:
+        return self._sources[self.running().task.source].environment
 
     def settings(self, task: Task) -> PageSettings:
         return SETTINGS
@@ -142,7 +163,7 @@ class _Desk(EpisodePage[_Episode]):
         return (self.root / PAGE).as_uri()
 
     def start_script(self, task: Task, seed: int) -> str:
-        return f"start({json.dumps(hybrid_instance(task, seed).page)})"
+        return f"start({json.dumps(self.running().instance.page)})"
 
     async def progress(self, moment: WebMoment) -> Progress:
         """Whether the page has accepted; as last seen where another page is shown, whose word counts for nothing."""

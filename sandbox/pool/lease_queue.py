@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from sandbox.tasks.sources import SessionKind
+from sandbox.tasks.task_source import SessionKind
 
 PATIENCE_S = 1.0
 MAX_PASSED = 4

@@ -22,8 +22,9 @@ from sandbox.pool.kinds import PooledSession, limits_at_once
 from sandbox.pool.lease_queue import LeaseQueue
 from sandbox.pool.slots import LocalSeat, Seats, Upkeep
 from sandbox.tasks.page_task import PageTasks
-from sandbox.tasks.sources import SessionKind, page_tasks
+from sandbox.tasks.sources import page_tasks
 from sandbox.tasks.task import Task
+from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import BrowserCrashed, ConfigError, SandboxError, SandboxTimeout
 
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from sandbox.browser.host import Host, Kind, launch
 from sandbox.browser.page import Page
 from sandbox.browser.page_session import Limits, PageSession
-from sandbox.pool.kinds import MAKERS, CountsResets, Parts, PooledSession
+from sandbox.pool.kinds import FACTORIES, CountsResets, PooledSession, SessionContext
 from sandbox.pool.lease_queue import Seat, Wish
 from sandbox.tasks.page_task import PageSettings, PageTasks, Surroundings
-from sandbox.tasks.sources import SessionKind, kind_of
+from sandbox.tasks.sources import kind_of
 from sandbox.tasks.task import Task
+from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 _LOG = logging.getLogger(__name__)
@@ -125,11 +126,11 @@ class Seats:
         seat.is_in_use = True
         if seat.session is not None and (seat.session_kind != kind or not _is_usable(seat)):
             await self._discard(seat)
-        if MAKERS[kind].needs_browser:
+        if FACTORIES[kind].needs_browser:
             await self._browser(seat.slot, self.kind)  # outside the time that a reset may take
         if seat.session is None:
-            parts = Parts(open_page=partial(self._open_page, seat), page_tasks=self._sources, limits=self._limits)
-            seat.session, seat.session_kind = await MAKERS[kind].make(parts), kind
+            context = SessionContext(open_page=partial(self._open_page, seat), page_tasks=self._sources, limits=self._limits, task=task)
+            seat.session, seat.session_kind = await FACTORIES[kind].open(context), kind
         seat.session.screenshots = screenshots
         return seat.session
 
@@ -146,7 +147,7 @@ class Seats:
         if running is not None and self._is_worn(running):
             self._retire(running)
             self.counts.num_recycled += 1
-        is_kept = seat.session_kind is None or MAKERS[seat.session_kind].is_kept
+        is_kept = seat.session_kind is None or FACTORIES[seat.session_kind].is_kept
         if not (keep and is_kept and _is_usable(seat)):
             await self._discard(seat)
         seat.kind = seat.session_kind

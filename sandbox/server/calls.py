@@ -17,7 +17,8 @@ from sandbox.server.metrics import Metrics
 from sandbox.server.problems import problem_of
 from sandbox.server.settings import ServerSettings
 from sandbox.session import FileEntry, HasFiles, Observation, Session, Transition, Verdict
-from sandbox.tasks.sources import SOURCES, kind_of
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import kind_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import AccessDenied, FlywheelError, SandboxError
 

@@ -15,7 +15,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -23,8 +22,9 @@ from rich.console import Console
 from sandbox.browser.host import launch
 from sandbox.browser.page_session import PageSession
 from sandbox.session import first_content
-from sandbox.tasks.reserved import INDEXED, TaskContents, short
-from sandbox.tasks.sources import SOURCES, page_tasks
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.reserved import TaskContents, short
+from sandbox.tasks.sources import page_tasks
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError, SandboxError
 from warehouse.core.identity import stable_fraction
@@ -33,21 +33,20 @@ NUM_SEEDS = 600
 RESERVED = (Split.EVAL, Split.HOLDOUT, Split.REPORT)
 SHARE, MOST, LEAST = 0.1, 60, 3
 """Of a task's contents, for each of RESERVED; a held-out task's are shared out whole."""
-ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sandbox.tasks.contents", description="Make the index of what is reserved for evaluation."
     )
-    parser.add_argument("source", choices=list(INDEXED))
+    parser.add_argument("source", choices=[name for name in SOURCES if SOURCES[name].contents is not None])
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, help=f"seeds a task (default {NUM_SEEDS})")
     parser.add_argument("--at-once", type=int, default=2, help="browsers (default 2)")
     parser.add_argument("--seen", type=Path, default=Path(".contents"), help="folder of what was seen so far (default .contents)")
     options = parser.parse_args(arguments)
     console = Console(stderr=True)
     try:
-        tasks = list(SOURCES[options.source].load_tasks(None if SOURCES[options.source].pages else "all").values())
+        tasks = list(indexed_tasks(options.source).values())
         made = of_tasks(dict(_looked_at(options, tasks, console)))
         path = write(options.source, tasks, made)
     except (ConfigError, SandboxError) as error:
@@ -57,10 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def indexed_tasks(source: str) -> dict[str, Task]:
+    """The tasks that a source's index is about: all of a source of pages; of another its group `all`, which leaves out the families that
+    draw by split."""
+    return SOURCES[source].load_tasks("all" if SOURCES[source].page is None else None)
+
+
 def _looked_at(options: argparse.Namespace, tasks: Sequence[Task], console: Console) -> Iterator[tuple[Task, Sequence[str]]]:
-    """Contents of each task's first seeds. A source that needs no page has a function `content(task, seed)`."""
-    if SOURCES[options.source].pages is None:
-        drawn = import_module(SOURCES[options.source].module).content
+    """Contents of each task's first seeds: as the source draws them, or as a page shows them."""
+    if (drawn := SOURCES[options.source].content) is not None:
         return ((task, [drawn(task, seed) for seed in range(options.seeds)]) for task in tasks)
     asyncio.run(scan(tasks, options.seeds, options.seen, options.at_once, console))
     return ((task, seen_of(options.seen, task, options.seeds)) for task in tasks)
@@ -131,7 +135,8 @@ def of_task(task: Task, contents: Sequence[str], taken: Collection[str] = ()) ->
 
 def write(source: str, tasks: Sequence[Task], made: Mapping[str, TaskContents]) -> Path:
     """Write contents.json, a line a task."""
-    path = ROOT / INDEXED[source].replace(".", "/") / "contents.json"
+    if (path := SOURCES[source].contents) is None:
+        raise ConfigError(f"The task source {source!r} says nowhere that its index lies: give its TaskSource `contents`.")
     lines = (f"{json.dumps(name)}:{json.dumps(made[name].model_dump(mode='json'), separators=(',', ':'))}" for name in sorted(made))
     rows = ",\n".join(lines)
     path.write_text(f'{{"version":{json.dumps(tasks[0].version)},"tasks":{{\n{rows}\n}}}}\n', encoding="utf-8")

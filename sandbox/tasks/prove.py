@@ -2,6 +2,7 @@
 
     python -m sandbox.tasks.prove games terminal hybrid                          # every task of these sources, 3 seeds each
     python -m sandbox.tasks.prove miniwob:quickstart --seeds 10 --disturb 0.3
+    python -m sandbox.tasks.prove mine --source press.py:SOURCE                  # a source of your own
     python -m sandbox.tasks.prove games --tasks snake-apples-2,2048-tile-16
     python -m sandbox.tasks.prove games --markdown docs/games.md                 # rewrites its rows in the table between the file's markers
 
@@ -30,7 +31,8 @@ from sandbox.actions import Action, Click, TypeText
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.session import Observation, Session
-from sandbox.tasks.sources import SOURCES, tasks_in
+from sandbox.tasks.registry import SOURCES, use
+from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError, SandboxError
 from warehouse.core.identity import stable_seed
@@ -227,9 +229,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, help="worker processes (default: one a core)")
     parser.add_argument("--sessions", type=int, default=2, help="sessions in each worker (default 2)")
     parser.add_argument("--markdown", type=Path, help="file whose table is rewritten")
+    parser.add_argument("--source", action="append", help="a task source of your own, module:attribute or path/to/file.py:attribute")
     options = parser.parse_args(arguments)
     console = Console(stderr=True)
     try:
+        if options.source:
+            use(options.source, Path.cwd(), keep=True)
         tasks = chosen_tasks(options.selections, options.tasks)
         workers = {} if options.workers is None else {"max_workers": options.workers}
         settings = FleetSettings(sessions_per_worker=options.sessions, **workers)

@@ -1,5 +1,6 @@
-"""Which instances of a task are kept out of training: the index contents.json that lies beside a source whose seeds simply draw. Read here;
-made by sandbox/tasks/contents.py. Generators that draw until the content falls into the split of a seed need none: sandbox/tasks/supply.py.
+"""Which instances of a task are kept out of training: the index contents.json of a source whose seeds simply draw, which lies where its
+TaskSource says. Read here; made by sandbox/tasks/contents.py. Generators that draw until the content falls into the split of a seed need
+none: sandbox/tasks/supply.py.
 
 The *content* of an instance is what makes it what it is. In a page it is what a policy sees first: the instruction and the elements,
 without where they lie, which is up to the machine's fonts. Seeds of one content are one instance played twice, so an instance is in a split
@@ -11,20 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sandbox.tasks.registry import SOURCES
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import content_id, stable_seed
 
-INDEXED: Mapping[str, str] = {
-    "miniwob": "sandbox.tasks.miniwob", "terminal": "sandbox.tasks.terminal", "hybrid": "sandbox.tasks.hybrid",
-    "desktop": "sandbox.tasks.desktop",
-    "android": "sandbox.tasks.android",
-}  # fmt: skip
-"""Source → package that has its contents.json."""
 DIGEST_CHARS = 8
 """Of a content id: 180 of a task are kept apart from all others with 32 bits."""
 MAX_DRAWS = 200
@@ -74,31 +70,47 @@ class Reserved:
         return seed not in self.split_of_seed and self._split_of_digest.get(short(content), split) != split
 
 
-@cache
 def reserved_of(source: str, name: str) -> Reserved | None:
     """None for a source without an index, and for a task that its index does not know. Raises ConfigError for a malformed index."""
-    if source not in INDEXED:
-        return None
-    found = contents_of(source).tasks.get(name)
-    return None if found is None else Reserved(found, splits_of_digests(source))
+    path = _index_of(source)
+    return None if path is None else _reserved(path, name)
+
+
+def is_indexed(source: str) -> bool:
+    return _index_of(source) is not None
+
+
+def _index_of(source: str) -> Path | None:
+    return SOURCES[source].contents if source in SOURCES else None
+
+
+def contents_of(source: str) -> Contents:
+    """Raises ConfigError where a source has no index, or one that cannot be read."""
+    if (path := SOURCES[source].contents) is None:
+        raise ConfigError(f"The task source {source!r} has no index of reserved instances.")
+    return read_contents(path)
 
 
 @cache
-def splits_of_digests(source: str) -> Mapping[str, str]:
-    """Start of a content's id → the split that it is reserved for, of all tasks of a source."""
-    tasks = contents_of(source).tasks.values()
+def _reserved(path: Path, name: str) -> Reserved | None:
+    found = read_contents(path).tasks.get(name)
+    return None if found is None else Reserved(found, _splits_of_digests(path))
+
+
+@cache
+def _splits_of_digests(path: Path) -> Mapping[str, str]:
+    """Start of a content's id → the split that it is reserved for, of all tasks of an index."""
+    tasks = read_contents(path).tasks.values()
     return {digest: split for task in tasks for split, found in task.reserved.items() for digest in found}
 
 
 @cache
-def contents_of(source: str) -> Contents:
-    """Raises ConfigError where a source's contents.json is missing or malformed."""
-    where = f"{INDEXED[source].replace('.', '/')}/contents.json"
+def read_contents(path: Path) -> Contents:
+    """Raises ConfigError where a contents.json is missing or malformed."""
     try:
-        text = (resources.files(INDEXED[source]) / "contents.json").read_text(encoding="utf-8")
-        return Contents.model_validate(json.loads(text))
+        return Contents.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, ValidationError) as error:
-        raise ConfigError(f"{where} cannot be read: {error}. `python -m sandbox.tasks.contents {source}` makes it again.") from error
+        raise ConfigError(f"{path} cannot be read: {error}. `python -m sandbox.tasks.contents SOURCE` makes it again.") from error
 
 
 def drawn_seed(source: str, name: str, seed: int, draw: int) -> int:

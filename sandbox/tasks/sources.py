@@ -1,77 +1,41 @@
-"""The one literal registry of task sources, by `Task.source`: which kind of session runs a source's tasks, and where its tasks and pages
-are said. Sources are imported when first asked for; how a session of a kind is made is kinds.py.
+"""Tasks and what is known of them, by their sources: selections such as `games:small`, kinds of sessions, pages. Which sources there are is
+registry.py's business, how a session of a kind is made sandbox/pool/kinds.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Literal, Protocol, cast
+from collections.abc import Iterable, Iterator, Mapping
 
 from sandbox.tasks.page_task import PageTask, PageTasks
-from sandbox.tasks.supply import Facts
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task
+from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import ConfigError, TaskError
-
-SessionKind = Literal["page", "terminal", "hybrid", "web", "desktop", "android"]
-"""page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; web: a live
-web application in a browser; desktop: a display with applications; android: a device."""
-
 
 SEEDS_PER_REPORTED = 4
 
 
-class _Module(Protocol):
-    """What a source's module has."""
+class _Pages(Mapping[str, PageTask]):
+    """The sources that live in web pages. Asked for one by name, it imports that one alone."""
 
-    def load_tasks(self, group: str | None = None) -> dict[str, Task]: ...
+    def __getitem__(self, name: str) -> PageTask:
+        if (page := SOURCES[name].page) is None:
+            raise KeyError(name)
+        return page
 
+    def __contains__(self, name: object) -> bool:
+        return name in SOURCES and SOURCES[str(name)].page is not None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A source of tasks: a module with `SOURCE`, `load_tasks(group)` and, where it generates its instances, `facts(task, seed)`; for pages
-    the name of its PageTask class."""
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in SOURCES if name in self)
 
-    kind: SessionKind | None
-    """None: tasks of several kinds, of which the module's `kind_of(task)` tells."""
-    module: str
-    pages: str | None = None
-
-    def load_tasks(self, group: str | None = None) -> dict[str, Task]:
-        """Tasks by name; None means all. Raises ConfigError for an unknown group."""
-        return cast(_Module, import_module(self.module)).load_tasks(group)
-
-    def facts(self, task: Task, seed: int) -> Facts | None:
-        """What is known of an instance before anything runs, where the source generates its instances and says so (`facts` of its
-        module); else None. Raises TaskError for a task that is not the source's."""
-        told = getattr(import_module(self.module), "facts", None)
-        return None if told is None else cast(Facts, told(task, seed))
-
-    def kind_of(self, task: Task) -> SessionKind:
-        """Raises TaskError for a task that is not the source's."""
-        return self.kind or cast(SessionKind, import_module(self.module).kind_of(task))
-
-    def page_task(self) -> PageTask | None:
-        return None if self.pages is None else cast(PageTask, getattr(import_module(self.module), self.pages)())
-
-
-SOURCES: Mapping[str, Source] = {
-    "miniwob": Source(kind="page", module="sandbox.tasks.miniwob.source", pages="MiniWobSource"),
-    "games": Source(kind="page", module="sandbox.tasks.games.source", pages="GamesSource"),
-    "terminal": Source(kind="terminal", module="sandbox.tasks.terminal.source"),
-    "hybrid": Source(kind="hybrid", module="sandbox.tasks.hybrid.source"),
-    "browsing": Source(kind="page", module="sandbox.tasks.browsing.source", pages="BrowsingSource"),
-    "web": Source(kind="web", module="sandbox.tasks.web_apps.source"),
-    "desktop": Source(kind="desktop", module="sandbox.tasks.desktop.source"),
-    "android": Source(kind="android", module="sandbox.tasks.android.source"),
-    "imported": Source(kind=None, module="sandbox.tasks.imported.source"),
-}
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def page_tasks() -> PageTasks:
     """Every source that lives in web pages."""
-    return {name: page_task for name, source in SOURCES.items() if (page_task := source.page_task()) is not None}
+    return _Pages()
 
 
 def kind_of(task: Task) -> SessionKind:
@@ -108,7 +72,10 @@ def tasks_of(selection: str) -> tuple[Task, ...]:
         raise ConfigError(
             f"{selection!r} selects no tasks: write a source, or source:group, e.g. miniwob:quickstart. Sources are {', '.join(SOURCES)}."
         )
-    return tuple(SOURCES[name].load_tasks(group or None).values())
+    tasks = tuple(SOURCES[name].load_tasks(group or None).values())
+    if strays := sorted({task.source for task in tasks} - set(SOURCES)):
+        raise ConfigError(f"The task source {name!r} gives tasks of the source {strays[0]!r}: their `source` has to be {name!r}.")
+    return tasks
 
 
 def tasks_in(selections: Iterable[str]) -> dict[str, Task]:

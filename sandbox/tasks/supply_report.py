@@ -19,7 +19,7 @@ from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.session import Observation
 from sandbox.tasks.prove import MAX_TRIES, Attempt, Watch, attempt
-from sandbox.tasks.sources import SOURCES
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.supply import OTHER_SPLIT, Facts
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError, SandboxError, TaskError

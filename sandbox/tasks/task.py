@@ -86,6 +86,11 @@ class Task(BaseModel):
         return list(islice(members, skip, skip + num))
 
 
+def first_seed(task: Task) -> int:
+    """Of the first instance that may be looked at: of `train`, or of `eval` for a held-out task; never of what is only reported."""
+    return task.seeds(Split.EVAL if task.held_out else Split.TRAIN, 1)[0]
+
+
 def split_at(fraction: float, *, held_out: bool = False) -> Split:
     """The split of a hash fraction in [0, 1)."""
     return next(split for split, edge in (HELD_OUT_EDGES if held_out else SPLIT_EDGES).items() if fraction < edge)

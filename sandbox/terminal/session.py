@@ -1,5 +1,5 @@
 """TerminalSession: the Session protocol over a terminal and tools, without any screen. Each episode gets a jail of its own, so nothing of
-one is there in the next. Tasks come from InstanceSources; what they are made of is tasks.py.
+one is there in the next. Instances come from the tasks' sources; what they are made of is tasks.py.
 
 Rewards are paid at the end: the step that ends the episode pays 1 where every goal is met, every other one 0.
 """
@@ -15,14 +15,16 @@ from typing import Any
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.session import FileEntry, Observation, Transition, Verdict, require_open, require_running
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
+from sandbox.tasks.task_source import InstanceSource, instance_of
 from sandbox.terminal.bubblewrap import HOME, find_bubblewrap, version
 from sandbox.terminal.config import machine_settings
 from sandbox.terminal.looking import list_files, read_text
 from sandbox.terminal.search import LocalLibrary
-from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_at_end, unmet_goals
+from sandbox.terminal.tasks import Instance, Probe, next_step, prepare, unmet_at_end, unmet_goals
 from sandbox.terminal.tools import Tools, ToolSettings
-from warehouse.core.errors import SandboxTimeout, TaskError
+from warehouse.core.errors import SandboxTimeout
 
 SIZE_PX = (640, 400)
 """There is no screen; grammars want a size all the same."""
@@ -50,7 +52,9 @@ class TerminalSession:
     """Runs task instances one after another. `screenshots` is there because every session has it: none are ever taken. Without `settings`
     the machine's are used (config.py)."""
 
-    def __init__(self, sources: Mapping[str, InstanceSource], *, settings: ToolSettings | None = None, screenshots: bool = True) -> None:
+    def __init__(
+        self, sources: Mapping[str, InstanceSource] = SOURCES, *, settings: ToolSettings | None = None, screenshots: bool = True
+    ) -> None:
         self.screenshots = screenshots
         self._sources = sources
         self._settings = settings or machine_settings()
@@ -73,7 +77,7 @@ class TerminalSession:
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for an unknown source or task, SandboxErrors."""
         require_open(self._is_closed)
-        instance = instance_of(self._sources, task, seed)
+        instance = instance_of(self._sources, task, seed, Instance)
         self.num_resets += 1
         await self._end_episode()
         try:
@@ -164,13 +168,6 @@ class TerminalSession:
     async def close(self) -> None:
         self._is_closed = True
         await self._end_episode()
-
-
-def instance_of(sources: Mapping[str, InstanceSource], task: Task, seed: int) -> Instance:
-    """Raises TaskError for a source that is not among these, or a task that is not the source's."""
-    if task.source not in sources:
-        raise TaskError(f"Task {task.name!r} is of source {task.source!r}, which this session does not have; it has {sorted(sources)}.")
-    return sources[task.source].instance(task, seed)
 
 
 async def open_tools(settings: ToolSettings, instance: Instance) -> Tools:

@@ -302,19 +302,6 @@ def seeded(task: Task, seed: int) -> Random:
     return Random(stable_seed(task.source, task.name, seed))
 
 
-class InstanceSource(Protocol):
-    """Tasks of one source that need a workspace, a terminal and tools. Stateless."""
-
-    @property
-    def environment(self) -> str:
-        """Version of the tasks, e.g. "terminal tasks 1"."""
-        ...
-
-    def instance(self, task: Task, seed: int) -> Instance:
-        """Raises TaskError for a task that is not this source's."""
-        ...
-
-
 async def prepare(jail: Jail, instance: Instance) -> None:
     """Put an instance's files where they belong. Raises TaskError where the instance itself is broken."""
     workspace = jail.workspace

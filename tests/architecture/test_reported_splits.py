@@ -24,7 +24,6 @@ MAY_NAME = {
     "sandbox/tasks/reserved.py": "reads which instances are reserved for which split",
     "sandbox/tasks/contents.py": "makes the index of what is reserved",
     "sandbox/tasks/web_apps/apps.py": "has an application with a table `report`, which is not the split",
-    "sandbox/tasks/describe.py": "describes the instances of a source, split by split",
     "sandbox/tasks/supply_page.py": "shows instances to people, and none of what is only reported",
     "agent/judging/reports.py": "measures judges on the part that chose nothing",
     "agent/judging/samples.py": "holds instances apart for measuring judges",

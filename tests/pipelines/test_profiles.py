@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -13,9 +16,13 @@ import yaml
 
 from assets.profile import Profile
 from pipelines import profiles
+from pipelines.cli.options import overrides
+from pipelines.profiles import load
 from sandbox.actions import Click
 from sandbox.session import Observation
+from sandbox.tasks.registry import VARIABLE, parse
 from sandbox.tasks.sources import tasks_in
+from tests.sandbox.own_source import ROOT, write_own_source
 from warehouse.core.errors import ConfigError
 
 
@@ -204,3 +211,49 @@ def test_pixels_are_counted_in_the_picture_that_the_policy_sees():
 def test_a_policy_that_cannot_be_is_refused(settings: dict[str, str], words: str):
     with pytest.raises(ConfigError, match=words):
         profiles.load("smoke", settings)
+
+
+@pytest.fixture
+def own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a user's own task source, as docs/page-tasks.md has it."""
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return write_own_source(tmp_path)
+
+
+@pytest.mark.parametrize("sources", ['{press: "press.py:SOURCE"}', '["press:SOURCE"]', '{press: "press:SOURCE"}'])
+def test_a_profile_brings_task_sources_from_its_own_folder(own_source: Path, sources: str) -> None:
+    mine = (own_source / "mine.yaml").read_text(encoding="utf-8").replace('{press: "press.py:SOURCE"}', sources)
+    (own_source / "mine.yaml").write_text(mine, encoding="utf-8")
+    child = own_source / "below" / "child.yaml"
+    child.parent.mkdir()
+    child.write_text("extends: ../mine.yaml\nname: child\ntasks: {lists: [press], domains: [pointing]}\n")
+    profile = load(str(child))
+    assert [task.name for task in tasks_in(profile.tasks.lists).values()] == ["press-letter"]
+    assert parse(os.environ[VARIABLE]) == [("press", f"{own_source / 'press.py'}:SOURCE")]
+    program = "from sandbox.tasks.sources import tasks_of; print(*(task.name for task in tasks_of('press')))"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["press-letter"], "what this process starts has it too: " + ran.stderr
+
+
+def test_a_source_given_on_the_command_line_counts_from_here(own_source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own_source)
+    changes = overrides(["tasks.sources={press: press.py:SOURCE}", "tasks.lists=[press]", "tasks.domains=[pointing]"])
+    assert changes["tasks.sources"] == {"press": f"{own_source / 'press.py'}:SOURCE"}
+    assert load("smoke", changes).tasks.lists == ("press",)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ('{press: "gone.py:SOURCE"}', r"tasks\.lists of the profile .*gone\.py:SOURCE cannot be imported: FileNotFoundError"),
+        ('{press: "press.py:GONE"}', r"has no 'GONE'; its task sources are SOURCE"),
+        ('["press.py:PressPage"]', r"tasks\.sources of the profile .* is a type: expected a TaskSource"),
+        ('{miniwob: "press.py:SOURCE"}', r"tasks\.sources of the profile .*'miniwob' .* has the name of another one"),
+        ("3", r"tasks\.sources"),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_named(own_source: Path, sources: str, message: str) -> None:
+    (own_source / "wrong.yaml").write_text(f"extends: smoke\nname: wrong\ntasks: {{sources: {sources}, lists: [press]}}\n")
+    with pytest.raises(ConfigError, match=message):
+        load(str(own_source / "wrong.yaml"))

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from pipelines.cli import app as cli
 from pipelines.profiles import load
-from sandbox.tasks.sources import SOURCES, all_tasks, tasks_in
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import all_tasks, tasks_in
 
 
 def listed(*arguments: str) -> list[dict[str, Any]]:
@@ -71,9 +72,9 @@ def test_the_list_counts_what_it_shows_and_cuts_nothing_at_eighty_columns():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--list", "mail"], "Sources are miniwob, games"),
+        (["--list", "mail"], "Sources are android, browsing"),
         (["--group", "tiny"], "MiniWoB has no task group 'tiny'"),
-        (["--domain", "mail"], "they are of pointing, forms, games"),
+        (["--domain", "mail"], "they are of android, browsing, desktop, games"),
     ],
 )
 def test_what_there_is_not_is_named_with_what_there_is(

@@ -25,7 +25,7 @@ from sandbox.android import emulator
 from sandbox.android.device import AndroidDevice
 from sandbox.android.session import AndroidSession, Limits
 from sandbox.session import Observation, Session, Transition
-from sandbox.tasks.android.source import SOURCE, load_tasks, make_instance
+from sandbox.tasks.android.source import load_tasks
 from sandbox.tasks.task import Task
 from tests.sandbox.android_device.commands import OLD_INPUT
 from tests.sandbox.android_device.harness import SimulatedDevice, Unavailable, adbd_root
@@ -50,7 +50,7 @@ def simulated() -> Iterator[SimulatedDevice]:
 @asynccontextmanager
 async def opened(simulated: SimulatedDevice, **more: Any) -> AsyncIterator[AndroidSession]:
     device = await AndroidDevice.open(simulated.serial, port=simulated.adb_port)
-    session = AndroidSession(device, {SOURCE: make_instance}, limits=LIMITS, **more)
+    session = AndroidSession(device, limits=LIMITS, **more)
     try:
         yield session
     finally:

@@ -243,7 +243,7 @@ def test_a_hostile_page_beside_the_task_page_cannot_make_it_accept(on_hybrid: An
     async def use(session: HybridSession) -> None:
         task = hybrid_tasks()["type-word"].model_copy(update={"max_steps": 200})
         await session.reset(task, 1)
-        address = (Path(__file__).parents[2] / "sandbox/tasks/hybrid/pages/desk.html").as_uri()
+        address = (Path(__file__).parents[2] / "sandbox/hybrid/pages/desk.html").as_uri()
         page = HOSTILE.replace("MORE", more).replace("ADDRESS", address)
         code = page.replace("'", "'\\''")
         await session.step(bash(f"printf '%s' '{code}' | tee desk.html > index.html; echo 'onfetch = () => {{}}' > sw.js"))

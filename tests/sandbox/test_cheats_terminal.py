@@ -12,7 +12,7 @@ import pytest
 
 from sandbox.actions import Finished
 from sandbox.tasks.task import Task
-from sandbox.tasks.terminal.source import load_tasks, terminal_tasks
+from sandbox.tasks.terminal.source import load_tasks
 from sandbox.terminal.session import TerminalSession
 from sandbox.terminal.tasks import (
     Absent,
@@ -299,7 +299,7 @@ def on_task() -> Callable[[str], Callable[[Callable[[TerminalSession], Coroutine
     def of(name: str) -> Callable[[Callable[[TerminalSession], Coroutine[Any, Any, None]]], None]:
         def run(use: Callable[[TerminalSession], Coroutine[Any, Any, None]]) -> None:
             async def whole() -> None:
-                session = TerminalSession(terminal_tasks())
+                session = TerminalSession()
                 try:
                     await session.reset(load_tasks()[name], 3)
                     await use(session)

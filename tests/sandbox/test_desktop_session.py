@@ -185,7 +185,7 @@ def test_misuse_is_told() -> None:
     async def use(session: DesktopSession) -> None:
         with pytest.raises(SandboxError, match="reset"):
             await session.step(actions.Wait(seconds=1))
-        with pytest.raises(TaskError, match="cannot run task nowhere/dialog-press"):
+        with pytest.raises(TaskError, match="source 'nowhere', which this session does not have"):
             await session.reset(TASKS["dialog-press"].model_copy(update={"source": "nowhere"}), 1)
         await session.close()
         await session.close()

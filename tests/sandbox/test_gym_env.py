@@ -20,7 +20,7 @@ from sandbox.pool.pool import SessionPool
 from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.tasks.sources import SOURCES
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import TaskError
 

@@ -19,7 +19,8 @@ from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.source import filled, find, instance_spec, load_tasks
 from sandbox.tasks.imported.spec import Compare, DeviceSays, Getter, TaskSpec
 from sandbox.tasks.imported.store import read_records, read_set, set_names, write_set
-from sandbox.tasks.sources import SOURCES, kind_of, tasks_in, tasks_of
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import kind_of, tasks_in, tasks_of
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.home import Home

@@ -18,8 +18,6 @@ from sandbox.desktop.apps import missing_packages
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.imported.collecting import collect
 from sandbox.tasks.imported.machine import DESKTOP_HOME
-from sandbox.tasks.imported.sessions import android_instance
-from sandbox.tasks.imported.source import SOURCE
 from sandbox.tasks.imported.store import write_set
 from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Task
@@ -214,7 +212,7 @@ def test_checks_of_android_world_hold_once_all_was_done(imported: Any, simulated
 
     async def use() -> None:
         device = await AndroidDevice.open(simulated.serial, port=simulated.adb_port)
-        session = AndroidSession(device, {SOURCE: android_instance}, limits=Limits(settle_s=0.0), screenshots=False)
+        session = AndroidSession(device, limits=Limits(settle_s=0.0), screenshots=False)
         try:
             for name, lines in ANDROID_WORLD.items():
                 await session.reset(tasks[name], 0)
@@ -244,7 +242,7 @@ def test_a_template_of_android_world_runs_on_the_simulated_device(imported: Any,
 
     async def use() -> None:
         device = await AndroidDevice.open(simulated.serial, port=simulated.adb_port)
-        session = AndroidSession(device, {SOURCE: android_instance}, limits=Limits(settle_s=0.0), screenshots=False)
+        session = AndroidSession(device, limits=Limits(settle_s=0.0), screenshots=False)
         try:
             wifi = tasks["SystemWifiTurnOff"]
             assert (await session.reset(wifi, 0)).instruction == "Turn wifi off."

@@ -3,18 +3,17 @@ ever shown a reserved content. Splits of generated tasks are test_supply_*.py's.
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 
 from sandbox.browser.page_session import PageSession
 from sandbox.session import first_content
-from sandbox.tasks.contents import LEAST, of_task, of_tasks
+from sandbox.tasks.contents import LEAST, indexed_tasks, of_task, of_tasks
 from sandbox.tasks.miniwob.source import load_tasks, package_version
-from sandbox.tasks.reserved import INDEXED, contents_of, reserved_of, screen_content, short
-from sandbox.tasks.sources import SOURCES, page_tasks
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.reserved import contents_of, reserved_of, screen_content, short
+from sandbox.tasks.sources import page_tasks
 from sandbox.tasks.task import Split, Task
-from sandbox.tasks.terminal.source import TerminalSource
+from sandbox.tasks.terminal.source import content, terminal_instance
 from sandbox.tasks.terminal.source import load_tasks as terminal_tasks
 from tests.sandbox.one_session import in_one_browser
 from warehouse.core.identity import content_id
@@ -27,9 +26,9 @@ def shown(num: int) -> list[str]:
     return [content_id("content", number) for number in range(num)]
 
 
-@pytest.mark.parametrize("source", INDEXED)
+@pytest.mark.parametrize("source", [name for name in SOURCES if SOURCES[name].contents is not None])
 def test_every_task_of_an_indexed_source_is_in_its_index(source: str) -> None:
-    tasks = SOURCES[source].load_tasks(None if SOURCES[source].pages else "all")
+    tasks = indexed_tasks(source)
     assert set(contents_of(source).tasks) == set(tasks)
     everything: set[str] = set()
     for task in tasks.values():
@@ -116,5 +115,5 @@ def test_no_train_seed_of_a_terminal_is_given_what_is_reserved() -> None:
     assert reserved is not None
     kept = {digest for found in reserved.contents.reserved.values() for digest in found}
     seeds = task.seeds(Split.TRAIN, 60)
-    assert {short(import_module("sandbox.tasks.terminal.source").content(task, seed)) for seed in seeds} & kept
-    assert not {short(TerminalSource().instance(task, seed).content) for seed in seeds} & kept
+    assert {short(content(task, seed)) for seed in seeds} & kept
+    assert not {short(terminal_instance(task, seed).content) for seed in seeds} & kept

@@ -16,8 +16,9 @@ from sandbox.fleet.settings import FleetSettings
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.pool_protocol import Pool
 from sandbox.session import HasFiles, Observation, Session
-from sandbox.tasks.sources import SOURCES, SessionKind
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
+from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import SandboxError
 
 EXAMPLES: dict[SessionKind, tuple[str, str]] = {

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import os
-from importlib import import_module
 from typing import Any, get_args
 
 import pytest
 
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from sandbox.pool.kinds import MAKERS, limits_at_once
+from sandbox.pool.kinds import FACTORIES, limits_at_once
 from sandbox.pool.pool import SessionPool
 from sandbox.session import Session
-from sandbox.tasks.sources import SOURCES, SessionKind, all_tasks, kind_of, page_tasks, tasks_in, tasks_of
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import all_tasks, kind_of, page_tasks, tasks_in, tasks_of
 from sandbox.tasks.task import Task
+from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
-BUILT_IN = [name for name, source in SOURCES.items() if source.kind is not None]
+BUILT_IN = [name for name in SOURCES if name != "imported"]
 """Those whose tasks come with the code: what is imported lies in a home (test_imported.py)."""
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_source_is_what_the_registry_says(name: str) -> None:
-    assert name == import_module(SOURCES[name].module).SOURCE
     tasks = tasks_of(name)
     assert tasks and {task.source for task in tasks} == {name}
-    assert {kind_of(task) for task in tasks} == {SOURCES[name].kind} <= set(MAKERS)
-    assert (name in page_tasks()) == (SOURCES[name].pages is not None)
+    assert {kind_of(task) for task in tasks} == {SOURCES[name].kind} <= set(FACTORIES)
+    assert (name in page_tasks()) == (SOURCES[name].page is not None)
 
 
 def test_every_kind_is_made_by_somebody() -> None:
-    assert {SOURCES[name].kind for name in BUILT_IN} == set(MAKERS) == set(get_args(SessionKind))
+    assert {SOURCES[name].kind for name in BUILT_IN} == set(FACTORIES) == set(get_args(SessionKind))
     assert limits_at_once({"terminal": 3})["terminal"] == 3
 
 

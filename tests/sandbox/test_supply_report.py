@@ -12,11 +12,12 @@ import pytest
 from sandbox.actions import Click, Finished, ToolCall, TypeText
 from sandbox.session import Element, Observation
 from sandbox.tasks.prove import Attempt
-from sandbox.tasks.sources import SOURCES, Source
+from sandbox.tasks.registry import SOURCES, VARIABLE
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.supply_page import figures, page, samples, summary_rows, to_json
 from sandbox.tasks.supply_report import MAX_REFUSED, NO_INSTANCE, Supplied, Supply, duplicates_of, gather, in_words
 from sandbox.tasks.task import Split, Task
+from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, TaskError
 
 LETTERS, NUMBERS = (Task(source="planted", name=name, domain="planted", max_steps=5) for name in ("letters", "numbers"))
@@ -36,11 +37,15 @@ def facts_of(task: Task, seed: int) -> Facts:
 
 @pytest.fixture(autouse=True)
 def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A source whose instances are known."""
+    """A source whose instances are known, registered as anybody's is."""
     module: Any = ModuleType("planted_source")
     module.facts = facts_of
+    module.SOURCE = TaskSource(
+        name="planted", kind="terminal", load_tasks=lambda group=None: {}, instance=lambda task, seed: None,
+        facts=lambda task, seed: module.facts(task, seed),
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "planted_source", module)
-    monkeypatch.setitem(SOURCES, "planted", Source(kind="terminal", module="planted_source"))
+    monkeypatch.setenv(VARIABLE, "planted_source:SOURCE")
     return module
 
 

@@ -15,7 +15,7 @@ from sandbox.tasks.supply import OTHER_SPLIT, content_split
 from sandbox.tasks.supply_report import gather
 from sandbox.tasks.task import Split
 from sandbox.tasks.terminal.generated.families import FAMILIES, GROUPS
-from sandbox.tasks.terminal.source import KINDS, TerminalSource, facts, load_tasks, terminal_tasks
+from sandbox.tasks.terminal.source import KINDS, facts, load_tasks, terminal_instance
 from sandbox.terminal.session import TerminalSession
 from sandbox.terminal.tasks import Holds, HoldsJson
 from tests.sandbox.tool_sessions import bash, follow
@@ -23,7 +23,7 @@ from tests.sandbox.tool_sessions import bash, follow
 
 def on_session(use: Callable[[TerminalSession], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
-        session = TerminalSession(terminal_tasks())
+        session = TerminalSession()
         try:
             await use(session)
         finally:
@@ -61,7 +61,7 @@ def test_what_is_said_of_an_instance_is_what_is_run() -> None:
     for name, task in load_tasks("generated").items():
         told, again = facts(task, 7), facts(task.model_copy(update={"max_steps": 99}), 7)
         assert told is not None and again is not None and told == again
-        instance = TerminalSource().instance(task, 7)
+        instance = terminal_instance(task, 7)
         assert told.instruction == instance.instruction, name
         assert len(instance.steps) + 2 <= task.max_steps, name
         asked = [goal for goal in instance.goals if isinstance(goal, Holds) and instance.files.get(goal.path) != goal.text]
@@ -77,13 +77,13 @@ def test_levels_grow_harder_and_the_small_ones_are_short() -> None:
     for name in GROUPS["generated-small"]:
         each = told[name]
         assert each is not None and len(each.instruction) < 260 and each.difficulty <= 0.2
-        assert len(TerminalSource().instance(load_tasks()[name], 3).steps) <= 3
+        assert len(terminal_instance(load_tasks()[name], 3).steps) <= 3
 
 
 def test_a_wrong_answer_and_an_answer_that_is_only_printed_are_refused() -> None:
     """The right text said, printed, or written elsewhere; and the file with one line too many."""
     task = load_tasks()["tables-2"]
-    (goal,) = TerminalSource().instance(task, 2).goals
+    (goal,) = terminal_instance(task, 2).goals
     assert isinstance(goal, Holds)
 
     async def use(session: TerminalSession) -> None:
@@ -98,9 +98,9 @@ def test_a_wrong_answer_and_an_answer_that_is_only_printed_are_refused() -> None
 def test_json_counts_by_its_value_and_nothing_else_passes_for_it() -> None:
     task = next(
         task for task in [load_tasks()["records-4"]] for seed in range(40)
-        if isinstance(TerminalSource().instance(task, seed).goals[0], HoldsJson)
+        if isinstance(terminal_instance(task, seed).goals[0], HoldsJson)
     )  # fmt: skip
-    goal = TerminalSource().instance(task, 0).goals[0]
+    goal = terminal_instance(task, 0).goals[0]
     assert isinstance(goal, HoldsJson)
     value = goal.value
 

@@ -15,7 +15,7 @@ import pytest
 from sandbox import actions
 from sandbox.actions import Action, Finished, ToolCall
 from sandbox.session import Session
-from sandbox.tasks.terminal.source import KINDS, TerminalSource, load_tasks, task_file, terminal_tasks
+from sandbox.tasks.terminal.source import KINDS, load_tasks, task_file, terminal_instance
 from sandbox.terminal import control
 from sandbox.terminal.session import TerminalSession
 from sandbox.terminal.tasks import Probe, seeded
@@ -32,7 +32,7 @@ EVERY_TASK = pytest.mark.parametrize("name", [name if name in FEW else pytest.pa
 def on_session() -> Callable[[Use], Any]:
     def run(use: Use) -> Any:
         async def whole() -> Any:
-            session = TerminalSession(terminal_tasks())
+            session = TerminalSession()
             try:
                 return await use(session)
             finally:
@@ -67,7 +67,7 @@ def test_doing_nothing_solves_nothing(on_session: Any, name: str) -> None:
     async def use(session: TerminalSession) -> None:
         task = load_tasks()[name]
         await session.reset(task, 5)
-        instance = TerminalSource().instance(task, 5)
+        instance = terminal_instance(task, 5)
         texts = [goal.text for goal in instance.goals if hasattr(goal, "text")]
         await session.step(bash("printf '%s\\n' " + " ".join(repr(text) for text in texts)))
         transition = await session.step(Finished(answer="done"))
@@ -79,23 +79,21 @@ def test_doing_nothing_solves_nothing(on_session: Any, name: str) -> None:
 
 
 def test_instances_depend_on_task_and_seed_alone() -> None:
-    source = TerminalSource()
     for name, task in load_tasks().items():
-        first, again = source.instance(task, 1), source.instance(task.model_copy(update={"max_steps": 99}), 1)
+        first, again = terminal_instance(task, 1), terminal_instance(task.model_copy(update={"max_steps": 99}), 1)
         assert (first.instruction, first.files, first.goals) == (again.instruction, again.files, again.goals), name
-        others = [source.instance(task, seed) for seed in range(2, 8)]
+        others = [terminal_instance(task, seed) for seed in range(2, 8)]
         assert any((other.instruction, other.files) != (first.instruction, first.files) for other in others), name
     assert seeded(task, 1).random() != seeded(task, 2).random()
 
 
 @pytest.mark.slow
 def test_the_step_limits_leave_room_for_the_oracle() -> None:
-    source = TerminalSource()
     for name, task in load_tasks().items():
-        num = max(len(source.instance(task, seed).steps) for seed in range(20))
+        num = max(len(terminal_instance(task, seed).steps) for seed in range(20))
         assert num + 2 <= task.max_steps, name
         if name in task_file().groups["small"]:
-            assert num <= 3 and len(source.instance(task, 1).instruction) < 100
+            assert num <= 3 and len(terminal_instance(task, 1).instruction) < 100
         if name in task_file().groups["long"]:
             assert num >= 8
 
@@ -155,7 +153,7 @@ def test_an_answer_counts_whatever_its_case_and_full_stop(on_session: Any) -> No
     task = load_tasks()["read-word"]
 
     async def use(session: TerminalSession) -> None:
-        word = TerminalSource().instance(task, 1).answer
+        word = terminal_instance(task, 1).answer
         for answer, reward in ((word, 1.0), (f" '{word.upper()}'. ", 1.0), (f"it is {word}", 0.0), ("", 0.0)):
             await session.reset(task, 1)
             assert (await session.step(Finished(answer=answer))).reward == reward

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox.actions import Click, Finished, SelectOption
 from sandbox.session import Element, Observation
-from sandbox.tasks.sources import SOURCES
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task
 from sandbox.tasks.web_apps.apps import APPS
 from sandbox.tasks.web_apps.compose import instances

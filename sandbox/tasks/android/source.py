@@ -8,6 +8,7 @@ import random
 import shlex
 from dataclasses import asdict
 from functools import cache, partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,8 +17,9 @@ from sandbox.actions import Action
 from sandbox.android.instance import AndroidInstance, AndroidMoment, Check
 from sandbox.tasks.android.oracles import ORACLES
 from sandbox.tasks.reserved import unreserved
-from sandbox.tasks.task import Task
+from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskFile, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import content_id
 
@@ -146,3 +148,10 @@ def _insert_contact(position: int, person: int, words: dict[str, str]) -> list[s
         owner = f"--bind raw_contact_id:i:{position} --bind mimetype:s:{mimetype}"
         lines.append(f"content insert --uri {CONTACTS_URI}/data {owner} --bind {value}")
     return lines
+
+
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind="android", load_tasks=load_tasks, instance=make_instance, environment=f"{SOURCE} {VERSION}",
+    description=lambda task: make_instance(task, first_seed(task)).instruction,
+    contents=Path(__file__).with_name("contents.json"), content=content,
+)  # fmt: skip

@@ -22,8 +22,9 @@ from sandbox.tasks.browsing.pages import HOME
 from sandbox.tasks.browsing.site import ALMANAC_PACKAGES, HANDBOOK_PACKAGE, WEB, corpus
 from sandbox.tasks.page_task import PageMoment, PageSettings, PageState, Progress, WebMoment, WebSettings
 from sandbox.tasks.supply import Facts
-from sandbox.tasks.task import Task
+from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskEntry, TaskFile, load_plain, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import TaskError
 
 SOURCE = "browsing"
@@ -128,3 +129,13 @@ class BrowsingSource:
 
     async def hint(self, moment: PageMoment) -> Action | None:
         return await oracle.next_action(instance_of(moment.task, moment.seed), moment)
+
+
+def description(task: Task) -> str:
+    """Raises TaskError for a task that is not this source's."""
+    if family_of(task).corpus == "handbook":  # to say more its package would have to be fetched
+        return "A question over the sections and tables of the Debian Reference."
+    return instance_of(task, first_seed(task)).question
+
+
+TASK_SOURCE = TaskSource(name=SOURCE, kind="page", load_tasks=load_tasks, page=BrowsingSource(), facts=facts, description=description)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandbox.desktop.instance import Instance
 from sandbox.tasks.desktop import tasks_editor, tasks_files, tasks_large, tasks_windows
 from sandbox.tasks.reserved import unreserved
-from sandbox.tasks.task import Task
+from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskFile, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import TaskError
 from warehouse.core.identity import content_id, stable_seed
 
@@ -71,19 +74,18 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
     }
 
 
-def entry(task: Task) -> TaskEntry:
-    """Raises TaskError for a task that is not of this source."""
+def _checked(task: Task) -> Task:
     if task.source != SOURCE or task.name not in MAKERS:
         raise TaskError(
             f"A desktop cannot run task {task.source}/{task.name}: it has source {SOURCE!r}, names in sandbox/tasks/desktop/tasks.yaml."
         )
-    return task_file().tasks[task.name]
+    return task
 
 
 def make_instance(task: Task, seed: int) -> Instance:
     """The same for the same task and seed, everywhere. Raises TaskError for a task that is not of this source."""
-    entry(task)
-    return unreserved(SOURCE, task.name, seed, task.split(seed), partial(_drawn, task), _content_of)
+    made = unreserved(SOURCE, _checked(task).name, seed, task.split(seed), partial(_drawn, task), _content_of)
+    return replace(made, ends_when_solved=task_file().tasks[task.name].ends_when_solved)
 
 
 def content(task: Task, seed: int) -> str:
@@ -99,3 +101,10 @@ def _content_of(made: Instance) -> str:
     files = {str(path): data.decode("latin-1") for path, data in made.files.items()}
     launched = [[launch.app, *map(str, launch.files)] for launch in made.launches]
     return content_id("content", [made.instruction, files, launched])
+
+
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind="desktop", load_tasks=load_tasks, instance=make_instance, environment=f"{SOURCE} {VERSION}",
+    description=lambda task: make_instance(task, first_seed(task)).instruction,
+    contents=Path(__file__).with_name("contents.json"), content=content,
+)  # fmt: skip

@@ -23,8 +23,9 @@ from sandbox.tasks.games.generated import Family, facts_of, families, group_of, 
 from sandbox.tasks.games.versions import PAGES, recorded_versions, verified
 from sandbox.tasks.page_task import PageMoment, PageSettings, PageState
 from sandbox.tasks.supply import Facts
-from sandbox.tasks.task import Task
+from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskFile, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
 SOURCE = "games"
@@ -192,3 +193,15 @@ class GamesSource:
             return ACTION.validate_python(hinted)
         except ValidationError as error:
             raise SandboxError(f"The oracle of {moment.task.name} gave {hinted!r}, which is not an action: {error}") from error
+
+
+def description(task: Task) -> str:
+    """Game, difficulty and goal; of a family what its first instance asks. Raises TaskError for a task that is not a game."""
+    if (drawn := facts(task, first_seed(task))) is not None:
+        return drawn.instruction
+    entry = entry_of(task)
+    goal = entry.goal if entry.goal == "solve" else f"{entry.goal} {entry.target:g}"
+    return f"{entry.game}, {entry.difficulty}: {goal}{', with elements' if task.name.endswith(ELEMENTS_SUFFIX) else ''}"
+
+
+TASK_SOURCE = TaskSource(name=SOURCE, kind="page", load_tasks=load_tasks, page=GamesSource(), facts=facts, description=description)

@@ -1,5 +1,5 @@
 """The tasks of the source "hybrid": their list and limits (tasks.yaml), which function makes their instances, the families that are
-composed (generated.py), and the page they share.
+composed (generated.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from sandbox.hybrid.tasks import HybridInstance, HybridMaker
 from sandbox.tasks.hybrid import kinds
 from sandbox.tasks.hybrid.generated import FAMILIES, GROUPS, composed, composed_facts
-from sandbox.tasks.page_task import PageSettings, WebSettings
 from sandbox.tasks.reserved import unreserved
 from sandbox.tasks.supply import Facts
-from sandbox.tasks.task import Task
+from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskEntry, TaskFile, load_plain, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from sandbox.terminal.tasks import seeded
 from warehouse.core.errors import TaskError
 from warehouse.core.identity import content_id
@@ -23,10 +23,7 @@ from warehouse.core.identity import content_id
 SOURCE = "hybrid"
 DOMAIN = "hybrid"
 VERSION = "1"
-"""Of instances, page and verifiers: a change of any is another version."""
-PAGES = Path(__file__).with_name("pages")
-PAGE = "desk.html"
-SETTINGS = PageSettings(viewport_px=(480, 360), area_px=(480, 360), step_time_ms=100.0, frame_time_ms=50.0, web=WebSettings())
+"""Of instances and verifiers: a change of either is another version."""
 
 KINDS: Mapping[str, HybridMaker] = {
     "note-code": kinds.note_code,
@@ -84,3 +81,10 @@ def _check(task: Task) -> None:
     if task.source != SOURCE or (task.name not in KINDS and task.name not in FAMILIES):
         known = ", ".join([*KINDS, *FAMILIES])
         raise TaskError(f"A hybrid session cannot run task {task.source}/{task.name}: its tasks are {known}.")
+
+
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind="hybrid", load_tasks=load_tasks, instance=hybrid_instance, environment=f"hybrid tasks {VERSION}", facts=facts,
+    description=lambda task: hybrid_instance(task, first_seed(task)).work.instruction,
+    contents=Path(__file__).with_name("contents.json"), content=content,
+)  # fmt: skip

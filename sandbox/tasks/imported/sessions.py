@@ -5,9 +5,10 @@ Nothing is started here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from sandbox.actions import Action, Click, ToolCall
 from sandbox.android.instance import AndroidInstance, Check
@@ -16,17 +17,14 @@ from sandbox.desktop import instance as desktop_instance
 from sandbox.desktop.desktop import Desktop
 from sandbox.desktop.instance import Launch, Moment
 from sandbox.desktop.launching import start
-from sandbox.tasks.desktop.source import TaskEntry
 from sandbox.tasks.imported import goals
 from sandbox.tasks.imported.machine import DESKTOP_HOME, DesktopMachine, TerminalMachine, relative, words
-from sandbox.tasks.imported.source import SOURCE, instance_spec
-from sandbox.tasks.imported.spec import Answers, DeviceSays, Goal, OracleStep, SetupStep
+from sandbox.tasks.imported.source import instance_spec
+from sandbox.tasks.imported.spec import Answers, DeviceSays, Goal, OracleStep, SetupStep, TaskSpec
 from sandbox.tasks.task import Task
 from sandbox.terminal import tasks as terminal
 from warehouse.core.errors import TaskError
 
-VERSION = "2"
-"""Of how goals are checked and steps of a setup are carried out."""
 SETUP_LIMIT_S = 120.0
 
 
@@ -51,28 +49,19 @@ class _All:
         return "; ".join(await terminal.unmet_goals(self.goals, probe)) or None
 
 
-class TerminalSource:
-    """Satisfies InstanceSource."""
-
-    environment = f"imported tasks {VERSION}"
-
-    def instance(self, task: Task, seed: int) -> terminal.Instance:
-        """Raises TaskError for a task that is not of this source, or not for a terminal."""
-        task_set, spec = instance_spec(task, seed)
-        if spec.kind != "terminal":
-            raise TaskError(f"task {task.name!r} is a {spec.kind} task and no terminal task")
-        answers = [goal.text for goal in spec.goals if isinstance(goal, Answers)]
-        checked = [TerminalGoal(goal=goal, assets=task_set.asset) for goal in spec.goals if not isinstance(goal, Answers)]
-        files: dict[str, str | bytes] = dict(spec.files)
-        return terminal.Instance(
-            instruction=spec.instruction,
-            files=files | {path: task_set.asset(digest) for path, digest in spec.assets.items()},
-            folders=spec.folders,
-            commands=[_command_text(step) for step in spec.setup],
-            goals=[*checked, *(terminal.Answers(text=text) for text in answers)],
-            steps=_terminal_steps(spec.oracle, checked),
-            answer=answers[0] if answers else "",
-        )
+def terminal_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> terminal.Instance:
+    answers = [goal.text for goal in spec.goals if isinstance(goal, Answers)]
+    checked = [TerminalGoal(goal=goal, assets=assets) for goal in spec.goals if not isinstance(goal, Answers)]
+    files: dict[str, str | bytes] = dict(spec.files)
+    return terminal.Instance(
+        instruction=spec.instruction,
+        files=files | {path: assets(digest) for path, digest in spec.assets.items()},
+        folders=spec.folders,
+        commands=[_command_text(step) for step in spec.setup],
+        goals=[*checked, *(terminal.Answers(text=text) for text in answers)],
+        steps=_terminal_steps(spec.oracle, checked),
+        answer=answers[0] if answers else "",
+    )
 
 
 def _command_text(step: SetupStep) -> str:
@@ -96,16 +85,8 @@ def _terminal_action(step: OracleStep) -> Action:
     return step.action or ToolCall(name="execute_bash", arguments={"command": step.command or ""})
 
 
-def desktop_entry(task: Task) -> TaskEntry:
-    return TaskEntry(max_steps=task.max_steps)
-
-
-def desktop_task(task: Task, seed: int) -> desktop_instance.Instance:
-    """Raises TaskError for a task that is not of this source, or not for a desktop."""
-    task_set, spec = instance_spec(task, seed)
-    if spec.kind != "desktop":
-        raise TaskError(f"task {task.name!r} is a {spec.kind} task and no desktop task")
-    files = {path: text.encode() for path, text in spec.files.items()} | {p: task_set.asset(digest) for p, digest in spec.assets.items()}
+def desktop_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> desktop_instance.Instance:
+    files = {path: text.encode() for path, text in spec.files.items()} | {path: assets(digest) for path, digest in spec.assets.items()}
 
     async def prepare(desktop: Desktop, window_s: float) -> None:
         folders = [path for path in spec.folders if relative(path, DESKTOP_HOME)]
@@ -115,7 +96,7 @@ def desktop_task(task: Task, seed: int) -> desktop_instance.Instance:
     async def verify(desktop: Desktop) -> list[str]:
         await carry_out(desktop, spec.before_checks, SETUP_LIMIT_S)
         machine = DesktopMachine(desktop)
-        reasons = [await goals.unmet(goal, machine, task_set.asset) for goal in spec.goals]
+        reasons = [await goals.unmet(goal, machine, assets) for goal in spec.goals]
         return [reason for reason in reasons if reason is not None]
 
     return desktop_instance.Instance(
@@ -172,11 +153,7 @@ async def carry_out(desktop: Desktop, steps: Sequence[SetupStep], window_s: floa
             await desktop.settle()
 
 
-def android_instance(task: Task, seed: int) -> AndroidInstance:
-    """Raises TaskError for a task that is not of this source, or not for a device."""
-    _, spec = instance_spec(task, seed)
-    if spec.kind != "android":
-        raise TaskError(f"task {task.name!r} is a {spec.kind} task and no android task")
+def android_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> AndroidInstance:
     checks = [goal for goal in spec.goals if isinstance(goal, DeviceSays)]
     answers = [goal.text for goal in spec.goals if isinstance(goal, Answers)]
     return AndroidInstance(
@@ -191,5 +168,15 @@ def android_instance(task: Task, seed: int) -> AndroidInstance:
     )
 
 
-def terminal_sources() -> dict[str, TerminalSource]:
-    return {SOURCE: TerminalSource()}
+MAKERS: Mapping[str, Callable[[Task, TaskSpec, goals.Assets], Any]] = {
+    "terminal": terminal_task, "desktop": desktop_task, "android": android_task,
+}  # fmt: skip
+"""By kind of task."""
+
+
+def instance(task: Task, seed: int) -> Any:
+    """For the session of the task's kind. Raises TaskError for a task that is not of this source, or does not run here."""
+    task_set, spec = instance_spec(task, seed)
+    if spec.kind not in MAKERS:
+        raise TaskError(f"task {task.name!r} is a {spec.kind} task, which its own source plays")
+    return MAKERS[spec.kind](task, spec, task_set.asset)

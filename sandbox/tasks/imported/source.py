@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 from sandbox.tasks.imported.holdouts import Holdouts
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.spec import ImportedTask, TaskSpec, fill
 from sandbox.tasks.imported.store import TaskSet, read_set, set_names
-from sandbox.tasks.task import Task
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.task import Split, Task
+from sandbox.tasks.task_source import SessionKind, TaskSource
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import stable_seed
 
 SOURCE = "imported"
+VERSION = "2"
+"""Of how goals are checked and steps of a setup are carried out."""
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
@@ -56,15 +61,13 @@ def task_of(task_set: TaskSet, imported: ImportedTask, holdouts: Holdouts) -> Ta
 
 def page_of(spec: TaskSpec) -> Task:
     """The task of an installed source of pages that a page task names."""
-    from sandbox.tasks.sources import SOURCES
-
     source, _, name = (spec.page or "").partition("/")
-    if source not in SOURCES or SOURCES[source].pages is None or name not in (tasks := SOURCES[source].load_tasks()):
+    if source not in SOURCES or SOURCES[source].page is None or name not in (tasks := SOURCES[source].load_tasks()):
         raise ConfigError(f"the page task {spec.name!r} names {spec.page!r}, which is no task of an installed source of pages")
     return tasks[name]
 
 
-def kind_of(task: Task) -> str:
+def kind_of(task: Task) -> SessionKind:
     """Which kind of session a task needs. Raises TaskError."""
     return find(task)[1].spec.kind
 
@@ -103,3 +106,21 @@ def filled(spec: TaskSpec, seed: int, name: str) -> TaskSpec:
         return spec
     row = Random(stable_seed(SOURCE, name, seed)).choice(spec.params)
     return TaskSpec.model_validate(fill(spec.model_dump(mode="json", exclude={"params"}), row))
+
+
+def description(task: Task) -> str:
+    """Of a task that is never looked at, nothing."""
+    return instance_spec(task, 0)[1].instruction if task.split(0) in (Split.TRAIN, Split.EVAL) else ""
+
+
+def _instance(task: Task, seed: int) -> Any:
+    """What sets sessions up is imported with the first one."""
+    from sandbox.tasks.imported.sessions import instance
+
+    return instance(task, seed)
+
+
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind=kind_of, load_tasks=load_tasks, instance=_instance, environment=f"imported tasks {VERSION}", description=description,
+    has_oracle=lambda task: bool(find(task)[1].spec.oracle),
+)  # fmt: skip

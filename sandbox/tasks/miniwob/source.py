@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.actions import Action
 from sandbox.session import Verdict
+from sandbox.tasks.miniwob.descriptions import of_page
 from sandbox.tasks.miniwob.oracles import oracle_action
 from sandbox.tasks.page_task import PageMoment, PageSettings, PageState
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_file import TaskFile, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import TaskError
 
 SOURCE = "miniwob"
@@ -229,3 +231,11 @@ def _entry_name(task: Task) -> str:
             "sandbox/tasks/miniwob/tasks.yaml only."
         )
     return task.name
+
+
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind="page", load_tasks=load_tasks, page=MiniWobSource(),
+    description=lambda task: of_page(task.name),
+    has_oracle=lambda task: task_file().tasks[_entry_name(task)].oracle,
+    contents=Path(__file__).with_name("contents.json"),
+)  # fmt: skip

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, partial
+from pathlib import Path
 
 from sandbox.tasks.reserved import unreserved
 from sandbox.tasks.supply import Facts
-from sandbox.tasks.task import Task
+from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskEntry, TaskFile, load_plain, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from sandbox.tasks.terminal import kinds_files, kinds_long, kinds_small, kinds_work
 from sandbox.tasks.terminal.generated.families import FAMILIES, GROUPS, composed
 from sandbox.terminal.tasks import Instance, Maker, seeded
@@ -80,7 +82,7 @@ def facts(task: Task, seed: int) -> Facts | None:
     if task.source == SOURCE and task.name in FAMILIES:
         made, dropped = composed(task, seed)
         return made.facts(dropped)
-    TerminalSource.check(task)
+    _check(task)
     return None
 
 
@@ -93,25 +95,22 @@ def _drawn(task: Task, seed: int) -> Instance:
     return KINDS[task.name](seeded(task, seed))
 
 
-class TerminalSource:
-    """Satisfies InstanceSource."""
-
-    environment = f"terminal tasks {VERSION}"
-
-    def instance(self, task: Task, seed: int) -> Instance:
-        """Raises TaskError for a task that is not this source's."""
-        self.check(task)
-        if task.name in FAMILIES:
-            return composed(task, seed)[0].instance
-        return unreserved(task.source, task.name, seed, task.split(seed), partial(_drawn, task), lambda made: made.content)
-
-    @staticmethod
-    def check(task: Task) -> None:
-        if task.source != SOURCE or (task.name not in KINDS and task.name not in FAMILIES):
-            known = ", ".join([*KINDS, *FAMILIES])
-            raise TaskError(f"The terminal cannot run task {task.source}/{task.name}: its tasks are {known}.")
+def terminal_instance(task: Task, seed: int) -> Instance:
+    """Raises TaskError for a task that is not this source's."""
+    _check(task)
+    if task.name in FAMILIES:
+        return composed(task, seed)[0].instance
+    return unreserved(task.source, task.name, seed, task.split(seed), partial(_drawn, task), lambda made: made.content)
 
 
-def terminal_tasks() -> dict[str, TerminalSource]:
-    """The sources that a terminal session can run."""
-    return {SOURCE: TerminalSource()}
+def _check(task: Task) -> None:
+    if task.source != SOURCE or (task.name not in KINDS and task.name not in FAMILIES):
+        known = ", ".join([*KINDS, *FAMILIES])
+        raise TaskError(f"The terminal cannot run task {task.source}/{task.name}: its tasks are {known}.")
+
+
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind="terminal", load_tasks=load_tasks, instance=terminal_instance, environment=f"terminal tasks {VERSION}", facts=facts,
+    description=lambda task: terminal_instance(task, first_seed(task)).instruction,
+    contents=Path(__file__).with_name("contents.json"), content=content,
+)  # fmt: skip

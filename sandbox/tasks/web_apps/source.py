@@ -6,16 +6,22 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandbox.tasks.page_task import PageSettings, WebSettings
 from sandbox.tasks.supply import Facts
-from sandbox.tasks.task import Split, Task
+from sandbox.tasks.task import Split, Task, first_seed
 from sandbox.tasks.task_file import TaskFile, read_task_file
+from sandbox.tasks.task_source import TaskSource
 from sandbox.tasks.web_apps.compose import instances
 from sandbox.tasks.web_apps.drafts import Family
 from sandbox.tasks.web_apps.tasks import WebInstance, reference_of
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import stable_seed
+
+if TYPE_CHECKING:
+    from sandbox.browser.page_session import Limits, OpenPage
+    from sandbox.tasks.web_apps.session import WebAppSession
 
 SOURCE = "web"
 DOMAIN = "web"
@@ -81,3 +87,16 @@ def facts(task: Task, seed: int) -> Facts:
         instruction=instance.instruction, content=instance.content, difficulty=instance.difficulty, provenance=instance.provenance,
         dropped=instance.dropped, reference=reference_of(instance),
     )  # fmt: skip
+
+
+def open_session(open_page: OpenPage, limits: Limits) -> WebAppSession:
+    """What runs a session is imported with the first one."""
+    from sandbox.tasks.web_apps.session import WebAppSession
+
+    return WebAppSession(open_page, limits=limits)
+
+
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind="web", load_tasks=load_tasks, open_session=open_session, environment=f"web tasks {VERSION}", facts=facts,
+    description=lambda task: web_instance(task, first_seed(task)).instruction,
+)  # fmt: skip

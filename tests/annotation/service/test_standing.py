@@ -8,7 +8,8 @@ from pathlib import Path
 
 from annotation.service.choosing import FIRST_SEED, fresh_seeds, next_instances
 from annotation.service.standing import UNKNOWN, Standing, StandingReader
-from sandbox.tasks.sources import SOURCES, tasks_of
+from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Split
 from tests.warehouse.conftest import Make
 from warehouse.core.home import Home
