@@ -63,6 +63,7 @@ class TaskSettings(_Settings):
     )
     sources: dict[str, str] | tuple[str, ...] = Field(
         (),
+        exclude=True,  # workers have it from the environment; a request is the same wherever the profile lies
         description="task sources of your own, by name or as a list: module:attribute or path/to/file.py:attribute, with paths from the "
         "profile's folder (docs/page-tasks.md)",
     )

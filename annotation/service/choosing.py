@@ -14,7 +14,7 @@ from annotation.service.standing import Standing
 from annotation.storage.standings import VOID
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import all_tasks, tasks_of
-from sandbox.tasks.task import WHOLE, Split, Task
+from sandbox.tasks.task import Split, Task, has_one_instance
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import stable_fraction
 
@@ -85,7 +85,7 @@ def next_instances(tasks: Mapping[str, Task], standing: Standing, asked: Mapping
 
 def fresh_seeds(task: Task, standing: Standing, asked: Collection[int]) -> Iterator[int]:
     """Train seeds of a task in which nothing was asked yet, in order."""
-    if task.source in WHOLE:
+    if has_one_instance(task):
         yield from (seed for seed in task.seeds(Split.TRAIN, 1) if seed not in asked)
         return
     facts, num_refused = SOURCES[task.source].facts, 0

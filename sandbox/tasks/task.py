@@ -15,6 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.reserved import reserved_of
 from warehouse.core.identity import content_id, stable_fraction
 
@@ -36,14 +37,6 @@ SPLIT_EDGES = {Split.TRAIN: 0.7, Split.REPORT: 0.8, Split.EVAL: 0.9, Split.HOLDO
 HELD_OUT_EDGES = {Split.EVAL: 0.35, Split.REPORT: 0.65, Split.HOLDOUT: 1.0}
 """Those of a task that is never trained on."""
 
-WHOLE = frozenset({"imported"})
-"""Sources whose tasks have one instance each, whatever the seed: there a whole task falls into one split, or what is learned from would be
-what is reported."""
-
-
-TWINS = {"games": "-elements"}
-"""Source → end of the name of a task that shows more of the same instances: they are in the same splits."""
-
 
 class Task(BaseModel):
     """A task's specification, frozen: what is stored. Its id is the hash of all that follows, and of the rule of splits."""
@@ -62,28 +55,33 @@ class Task(BaseModel):
         return content_id("task", {**self.model_dump(mode="json"), "splits": SPLIT_RULE})
 
     def split(self, seed: int) -> Split:
-        """The split of one instance. Depends on source, name and seed only (of a source in WHOLE, not on the seed), so a changed step limit
-        moves nothing."""
+        """The split of one instance. Depends on source, name and seed only (where a task has one instance, not on the seed), so a changed
+        step limit moves nothing."""
         if (reserved := reserved_of(self.source, self.name)) is not None:
             return Split(reserved.split_of_seed.get(seed, Split.EVAL if self.held_out else Split.TRAIN))
-        if self.source in WHOLE:
+        if has_one_instance(self):
             seed = 0
             if not self.held_out:
                 return Split.TRAIN
-        name = self.name.removesuffix(TWINS.get(self.source, ""))
+        name = self.name.removesuffix(SOURCES[self.source].twin_suffix if self.source in SOURCES else "")
         return split_at(stable_fraction("split", self.source, name, seed), held_out=self.held_out)
 
     def seeds(self, split: Split, num: int, *, skip: int = 0) -> list[int]:
         """The `num` smallest seeds of a split, after skipping `skip` of them: fewer, or none, where the task has no more instances in it.
         Raises ValueError for an unknown split."""
         split = Split(split)
-        if (self.held_out and split is Split.TRAIN) or (self.source in WHOLE and self.split(0) is not split):
+        if (self.held_out and split is Split.TRAIN) or (has_one_instance(self) and self.split(0) is not split):
             return []
         reserved = reserved_of(self.source, self.name)
         if reserved is not None and split is not Split.TRAIN:
             return reserved.seeds(split)[skip : skip + num]
         members: Iterator[int] = (seed for seed in count() if self.split(seed) is split)
         return list(islice(members, skip, skip + num))
+
+
+def has_one_instance(task: Task) -> bool:
+    """Whatever the seed."""
+    return task.source in SOURCES and SOURCES[task.source].has_one_instance
 
 
 def first_seed(task: Task) -> int:

@@ -71,6 +71,11 @@ class TaskSource:
     """What a task asks for, in a line. Without it the instruction that `facts` give for a first instance."""
     has_oracle: Callable[[Task], bool] = _solved
     """Whether the task's `hint` solves it. Tasks without an oracle are neither demonstrated nor annotated by script."""
+    has_one_instance: bool = False
+    """Each task is one instance, whatever the seed. Then a whole task falls into one split, or what is learned from would be what is
+    reported: `train`, or for a held-out task one of the others."""
+    twin_suffix: str = ""
+    """End of the name of a task that shows more of another's instances, `NAME` + suffix: both are in the same splits."""
     contents: Path | None = None
     """The index of reserved instances, contents.json (reserved.py). Only where the source does not draw its instances by split."""
     content: Callable[[Task, int], str] | None = None

@@ -231,6 +231,7 @@ def test_a_profile_brings_task_sources_from_its_own_folder(own_source: Path, sou
     profile = load(str(child))
     assert [task.name for task in tasks_in(profile.tasks.lists).values()] == ["press-letter"]
     assert parse(os.environ[VARIABLE]) == [("press", f"{own_source / 'press.py'}:SOURCE")]
+    assert str(own_source) not in profile.acting.model_dump_json(), "a stage's request is the same wherever the profile lies"
     program = "from sandbox.tasks.sources import tasks_of; print(*(task.name for task in tasks_of('press')))"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["press-letter"], "what this process starts has it too: " + ran.stderr

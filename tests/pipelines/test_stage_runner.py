@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest,
 from assets.resources import StageRunner
 from pipelines.orchestration.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
 from pipelines.orchestration.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
+from sandbox.tasks.registry import VARIABLE, use
+from tests.sandbox.own_source import write_own_source
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
 from warehouse.core.machine import NO_ROOM_BYTES
@@ -84,6 +87,16 @@ def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
     assert fresh.run.success and fresh.result.started_at > first.result.started_at
     assert fresh.result.checkpoint_id == first.result.checkpoint_id
     assert run_stage(SEED).result == fresh.result, "an ordinary run takes what the fresh one made"
+
+
+@pytest.mark.slow
+def test_a_stage_plays_the_tasks_of_a_user_s_own_source(tmp_path: Path, run_stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registered here, as a profile does it; its worker and its fleet's workers are processes that only inherit the environment."""
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    use("press.py:SOURCE", write_own_source(tmp_path))
+    worked = run_stage(demonstrate("press", "pointing"))
+    assert worked.run.success and worked.result.counts["episodes"] == 1, worked.log
 
 
 def test_a_fresh_run_forgets_what_others_did_and_keeps_what_it_did_itself(place):

@@ -204,4 +204,7 @@ def description(task: Task) -> str:
     return f"{entry.game}, {entry.difficulty}: {goal}{', with elements' if task.name.endswith(ELEMENTS_SUFFIX) else ''}"
 
 
-TASK_SOURCE = TaskSource(name=SOURCE, kind="page", load_tasks=load_tasks, page=GamesSource(), facts=facts, description=description)
+TASK_SOURCE = TaskSource(
+    name=SOURCE, kind="page", load_tasks=load_tasks, page=GamesSource(), facts=facts, description=description,
+    twin_suffix=ELEMENTS_SUFFIX,
+)  # fmt: skip

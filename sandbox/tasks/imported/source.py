@@ -122,5 +122,5 @@ def _instance(task: Task, seed: int) -> Any:
 
 TASK_SOURCE = TaskSource(
     name=SOURCE, kind=kind_of, load_tasks=load_tasks, instance=_instance, environment=f"imported tasks {VERSION}", description=description,
-    has_oracle=lambda task: bool(find(task)[1].spec.oracle),
+    has_one_instance=True, has_oracle=lambda task: bool(find(task)[1].spec.oracle),
 )  # fmt: skip
