@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import ImageGrab
 
 from sandbox.desktop.inside.home import FILES
 
@@ -22,6 +24,7 @@ NEEDED = {
     "Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xdotool": "xdotool", "mousepad": "mousepad",
     "tesseract": "tesseract-ocr",
 }  # fmt: skip
+CURSOR_PX = 100
 VOICE = {"pulseaudio": "pulseaudio", "pactl": "pulseaudio-utils", "paplay": "pulseaudio-utils", "espeak-ng": "espeak-ng"}
 
 
@@ -57,6 +60,19 @@ class Desk:
 
     def key(self, *keys: str) -> None:
         self.hands("key", "--delay", "60", *keys)
+
+    def wait_for_rest(self, rest_s: float = 0.4, limit_s: float = 30.0) -> None:
+        """Until the screen has not changed for a while: programs have drawn what they were asked to. A blinking cursor is no change."""
+        seen, since_s, end_s = self._look(), time.monotonic(), time.monotonic() + limit_s
+        while time.monotonic() - since_s < rest_s:
+            assert time.monotonic() < end_s, f"the screen did not come to rest within {limit_s} s"
+            time.sleep(0.05)
+            now = self._look()
+            if np.count_nonzero(now != seen) > CURSOR_PX:
+                seen, since_s = now, time.monotonic()
+
+    def _look(self) -> np.ndarray:
+        return np.asarray(ImageGrab.grab(xdisplay=self.env["DISPLAY"]).convert("L"))
 
     def window(self, name: str, limit_s: float = 20.0) -> str:
         """The id of a window that shows, once there is one."""
