@@ -27,14 +27,22 @@ async def drag(page: Page, start: tuple[int, int], end: tuple[int, int], *, lets
         await page.mouse.up()
 
 
-async def later(route: Route) -> None:
-    await asyncio.sleep(0.5)
-    await route.continue_()
+class Held:
+    """Requests that wait until they are let go."""
 
+    def __init__(self) -> None:
+        self._go = asyncio.Event()
 
-async def too_late(route: Route) -> None:
-    await asyncio.sleep(1.5)
-    await route.fulfill(status=422, json={"title": "Wrong request", "detail": "too late", "type": "ConfigError"})
+    def let_go(self) -> None:
+        self._go.set()
+
+    async def later(self, route: Route) -> None:
+        await self._go.wait()
+        await route.continue_()
+
+    async def refused(self, route: Route) -> None:
+        await self._go.wait()
+        await route.fulfill(status=422, json={"title": "Wrong request", "detail": "too late", "type": "ConfigError"})
 
 
 def around(box: dict[str, Any], px: int) -> tuple[int, int, int, int]:
@@ -74,26 +82,30 @@ def test_a_box_around_a_thing_becomes_a_click_on_it(tmp_path: Path) -> None:
             await expect(drawn).to_have_count(1)
             await page.keyboard.press("Escape")
             await expect(drawn).to_have_count(0)
-            await page.route("**/at", later)
+            first, second, third = Held(), Held(), Held()
+            await page.route("**/at", first.later)
             async with page.expect_response("**/at"):
                 await drag(page, start, end)
                 await expect(drawn).to_have_count(1)
                 await page.keyboard.press("Escape")
                 await expect(drawn).to_have_count(0)
+                first.let_go()
             await expect(page.locator("#meanings")).to_be_hidden()
             await page.unroute("**/at")
-            await page.route("**/at", too_late, times=1)
+            await page.route("**/at", second.refused, times=1)
             await drag(page, start, end)
             async with page.expect_response(lambda answer: answer.url.endswith("/at") and answer.status == 422):
                 await drag(page, (right, bottom), (left, top))
                 await expect(page.locator("#meanings button").first).to_be_focused()
+                second.let_go()
             await page.wait_for_timeout(100)
             await expect(drawn).to_have_count(1)
             await expect(page.locator("#toasts .bad")).to_have_count(0)
             await page.keyboard.press("Escape")
-            await page.route("**/at", later)
+            await page.route("**/at", third.later)
             await drag(page, (right, bottom), (left, top))
             await page.keyboard.press("Enter")
+            third.let_go()
             await expect(page.locator("#meanings button").first).to_be_focused()
             assert here.steps() == [], "a key that was too soon for the menu accepts no candidate"
             await page.keyboard.press("Enter")

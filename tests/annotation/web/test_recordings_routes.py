@@ -11,7 +11,8 @@ import signal
 import struct
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def test_an_upload_goes_on_after_the_server_was_killed_in_the_middle(tmp_path: P
             for digest in digests[:2]:
                 assert (await ann.put(part_path(recording_id, digest), content=bundle.read(digest))).status_code == 204
             cut = digests[2]
-            await _cut_short(there.address, token, part_path(recording_id, cut), bundle.read(cut))
+            await _cut_short(there.address, token, part_path(recording_id, cut), bundle.read(cut), tmp_path)
             answer = await ann.post(complete)
             assert answer.status_code == 409 and set(answer.json()["missing"]) == set(digests[2:])
         left = tmp_path / "parts" / "incoming" / "part-left-by-a-killed-server"
@@ -170,17 +171,23 @@ def test_an_upload_goes_on_after_the_server_was_killed_in_the_middle(tmp_path: P
     asyncio.run(run())
 
 
-async def _cut_short(address: str, token: str, path: str, data: bytes) -> None:
-    """A client that dies in the middle of a part."""
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def _cut_short(address: str, token: str, path: str, data: bytes, folder: Path) -> None:
+    """A client that dies in the middle of a part, which the site of `folder` has begun to take."""
     url = httpx.URL(address)
     _, writer = await asyncio.open_connection(url.host, url.port)
     head = f"PUT {path} HTTP/1.1\r\nHost: {url.host}:{url.port}\r\nAuthorization: {token}\r\nContent-Length: {len(data)}\r\n\r\n"
     writer.write(head.encode() + data[: len(data) // 2])
     await writer.drain()
-    await asyncio.sleep(0.1)
+    await _until(lambda: len(torn(folder)) == 1)
     writer.close()
     await writer.wait_closed()
-    await asyncio.sleep(0.1)
+    await _until(lambda: torn(folder) == [])
 
 
 def _other_manifest(bundle: Bundle) -> list[dict[str, Any]]:
@@ -505,6 +512,13 @@ def test_one_person_has_so_many_pixels_looked_at_in_a_day(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
+def _hold(pipe: Path, held: list[int]) -> bool:
+    """Open a named pipe for writing as soon as somebody reads it, who then waits for what is written."""
+    with suppress(OSError):  # nobody reads yet
+        held.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(held)
+
+
 def test_a_picture_that_its_decoder_does_not_survive_is_refused(tmp_path: Path) -> None:
     """More processor time than a picture may take ends the process, not the server; the next picture gets another."""
     png = tmp_path / "one.png"
@@ -519,9 +533,12 @@ def test_a_picture_that_its_decoder_does_not_survive_is_refused(tmp_path: Path) 
         found = [await workers.fault_of(wanted)]
         (process,) = workers._idle
         asking = asyncio.create_task(workers.fault_of(replace(wanted, path=str(pipe))))  # which never comes to an end
-        await asyncio.sleep(0.1)
+        held: list[int] = []
+        await _until(lambda: _hold(pipe, held))
         os.kill(process.pid, signal.SIGXCPU)
-        found += [await asking, await workers.fault_of(wanted), await workers.fault_of(replace(wanted, path=str(tmp_path / "gone")))]
+        found.append(await asking)
+        os.close(held[0])
+        found += [await workers.fault_of(wanted), await workers.fault_of(replace(wanted, path=str(tmp_path / "gone")))]
         await workers.close()
         return found
 
