@@ -14,9 +14,10 @@ from typing import Any
 import dagster as dg
 import duckdb
 
+from assets.failures import RETRYABLE
 from assets.invariants import INVARIANTS, REWORK, Invariant
 from assets.partitions import ITERATIONS
-from assets.resources import FINAL, WarehouseResource
+from assets.resources import WarehouseResource
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.datasets.imports import unchecked_imports
 from warehouse.quality.expectations import ValidationReport, build_data_docs, validate
@@ -131,7 +132,7 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
             raise dg.Failure(
                 f"{gate.name} of iteration {iteration}: {rules} broken, so nothing that follows was run. Mend the rows and run again; "
                 "what is finished is kept.\n" + "\n".join(broken),
-                metadata={FINAL: True},
+                metadata={RETRYABLE: False},
                 allow_retries=False,
             )
 

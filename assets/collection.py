@@ -4,13 +4,13 @@ assets/routing.py.
 
 import dagster as dg
 
+from assets.failures import RETRY, retried
 from assets.instances import first_instance
 from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.requests import AnnotateRequest, CollectRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.task_pool import pool_of
-from assets.training import RETRY
 from warehouse.lineage import registry
 from warehouse.reporting.screens import sample_screens
 from warehouse.reporting.svg import as_markdown
@@ -27,6 +27,7 @@ GROUP = "collection"
     kinds={"prefect", "chromium"},
     description="Episodes of the released policy on training instances; each is one Prefect task.",
 )
+@retried
 def rollouts(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -63,6 +64,7 @@ def _screens(tables: WarehouseResource, iteration: str, stage: str) -> dict[str,
     kinds={"chromium"},
     description="Interactive annotation by the scripted annotator: the released policy acts, the task's oracle approves and corrects.",
 )
+@retried
 def annotations(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:

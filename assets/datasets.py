@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 import pyarrow.compute as pc
 
+from assets.failures import RETRY, retried
 from assets.handoff import iteration_input
 from assets.metadata import describe
 from assets.partitions import ITERATIONS
@@ -33,7 +34,9 @@ LEFT_OUT_SHOWN = 5
     partitions_def=ITERATIONS,
     group_name="datasets",
     can_subset=True,
+    retry_policy=RETRY,
 )
+@retried
 def datasets(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
 ) -> Iterator[dg.MaterializeResult[None]]:

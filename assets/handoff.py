@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.failures import RETRY, retried
 from assets.iteration_keys import next_key
 from assets.keys import ITERATION_OUTPUT
 from assets.metadata import ITERATIONS_DRAWN, describe, picture
@@ -85,7 +86,9 @@ def samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
     kinds={"duckdb"},
     deps=["routes", "ct_samples", "sft_samples", "released_policy", "evaluations"],
     description="Closes the iteration: lineage drawing, and the input of the next one.",
+    retry_policy=RETRY,
 )
+@retried
 def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     warehouse = tables.warehouse
     with connect(warehouse, tables=["evaluations"]) as con:

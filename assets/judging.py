@@ -11,6 +11,7 @@ import dagster as dg
 
 from agent.judging.reports import judges_of, report_table, report_words
 from agent.judging.samples import known_digest, orm_dataset, orm_members, orm_samples
+from assets.failures import RETRY, retried
 from assets.iteration_keys import previous_key
 from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
@@ -18,7 +19,7 @@ from assets.profile import Profile
 from assets.requests import JudgeRequest, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.routing import COLLECTED
-from assets.training import RETRY, policy_into
+from assets.training import policy_into
 from warehouse.core.errors import CheckpointError
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.evaluation.judge_reports import report_rows
@@ -44,7 +45,9 @@ NO_JUDGE = "nothing judges in this profile: orm.enabled is false and verdicts.ju
         ),
     ],
     partitions_def=ITERATIONS,
+    retry_policy=RETRY,
 )
+@retried
 def orm_data(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
 ) -> Iterator[dg.MaterializeResult[None]]:
@@ -81,6 +84,7 @@ def orm_data(
     partitions_def=ITERATIONS, group_name="training", deps=["orm_dataset"], retry_policy=RETRY, kinds={"torch"},
     description="The outcome reward model: single-turn training on D_ORM.",
 )
+@retried
 def orm_model(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -123,6 +127,7 @@ def orm_model(
     partitions_def=ITERATIONS,
     retry_policy=RETRY,
 )  # fmt: skip
+@retried
 def judging(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> Iterator[dg.MaterializeResult[None]]:

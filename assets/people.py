@@ -20,6 +20,7 @@ from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url, has_default
 from annotation.storage.migrating import open_database
+from assets.failures import RETRY, retried
 from assets.handoff import INPUT
 from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
@@ -67,7 +68,9 @@ def num_landed(home: Home, settings: PeopleSettings) -> int:
     deps=["released_policy", "tasks"],
     kinds={"deltalake"},
     description="Interactive annotation by people: what they finished since the iteration before.",
+    retry_policy=RETRY,
 )
+@retried
 def human_annotations(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
 ) -> dg.MaterializeResult[None]:
@@ -102,7 +105,9 @@ def human_annotations(
     deps=[INPUT],
     kinds={"deltalake"},
     description="What people took back, or a reviewer called wrong, since it was taken in: tombstones, before any dataset is made.",
+    retry_policy=RETRY,
 )
+@retried
 def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)

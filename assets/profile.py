@@ -195,8 +195,8 @@ class SandboxSettings(_Settings):
         float,
         Field(
             gt=0,
-            description="wall clock that all decisions of one episode may take, else its outcome is `timeout`; in a collection an episode "
-            "that has not ended after twice that is an infrastructure failure",
+            description="wall clock that all decisions of one episode may take, else its outcome is `timeout`; an episode that has "
+            "not ended after twice that is an infrastructure failure",
         ),
     ] = 120.0
     max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")

@@ -18,6 +18,7 @@ from annotation.service.wording import Wording
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from assets import people
+from assets.failures import RETRY, retried
 from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
 from assets.people import GROUP, RECORDED_STAGE, Row
@@ -40,7 +41,9 @@ OWN_WORDS_ALONE = "Its recordings are learned in their own words alone; material
     deps=["tasks"],
     kinds={"deltalake"},
     description="People's own work, recorded thinking aloud: what was approved since the iteration before joins D_CT.",
+    retry_policy=RETRY,
 )
+@retried
 def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse, iteration = profile.load(), tables.warehouse, context.partition_key
     database = people.database_of(tables.home, settings.people)

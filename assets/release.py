@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from assets.failures import RETRY, retried
 from assets.iteration_keys import previous_key
 from assets.keys import rl_asset_key
 from assets.metadata import ITERATIONS_DRAWN, describe, of_result, picture
@@ -9,7 +10,6 @@ from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import EvaluateRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from assets.training import RETRY
 from warehouse.core.identity import content_id
 from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
 from warehouse.evaluation.choosing import outcomes_to_choose
@@ -41,6 +41,7 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
         deps=["ct_model", "sft_model", *(rl_asset_key(name) for name in names), "merged_policy"],
         description="Greedy success on the fixed instances, per task, of the SFT, RL and merged policies; of the first CT as well.",
     )
+    @retried
     def evaluations(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:
@@ -82,7 +83,9 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
     deps=["evaluations", "merged_policy"],
     kinds={"deltalake"},
     description="The merged policy if it does not lose to the previous release on the eval split, else the previous release.",
+    retry_policy=RETRY,
 )
+@retried
 def released_policy(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     read = {table: warehouse.version(table) for table in ("checkpoints", "episodes")}

@@ -14,11 +14,6 @@ from assets.requests import StageRequest, StageResult
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
 
-ERROR_TYPE = "error"
-"""Metadata of a stage's failure: the name of the worker's own error."""
-FINAL = "final"
-"""Metadata of a failure: true when launching again would only fail again."""
-
 
 class WarehouseResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The tables under one FLYWHEEL_HOME."""
@@ -51,8 +46,8 @@ class StageRunner(dg.ConfigurableResource, ABC):  # type: ignore[type-arg]
 
     @abstractmethod
     def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
-        """Block until the stage is done. Raises dg.Failure with the worker's own words, and ERROR_TYPE in its metadata, when it is
-        not."""
+        """Block until the stage is done. Raises dg.Failure with the worker's own words, and what assets/failures.py names in its metadata,
+        when it is not."""
 
     @abstractmethod
     def forget(self, iteration: str, stage: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from agent.judging.samples import without_verifier
+from assets.failures import RETRY, retried
 from assets.metadata import data_version, data_version_in_parts, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
@@ -31,7 +32,9 @@ SAMPLED = ("verdicts", "annotations", "human_annotations")
     deps=[*COLLECTED],
     kinds={"deltalake"},
     description="V(s) of the environment's verifier and the result of every quality filter, per episode.",
+    retry_policy=RETRY,
 )
+@retried
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
@@ -56,7 +59,9 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     ],
     partitions_def=ITERATIONS,
     group_name=GROUP,
+    retry_policy=RETRY,
 )
+@retried
 def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     rules = settings.routing

@@ -6,6 +6,7 @@ Unpartitioned; in the warehouse its rows carry iteration 0000.
 
 import dagster as dg
 
+from assets.failures import RETRY, retried
 from assets.handoff import open_iteration
 from assets.instance_rows import evaluated_instances
 from assets.iteration_keys import iteration_key
@@ -24,7 +25,9 @@ GROUP = "seed"
 @dg.asset(
     group_name=GROUP, kinds={"deltalake"},
     description="Every task of the pool, with its domain and whether it is held out; and the generated instances that are evaluated on.",
+    retry_policy=RETRY,
 )  # fmt: skip
+@retried
 def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse = profile.load(), tables.warehouse
     rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in tasks_in(settings.tasks.lists).values()]
@@ -39,7 +42,8 @@ def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.Materialize
     )
 
 
-@dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Tutorial-like texts: D_CT before the first iteration.")
+@dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Tutorial-like texts: D_CT before the first iteration.", retry_policy=RETRY)
+@retried
 def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings = profile.load()
     rows = tutorial_rows(tutorials(settings.seed_data.tutorials, settings.seed, settings.seed_data.curricula, settings.agent.builder()))
@@ -55,7 +59,9 @@ def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.Ma
     deps=[tasks],
     kinds={"deltalake", "chromium"},
     description="Oracle episodes on live pages: D_SFT before the first iteration.",
+    retry_policy=RETRY,
 )
+@retried
 def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
     settings = profile.load()
     request = DemonstrateRequest(
@@ -71,7 +77,13 @@ def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResou
     )
 
 
-@dg.asset(group_name=GROUP, kinds={"torch"}, description="The policy that the wheel begins with: random weights, or a model there is.")
+@dg.asset(
+    group_name=GROUP,
+    retry_policy=RETRY,
+    kinds={"torch"},
+    description="The policy that the wheel begins with: random weights, or a model there is.",
+)
+@retried
 def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
     settings = profile.load()
     request = InitialiseRequest(
@@ -89,8 +101,12 @@ def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, run
 
 
 @dg.asset(
-    group_name=GROUP, deps=[seed_tutorials, seed_demonstrations, seed_policy], description="The seed is complete: opens iteration 0001."
+    group_name=GROUP,
+    deps=[seed_tutorials, seed_demonstrations, seed_policy],
+    retry_policy=RETRY,
+    description="The seed is complete: opens iteration 0001.",
 )
+@retried
 def seed(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     policy = registry.made_by(tables.warehouse, SEED_ITERATION, "seed_policy")
     version = open_iteration(context.instance, tables.warehouse, iteration_key(1), policy)

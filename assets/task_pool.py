@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import duckdb
 
+from assets.failures import RETRY, retried
 from assets.handoff import iteration_input
 from assets.instance_rows import instance_row
 from assets.instances import first_instance, room
@@ -40,7 +41,9 @@ DUPLICATE, NO_INSTANCE, NO_ROOM = "content used before", "no instance for the se
     deps=[iteration_input, "tasks"],
     kinds={"duckdb"},
     description="The instances that the collection plays: families that the policy solves now and then, in seeds that were never used.",
+    retry_policy=RETRY,
 )
+@retried
 def task_pool(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     if not settings.tasks.self_challenge.enabled:

@@ -6,6 +6,7 @@ CT may run on a slower cadence than SFT and RL; a skipped stage passes its input
 import dagster as dg
 from pydantic import BaseModel
 
+from assets.failures import RETRY, RETRYABLE, retried
 from assets.handoff import iteration_input
 from assets.iteration_keys import iteration_number, previous_key
 from assets.keys import rl_asset_key
@@ -25,8 +26,6 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 GROUP = "training"
-RETRY = dg.RetryPolicy(max_retries=2, delay=1)
-"""For what passes by itself: a killed worker, a browser that would not start. A worker's own verdict (a bad config, NaN) is final."""
 
 
 def policy_into(warehouse: Warehouse, iteration: str) -> registry.Registered:
@@ -38,7 +37,8 @@ def policy_into(warehouse: Warehouse, iteration: str) -> registry.Registered:
 def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:
     rows = warehouse.read("datasets", iteration=iteration, stage=f"{kind}_dataset", columns=["dataset_id"])
     if rows.num_rows == 0:
-        raise dg.Failure(f"{kind}_dataset of iteration {iteration} is empty: nothing to learn from", allow_retries=False)
+        words = f"{kind}_dataset of iteration {iteration} is empty: nothing to learn from"
+        raise dg.Failure(words, metadata={RETRYABLE: False}, allow_retries=False)
     return str(rows["dataset_id"][0].as_py())
 
 
@@ -61,6 +61,7 @@ def _trained(warehouse: Warehouse, result: StageResult, iteration: str, stage: s
     kinds={"torch"},
     description="Continual training on D_CT, from the policy that entered the iteration.",
 )
+@retried
 def ct_model(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -94,6 +95,7 @@ def ct_model(
     kinds={"torch"},
     description="Supervised fine-tuning on D_SFT, from this iteration's CT checkpoint.",
 )
+@retried
 def sft_model(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -124,6 +126,7 @@ def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
         kinds={"torch", "chromium"},
         description=f"RL on live {' and '.join(domains)} tasks, from this iteration's SFT checkpoint.",
     )
+    @retried
     def rl_model(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:
@@ -175,6 +178,7 @@ def build_merge_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...], ..
         kinds={"safetensors"},
         description="θ = Σ α_k θ_k over the specialists, α on the simplex, chosen on the eval split.",
     )
+    @retried
     def merged_policy(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import dagster as dg
 import duckdb
 
+from assets.failures import ERROR_TYPE
 from assets.keys import rl_asset_key
 from assets.partitions import ITERATIONS
-from assets.resources import ERROR_TYPE, WarehouseResource
+from assets.resources import WarehouseResource
 from warehouse.core.errors import ValueGateNotPassed
 from warehouse.core.stages import rl_stage
 from warehouse.storage.query import connect

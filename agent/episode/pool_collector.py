@@ -22,7 +22,7 @@ from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
 from agent.prompts.prompt import PromptBuilder
 from sandbox.pool.pool_protocol import Pool, SizedPool
-from warehouse.core.errors import SandboxError
+from warehouse.core.errors import SandboxError, SandboxTimeout
 from warehouse.evaluation.choosing import require_choosable
 
 Live = Callable[[], AbstractContextManager[None]]
@@ -36,6 +36,9 @@ class CollectorSettings(BaseModel):
 
     concurrency: Annotated[int, Field(ge=1, description="episodes under way; a freed session takes one whose page it has")] = 16
     max_retries: Annotated[int, Field(ge=0, description="fresh starts after an infrastructure failure, then `crashed`")] = 2
+    episode_timeout_s: Annotated[
+        float | None, Field(gt=0, description="wall clock of an episode once it has a session; past it, an infrastructure failure")
+    ] = None
     retry_delay_s: Annotated[float, Field(ge=0, description="pause before the first retry; doubles with each")] = 0.2
     max_batch: Annotated[int, Field(ge=1, description="prompts that a policy is asked at once")] = 64
     max_wait_ms: Annotated[float, Field(ge=0, description="longest wait for a fuller batch")] = 50.0
@@ -95,14 +98,32 @@ class PoolCollector:
             try:
                 async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
                     with live(), self._meter.leased():
-                        episode = await run_episode(request, session, source, self._builder, self._limits, intervene=intervene)
+                        running = run_episode(request, session, source, self._builder, self._limits, intervene=intervene)
+                        episode = await in_time(running, request, self._settings.episode_timeout_s)
             except SandboxError as error:
+                if not error.is_retryable:
+                    raise
                 if num_retries >= self._settings.max_retries:
                     return crashed_episode(request, error, num_retries=num_retries, duration_ms=(time.monotonic() - started_s) * 1000)
                 await asyncio.sleep(self._settings.retry_delay_s * 2**num_retries)
                 num_retries += 1
             else:
                 return episode.model_copy(update={"num_retries": num_retries})
+
+
+async def in_time(running: Awaitable[Episode], request: EpisodeRequest, timeout_s: float | None) -> Episode:
+    """An episode that runs on a session. Raises SandboxTimeout where it has not ended after `timeout_s`, and what it raises itself."""
+    deadline = asyncio.timeout(timeout_s)
+    try:
+        async with deadline:
+            return await running
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise SandboxTimeout(
+            f"episode {request.episode_id} of {request.task.name} did not end within {timeout_s:g} s; it is retried, then recorded as "
+            "crashed; raise sandbox.episode_timeout_s if its task is that long"
+        ) from error
 
 
 class _LeaseMeter:

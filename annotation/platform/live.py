@@ -66,12 +66,15 @@ class LiveEpisode:
         return str(told) if told else None
 
     async def play(self, player: Player, builder: PromptBuilder, limits: EpisodeLimits, *, annotator: str) -> Episode:
-        """The episode, from its beginning. Raises SandboxError when one session after the other fails, ModelError."""
+        """The episode, from its beginning. Raises SandboxError when one session after the other fails or a person must fix something first,
+        ModelError."""
         num_failures, decided = 0, player.num_decided
         while True:
             try:
                 return await self._play_once(player, builder, limits, annotator)
             except SandboxError as error:
+                if not error.is_retryable:
+                    raise
                 self.num_failures += 1
                 num_failures = 1 if player.num_decided > decided else num_failures + 1
                 decided = player.num_decided

@@ -123,7 +123,7 @@ class ServiceCollector:
         episode = runs.take_episode(run_id)
         if episode is None:
             await runs.abandon(run_id)
-            if not isinstance(run.error, SandboxError):
+            if not isinstance(run.error, SandboxError) or not run.error.is_retryable:
                 raise run.error or SandboxError(f"run {run_id} is {run.phase}: {run.problem}")
             num_retries, duration_ms = run.episode.num_failures - 1, (time.monotonic() - started_s) * 1000
             return crashed_episode(request, run.error, num_retries=num_retries, duration_ms=duration_ms)

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from warehouse.core import errors
-from warehouse.core.errors import FlywheelError
+from warehouse.core.errors import FlywheelError, ModelError, from_plain, to_plain
 from warehouse.core.home import atomic_write
 
 LAST_WORDS = 2000
@@ -37,18 +36,15 @@ def _environment() -> dict[str, str]:
 
 def leave_error(path: Path, error: FlywheelError) -> None:
     """Write down what ends this process, for whoever started it."""
-    atomic_write(path, json.dumps({"type": type(error).__name__, "message": str(error)}).encode())
+    atomic_write(path, json.dumps(to_plain(error)).encode())
 
 
 def left_error(path: Path) -> FlywheelError | None:
     """What `leave_error` wrote; None where nobody did."""
     try:
-        left = json.loads(path.read_text())
-        kind = getattr(errors, left["type"])
-    except (FileNotFoundError, AttributeError):
+        return from_plain(json.loads(path.read_text()), ModelError)
+    except FileNotFoundError:
         return None
-    error: FlywheelError = kind(left["message"])
-    return error
 
 
 def last_words(log: Path) -> str:

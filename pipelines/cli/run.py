@@ -1,7 +1,8 @@
 """`flywheel run`: turns the wheel until a number of iterations is complete, with one live display. The runs are Dagster's
 (pipelines/orchestration/turn.py); here they are started one after another, watched, and their processes ended when we end.
 
-A run that fails is launched again a few times: finished stages are not worked twice, so that costs little.
+A run whose process is gone is launched again a few times: finished stages are not worked twice, so that costs little. A stage that failed
+is Dagster's to start again, within the run (docs/failures.md).
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from rich.live import Live
 from rich.markup import escape
 
 from assets.profile import Profile
-from assets.resources import FINAL
 from pipelines import profiles
 from pipelines.cli.live import Display
 from pipelines.orchestration import kept_profile, prefect_server
@@ -28,7 +28,7 @@ from pipelines.orchestration.executor import reap_dead_runs
 from pipelines.orchestration.finished_work import to_turn_again, turned_again
 from pipelines.orchestration.instance import check_room, open_instance
 from pipelines.orchestration.jobs import completed, first_incomplete
-from pipelines.orchestration.stage_runner import NO_RETRY
+from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
 from pipelines.orchestration.turning import driver_path, lock_path
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.kinds import FACTORIES
@@ -41,7 +41,6 @@ from warehouse.core.processes import end_group
 from warehouse.core.stages import SEED_ITERATION
 
 POLL_S = 1.0
-MAX_LAUNCHES = 3
 OTHER_PROFILE = (
     "{home} was turned under the profile {before} until now, its seed and data too, and goes on under {now}; "
     "for a wheel of its own give {now} a home of its own (FLYWHEEL_HOME, or --home)"
@@ -104,15 +103,15 @@ def _turn(num_iterations: int, home: Home, instance: dg.DagsterInstance, console
 
 
 def _launch_until_done(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
-    for launch in range(1, MAX_LAUNCHES + 1):
+    for launch in range(1, MAX_RELAUNCHES + 2):
         run = _launch(job, key, title, home, instance, console)
         if run is not None and run.is_success:
             return
-        reason, is_final = failure_of(instance, run)
-        console.print(f"[red]failed[/] {title}, launch {launch} of {MAX_LAUNCHES}: {escape(reason)}")
-        if is_final:
+        failure = failure_of(instance, run)
+        console.print(f"[red]failed[/] {title}, launch {launch}: {escape(failure.words)}")
+        if not failure.is_to_relaunch:
             break
-    raise StageFailed(f"{title} failed: {reason}. Run again once that is mended: finished stages are kept.")
+    raise StageFailed(f"{title} failed: {failure.words}. Run again once that is mended: finished stages are kept.")
 
 
 def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> dg.DagsterRun | None:
@@ -156,21 +155,3 @@ def _print_news(display: Display, console: Console) -> None:
     """Lines for a log that is read later."""
     for line in display.news():
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> tuple[str, bool]:
-    """The words of the first step that failed in a run, and whether launching it again is of no use."""
-    if run is None:
-        return "the run's process ended before Dagster knew of it; see the log in FLYWHEEL_HOME/work", False
-    for record in instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records:
-        event = record.event_log_entry.dagster_event
-        data = event.step_failure_data if event is not None else None
-        if data is None:
-            continue
-        told = data.user_failure_data
-        if told is not None and told.description:
-            return str(told.description), bool(told.metadata.get(FINAL) and told.metadata[FINAL].value)
-        if data.error is not None:
-            error = data.error.cause or data.error
-            return error.message.strip(), error.cls_name in NO_RETRY
-    return f"run {run.run_id} ended as {run.status.value}", False

@@ -2,7 +2,8 @@
 
 Prefect owns what runs: retries, concurrency, results, and a page where each episode is seen. What an episode does is agent/episode/loop.py;
 which sessions and policy serve it is the EpisodeService that the worker puts here. An infrastructure failure raises inside the task, so
-that Prefect retries it; after the last retry it is recorded as `crashed` and never cached. A policy's failure is a result.
+that Prefect retries it, and nobody else does; after the last retry it is recorded as `crashed` and never cached. A policy's failure is a
+result. Any other error, also a sandbox's that a person must fix first, ends the flow at once.
 
 Set Prefect's environment (pipelines/orchestration/prefect_server.py: client_environment) before this module is imported.
 """
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow, task
+from prefect.client.schemas.objects import State
 from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import opaque
@@ -37,6 +39,12 @@ def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
     return f"{RESULT_VERSION}-{parameters['episode_id']}-{content_id('request', parameters['request'])}"
 
 
+def _is_for_prefect(_task: Any, _run: Any, state: State[Any]) -> bool:
+    """Whether a failed try of an episode is Prefect's to repeat."""
+    error = state.data
+    return isinstance(error, SandboxError) and error.is_retryable
+
+
 @task(name="episode", task_run_name="{task_name} · {episode_id}", cache_key_fn=_cache_key, persist_result=True, result_serializer="json")
 async def run_episode_task(episode_id: str, task_name: str, request: str) -> dict[str, Any]:
     """One episode, as JSON without its image bytes (those are in the spool by the time this returns)."""
@@ -51,15 +59,15 @@ def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progr
     """Run every request; one episode each, in the order of the requests. Opaque, because Prefect would walk through every field of what a
     flow returns, and takes an action's field `keys` for a mapping's method.
 
-    Raises what is not the sandbox's doing, e.g. a server that is gone: the worker is then started again and goes on.
+    Raises what is not for Prefect to repeat, e.g. a server that is gone: where that is retryable, the worker is started again and goes on.
     """
-    attempt = run_episode_task.with_options(retries=max_retries, retry_delay_seconds=0.5)
+    attempt = run_episode_task.with_options(retries=max_retries, retry_delay_seconds=0.5, retry_condition_fn=_is_for_prefect)
     futures = {attempt.submit(request.episode_id, request.task.name, request.model_dump_json()): request for request in requests}
     episodes: dict[str, Episode] = {}
     for future in as_completed(list(futures)):
         request = futures[future]
         result = future.result(raise_on_failure=False)
-        if isinstance(result, SandboxError):
+        if isinstance(result, SandboxError) and result.is_retryable:
             episodes[request.episode_id] = crashed_episode(request, result, num_retries=max_retries, duration_ms=0.0)
         elif isinstance(result, BaseException):
             raise result

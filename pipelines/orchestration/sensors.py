@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 from assets.people import num_landed
 from assets.profile import Profile
 from assets.resources import WarehouseResource
-from pipelines.orchestration.executor import ITERATION_TAG, unfinished_runs
+from pipelines.orchestration.executor import ITERATION_TAG, LAUNCH_TAG, unfinished_runs
 from pipelines.orchestration.jobs import AGAIN, TAGS, completed, evaluate_job, first_incomplete, iteration_job
+from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
 from warehouse.storage.query import connect
 
-MAX_RELAUNCHES = 2
 RELAUNCH_TAG = "flywheel/relaunch"
 
 
@@ -100,12 +100,19 @@ def _regression_sensor(drop: float) -> dg.SensorDefinition:
     monitored_jobs=[iteration_job],
     request_job=iteration_job,
     minimum_interval_seconds=15,
-    description=f"Relaunches a failed iteration up to {MAX_RELAUNCHES} times; finished stages are not worked again.",
+    description=f"Relaunches an iteration whose run was cut off, up to {MAX_RELAUNCHES} times; finished stages are not worked again.",
 )
 def relaunch_failed_iteration(context: dg.RunFailureSensorContext) -> dg.RunRequest | dg.SkipReason:
+    """Leaves alone what Dagster has retried, what a person must fix, and the runs of `flywheel run`, which launches them again itself."""
     run = context.dagster_run
     times = int(run.tags.get(RELAUNCH_TAG, 0))
     key = run.tags.get("dagster/partition")
     if key is None or times >= MAX_RELAUNCHES:
         return dg.SkipReason(f"run {run.run_id} was relaunched {times} times already; see its log")
+    if LAUNCH_TAG in run.tags:
+        return dg.SkipReason(f"run {run.run_id} is of `flywheel run`: give that command again")
+    failure = failure_of(context.instance, run)
+    if not failure.is_to_relaunch:
+        why = "Dagster has retried the stage" if failure.is_retryable else "a person has to fix that first"
+        return dg.SkipReason(f"run {run.run_id} is not relaunched, {why}: {failure.words}")
     return dg.RunRequest(run_key=f"relaunch-{run.run_id}", partition_key=key, tags={ITERATION_TAG: "true", RELAUNCH_TAG: str(times + 1)})

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.failures import failure
 from assets.requests import StageRequest, StageResult
-from assets.resources import ERROR_TYPE, FINAL, StageRunner
+from assets.resources import StageRunner
 from pipelines.orchestration.finished_work import find_loss
 from pipelines.orchestration.work_folder import ERROR, REQUEST, finished_result, forget_result, start_afresh, work_folder
 from warehouse.core.disk import storage_full
-from warehouse.core.errors import CorruptTable
+from warehouse.core.errors import CorruptTable, WorkerKilled, to_plain
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.machine import NO_ROOM_BYTES
 from warehouse.storage.tables import Warehouse
@@ -29,28 +30,10 @@ FRESH_TAG = "flywheel/fresh"
 """On a run that works its stages again, whatever earlier runs left of them."""
 THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
-NO_RETRY = (
-    "ConfigError",
-    "CheckpointError",
-    "MergeError",
-    "TrainingDiverged",
-    "ValueGateNotPassed",
-    "NothingToLearn",
-    "StorageFull",
-    "MachineLimit",
-    "CorruptDatabase",
-    "BrowserMissing",
-    "BubblewrapMissing",
-    "TaskError",
-    "CorruptTable",
-    "SchemaMismatch",
-    "ContaminatedDataset",
-)
-"""Errors that the same request would only meet again, or that somebody should mend something after first."""
 
 
 class PipesStageRunner(StageRunner):
-    """Runs each stage in a subprocess of its own; streams its log to Dagster; retries what may pass by itself."""
+    """Runs each stage in a subprocess of its own, once; streams its log to Dagster, which starts it again where the error says so."""
 
     root: str
 
@@ -60,7 +43,7 @@ class PipesStageRunner(StageRunner):
             start_afresh(folder, context.run.root_run_id or context.run.run_id)
         stored = finished_result(folder, request)
         what = f"{request.stage} of iteration {request.iteration}"
-        if stored is not None and (loss := self._find_loss(stored)) is not None:
+        if stored is not None and (loss := self._find_loss(what, stored)) is not None:
             context.log.warning(f"{what} was finished before, but {loss}: it is worked again")
             forget_result(folder)
         elif stored is not None:
@@ -73,19 +56,18 @@ class PipesStageRunner(StageRunner):
         except dg.DagsterExecutionInterruptedError:
             raise
         except Exception as error:
-            raise self._failure(folder, request, error) from error
+            raise self._failure(folder, what, error) from error
         result = finished_result(folder, request)
         if result is None:
-            raise dg.Failure(f"the worker of {request.stage} ended without a result; its folder is {folder}")
+            killed = WorkerKilled(f"the worker ended well and without a result; its folder is {folder}")
+            raise failure(what, to_plain(killed))
         return result
 
-    def _find_loss(self, result: StageResult) -> str | None:
+    def _find_loss(self, what: str, result: StageResult) -> str | None:
         try:
             return find_loss(Warehouse(Home(Path(self.root))), result)
         except CorruptTable as error:
-            raise dg.Failure(
-                description=f"CorruptTable: {error}", metadata={ERROR_TYPE: "CorruptTable", FINAL: True}, allow_retries=False
-            ) from error
+            raise failure(what, to_plain(error)) from error
 
     def forget(self, iteration: str, stage: str) -> None:
         shutil.rmtree(self._folder(iteration, stage), ignore_errors=True)
@@ -104,17 +86,12 @@ class PipesStageRunner(StageRunner):
         atomic_write(stored, wanted.encode())
 
     @staticmethod
-    def _failure(folder: Path, request: StageRequest, error: Exception) -> dg.Failure:
+    def _failure(folder: Path, what: str, error: Exception) -> dg.Failure:
         """The worker's own words where it left some, else how it ended."""
         try:
             left = json.loads((folder / ERROR).read_text())
         except FileNotFoundError:
-            left = {"type": "WorkerKilled", "message": f"the worker ended without a word: {error}"}
-            if shutil.disk_usage(folder).free < NO_ROOM_BYTES:
-                left = {"type": "StorageFull", "message": str(storage_full("what the stage writes", folder, then="launch again"))}
-        is_final = left["type"] in NO_RETRY
-        return dg.Failure(
-            description=f"{request.stage} of iteration {request.iteration}: {left['type']}: {left['message']}",
-            metadata={"worker folder": dg.MetadataValue.path(str(folder)), ERROR_TYPE: left["type"], FINAL: is_final},
-            allow_retries=not is_final,
-        )
+            is_full = shutil.disk_usage(folder).free < NO_ROOM_BYTES
+            full = storage_full("what the stage writes", folder, then="launch again")
+            left = to_plain(full if is_full else WorkerKilled(f"the worker ended without a word: {error}"))
+        return failure(what, left, **{"worker folder": dg.MetadataValue.path(str(folder))})

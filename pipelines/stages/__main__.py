@@ -22,7 +22,7 @@ from assets.requests import StageRequest, StageResult
 from pipelines.orchestration.finished_work import commits_of
 from pipelines.orchestration.work_folder import ERROR, REQUEST, RESULT
 from pipelines.stages.context import WorkerContext
-from warehouse.core.errors import FlywheelError, StageFailed
+from warehouse.core.errors import FlywheelError, StageFailed, to_plain
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
 from warehouse.core.machine import refusal
@@ -106,7 +106,7 @@ def _write_pages(context: WorkerContext) -> None:
 
 
 def _leave_error(folder: Path, error: Exception) -> int:
-    atomic_write(folder / ERROR, json.dumps({"type": type(error).__name__, "message": str(error)}).encode())
+    atomic_write(folder / ERROR, json.dumps(to_plain(error)).encode())
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1
 

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING
 
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.loop import EpisodeLimits, run_episode
-from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.episode.pool_collector import CollectorSettings, PoolCollector, in_time
 from agent.policy.action_source import PolicyActionSource
 from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
 from assets.profile import ActingSettings, SandboxSettings
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
-from warehouse.core.errors import SandboxTimeout
 from warehouse.core.home import atomic_write
 
 if TYPE_CHECKING:
     from annotation.service.scripted_collector import ServiceCollector
 
+UNFINISHED_AFTER = 2.0
+"""An episode that has not ended after so many times the limit of its decisions is an infrastructure failure, in every stage that acts."""
 FORGOTTEN_AFTER = 10.0
 """A lease that nobody touched for so many times the limit of an episode is taken back."""
 
@@ -77,7 +78,12 @@ async def open_annotator(acting: ActingSettings) -> AsyncIterator[ServiceCollect
 
 
 def collecting(settings: SandboxSettings) -> CollectorSettings:
-    return CollectorSettings(concurrency=num_waiting(settings), max_retries=settings.max_retries, fixed_batch=settings.fixed_batch)
+    return CollectorSettings(
+        concurrency=num_waiting(settings),
+        max_retries=settings.max_retries,
+        episode_timeout_s=UNFINISHED_AFTER * settings.episode_timeout_s,
+        fixed_batch=settings.fixed_batch,
+    )
 
 
 class EpisodeService:
@@ -148,15 +154,9 @@ class EpisodeService:
 
     async def _run_once(self, request: EpisodeRequest) -> Episode:
         async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
-            try:
-                async with asyncio.timeout(self._settings.episode_timeout_s * 2):
-                    with self._batcher.live():
-                        return await run_episode(request, session, PolicyActionSource(self._batcher.act), self._builder, self._limits)
-            except TimeoutError as error:
-                raise SandboxTimeout(
-                    f"episode {request.episode_id} of {request.task.name} did not end within {self._settings.episode_timeout_s * 2:.0f} s; "
-                    "it is retried, then recorded as crashed; raise sandbox.episode_timeout_s if its task is that long"
-                ) from error
+            with self._batcher.live():
+                running = run_episode(request, session, PolicyActionSource(self._batcher.act), self._builder, self._limits)
+                return await in_time(running, request, UNFINISHED_AFTER * self._settings.episode_timeout_s)
 
     def _call(self, make: Callable[[], object]) -> None:
         asyncio.run_coroutine_threadsafe(make(), self._loop).result()  # type: ignore[arg-type]

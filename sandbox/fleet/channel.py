@@ -1,8 +1,8 @@
 """What a manager and a worker say to each other: frames on one socket, requests and replies matched by number, errors by their names.
 
 A frame is four bytes of length (big endian) and a msgpack value: [REQUEST, number, method, parameters], [REPLY, number, value] or
-[ERROR, number, {type, message, cause}]. Sessions' values are wire.py's; screenshots go as raw bytes. What methods there are is said by
-whoever answers.
+[ERROR, number, {type, message, is_retryable, cause}]. Sessions' values are wire.py's; screenshots go as raw bytes. What methods there are
+is said by whoever answers.
 """
 
 from __future__ import annotations
@@ -150,23 +150,23 @@ class Channel(asyncio.Protocol):
             self._on_lost()
 
 
-def error_to_plain(error: BaseException) -> dict[str, str | None]:
+def error_to_plain(error: BaseException) -> dict[str, Any]:
     """An error as it crosses the channel. Of what is none of ours, hence a defect, only the class and the function cross: messages end up
     in stored episodes, where this machine's paths are of no use. What the machine gives too little of crosses by its name."""
     if isinstance(error, OSError | MemoryError) and not isinstance(error, FlywheelError):
         error = shortage(error) or error
     if not isinstance(error, FlywheelError):
         message = f"A sandbox process failed, which is a defect: {type(error).__name__} in {_place(error)}. Its traceback is in the log."
-        return {"type": "SandboxError", "message": message, "cause": None}
-    cause = type(error.__cause__).__name__ if isinstance(error.__cause__, FlywheelError) else None
-    return {"type": type(error).__name__, "message": str(error), "cause": cause}
+        return {**errors.to_plain(SandboxError(message)), "cause": None}
+    cause = errors.name_of(error.__cause__) if isinstance(error.__cause__, FlywheelError) else None
+    return {**errors.to_plain(error), "cause": cause}
 
 
-def error_from_plain(plain: dict[str, str | None]) -> FlywheelError:
-    """The error again, of its own class, with a cause of the right class."""
-    error = _class_of(plain["type"])(plain["message"])
+def error_from_plain(plain: dict[str, Any]) -> FlywheelError:
+    """The error again, of its own class and as retryable as it was, with a cause of the right class."""
+    error = errors.from_plain(plain, SandboxError)
     if plain["cause"] is not None:
-        error.__cause__ = _class_of(plain["cause"])(plain["message"])
+        error.__cause__ = errors.from_plain({"type": plain["cause"], "message": plain["message"]}, SandboxError)
     return error
 
 
@@ -174,8 +174,3 @@ def _place(error: BaseException) -> str:
     """The function that raised it."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return f"{frames[-1].f_globals.get('__name__')}.{frames[-1].f_code.co_qualname}" if frames else "an unknown function"
-
-
-def _class_of(name: str | None) -> type[FlywheelError]:
-    found = getattr(errors, name or "", SandboxError)
-    return found if isinstance(found, type) and issubclass(found, FlywheelError) else SandboxError

@@ -27,14 +27,14 @@ from sandbox.pool.lease_queue import LeaseQueue, Seat
 from sandbox.pool.pool import PoolStats, is_fatal
 from sandbox.pool.slots import wish_of
 from sandbox.tasks.task import Task
-from warehouse.core.errors import ConfigError, FlywheelError, MachineLimit, SandboxError, StorageFull
+from warehouse.core.errors import FlywheelError, SandboxError
 from warehouse.core.machine import shortage
 
 _LOG = logging.getLogger(__name__)
 
 TICK_S = 0.1
-MAX_STARTS = 3
-"""So many starts of workers that fail in a row, and those who wait are told."""
+LONGEST_PAUSE_S = 5.0
+"""Before a worker is started whose predecessors failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,8 @@ class Fleet:
 
     def _grow(self) -> None:
         num = len(self._workers) + len(self._starting)
-        self._start_workers(self.settings.min_workers - num)
+        if not self._num_failed_starts or self._queue.num_waiting:
+            self._start_workers(self.settings.min_workers - num)
         num_short, longest_wait_s = self._queue.shortage()
         if not self._starting and longest_wait_s >= self.settings.grow_after_s:
             needed = -(-num_short // self.settings.sessions_per_worker)
@@ -227,19 +228,19 @@ class Fleet:
             task.add_done_callback(self._starting.discard)
 
     async def _start_worker(self) -> None:
-        """After failures the next start waits, longer each time; after MAX_STARTS of them those who wait are told."""
+        """Once. Where it fails and no other worker lives, those who wait get the error; whoever runs their episodes leases again
+        (docs/failures.md). The next start waits, longer after each failure."""
         try:
             worker = WorkerProcess(self.settings, self._lose)
             self._processes.add(worker)
             self._num_started += 1
             await worker.start()
-        except (SandboxError, ConfigError, OSError) as error:
+        except (FlywheelError, OSError) as error:
             self._num_failed_starts += 1
-            self._start_from_s = time.monotonic() + 0.1 * 2**self._num_failed_starts
-            if self._num_failed_starts >= MAX_STARTS:
-                self._num_failed_starts = 0
-                reason = f"No sandbox process could be started, {MAX_STARTS} times in a row: {error}"
-                self._queue.refuse_all(_named(error) or SandboxError(reason))
+            self._start_from_s = time.monotonic() + min(0.1 * 2**self._num_failed_starts, LONGEST_PAUSE_S)
+            told = _failed_start(error)
+            if not told.is_retryable or not (self._workers or self._starting - {asyncio.current_task()}):
+                self._queue.refuse_all(told)
             return
         self._num_failed_starts = 0
         self._workers.append(worker)
@@ -305,8 +306,11 @@ class Fleet:
             putting_back.add_done_callback(self._closing.discard)
 
 
-def _named(error: Exception) -> FlywheelError | None:
-    """What the machine gives too little of: a retry does not help, so nobody is to take it for a crash."""
-    if isinstance(error, FlywheelError):
-        return error if isinstance(error, MachineLimit | StorageFull) else None
-    return shortage(error)
+def _failed_start(error: FlywheelError | OSError) -> FlywheelError:
+    """The error that those who wait for a worker get: what a person must fix as it is, anything else as the sandbox's."""
+    known = error if isinstance(error, FlywheelError) else shortage(error)
+    if known is not None and not known.is_retryable:
+        return known
+    failed = SandboxError(f"No sandbox process could be started: {error}")
+    failed.__cause__ = error
+    return failed

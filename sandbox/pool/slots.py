@@ -23,11 +23,12 @@ from sandbox.tasks.page_task import PageSettings, PageTasks, Surroundings
 from sandbox.tasks.sources import kind_of
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import SessionKind
-from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
+from warehouse.core.errors import SandboxError
 
 _LOG = logging.getLogger(__name__)
 
-MAX_LAUNCHES = 3
+LONGEST_PAUSE_S = 5.0
+"""Before a browser is started whose predecessors failed."""
 BASE_MEMORY_MIB, SESSION_MEMORY_MIB = 1000.0, 150.0
 END_MEMORY_FACTOR = 4.0
 CLOSE_TIMEOUT_S = 5.0
@@ -227,35 +228,34 @@ class Seats:
         return await running.host.open_page(settings, root, surroundings)
 
     async def _browser(self, slot: _Slot, kind: Kind) -> _Running:
-        """The slot's browser, started if there is none. After failures it waits, longer each time."""
+        """The slot's browser, started if there is none: once, whoever runs the episode starts it again (docs/failures.md). After failures
+        it waits first, longer each time."""
         async with slot.lock:
-            for attempt in range(MAX_LAUNCHES):
-                if self._is_closed:
-                    raise SandboxError("The session pool is closed.")
-                running = slot.running.get(kind)
-                if running is not None and running.host.is_alive:
-                    running.used_s = time.monotonic()
-                    return running
-                if running is not None:
-                    await self._lose(running)
-                if slot.num_failures:
-                    await asyncio.sleep(min(0.05 * 2**slot.num_failures, 5.0))
-                try:
-                    self.counts.num_launches += 1
-                    host = await launch(kind)
-                except BrowserMissing:
-                    raise
-                except SandboxError:
-                    slot.num_failures += 1
-                    if attempt == MAX_LAUNCHES - 1:
-                        raise
-                else:
-                    if self._is_closed:
-                        await host.close()
-                        raise SandboxError("The session pool is closed.")
-                    slot.running[kind] = _Running(host=host, kind=kind, slot=slot)
-                    self._running.append(slot.running[kind])
-            raise BrowserCrashed(f"A browser was started {MAX_LAUNCHES} times and died each time. Run `flywheel doctor` to see why.")
+            self._require_open()
+            running = slot.running.get(kind)
+            if running is not None and running.host.is_alive:
+                running.used_s = time.monotonic()
+                return running
+            if running is not None:
+                await self._lose(running)
+            if slot.num_failures:
+                await asyncio.sleep(min(0.05 * 2**slot.num_failures, LONGEST_PAUSE_S))
+            self.counts.num_launches += 1
+            try:
+                host = await launch(kind)
+            except SandboxError as error:
+                slot.num_failures += error.is_retryable
+                raise
+            if self._is_closed:
+                await host.close()
+            self._require_open()
+            slot.running[kind] = running = _Running(host=host, kind=kind, slot=slot)
+            self._running.append(running)
+            return running
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise SandboxError("The session pool is closed.")
 
     async def _lose(self, running: _Running) -> None:
         """Clean up after a browser that died."""

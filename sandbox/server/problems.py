@@ -1,4 +1,5 @@
-"""Errors on the wire: a FlywheelError becomes problem+json (RFC 9457) that names its class, and the same class again at the other end."""
+"""Errors on the wire: a FlywheelError becomes problem+json (RFC 9457) that names its class and says whether it is retryable, and the same
+error again at the other end."""
 
 from __future__ import annotations
 
@@ -30,21 +31,22 @@ _STATUS: tuple[tuple[type[FlywheelError], int, str], ...] = (
 def problem_of(error: FlywheelError) -> dict[str, Any]:
     """The problem object of an error; `status` in it is the HTTP status."""
     status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
-    name = type(error).__name__ if hasattr(errors, type(error).__name__) else SandboxError.__name__
-    return {"type": "about:blank", "title": title, "status": status, "detail": str(error), "error": name}
+    return _problem(title, status, str(error), errors.name_of(error), is_retryable=error.is_retryable)
 
 
 def unauthorized() -> dict[str, Any]:
     """The same for every request without a valid token, whatever it asked for."""
     detail = "Send a valid token: `Authorization: Bearer …`. It is in the file that the server named when it started."
-    return {"type": "about:blank", "title": "Unauthorized", "status": UNAUTHORIZED, "detail": detail, "error": AccessDenied.__name__}
+    return _problem("Unauthorized", UNAUTHORIZED, detail, AccessDenied.__name__, is_retryable=AccessDenied.is_retryable)
+
+
+def _problem(title: str, status: int, detail: str, error: str, *, is_retryable: bool) -> dict[str, Any]:
+    return {"type": "about:blank", "title": title, "status": status, "detail": detail, "error": error, "is_retryable": is_retryable}
 
 
 def error_of(problem: Any, status: int) -> FlywheelError:
     """The error that a problem object stands for; SandboxError where it names no class of ours."""
     fields = problem if isinstance(problem, dict) else {}
-    kind = getattr(errors, str(fields.get("error", "")), None)
     message = str(fields.get("detail") or f"The sandbox server answered with status {status}.")
-    if isinstance(kind, type) and issubclass(kind, FlywheelError):
-        return kind(message)
-    return AccessDenied(message) if status in (401, 403) else SandboxError(message)
+    plain = {"type": fields.get("error"), "message": message, "is_retryable": fields.get("is_retryable")}
+    return errors.from_plain(plain, AccessDenied if status in (401, 403) else SandboxError)

@@ -163,8 +163,9 @@ async def _with_retries(fleet: Fleet, task: Task, seed: int, disturb: float) -> 
         try:
             async with fleet.lease(task, screenshots=False) as session:
                 return await attempt(session, task, seed, disturb)
-        except SandboxError:
-            continue
+        except SandboxError as error:
+            if not error.is_retryable:
+                raise
     async with fleet.lease(task, screenshots=False) as session:
         return await attempt(session, task, seed, disturb)
 

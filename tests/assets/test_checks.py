@@ -9,11 +9,12 @@ import pytest
 from deltalake import write_deltalake
 
 from assets.checks import GATES, Gate, build_gate
+from assets.failures import ERROR_TYPE, RETRYABLE
 from assets.invariants import INVARIANTS
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import StageRequest, StageResult
-from assets.resources import ERROR_TYPE, FINAL, ProfileResource, StageRunner, WarehouseResource
+from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.training import build_rl_asset
 from assets.value_gate import VALUE_GATE, build_value_gate
 from pipelines import profiles
@@ -252,7 +253,7 @@ def small_gate(warehouse: Warehouse) -> tuple[bool, str, dict[str, dg.AssetCheck
         )
         failures = [event.step_failure_data.user_failure_data for event in run.all_events if event.is_step_failure]
         text = "".join(str(failure.description) for failure in failures if failure is not None)
-        final = all(failure is not None and failure.metadata[FINAL].value is True for failure in failures)
+        final = all(failure is not None and failure.metadata[RETRYABLE].value is False for failure in failures)
         checks = {check.check_name: check for check in run.get_asset_check_evaluations()}
     assert final, "launching it again would only fail again"
     return run.success, text, checks, "verdicts" in followed

@@ -15,10 +15,11 @@ import dagster as dg
 import psutil
 import pytest
 
+from assets.failures import RETRYABLE
 from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
-from pipelines.orchestration.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
+from pipelines.orchestration.stage_runner import FRESH_TAG, PipesStageRunner
 from pipelines.orchestration.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
 from sandbox.tasks.registry import VARIABLE, use
 from tests.sandbox.own_source import write_own_source
@@ -63,7 +64,7 @@ class Ran:
 
     @property
     def is_final(self) -> bool:
-        return bool((self.failure.metadata or {})[FINAL].value)
+        return not (self.failure.metadata or {})[RETRYABLE].value
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from models.checkpoints.checkpoint import load_tokenizer, save, verify
 from models.families.registry import load_policy
 from models.families.shift_qwen3 import initialise
 from models.rl.config import PpoConfig
-from pipelines.orchestration.stage_runner import NO_RETRY
 from pipelines.orchestration.work_folder import work_folder
 from pipelines.stages import annotate as annotate_worker
 from pipelines.stages import initialise as seed_worker
@@ -36,7 +35,7 @@ from pipelines.stages.evaluate import requests_to_choose
 from pipelines.stages.evaluate_checkpoint import evaluate_budgets
 from pipelines.stages.kept_episodes import KeptEpisodes
 from sandbox.actions import Finished
-from warehouse.core.errors import CheckpointError, NothingToLearn, StorageFull, ValueGateNotPassed
+from warehouse.core.errors import CheckpointError, FlywheelError, NothingToLearn, StorageFull, ValueGateNotPassed
 from warehouse.core.home import Home
 from warehouse.evaluation.merge_results import kept_by_search, mixtures
 from warehouse.lineage import registry
@@ -329,7 +328,7 @@ class Failing:
      pytest.param({"gate_policy": "block"}, ValueGateNotPassed, marks=pytest.mark.slow)],
 )
 def test_a_run_that_failed_leaves_its_episodes_and_curves(
-    seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], error: type[Exception]
+    seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], error: type[FlywheelError]
 ) -> None:
     crash_after = 2 if error is NothingToLearn else 99
 
@@ -354,7 +353,7 @@ def test_a_run_that_failed_leaves_its_episodes_and_curves(
     with connect(seeded.warehouse) as con:
         assert con.sql("select count(*) from episodes where stage = 'rl_forms'").fetchall() == [(4 + num_asked_again,)]
         assert con.sql(curves).fetchall() == [(1, base.checkpoint_id)]
-    assert error.__name__ in NO_RETRY
+    assert not error.is_retryable
 
 
 def test_what_is_not_there_or_not_wanted_is_not_replayed(seeded: WorkerContext) -> None:

@@ -66,6 +66,10 @@ outside the project can catch it without importing it.
     └── PipelineError
         ├── IterationLocked (RuntimeError)  another iteration is running
         └── StageFailed (RuntimeError)      a stage's subprocess ended badly
+            └── WorkerKilled                    without a word: it was killed
+
+Each class says by `is_retryable` whether the same may succeed when it is only tried again: true for infrastructure that comes and goes,
+false for what a person must fix first. Who tries again, and how often, is docs/failures.md; nobody keeps a list of classes.
 
 What a policy does wrong (an unparseable action, too many steps) is a recorded outcome and not an exception: see agent/episode/episode.py.
 A message says what was wrong, the value, what is allowed, and how to mend it.
@@ -73,9 +77,15 @@ A message says what was wrong, the value, what is allowed, and how to mend it.
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 
 class FlywheelError(Exception):
     """Root of every error this project raises on purpose."""
+
+    is_retryable: bool = False
+    """Whether the same may succeed when it is tried again and nobody has fixed anything."""
 
 
 class ConfigError(FlywheelError, ValueError):
@@ -112,6 +122,8 @@ class CorruptTable(WarehouseError, OSError):
 
 class CorruptDatabase(WarehouseError, OSError):
     """A database file of the home, such as Dagster's record of runs, cannot be read."""
+
+
 class UnreadablePicture(WarehouseError, ValueError):
     """A picture is not a whole PNG, JPEG or WebP file, or larger than is decoded."""
 
@@ -122,6 +134,8 @@ class StorageFull(WarehouseError, OSError):
 
 class WriteConflict(WarehouseError, RuntimeError):
     """Two writers fought over one partition and the retries ran out."""
+
+    is_retryable = True
 
 
 class ContaminatedDataset(WarehouseError, ValueError):
@@ -135,9 +149,13 @@ class ReportedOnly(WarehouseError, ValueError):
 class SandboxError(FlywheelError):
     """The infrastructure failed. Never a reward of 0: the episode is retried, then recorded as `crashed`."""
 
+    is_retryable = True
+
 
 class BrowserMissing(SandboxError, FileNotFoundError):
     """No usable Chromium was found."""
+
+    is_retryable = False
 
 
 class BrowserCrashed(SandboxError, ConnectionError):
@@ -151,6 +169,8 @@ class WorkerCrashed(BrowserCrashed):
 class DesktopMissing(SandboxError, FileNotFoundError):
     """A program that a desktop needs, or the desktop itself, is not installed."""
 
+    is_retryable = False
+
 
 class DesktopCrashed(SandboxError, ConnectionError):
     """The desktop went away while a session used it."""
@@ -158,6 +178,8 @@ class DesktopCrashed(SandboxError, ConnectionError):
 
 class BubblewrapMissing(SandboxError, FileNotFoundError):
     """No bubblewrap (bwrap) was found, or it may not make namespaces here."""
+
+    is_retryable = False
 
 
 class JailCrashed(SandboxError, ConnectionError):
@@ -167,9 +189,13 @@ class JailCrashed(SandboxError, ConnectionError):
 class CorpusMissing(SandboxError, FileNotFoundError):
     """A package whose pages generated questions are about cannot be had on this machine, or is not the book that is known."""
 
+    is_retryable = False
+
 
 class WebAppMissing(SandboxError, FileNotFoundError):
     """A web application is not installed and could not be."""
+
+    is_retryable = False
 
 
 class WebAppCrashed(SandboxError, ConnectionError):
@@ -183,6 +209,8 @@ class WebAppSpoiled(WebAppCrashed):
 
 class DeviceMissing(SandboxError, LookupError):
     """No Android device of that serial is connected and authorised, or it lacks what a session needs."""
+
+    is_retryable = False
 
 
 class DeviceLost(SandboxError, ConnectionError):
@@ -203,6 +231,8 @@ class SandboxBusy(SandboxError, TimeoutError):
 
 class NothingToLearn(SandboxError, RuntimeError):
     """Nearly every episode of several batches in a row crashed, or had no answer to learn from."""
+
+    is_retryable = False
 
 
 class ServerUnreachable(SandboxError, ConnectionError):
@@ -240,9 +270,13 @@ class RecordingRefused(RecordingError, ValueError):
 class UploadFailed(RecordingError, ConnectionError):
     """The annotation server cannot be reached, or does not take the recording. What it holds already is not sent again."""
 
+    is_retryable = True
+
 
 class WordingFailed(RecordingError, ConnectionError):
     """The model that is to word thoughts or tasks anew does not answer, or only with failures, after the last attempt."""
+
+    is_retryable = True
 
 
 class ModelError(FlywheelError):
@@ -272,10 +306,14 @@ class RequestRefused(ModelError, ValueError):
 class EngineUnreachable(ModelError, ConnectionError):
     """A policy server does not answer, or only with failures, after the last attempt. Never an empty answer."""
 
+    is_retryable = True
+
 
 class ProcessLost(ModelError, ConnectionError):
     """One of several processes that learn together is gone, or no longer agrees with the others. Another start goes on from what was
     kept."""
+
+    is_retryable = True
 
 
 class ValueGateNotPassed(ModelError, RuntimeError):
@@ -329,6 +367,8 @@ class LoginRefused(AnnotationError, PermissionError):
 class TooManyAttempts(AnnotationError, PermissionError):
     """So many attempts failed, or came in such haste, that the next has to wait."""
 
+    is_retryable = True
+
     def __init__(self, message: str, retry_after_s: float = 60.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
@@ -347,3 +387,39 @@ class IterationLocked(PipelineError, RuntimeError):
 
 class StageFailed(PipelineError, RuntimeError):
     """A stage's subprocess ended badly."""
+
+    is_retryable = True
+
+
+class WorkerKilled(StageFailed):
+    """A stage's process ended without a word: somebody or the kernel killed it. What it had finished is kept."""
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the same may succeed when it is only tried again. Of an error that is not ours nobody knows: its owner tries again."""
+    return error.is_retryable if isinstance(error, FlywheelError) else True
+
+
+def class_named(name: object) -> type[FlywheelError] | None:
+    """The class of this module that has the name; None where there is none."""
+    found = getattr(sys.modules[__name__], name, None) if isinstance(name, str) else None
+    return found if isinstance(found, type) and issubclass(found, FlywheelError) else None
+
+
+def name_of(error: BaseException) -> str:
+    """The name by which another process knows an error: of the nearest class that is in this module, else its own."""
+    return next((kind.__name__ for kind in type(error).__mro__ if kind.__module__ == __name__), type(error).__name__)
+
+
+def to_plain(error: BaseException) -> dict[str, Any]:
+    """An error as it crosses to another process: `type`, `message`, `is_retryable`."""
+    return {"type": name_of(error), "message": str(error), "is_retryable": is_retryable(error)}
+
+
+def from_plain(plain: dict[str, Any], otherwise: type[FlywheelError]) -> FlywheelError:
+    """The error again, of its own class; of the class `otherwise` where this process does not know it. It is as retryable as it was."""
+    error = (class_named(plain.get("type")) or otherwise)(str(plain.get("message", "")))
+    told = plain.get("is_retryable")
+    if isinstance(told, bool) and told != error.is_retryable:
+        error.is_retryable = told
+    return error
