@@ -4,6 +4,7 @@ concurrency."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from agent.policy.action_source import OracleActionSource, StepContext
 from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from sandbox.tasks.task import Split
-from warehouse.core.errors import ModelError, ReportedOnly, SandboxError
+from warehouse.core.errors import BubblewrapMissing, ModelError, ReportedOnly, SandboxError
 
 BUILDER = PromptBuilder("compact")
 
@@ -98,6 +99,33 @@ def test_crashes_are_retried_then_recorded_and_never_touch_siblings(form: Simple
         assert episode.error is not None and episode.error.startswith("BrowserCrashed: the form's browser")
     assert all(episode.is_success for episode in episodes if episode not in crashed)
     assert pool.num_replaced >= 3 * len(crashed)
+
+
+def test_an_episode_that_does_not_end_is_an_infrastructure_failure(form: SimpleNamespace) -> None:
+    class Hanging(form.Session):  # type: ignore[misc]
+        async def step(self, action: Any) -> Any:
+            await asyncio.sleep(60)
+
+    pool, hanging = form.Pool(1), Hanging()
+    pool._free = asyncio.Queue()
+    pool._free.put_nowait(hanging)
+    (episode,) = collect(form, pool, [form.request(0)], max_retries=1, episode_timeout_s=0.1)
+    assert episode.outcome is Outcome.CRASHED and episode.reward is None and hanging.num_resets == 2
+    assert episode.error is not None and re.match(r"SandboxTimeout: episode .* did not end within 0\.1 s", episode.error)
+
+
+def test_what_a_person_must_fix_is_raised_at_once_and_no_episode_crashes(form: SimpleNamespace) -> None:
+    class Missing(form.Session):  # type: ignore[misc]
+        async def reset(self, task: Any, seed: int) -> Any:
+            self.num_resets += 1
+            raise BubblewrapMissing("no bwrap")
+
+    pool, missing = form.Pool(1), Missing()
+    pool._free = asyncio.Queue()
+    pool._free.put_nowait(missing)
+    with pytest.raises(BubblewrapMissing):
+        collect(form, pool, [form.request(0)], max_retries=3)
+    assert missing.num_resets == 1 and pool.num_leased == 0
 
 
 def test_a_retry_gives_the_same_episode(form: SimpleNamespace) -> None:

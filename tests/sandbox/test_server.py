@@ -533,7 +533,8 @@ def test_errors_are_the_same_class_at_both_ends() -> None:
     for error in (LeaseLost("a"), SandboxBusy("b"), AccessDenied("c"), TaskError("d"), BrowserCrashed("e"), SandboxError("f")):
         problem = problem_of(error)
         again = error_of(problem, problem["status"])
-        assert type(again) is type(error) and str(again) == str(error)
+        assert type(again) is type(error) and str(again) == str(error) and problem["is_retryable"] is again.is_retryable
+    assert not error_of({"error": "SandboxError", "detail": "x", "is_retryable": False}, 502).is_retryable
     assert type(error_of({"error": "FlywheelError.__init__", "detail": "x"}, 500)) is SandboxError
     assert type(error_of("what", 500)) is SandboxError and type(error_of(None, 401)) is AccessDenied
 
