@@ -16,6 +16,8 @@ import pytest
 from sandbox.server.client_sync import SyncSandbox
 from sandbox.server.tokens import TOKEN_VARIABLE, TOKENS_FILE_VARIABLE, client_token, token_path
 from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.task import Task
+from tests.sandbox.own_source import ROOT, write_own_source
 from warehouse.core.errors import ServerUnreachable
 from warehouse.core.home import Home
 
@@ -81,3 +83,18 @@ def test_killed_it_leaves_no_process_behind(tmp_path: Path) -> None:
         process.wait()
         wait_until_gone(processes)
         session.observe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", [["--source", "press.py:SOURCE"], ["--profile", "mine.yaml"]])
+def test_it_lends_sessions_for_a_source_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]) -> None:
+    folder = write_own_source(tmp_path)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.chdir(folder)
+    task = Task(source="press", name="press-letter", domain="pointing", max_steps=3)  # the client needs no file of the source's
+    home = tmp_path / "home"
+    with served(home, "--oracles", *option) as (_, url), SyncSandbox(url, client_token(Home(home), {})) as server, server.lease(task) as own:
+        assert own.reset(task, 1).instruction == "Press B."
+        hint = own.hint()
+        assert hint is not None and own.step(hint).reward == 1.0

@@ -26,6 +26,14 @@ from warehouse.core.errors import ConfigError
 
 OK = "from sandbox.tasks.task_source import TaskSource\nfrom press import SOURCE as PRESS, PressPage, load_tasks\n"
 
+MADE = """
+import gymnasium
+env = gymnasium.make("flywheel.sandbox.gym.ids:flywheel/press-press-letter-v0")
+env.reset(seed=1)
+print(env.step(env.unwrapped.hint())[1])
+env.close()
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -91,6 +99,9 @@ def test_commands_take_it_by_option_profile_and_variable(folder: Path) -> None:
     assert proved.returncode == 0 and "2/2" in proved.stdout, proved.stderr
     listed = run(folder, "pipelines.cli", "tasks", "--list", "press", FLYWHEEL_TASK_SOURCES="press.py:SOURCE")
     assert "press-letter" in listed.stdout, listed.stderr
+    (folder / "made.py").write_text(MADE)
+    made = run(folder, "made", FLYWHEEL_TASK_SOURCES="press.py:SOURCE")
+    assert made.stdout.split() == ["1.0"], made.stderr
 
 
 def test_a_source_registers_beside_others_and_one_call_replaces_the_last(folder: Path) -> None:
