@@ -94,7 +94,7 @@ def test_it_lends_sessions_for_a_source_of_one_s_own(tmp_path: Path, monkeypatch
     monkeypatch.chdir(folder)
     task = Task(source="press", name="press-letter", domain="pointing", max_steps=3)  # the client needs no file of the source's
     home = tmp_path / "home"
-    with served(home, "--oracles", *option) as (_, url), SyncSandbox(url, client_token(Home(home), {})) as server, server.lease(task) as own:
+    with served(home, "--oracles", *option) as (_, url), SyncSandbox(url, client_token(Home(home), {})) as lent, lent.lease(task) as own:
         assert own.reset(task, 1).instruction == "Press B."
         hint = own.hint()
         assert hint is not None and own.step(hint).reward == 1.0
