@@ -7,6 +7,8 @@ WORKERS    ?= 2
 # More for pytest, e.g. make test ARGS="tests/warehouse -x"
 ARGS       ?=
 
+ROOMS = pipelines assets models annotation agent sandbox warehouse
+
 PYTHON_IN_VENV = .venv/bin/python
 FLYWHEEL       = .venv/bin/flywheel
 # One file's tests stay together: they share its browsers and its trained models.
@@ -56,8 +58,11 @@ types: setup
 imports: setup
 	.venv/bin/lint-imports --no-logo
 
-audit: setup ## bandit over the rooms: each finding is fixed, or answered in pyproject.toml or beside the line
-	.venv/bin/bandit -q -c pyproject.toml -r pipelines assets models annotation agent sandbox warehouse
+audit: setup ## bandit, and semgrep where it is installed: each finding is fixed, or answered in pyproject.toml or beside the line
+	.venv/bin/bandit -q -c pyproject.toml -r $(ROOMS)
+	@if command -v semgrep >/dev/null; \
+	then semgrep scan --config scripts/semgrep.yaml --error --quiet --metrics=off --disable-version-check -j 1 $(ROOMS); \
+	else echo "semgrep is not installed: the rules of scripts/semgrep.yaml were not asked"; fi
 
 bench: setup ## the benchmarks, one after the other: a table each; hours, most of them for wheel_curves
 	@for name in env_steps game_frames terminal leases recording recording_intake desktop_steps soak fuzz_actions memory lessons_beside_tasks seed_policies wheel_curves profile_turns novelty reserved overhead reproducibility generation serving packing sft_throughput streaming merge rl_conformance rl_curves rl_beside_trl pixels plan_accuracy importing osworld_examples near_duplicates routing_scale sampling_scale orm gpu_training annotators growth damage kills power_cut; do echo "== benchmarks/$$name"; $(PYTHON_IN_VENV) -m benchmarks.$$name || exit 1; done

@@ -8,7 +8,6 @@ from its cleaned HTML and from its candidates' boxes.
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
@@ -21,6 +20,7 @@ from pipelines.importing.trajectories import DemonstratedStep, Demonstration, En
 from sandbox.actions import Action, Click, Hotkey, MoveTo, SelectOption, TypeText
 from sandbox.session import Element
 from sandbox.tasks.imported.mapping import BadRecord, Fields
+from sandbox.tasks.imported.reading import NotPlain, parse_json
 
 ASIDE = ("website", "domain", "subdomain", "action_reprs", "target_action_index", "target_action_reprs")
 ACTION_ASIDE = ("raw_html", "action_repr")
@@ -95,9 +95,9 @@ def _fields_of(action: Any, unknown: list[str]) -> Mapping[str, Any]:
 def _object(value: Any) -> Any:
     """What may be written as JSON inside of JSON."""
     try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        raise BadRecord(f"{value[:60]!r} is no JSON") from None
+        return parse_json(value) if isinstance(value, str) else value
+    except NotPlain as error:
+        raise BadRecord(f"{value[:60]!r} {error}") from None
 
 
 def _candidates(action: Fields, name: str, unknown: list[str]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -121,9 +122,10 @@ class Pictures:
     def find(self, *names: str) -> Picture | None:
         for folder in self._folders:
             for name in names:
-                path = (folder / name).resolve()
-                if path.is_relative_to(folder) and path.is_file():
-                    return Picture(data=path.read_bytes())
+                with suppress(OSError, ValueError):  # a name that no file can have, or a file that may not be read
+                    path = (folder / name).resolve()
+                    if path.is_relative_to(folder) and path.is_file():
+                        return Picture(data=path.read_bytes())
         return None
 
 

@@ -41,7 +41,7 @@ class Cells(code.InteractiveInterpreter):
         try:
             tree = ast.parse(source, name)
             last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-            self.runcode(compile(tree, name, "exec"))
+            self.runcode(compile(tree, name, "exec"))  # nosemgrep: evaluated-text # in a jail: it is the agent's Python
             if last is not None and self.outcome == "ok":
                 self.runcode(compile(ast.Interactive([last]), name, "single"))
         except (SyntaxError, ValueError, RecursionError, MemoryError):

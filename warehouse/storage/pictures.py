@@ -54,9 +54,11 @@ def opened(source: bytes | Path, *, max_pixels: int = MAX_PIXELS, formats: tuple
 
 
 def header(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Header:
-    """Format and size, without decoding. Raises UnreadablePicture."""
+    """Format and size, without decoding; of a PNG it is seen too whether all of it is there. Raises UnreadablePicture."""
     with opened(source, max_pixels=max_pixels) as image:
-        return Header(format=FORMATS[str(image.format)], width_px=image.width, height_px=image.height)
+        found = Header(format=FORMATS[str(image.format)], width_px=image.width, height_px=image.height)
+        image.verify()
+        return found
 
 
 def decoded(source: bytes | Path, mode: str = "RGB", *, max_pixels: int = MAX_PIXELS) -> Image.Image:

@@ -61,7 +61,7 @@ def connect(
             raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
     con = duckdb.connect(":memory:")
     try:
-        con.execute(f"SET memory_limit = '{memory_limit}'")
+        con.execute("SET memory_limit = ?", [memory_limit])
         con.execute("SET temp_directory = ?", [str(warehouse.home.spool / "duckdb")])
         if threads is not None:
             con.execute(f"SET threads = {int(threads)}")

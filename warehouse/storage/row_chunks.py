@@ -42,7 +42,7 @@ def _by_key(warehouse: Warehouse, key: Sequence[str], rows: pa.RecordBatchReader
     """Sorted into chunks by DuckDB, which goes to the disk with what does not fit."""
     schema = rows.schema
     with duckdb.connect(":memory:") as con:
-        con.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
+        con.execute("SET memory_limit = ?", [_MEMORY_LIMIT])
         con.execute("SET temp_directory = ?", [str(warehouse.home.spool / "duckdb")])
         con.register("rows", rows)
         names = ", ".join(f'"{name}"' for name in key)
