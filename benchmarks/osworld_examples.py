@@ -19,7 +19,7 @@ from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES
 from sandbox.tasks.imported.spec import ImportedTask
 
 ROWS: Mapping[str, tuple[str, ...]] = {
-    "are meant to be impossible": ("meant to be impossible",), "want Chrome": ("chrome", "starts socat"),
+    "want Chrome": ("chrome", "starts socat"),
     "want VS Code": ("starts code", "program code"), "want Thunderbird": ("thunderbird",), "want GIMP": ("gimp",), "want VLC": ("vlc",),
     "want LibreOffice Writer or Impress": (".pptx", ".docx", ".odt"), "want a reader of PDF": ("of kind .pdf",),
     "want the rights of root": ("rights of root",), "want the network": ("network", "googledrive", "login"),

@@ -78,6 +78,8 @@ class Instance:
     """The episode ends as soon as the verifier is content."""
     has_oracle: bool = True
     """Without one there are no hints, and the verifier, which may close windows, is left alone until the end."""
+    cannot_be_done: bool = False
+    """It is solved by saying so: the agent's last action is CallUser, whatever the desktop's state."""
 
 
 def holds(window: Window, element: Element) -> bool:

@@ -173,8 +173,12 @@ class DesktopSession:
 
     @staticmethod
     async def _verdict(episode: _Episode) -> Verdict:
-        problems = await episode.instance.verify(episode.desktop)
-        reasons = tuple(problems) or ("the desktop's state is as the task asks",)
+        problems, well = await episode.instance.verify(episode.desktop), "the desktop's state is as the task asks"
+        if episode.instance.cannot_be_done:
+            well = "the task cannot be done, and the agent said so"
+            has_given_up = bool(episode.done) and isinstance(episode.done[-1], actions.CallUser)
+            problems += [] if has_given_up else ["the task cannot be done, and the agent did not end by saying so"]
+        reasons = tuple(problems) or (well,)
         return Verdict(origin="verifier", score=0.0 if problems else 1.0, threshold=1.0, reasons=reasons)
 
     async def hint(self) -> Action | None:

@@ -99,7 +99,10 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
             {"config": [{"type": "execute", "parameters": {"command": ["gsettings", "set", "org.nobody.x", "y", "1"]}}]},
             "settings org.nobody.x",
         ),
-        ({"evaluator": {"func": "infeasible"}}, "meant to be impossible"),
+        (
+            {"evaluator": {"func": ["infeasible", "exact_match"], "result": [{}, {"type": "vm_command_line", "command": "ls"}]}},
+            "meant to be impossible, and its evaluator looks at something beside",
+        ),
         ({"instruction": "Fetch https://x.org/a and keep it."}, "asks for something of the network"),
         (
             {"evaluator": {"func": "exact_match", "result": {"type": "vm_command_line", "command": "which no-such-program"}}},
@@ -117,6 +120,11 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
 def test_what_an_osworld_example_wants_in_vain_is_its_reason(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     (task,) = collected(tmp_path, "osworld", osworld(**change)).tasks
     assert any(reason in said for said in task.not_runnable), task.not_runnable
+
+
+def test_an_infeasible_osworld_example_is_solved_by_giving_up(tmp_path: Path) -> None:
+    (task,) = collected(tmp_path, "osworld", osworld(evaluator={"func": "infeasible"})).tasks
+    assert task.is_runnable and [goal.kind for goal in task.spec.goals] == ["gives_up"]
 
 
 def test_a_click_in_the_middle_of_the_screen_is_one_in_the_middle_of_ours(tmp_path: Path) -> None:

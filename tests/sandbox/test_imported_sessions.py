@@ -171,6 +171,48 @@ def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
     asyncio.run(use())
 
 
+@needs_desktop
+def test_what_cannot_be_done_is_solved_by_saying_so_and_by_nothing_else(imported: Any) -> None:
+    record = {"id": "0a-2", "snapshot": "os", "instruction": "Fold the screen in two.", "config": [], "evaluator": {"func": "infeasible"}}
+    known = {
+        "name": "no-end", "kind": "desktop", "instruction": "Write down the last prime.", "goals": [{"kind": "gives_up"}],
+        "oracle": [{"action": {"kind": "call_user"}}],
+    }  # fmt: skip
+    task = imported("osworld", record)["0a-2"]
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(task) as session:
+            for last, reward, said in (
+                (actions.CallUser(question="A screen cannot be folded."), 1.0, "the agent said so"),
+                (actions.Finished(), 0.0, "did not end by saying so"),
+            ):
+                await session.reset(task, 0)
+                await session.step(Hotkey(keys=("escape",)))
+                assert not (await session.evaluate()).success, "not before it was said"
+                transition = await session.step(last)
+                assert transition.terminated and transition.reward == reward
+                assert said in (await session.evaluate()).reasons[-1]
+        other = imported("plain", known)["no-end"]
+        async with SessionPool(size=1) as pool, pool.lease(other) as session:
+            await session.reset(other, 0)
+            assert [transition.reward for transition in await play(session)] == [1.0]
+
+    asyncio.run(use())
+
+
+def test_giving_up_stands_alone(tmp_path: Path) -> None:
+    both = [{"kind": "gives_up"}, {"kind": "folder", "path": "out"}]
+    tasks = [
+        {"name": "beside", "kind": "desktop", "instruction": "x", "goals": both},
+        {"name": "inside", "kind": "desktop", "instruction": "x", "goals": [{"kind": "any", "goals": both}]},
+        {"name": "terminal", "kind": "terminal", "instruction": "x", "goals": both[:1]},
+    ]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    found = collect("plain", [tmp_path / "tasks.jsonl"])
+    assert len(found.tasks) == 3
+    assert all("giving up is the only goal of a desktop task, or none" in task.not_runnable for task in found.tasks)
+
+
 @pytest.fixture
 def simulated() -> Iterator[SimulatedDevice]:
     try:

@@ -7,7 +7,20 @@ from collections.abc import Callable, Sequence
 from sandbox.tasks.imported.comparing import compared
 from sandbox.tasks.imported.machine import Machine
 from sandbox.tasks.imported.metrics import Result
-from sandbox.tasks.imported.spec import Answers, Compare, DeviceSays, FileContains, FileHolds, Getter, Goal, Not, PathIs, Prints, Several
+from sandbox.tasks.imported.spec import (
+    Answers,
+    Compare,
+    DeviceSays,
+    FileContains,
+    FileHolds,
+    Getter,
+    GivesUp,
+    Goal,
+    Not,
+    PathIs,
+    Prints,
+    Several,
+)
 from warehouse.core.errors import TaskError
 
 Assets = Callable[[str], bytes]
@@ -15,7 +28,7 @@ Assets = Callable[[str], bytes]
 
 
 async def unmet(goal: Goal, machine: Machine, assets: Assets) -> str | None:
-    """Why a goal does not hold; None where it does. Raises TaskError for one that is checked elsewhere (an answer, a device)."""
+    """Why a goal does not hold; None where it does. Raises TaskError for one that is checked elsewhere (an answer, giving up, a device)."""
     match goal:
         case FileHolds(path=path, text=text):
             found = await machine.read(path)
@@ -47,7 +60,7 @@ async def unmet(goal: Goal, machine: Machine, assets: Assets) -> str | None:
             return " and ".join(reasons) if len(reasons) == len(goals) else None
         case Not(goal=inner):
             return None if await unmet(inner, machine, assets) is not None else f"what should not be is so ({inner.kind})"
-        case Answers() | DeviceSays():
+        case Answers() | DeviceSays() | GivesUp():
             raise TaskError(f"a goal of kind {goal.kind!r} cannot be checked on this machine: see docs/importing.md for what each kind has")
 
 

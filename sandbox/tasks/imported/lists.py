@@ -15,7 +15,7 @@ from sandbox.tasks.imported.machine import DESKTOP_HOME, TERMINAL_HOME, relative
 from sandbox.tasks.imported.mapping import NEEDS_FILE, BadRecord, Fields, Files, Mapped, digest_of, listed, slug
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.source import page_of
-from sandbox.tasks.imported.spec import GOALS, Answers, DeviceSays, Goal, Not, Several, TaskSpec, fill
+from sandbox.tasks.imported.spec import GOALS, Answers, DeviceSays, GivesUp, Goal, Not, Several, TaskSpec, fill
 from warehouse.core.errors import ConfigError
 
 LEVELS = {"easy": 0.25, "medium": 0.5, "hard": 0.8}
@@ -121,6 +121,8 @@ def _lacking(spec: TaskSpec) -> list[str]:
         reasons.append(f"a {spec.kind} task has no device: give goals of files and commands")
     if spec.kind == "desktop" and Answers in kinds:
         reasons.append("a desktop task has no answer that is checked: give goals of files and commands")
+    if GivesUp in kinds and (spec.kind != "desktop" or len(spec.goals) > 1 or not isinstance(spec.goals[0], GivesUp)):
+        reasons.append("giving up is the only goal of a desktop task, or none")
     if spec.kind == "terminal" and (spec.before_checks or any(step.command is None for step in spec.setup)):
         reasons.append("a terminal task is set up by commands alone")
     if Answers in kinds - {type(goal) for goal in spec.goals}:

@@ -10,8 +10,10 @@ from sandbox.tasks.imported.mapping import Fields, listed
 from sandbox.tasks.imported.metrics import METRICS
 from sandbox.tasks.imported.osworld_task import OsworldTask
 from sandbox.tasks.imported.rules import EXISTENCE, faults
-from sandbox.tasks.imported.spec import Compare, Getter, Goal, PathIs, Several
+from sandbox.tasks.imported.spec import Compare, Getter, GivesUp, Goal, PathIs, Several
 
+INFEASIBLE = "infeasible"
+"""Its evaluator: 1 where the agent's last action is FAIL, whatever the state (desktop_env.evaluate)."""
 MISSING = "missing"
 """Stands for the digest of a file that is not there, so that the rest of its evaluator is looked at all the same."""
 
@@ -22,6 +24,8 @@ def goals_of(evaluator: Mapping[str, Any], task: OsworldTask) -> tuple[list[Goal
     functions = listed(fields.any("func"))
     results, expected = listed(fields.any("result")), listed(fields.any("expected"))
     options = listed(fields.any("options"))
+    if INFEASIBLE in functions and len(functions) > 1:
+        task.refuse("is meant to be impossible, and its evaluator looks at something beside")
     is_any = fields.any("conj") == "or"
     before: list[Any] = fields.take("postconfig", list, [])
     task.unknown += fields.unknown()
@@ -37,10 +41,9 @@ def _at(values: Sequence[Any], index: int) -> Any:
     return values[index] if index < len(values) else None
 
 
-def _goal(function: Any, result: Any, expected: Any, options: Any, task: OsworldTask) -> Compare | PathIs | None:
-    if function == "infeasible":
-        task.refuse("is meant to be impossible: no verifier here rewards giving up")
-        return None
+def _goal(function: Any, result: Any, expected: Any, options: Any, task: OsworldTask) -> Compare | GivesUp | PathIs | None:
+    if function == INFEASIBLE:
+        return GivesUp(kind="gives_up")
     if function == "compare_table" and (rule := _printed(options)) is not None:
         function, options = "sheet_print", {"ignore_case": rule.get("ignore_case", False)}
         result, expected = _giving(result, rule["sheet_idx0"]), _giving(expected, rule["sheet_idx1"])

@@ -20,7 +20,7 @@ from sandbox.desktop.launching import start
 from sandbox.tasks.imported import goals
 from sandbox.tasks.imported.machine import DESKTOP_HOME, DesktopMachine, TerminalMachine, relative, words
 from sandbox.tasks.imported.source import instance_spec
-from sandbox.tasks.imported.spec import Answers, DeviceSays, Goal, OracleStep, SetupStep, TaskSpec
+from sandbox.tasks.imported.spec import Answers, DeviceSays, GivesUp, Goal, OracleStep, SetupStep, TaskSpec
 from sandbox.tasks.task import Task
 from sandbox.terminal import tasks as terminal
 from warehouse.core.errors import TaskError
@@ -96,7 +96,7 @@ def desktop_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> desktop_in
     async def verify(desktop: Desktop) -> list[str]:
         await carry_out(desktop, spec.before_checks, SETUP_LIMIT_S)
         machine = DesktopMachine(desktop)
-        reasons = [await goals.unmet(goal, machine, assets) for goal in spec.goals]
+        reasons = [await goals.unmet(goal, machine, assets) for goal in spec.goals if not isinstance(goal, GivesUp)]
         return [reason for reason in reasons if reason is not None]
 
     return desktop_instance.Instance(
@@ -106,6 +106,7 @@ def desktop_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> desktop_in
         verify=verify,
         oracle=lambda moment: _next_of(spec.oracle, moment),
         has_oracle=bool(spec.oracle),
+        cannot_be_done=any(isinstance(goal, GivesUp) for goal in spec.goals),
     )
 
 

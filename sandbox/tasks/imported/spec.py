@@ -89,6 +89,12 @@ class Answers(_Part):
     text: str
 
 
+class GivesUp(_Part):
+    """The task cannot be done, and the agent ends the episode by saying so: its last action is `call_user`."""
+
+    kind: Literal["gives_up"]
+
+
 class DeviceSays(_Part):
     """A command on an Android device prints this, white space at the ends aside; with `is_part`, among other things."""
 
@@ -111,7 +117,9 @@ class Not(_Part):
     goal: Goal
 
 
-Goal = Annotated[Compare | FileHolds | FileContains | PathIs | Prints | Answers | DeviceSays | Several | Not, Field(discriminator="kind")]
+Goal = Annotated[
+    Compare | FileHolds | FileContains | PathIs | Prints | Answers | GivesUp | DeviceSays | Several | Not, Field(discriminator="kind")
+]
 Several.model_rebuild()
 Not.model_rebuild()
 GOALS: TypeAdapter[tuple[Goal, ...]] = TypeAdapter(tuple[Goal, ...])
