@@ -215,7 +215,7 @@ class Browser:
         for mib, pid in sorted(((_proportional_mib(pid), pid) for pid in _renderers(self.process.pid)), reverse=True):
             if ended_mib >= excess_mib or mib <= above_mib:
                 break
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 ended_mib += mib
         return ended_mib

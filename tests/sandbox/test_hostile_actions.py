@@ -1,5 +1,6 @@
 """No sequence of actions of a policy, on a healthy machine, ends as crashed: random ones, hostile text among them, in every kind of
-session, on leases of a pool, judged at the end. Many more: `python -m benchmarks.fuzz_actions`; on pages that mean harm: test_hostile_pages.py."""
+session, on leases of a pool, judged at the end. Many more: `python -m benchmarks.fuzz_actions`. Pages that mean harm are
+test_hostile_pages.py's."""
 
 from __future__ import annotations
 
