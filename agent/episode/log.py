@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent.episode.episode import Episode
+from agent.episode.episode import Episode, Outcome
 from warehouse.core.durable import make_folder, sync
 from warehouse.core.errors import ModelError
 from warehouse.core.home import atomic_write
@@ -60,6 +60,12 @@ class EpisodeLog:
         for path in self._folder.glob("*.jsonl"):
             _drop_torn_line(path)
 
+    def drop_crashed(self) -> None:
+        """Forget the episodes that the infrastructure ended, so that they are played again. A kill meanwhile loses none of the others."""
+        for path in self._folder.glob("round-*.jsonl"):
+            if any(episode.outcome is Outcome.CRASHED for episode in _read_lines(path, Episode)):
+                _drop_lines_of_crashed(path)
+
     def episodes(self) -> Iterator[Episode]:
         """Every episode with its screenshots, each id once, in the order they finished; for the warehouse. Raises ModelError for a file
         that is damaged."""
@@ -102,6 +108,17 @@ def _read_lines(path: Path, kind: type[LineType]) -> Iterator[LineType]:
                 raise ModelError(
                     f"line {number} of {path} is not a {kind.__name__} ({error.error_count()} errors): delete its folder to start over"
                 ) from error
+
+
+def _drop_lines_of_crashed(path: Path) -> None:
+    aside = path.with_name(f".{path.name}.partial")
+    with aside.open("wb") as file:
+        for episode in _read_lines(path, Episode):
+            if episode.outcome is not Outcome.CRASHED:
+                file.write(episode.model_dump_json().encode() + b"\n")
+    sync(aside)
+    aside.replace(path)
+    sync(path.parent)
 
 
 def _drop_torn_line(path: Path) -> None:

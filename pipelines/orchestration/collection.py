@@ -17,6 +17,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.client.schemas.objects import State
 from prefect.futures import as_completed
+from prefect.runtime import task_run
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import opaque
 
@@ -47,11 +48,12 @@ def _is_for_prefect(_task: Any, _run: Any, state: State[Any]) -> bool:
 
 @task(name="episode", task_run_name="{task_name} · {episode_id}", cache_key_fn=_cache_key, persist_result=True, result_serializer="json")
 async def run_episode_task(episode_id: str, task_name: str, request: str) -> dict[str, Any]:
-    """One episode, as JSON without its image bytes (those are in the spool by the time this returns)."""
-    service = _SERVICE[0]
+    """One episode, as JSON without its image bytes (those are in the spool by the time this returns). A run of the task that is not its
+    first is a retry."""
+    service, num_retries = _SERVICE[0], task_run.run_count - 1
     episode = await asyncio.wrap_future(service.submit(EpisodeRequest.model_validate_json(request)))
     service.spool_screenshots(episode)
-    return episode.model_dump(mode="json")
+    return episode.model_copy(update={"num_retries": num_retries}).model_dump(mode="json")
 
 
 @flow(name="collection", validate_parameters=False, log_prints=False)

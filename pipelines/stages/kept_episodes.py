@@ -1,5 +1,5 @@
-"""Episodes that a stage plays, kept in its folder as they finish: a killed stage plays only what is missing, and no more of them is in
-memory than what became of each."""
+"""Episodes that a stage plays, kept in its folder as they finish: a stage that goes on after a kill plays only what is missing, and again
+what the infrastructure had ended. No more of them is in memory than what became of each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class KeptEpisodes(EpisodeLog):
     def __init__(self, context: WorkerContext, *, whole: bool) -> None:
         super().__init__(context.folder / "episodes")
         self.repair()
+        self.drop_crashed()
         self._whole = whole
         self._outcomes = {episode.episode_id: _outcome(episode) for episode in self.without_screenshots()}
 

@@ -12,11 +12,14 @@ import pytest
 from agent.episode import log as episode_log
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.episode.log import EpisodeLog
+from agent.episode.pool_collector import crashed_episode
 from models.rl.rollout_log import RolloutLog
 from pipelines.stages import storing
 from pipelines.stages.context import WorkerContext
+from pipelines.stages.kept_episodes import KeptEpisodes
 from sandbox.actions import Wait
 from sandbox.tasks.task import Task
+from warehouse.core.errors import BrowserCrashed
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
 from warehouse.storage.writing import RowsAside
@@ -113,6 +116,21 @@ def test_an_episode_that_was_written_twice_is_read_once(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     context = WorkerContext(folder=tmp_path, home=home, iteration="0001", stage="rl_forms", log=print)
     assert storing.store_episodes(context, log.episodes()).counts == {"episodes": 3, "steps": 3, "outcome/success": 3}
+
+
+def test_a_stage_that_goes_on_plays_again_what_crashed_and_nothing_else(tmp_path: Path) -> None:
+    context = WorkerContext(folder=tmp_path, home=Home(tmp_path / "home"), iteration="0001", stage="evaluation", log=print)
+    requests = [episode(seed, None).request for seed in range(3)]
+    first = KeptEpisodes(context, whole=True)
+    first.keep(episode(0, "shot-0"))
+    first.keep(crashed_episode(requests[1], BrowserCrashed("the page went away"), num_retries=2, duration_ms=1.0))
+    assert first.missing(requests) == [requests[2]], "in the start in which its retries ran out it counts"
+    again = KeptEpisodes(context, whole=True)
+    assert again.missing(requests) == requests[1:]
+    again.keep(episode(1, None))
+    assert [(one.request.seed, one.outcome) for one in again.episodes()] == [(0, "success"), (1, "success")]
+    assert next(again.episodes()).screenshots == episode(0, "shot-0").screenshots
+    assert KeptEpisodes(context, whole=True).missing(requests) == requests[2:]
 
 
 def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:
