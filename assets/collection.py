@@ -14,6 +14,7 @@ from assets.task_pool import pool_of
 from warehouse.lineage import registry
 from warehouse.reporting.screens import sample_screens
 from warehouse.reporting.svg import as_markdown
+from warehouse.storage.content import content_digest
 from warehouse.storage.query import connect
 
 GROUP = "collection"
@@ -43,8 +44,9 @@ def rollouts(
         collection=settings.collection,
     )
     result = runner.run(context, request)
+    content = content_digest(tables.warehouse, ("episodes", "steps"), iteration=iteration, stage=request.stage)
     return dg.MaterializeResult(
-        data_version=data_version(request.checkpoint_id, result.counts),
+        data_version=data_version(request.checkpoint_id, content),
         metadata=of_result(result, config=settings.collection, **_screens(tables, iteration, "rollouts")),
     )
 
@@ -89,7 +91,8 @@ def annotations(
         annotator=settings.annotation.annotator,
     )
     result = runner.run(context, request)
+    content = content_digest(warehouse, ("episodes", "steps", "annotations"), iteration=iteration, stage=request.stage)
     return dg.MaterializeResult(
-        data_version=data_version(request.checkpoint_id, result.counts),
+        data_version=data_version(request.checkpoint_id, content),
         metadata=of_result(result, config=settings.annotation, **_screens(tables, iteration, "annotations")),
     )

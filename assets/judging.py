@@ -26,6 +26,7 @@ from warehouse.evaluation.judge_reports import report_rows
 from warehouse.lineage import registry
 from warehouse.reporting.judge_charts import judge_chart
 from warehouse.reporting.svg import as_markdown
+from warehouse.storage.content import content_digest
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -146,8 +147,9 @@ def judging(
         known=known,
     )  # fmt: skip
     result = runner.run(context, request)
+    content = content_digest(warehouse, ["verdicts"], iteration=iteration, stage=request.stage)
     yield dg.MaterializeResult(
-        asset_key="judgements", data_version=data_version(orm_id, result.counts, result.metrics),
+        asset_key="judgements", data_version=data_version(orm_id, content),
         metadata=of_result(result, config=settings.verdicts, **({"note": note} if orm_id is None else {"orm": orm_id})),
     )  # fmt: skip
     yield _reports(warehouse, settings, iteration)
@@ -177,7 +179,8 @@ def _reports(warehouse: Warehouse, settings: Profile, iteration: str) -> dg.Mate
     more: dict[str, Any] = {"agreement": picture(as_markdown(drawn))} if drawn else {}
     more["by_domain"] = dg.MetadataValue.md(table)
     return dg.MaterializeResult(
-        asset_key="judge_reports", data_version=data_version(versions, [(row["threshold"], row["f1"]) for row in rows]),
+        asset_key="judge_reports",
+        data_version=data_version(content_digest(warehouse, ["judge_reports"], iteration=iteration, stage="judge_reports")),
         metadata=describe(counts={"rows": len(rows)}, wrote={"judge_reports": version}, **more),
     )  # fmt: skip
 

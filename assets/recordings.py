@@ -26,6 +26,7 @@ from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.core.errors import FlywheelError, NotNow
 from warehouse.core.home import Home
+from warehouse.storage.content import content_digest
 from warehouse.storage.tables import Warehouse
 
 RECORDED_TABLES = ("tasks", "steps", "episodes", "ct_samples")
@@ -61,7 +62,7 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
     for why in problems:
         context.log.warning(why)
     return dg.MaterializeResult(
-        data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"])),
+        data_version=data_version(content_digest(warehouse, RECORDED_TABLES, iteration=iteration, stage=RECORDED_STAGE)),
         metadata=note | describe(counts=counts, wrote=wrote),
     )
 

@@ -5,12 +5,11 @@ import dagster as dg
 from assets.failures import RETRY, retried
 from assets.iteration_keys import previous_key
 from assets.keys import rl_asset_key
-from assets.metadata import ITERATIONS_DRAWN, describe, of_result, picture
+from assets.metadata import ITERATIONS_DRAWN, data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import EvaluateRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from warehouse.core.identity import content_id
 from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
 from warehouse.evaluation.choosing import outcomes_to_choose
 from warehouse.evaluation.evaluations import evaluations as evaluated
@@ -22,6 +21,7 @@ from warehouse.lineage import registry
 from warehouse.reporting.charts import success_by_stage
 from warehouse.reporting.merge_report import retention_table, successes_table
 from warehouse.reporting.svg import as_markdown
+from warehouse.storage.content import content_digest
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -65,8 +65,9 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
             kept = retention_table(retentions(con, iteration))
             beside = successes_table(success_by_domain(con, iteration))
         novel = novelty(warehouse, iteration)
+        content = content_digest(warehouse, ("evaluations", "episodes"), iteration=iteration, stage=request.stage)
         return dg.MaterializeResult(
-            data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
+            data_version=data_version(request.checkpoints, content),
             metadata=of_result(
                 result, config=settings.evaluation, success=picture(as_markdown(chart)), kept_by_merge=dg.MetadataValue.md(kept),
                 by_domain=dg.MetadataValue.md(beside),

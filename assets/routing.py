@@ -19,6 +19,7 @@ from warehouse.reporting.iteration_summaries import summaries
 from warehouse.reporting.svg import as_markdown
 from warehouse.routing.routed_samples import store_routed_samples
 from warehouse.routing.routes import route
+from warehouse.storage.content import content_digest
 from warehouse.storage.query import connect
 
 GROUP = "routing"
@@ -75,7 +76,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
     flow = picture(as_markdown(routing_flow(iteration, told.flows if told is not None else ())))
     yield dg.MaterializeResult(
         asset_key="routes",
-        data_version=data_version(list(zip(routes["episode_id"].to_pylist(), destinations, strict=True))),
+        data_version=data_version(content_digest(warehouse, ["routes"], iteration=iteration, stage="routing")),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
     left_out: Counter[str] = Counter({"trimmed steps": 0})

@@ -18,6 +18,7 @@ from sandbox.tasks.sources import tasks_in
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage import registry
 from warehouse.routing.samples import tutorial_rows
+from warehouse.storage.content import content_digest
 
 GROUP = "seed"
 
@@ -38,7 +39,8 @@ def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.Materialize
     }
     counts = {"tasks": len(rows), "held out": sum(row["held_out"] for row in rows), "instances evaluated on": len(evaluated)}
     return dg.MaterializeResult(
-        data_version=data_version(sorted(row["task_id"] for row in rows)), metadata=describe(counts=counts, wrote=wrote)
+        data_version=data_version(content_digest(warehouse, wrote, iteration=SEED_ITERATION, stage="tasks")),
+        metadata=describe(counts=counts, wrote=wrote),
     )
 
 
@@ -49,7 +51,7 @@ def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.Ma
     rows = tutorial_rows(tutorials(settings.seed_data.tutorials, settings.seed, settings.seed_data.curricula, settings.agent.builder()))
     version = tables.warehouse.replace_partition("ct_samples", rows, iteration=SEED_ITERATION, stage="seed_tutorials")
     return dg.MaterializeResult(
-        data_version=data_version(settings.seed_data.tutorials, settings.seed, rows[0]["sample_id"], rows[-1]["sample_id"]),
+        data_version=data_version(sorted(row["sample_id"] for row in rows)),
         metadata=describe(config=settings.seed_data, counts={"tutorials": len(rows)}, wrote={"ct_samples": version}),
     )
 
@@ -62,7 +64,9 @@ def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.Ma
     retry_policy=RETRY,
 )
 @retried
-def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+def seed_demonstrations(
+    context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+) -> dg.MaterializeResult[None]:
     settings = profile.load()
     request = DemonstrateRequest(
         iteration=SEED_ITERATION,
@@ -72,8 +76,9 @@ def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResou
         seed_data=settings.seed_data,
     )
     result = runner.run(context, request)
+    content = content_digest(tables.warehouse, ("episodes", "steps", "sft_samples"), iteration=SEED_ITERATION, stage=request.stage)
     return dg.MaterializeResult(
-        data_version=data_version(result.table_versions, result.counts), metadata=of_result(result, config=settings.seed_data)
+        data_version=data_version(content), metadata=of_result(result, config=settings.seed_data)
     )
 
 

@@ -26,8 +26,8 @@ class VerdictTally:
             failures = part.select(["judge", "passed"]).group_by("judge").aggregate([("passed", "count"), ("passed", "sum")])
             for row in failures.to_pylist():
                 self._failed[row["judge"]] += row["passed_count"] - row["passed_sum"]
-            scores = pc.cast(part["score"], pa.string())
-            lines = pc.binary_join_element_wise(part["episode_id"], part["judge"], scores, "\n", "\t")
+            numbers = [pc.cast(part[name], pa.string()) for name in ("score", "threshold")]
+            lines = pc.binary_join_element_wise(part["episode_id"], part["judge"], *numbers, "\n", "\t")
             for chunk in lines.chunks:
                 _, ends, texts = chunk.buffers()
                 self._content.update(memoryview(texts)[: np.frombuffer(ends, np.int32)[len(chunk)]])
