@@ -37,6 +37,9 @@ _MEMBERS = """samples as (
   used as (from members join samples using (kind, sample_id))"""
 """What the iteration's dataset of one kind holds: samples of either table, whichever iteration wrote them."""
 
+_EPISODES_OF = "unnest(list_distinct(list_append(coalesce(prompt_episode_ids, []), episode_id))) as episode_id"
+"""Of a sample every episode whose text it holds, a row each; none for one that is of no episode."""
+
 
 def _of_dataset(kind: str) -> tuple[Invariant, ...]:
     """Rules of what a stage is about to train on. A row that was good when it was routed may have been changed since."""
@@ -65,10 +68,10 @@ def _of_dataset(kind: str) -> tuple[Invariant, ...]:
             meaning="no eval or holdout instance, no held-out task and no evaluation is trained on",
             mend=WITHDRAW,
             sql=f"""with {members}
-                select u.sample_id, u.iteration, u.stage, e.episode_id, e.task_name, e.seed, e.split, e.purpose, t.held_out
-                from used u left join episodes e using (episode_id)
+                select u.sample_id, u.iteration, u.stage, u.episode_id, e.task_name, e.seed, e.split, e.purpose, t.held_out
+                from (select sample_id, iteration, stage, {_EPISODES_OF} from used) u left join episodes e using (episode_id)
                 left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
-                where u.episode_id is not null and (e.split is distinct from 'train' or e.purpose = 'evaluation' or t.held_out)""",
+                where e.split is distinct from 'train' or e.purpose = 'evaluation' or t.held_out""",
         ),
         Invariant(
             name=f"{kind}_dataset_screenshots_present",
@@ -93,10 +96,10 @@ def _of_samples(kind: str, asset: str) -> tuple[Invariant, ...]:
             meaning="no eval or holdout instance, no held-out task and no evaluation is in a training set",
             mend=WITHDRAW,
             sql=f"""select s.sample_id, s.stage, e.episode_id, e.task_name, e.seed, e.split, e.purpose, t.held_out
-                    from {table} s join episodes e using (episode_id)
+                    from (select sample_id, stage, {_EPISODES_OF} from {table} where iteration = $iteration and not withdrawn) s
+                    join episodes e using (episode_id)
                     left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
-                    where s.iteration = $iteration and not s.withdrawn
-                    and (e.split <> 'train' or e.purpose = 'evaluation' or t.held_out)""",
+                    where e.split <> 'train' or e.purpose = 'evaluation' or t.held_out""",
         ),
         Invariant(
             name=f"{kind}_history_without_duplicates",
@@ -141,6 +144,7 @@ INVARIANTS = (
                    select u.sample_id, u.iteration, u.stage, u.origin, u.verdict, u.annotation_id, u.episode_id,
                      (select max(e.outcome) from episodes e where e.episode_id = u.episode_id) as outcome,
                      (select max(r.route || ', ' || r.reason) from routes r where r.episode_id = u.episode_id) as route,
+                     (select bool_and(r.route = 'sft' and r.decided_verdict) from routes r where r.episode_id = u.episode_id) as is_routed,
                      exists (from annotations a where a.annotation_id = u.annotation_id and not a.withdrawn
                              and a.decision <> 'beyond_repair') as stands
                    from used u where u.kind = 'sft')
@@ -148,7 +152,7 @@ INVARIANTS = (
                  when annotation_id is not null then stands
                  when origin = 'general' and episode_id is null then true
                  when episode_id is null and starts_with(stage, 'imported_') then verdict
-                 when origin in ('rollout', 'correction', 'reflection') then verdict and starts_with(route, 'sft, V=1: ')
+                 when origin in ('rollout', 'correction', 'reflection') then verdict and is_routed
                  else verdict and (episode_id is null or outcome = 'success') end, false)""",
     ),
     Invariant(
@@ -324,15 +328,13 @@ INVARIANTS = (
         asset="sft_samples",
         meaning="what joins D_SFT without an annotation is of an episode that was routed there with V=1, by a judge that has said so",
         mend=f"{ROUTE_AGAIN}; or {WITHDRAW}",
-        sql="""with routed as (
-                 select episode_id, route, reason, starts_with(reason, 'V=1: ') as is_solved,
-                   string_split(reason, ' ')[2] as judge, string_split(reason, ' ')[3] as score from routes),
-               said as (select distinct episode_id, judge, printf('%.3g', score) as score, true as is_said from verdicts)
-               select s.sample_id, s.stage, s.origin, s.episode_id, r.route, r.reason
-               from sft_samples s left join routed r using (episode_id) left join said v using (episode_id, judge, score)
+        sql="""select s.sample_id, s.stage, s.origin, s.episode_id, r.route, r.reason
+               from sft_samples s left join routes r using (episode_id)
                where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn
                and (r.route is not null or s.origin in ('rollout', 'correction', 'reflection'))
-               and not coalesce(r.route = 'sft' and r.is_solved and v.is_said, false)""",
+               and not (coalesce(r.route = 'sft' and r.decided_verdict, false) and exists (
+                 from verdicts v
+                 where v.episode_id = r.episode_id and v.judge = r.decided_by and abs(v.score - r.decided_score) < 0.005))""",
     ),
     Invariant(
         name="corrections_stand",

@@ -30,6 +30,7 @@ from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 from warehouse.datasets.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
 from warehouse.storage.catalogue import TABLES
+from warehouse.storage.content import content_digest
 from warehouse.storage.tables import Warehouse
 
 GROUP = "collection"
@@ -94,7 +95,7 @@ def human_annotations(
     counts = {"runs": num_runs, "annotations": num_annotations, "unreadable": len(standing.unreadable) + len(lost)}
     counts |= {"kept as they were": num_kept} | {f"decision/{name}": num for name, num in sorted(decisions.items())}
     return dg.MaterializeResult(
-        data_version=data_version(sorted(row["annotation_id"] for row in made["annotations"])),
+        data_version=data_version(content_digest(warehouse, RUN_TABLES, iteration=iteration, stage=STAGE)),
         metadata=describe(counts=counts, wrote=wrote),
     )
 
@@ -134,7 +135,8 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
         note["note"] = _routes_stand(warehouse, changed)
         context.log.warning(note["note"])
     metadata = describe(counts=counts, read=read, wrote=_versions(warehouse))
-    return dg.MaterializeResult(data_version=data_version(sorted(back), sorted(wrong)), metadata=note | metadata)
+    said = content_digest(warehouse, ["verdicts"], iteration=iteration, stage=WITHDRAWALS)
+    return dg.MaterializeResult(data_version=data_version(sorted(back), sorted(wrong), said), metadata=note | metadata)
 
 
 def _versions(warehouse: Warehouse) -> dict[str, int]:
@@ -215,13 +217,24 @@ def store_rows(warehouse: Warehouse, iteration: str, stage: str, made: Mapping[s
     return {table: warehouse.replace_partition(table, of_table, iteration=iteration, stage=stage) for table, of_table in made.items()}
 
 
+_STEPS_OF = ("episode_id", "step_index", "prompt_episode_ids", "prompt_step_indices")
+
+
+def _steps_behind(row: Row) -> list[Row]:
+    """Every step, as `episode_id` and `step_index`, whose text the row holds."""
+    prompts = zip(row.get("prompt_episode_ids") or (), row.get("prompt_step_indices") or (), strict=True)
+    named = [(row["episode_id"], row["step_index"]), *prompts]
+    return [{"episode_id": episode_id, "step_index": step} for episode_id, step in named if episode_id is not None]
+
+
 def _take_back(warehouse: Warehouse, is_meant: Callable[[Row], bool], iteration: str) -> int:
-    """Tombstones for annotations, and for every sample that was cut from their steps; how many are new."""
+    """Tombstones for annotations, and for every sample that holds text of their steps; how many are new."""
     num = 0
     for table in WITHDRAWABLE:
         (key,) = TABLES[table].key
-        named = warehouse.read(table, columns=[key, "episode_id", "step_index"]).to_pylist()
-        ids = {row[key] for row in named if row["episode_id"] is not None and is_meant(row)} - withdrawn_ids(warehouse, table)
+        columns = {column.name for column in TABLES[table].columns} & {key, *_STEPS_OF}
+        named = warehouse.read(table, columns=sorted(columns)).to_pylist()
+        ids = {row[key] for row in named if any(map(is_meant, _steps_behind(row)))} - withdrawn_ids(warehouse, table)
         if ids:
             withdraw(warehouse, table, sorted(ids), iteration=iteration)
         num += len(ids)

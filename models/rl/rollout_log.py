@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
 
-ISSUED_FILE, BATCHES_FILE = "issued.jsonl", "batches.jsonl"
+ISSUED_FILE, BATCHES_FILE, LEARNED_FILE = "issued.jsonl", "batches.jsonl", "learned.jsonl"
 
 
 class _Line(BaseModel):
@@ -50,7 +50,7 @@ class Recovered:
 
 class RolloutLog(EpisodeLog):
     """The episode log of one run, where round `index` holds what finished while batch `index` was awaited; and issued.jsonl,
-    batches.jsonl."""
+    batches.jsonl, learned.jsonl."""
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
@@ -60,6 +60,15 @@ class RolloutLog(EpisodeLog):
         """Write which episodes a batch is made of; call this before they are learned from. Its episodes were written before, so a
         power cut can never leave a batch without them."""
         self.write_line(BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
+
+    def learned(self, index: int, episode_ids: Sequence[str]) -> None:
+        """Write which episodes of a batch were learned from: of one that is learned from again the last line counts."""
+        self.write_line(LEARNED_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
+
+    def learned_from(self, num_batches: int) -> tuple[str, ...]:
+        """The episodes that the first batches taught, in their order. Of a batch that an earlier version learned from all of it."""
+        taught = {line.index: line.episode_ids for name in (BATCHES_FILE, LEARNED_FILE) for line in self.lines(name, BatchLine)}
+        return tuple(episode_id for index, ids in sorted(taught.items()) if index <= num_batches for episode_id in ids)
 
     def recover(self, num_learned: int) -> Recovered:
         """What the run resumes with when the saved weights have learned from `num_learned` batches. Repairs files that a kill cut off;

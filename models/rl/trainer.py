@@ -108,12 +108,14 @@ class PpoRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoResult:
-    """What a run made. `policy_ids[r]` acted in round r + 1; `rollout_log` yields all the episodes; `state` is the folder that a killed run
-    resumes from, of no use once the result is stored."""
+    """What a run made. `policy_ids[r]` acted in round r + 1; `rollout_log` yields all the episodes, `episode_ids` are those that updates
+    learned from, none where the weights are as they were; `state` is the folder that a killed run resumes from, of no use once the result
+    is stored."""
 
     card: checkpoint.Card
     metrics: tuple[dict[str, float], ...]
     policy_ids: tuple[str, ...]
+    episode_ids: tuple[str, ...]
     rollout_log: RolloutLog = field(repr=False)
     state: Path = field(repr=False)
 
@@ -284,8 +286,10 @@ class _Trainer:
         metrics = {"updates": 0.0, "left_out_steps": num_left_out(episodes, self.learner.never), FRUITLESS: 0.0}
         if is_fruitless(episodes, len(items), config):
             metrics[FRUITLESS] = 1.0
+            self.rollout_log.learned(index, ())
         else:
             metrics |= self._learn_from(episodes, items, index)
+            self.rollout_log.learned(index, [item.episode_id for item in items] if config.mode == "learn" else ())
         num_updates = self.learner.policy.num_updates
         is_changed = num_updates > counters.num_updates
         self.counters = counters.model_copy(
@@ -349,5 +353,6 @@ class _Trainer:
             metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip
         return PpoResult(
-            card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, rollout_log=self.rollout_log, state=self._state_folder
+            card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, rollout_log=self.rollout_log, state=self._state_folder,
+            episode_ids=self.rollout_log.learned_from(counters.round_index) if counters.version else (),
         )  # fmt: skip

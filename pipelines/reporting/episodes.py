@@ -66,7 +66,7 @@ class Instance:
 
 _KINDS = {
     "solved": "r.route = 'sft' and e.purpose = 'rollout'",
-    "failed": "r.reason like 'V=0%' and e.purpose = 'rollout'",
+    "failed": "not r.decided_verdict and r.route = 'ct' and e.purpose = 'rollout'",
     "corrected": "r.route <> 'withheld' and e.purpose = 'annotation' and exists (from annotations a "
     "where a.episode_id = e.episode_id and a.decision in ('edit', 'override') and not a.withdrawn)",
 }

@@ -61,7 +61,7 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
     versions = {
         **stored.versions,
         "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),
-        "checkpoints": store_checkpoint(context, card),
+        "checkpoints": store_checkpoint(context, card, episode_ids=result.episode_ids),
     }
     # The state first: without its rollout log it would end in a run without episodes.
     context.when_finished(partial(shutil.rmtree, result.state, ignore_errors=True))

@@ -68,8 +68,10 @@ def _chunks(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         yield chunk
 
 
-def store_checkpoint(context: WorkerContext, card: Card, *, parents: Sequence[str] | None = None) -> int:
-    """Move the draft to a folder named by its id and enter it in the registry; `parents` are the card's unless given.
+def store_checkpoint(
+    context: WorkerContext, card: Card, *, parents: Sequence[str] | None = None, episode_ids: Sequence[str] | None = None
+) -> int:  # fmt: skip
+    """Move the draft to a folder named by its id and enter it in the registry; `parents` are the card's unless given, `episode_ids` of RL.
 
     A stage that is made again leaves the weights it made before where they are: others may have been made from them.
     """
@@ -86,6 +88,7 @@ def store_checkpoint(context: WorkerContext, card: Card, *, parents: Sequence[st
         folder=folder,
         parents=card.parents if parents is None else parents,
         datasets=card.datasets,
+        episode_ids=episode_ids,
         config=card.config,
         metrics=card.metrics,
     )

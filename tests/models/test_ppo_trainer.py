@@ -270,6 +270,15 @@ def test_crashed_episodes_are_asked_again_once_then_counted_and_not_learned_from
     good = [episode for episode in episodes if episode.outcome is not Outcome.CRASHED]
     assert len({episode.request.seed for episode in good}) == 12
     assert metrics["reward"] == pytest.approx(np.mean([episode.is_success for episode in good]))
+    assert sorted(result.episode_ids) == sorted(episode.episode_id for episode in good), "what the weights are from, and nothing else"
+
+
+def test_a_run_whose_weights_no_episode_moved_names_none(weak: Weak, tmp_path: Path) -> None:
+    """The control learns replayed samples alone; a policy that waits for its critic is the initial checkpoint still."""
+    control = train(make_run(weak, tmp_path / "a", algorithm="reinforce", rounds=1, mode="replay_only"), collector())
+    assert control.metrics[0]["updates"] > 0 and control.episode_ids == ()
+    waiting = train(make_run(weak, tmp_path / "b", rounds=1, pretraining_policy="frozen"), collector())
+    assert waiting.metrics[0]["updates"] == 0 and waiting.episode_ids == ()
 
 
 @pytest.mark.slow
@@ -281,6 +290,7 @@ def test_a_round_that_an_outage_spoiled_passes_without_an_update(weak: Weak, tmp
     assert [metrics["episodes"] for metrics in result.metrics] == [0, 2, 16, 16]
     assert ["value_gate" in metrics for metrics in result.metrics] == [False, False, True, True]
     assert [metrics["updates"] > 0 for metrics in result.metrics] == [False, False, False, True]
+    assert len(result.episode_ids) == 32, "the two that the second round had left taught nothing"
 
 
 @pytest.mark.slow
@@ -340,6 +350,7 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     assert {e.episode_id for e in episodes} == set(first.asked) | set(second.asked)
     assert weights_of(resumed) == weights_of(whole)
     assert [m["reward"] for m in resumed.metrics] == [m["reward"] for m in whole.metrics]
+    assert resumed.episode_ids == whole.episode_ids and len(whole.episode_ids) == 48
     # A finished run that is started again only writes its checkpoint once more; without its state it learns again from its rollout log.
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
     shutil.rmtree(resumed.state)

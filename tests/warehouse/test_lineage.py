@@ -17,7 +17,7 @@ from warehouse.lineage import registry
 from warehouse.lineage.graph import LineageGraph, NodeId
 from warehouse.lineage.iterations_graph import iterations_graph
 from warehouse.lineage.relations import NODE_KINDS, RELATIONS
-from warehouse.lineage.walk import resolve, trace
+from warehouse.lineage.walk import resolve, trace, trace_back
 from warehouse.reporting.iteration_summaries import summaries
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.query import connect
@@ -168,6 +168,25 @@ def test_a_specialist_leads_back_to_the_episodes_it_was_trained_in(warehouse: Wa
         assert learned == {("ckpt-rlp", "ep-0"), ("ckpt-rlp", "ep-1")}
         assert "ckpt-merged" in _ids(trace(con, "ep-1", direction="down"), "checkpoint")
         assert trace(con, "ep-dull", direction="down").edges == []
+
+
+def test_a_specialist_that_names_its_episodes_leads_to_these_alone(warehouse: Warehouse, make: Any) -> None:
+    """Not to those of its stage that were in no batch, that crashed, or that another run of the stage left."""
+    trained, unmoved = {"iteration": "0001", "stage": "rl_pointing"}, {"iteration": "0001", "stage": "rl_forms"}
+    named = make.checkpoint("ckpt-rlp", parents=["ckpt-sft"], episode_ids=["ep-0", "ep-2"])
+    warehouse.replace_partition("checkpoints", [named], **trained)
+    warehouse.replace_partition("checkpoints", [make.checkpoint("ckpt-sft-2", episode_ids=[])], **unmoved)
+    acted = [make.episode(f"ep-{number}", purpose="rl", policy_id="ckpt-sft") for number in range(4)]
+    warehouse.replace_partition("episodes", acted, **trained)
+    warehouse.replace_partition("episodes", [make.episode("ep-dull", purpose="rl", policy_id="ckpt-sft")], **unmoved)
+    for graph in (trace_back(warehouse, "ckpt-rlp"), trace_back(warehouse, "0001/rl_pointing")):
+        assert {edge.parent.id for edge in graph.edges if edge.relation == "learned from"} == {"ep-0", "ep-2"}
+        assert graph.nodes["episode", "ep-2"].label == "click-button seed 1: success"
+    assert _ids(trace_back(warehouse, "ckpt-sft-2"), "episode") == set()
+    with connect(warehouse) as con:
+        assert _ids(trace(con, "ckpt-rlp", direction="up"), "episode") == {"ep-0", "ep-2"}
+        went_into = {name: _ids(trace(con, name, direction="down"), "checkpoint") for name in ("ep-0", "ep-1", "ep-2", "ep-dull")}
+    assert went_into == {"ep-0": {"ckpt-rlp"}, "ep-1": set(), "ep-2": {"ckpt-rlp"}, "ep-dull": set()}
 
 
 def test_an_id_may_be_shortened_or_named_by_iteration_and_stage(con: duckdb.DuckDBPyConnection) -> None:

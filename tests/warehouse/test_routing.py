@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warehouse.core.home import Home
 from warehouse.routing.routes import RoutingConfig, Rule, reason_label, route
 from warehouse.storage.catalogue import ROUTES, TABLES
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 FILTERS = ("format", "no_op", "loop", "leak", "duplicate", "contamination")
 
@@ -183,12 +188,45 @@ def test_only_routed_purposes_and_the_asked_iteration() -> None:
     assert routed(episodes, verdicts, iteration="0002").keys() == {"later"}, "an episode is routed once, in the first iteration that has it"
 
 
+def test_v_its_judge_and_its_score_are_columns_whatever_the_route() -> None:
+    episodes = [episode(name) for name in ("demoted", "solved", "unjudged", "withheld")]
+    rows = route_rows(episodes, [
+        verdict("solved", "orm", 0.123456, threshold=0.1), verdict("demoted", "verifier", 1), verdict("demoted", "loop", 0.1),
+        verdict("withheld", "verifier", 0.25), verdict("withheld", "leak", 0), verdict("unjudged", "loop", 1),
+    ])  # fmt: skip
+    columns = ("route", "decided_verdict", "decided_by", "decided_score")
+    told = {row["episode_id"]: tuple(row[name] for name in columns) for row in rows.to_pylist()}
+    assert told == {
+        "demoted": ("ct", True, "verifier", 1.0), "solved": ("sft", True, "orm", 0.123456), "unjudged": ("withheld", None, None, None),
+        "withheld": ("withheld", False, "verifier", 0.25),
+    }  # fmt: skip
+
+
+def test_routes_from_before_there_were_these_columns_say_it_all_the_same(tmp_path: Path) -> None:
+    reasons = {
+        "solved": ("sft", "V=1: orm 0.45 >= 0.4, 9 filters passed"), "failed": ("ct", "V=0: verifier 0 < 0.5"),
+        "demoted": ("ct", "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why"), "leaked": ("withheld", "leak 0 < 1: V=1 verifier 1"),
+    }  # fmt: skip
+    place = {"iteration": "0001", "stage": "routing"}
+    old = [place | {"episode_id": name, "route": to, "reason": reason} for name, (to, reason) in reasons.items()]
+    warehouse = Warehouse(Home(tmp_path))
+    table = pa.Table.from_pylist(old, schema=pa.schema([pa.field(name, pa.string(), nullable=False) for name in old[0]]))
+    write_deltalake(warehouse.folder("routes"), table, partition_by=["iteration", "stage"])
+    with connect(warehouse) as con:
+        rows = con.execute("select episode_id, decided_verdict, decided_by, decided_score from routes").fetchall()
+    told = {name: rest for name, *rest in rows}
+    assert told == {
+        "solved": [True, "orm", 0.45], "failed": [False, "verifier", 0.0], "demoted": [True, "verifier", 1.0], "leaked": [None] * 3,
+    }  # fmt: skip
+
+
 def test_rows_for_the_table_and_labels_to_count_by() -> None:
     with duckdb.connect() as con:
         con.register("episodes", arrow("episodes", [episode("a"), episode("b", iteration="0002")]))
         con.register("verdicts", arrow("verdicts", [verdict("a", "verifier", 0)]))
         rows = route(con, iteration="0001").to_pylist()
-        assert rows == [{"episode_id": "a", "route": "ct", "reason": "V=0: verifier 0 < 0.5"}]
+        told = {"reason": "V=0: verifier 0 < 0.5", "decided_verdict": False, "decided_by": "verifier", "decided_score": 0.0}
+        assert rows == [{"episode_id": "a", "route": "ct", **told}]
         assert con.execute("select count(*) from duckdb_views() where view_name = 'rules'").fetchone() == (0,)
     labels = {
         "V=1: verifier 1 >= 0.5, 9 filters passed": "solved", "V=0: verifier 0 < 0.5": "not solved",
@@ -209,7 +247,8 @@ def test_routing_leaves_nothing_of_its_own_on_the_connection() -> None:
         (kept,) = con.execute("select list(view_name order by view_name) from duckdb_views() where not internal").fetchall()
     assert kept == (["episodes", "heard", "verdicts"],)
     assert [(row["episode_id"], row["route"]) for row in found] == [("a", "sft"), ("b", "ct"), ("c", "sft"), ("d", "sft")]
-    assert [list(row) for row in found] == [["episode_id", "route", "reason"]] * 4
+    columns = ["episode_id", "route", "reason", "decided_verdict", "decided_by", "decided_score"]
+    assert [list(row) for row in found] == [columns] * 4
 
 
 def history(seed: int, num: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

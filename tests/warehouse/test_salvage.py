@@ -30,7 +30,11 @@ def at(episode_id: str, index: int, screen: str, action: str, history: str, **ch
 def route_rows(**destinations: str) -> list[dict[str, Any]]:
     reasons = {"sft": "V=1: verifier", "ct": "V=0: verifier", "withheld": "leak 0 < 1"}
     place = {"iteration": "0001", "stage": "routing"}
-    return [place | {"episode_id": name, "route": where, "reason": reasons[where]} for name, where in destinations.items()]
+    says = {"sft": True, "ct": False}
+    return [
+        place | {"episode_id": name, "route": where, "reason": reasons[where], "decided_verdict": says.get(where)}
+        for name, where in destinations.items()
+    ]
 
 
 ACTIONS = ("open", "wrong", "lost", "x")
@@ -110,3 +114,11 @@ def test_annotations_and_step_rewards_tell_the_first_wrong_step(con: duckdb.Duck
     rows = sampled(con, salvage=SalvageConfig(trim_failures=True), left_out=left_out)["ct_samples"]
     assert [row["step_index"] for row in rows] == list(range(kept))
     assert left_out == {"trimmed steps": len(FAILED) - kept}
+
+
+def test_several_that_failed_after_the_same_beginning_give_one_pair_which_names_them_all(con: duckdb.DuckDBPyConnection) -> None:
+    twin = [row | {"episode_id": "twin", "action": row["action"] if i != 1 else "other"} for i, row in enumerate(FAILED)]
+    episodes = [*PAIR["episodes"], episode("twin", attempt=2, outcome="failure", reward=0.0)]
+    load(con, episodes=episodes, steps=[*FAILED, *twin, *SOLVED], routes=route_rows(failed="ct", solved="sft", twin="ct"))
+    (row,) = (row for row in sampled(con, salvage=EVERYTHING)["sft_samples"] if row["origin"] == "correction")
+    assert (row["episode_id"], row["prompt_episode_ids"], row["prompt_step_indices"]) == ("solved", ["failed", "twin"], [1, 1])

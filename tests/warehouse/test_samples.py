@@ -46,7 +46,11 @@ def annotation(episode_id: str, index: int, decision: str, response: str | None 
 
 def routes(**destinations: str) -> list[dict[str, Any]]:
     reasons = {"sft": "V=1: verifier", "ct": "V=0: verifier", "withheld": "duplicate 0.00 < 0.10"}
-    return [IT | {"episode_id": episode_id, "route": where, "reason": reasons[where]} for episode_id, where in destinations.items()]
+    says = {"sft": True, "ct": False}
+    return [
+        IT | {"episode_id": episode_id, "route": where, "reason": reasons[where], "decided_verdict": says.get(where)}
+        for episode_id, where in destinations.items()
+    ]
 
 
 @pytest.fixture

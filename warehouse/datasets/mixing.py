@@ -124,7 +124,7 @@ with samples as (
 first_episodes as (from episodes qualify row_number() over (partition by episode_id order by iteration, stage) = 1),
 first_annotations as (from annotations qualify row_number() over (partition by annotation_id order by withdrawn desc, iteration, stage) = 1)
 select
-    s.kind, s.sample_id, s.episode_id, e.split, e.purpose, coalesce(t.held_out, false) as held_out,
+    s.kind, s.sample_id, s.episode_id, s.prompt_episode_ids, e.split, e.purpose, coalesce(t.held_out, false) as held_out,
     coalesce(s.domain, '') as domain, coalesce(e.task_id, '') as task, $number - cast(s.iteration as integer) as age,
     case
         when s.origin = 'annotation' and s.kind = 'ct' then 'in_situ'
@@ -146,6 +146,13 @@ _ROWS = """
 select m.kind, m.sample_id, m.component, w.weight from members m join weights w using (pool, domain, task, age)
 where m.repeats is null order by m.kind, m.sample_id
 """
+_PROMPTERS = """
+select p.kind, p.sample_id, p.episode_id, e.split, e.purpose, coalesce(t.held_out, false) as held_out
+from (select kind, sample_id, unnest(prompt_episode_ids) as episode_id from members where repeats is null) p
+left join episodes e on e.episode_id = p.episode_id
+left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
+"""
+"""Of samples whose prompt is another episode's than the answer these episodes."""
 _REASON = """
 case
     when split is null then 'its episode is not in the warehouse, so its split is unknown'
@@ -200,8 +207,9 @@ def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: M
 
 
 def _guard(con: duckdb.DuckDBPyConnection) -> None:
-    of_episodes = f"select kind, sample_id, {_REASON} as why from members where repeats is null and episode_id is not null"
-    suspects = f"from ({of_episodes}) where why is not null"
+    named = "select kind, sample_id, episode_id, split, purpose, held_out from members where repeats is null and episode_id is not null"
+    reasons_of = f"select distinct kind, sample_id, {_REASON} as why from ({named} union all {_PROMPTERS})"
+    suspects = f"from ({reasons_of}) where why is not null"
     told = con.execute(f"select sample_id, why {suspects} order by kind, sample_id limit {ROWS_TOLD}").fetchall()
     if told:
         (num,) = con.execute(f"select count(*) {suspects}").fetchall()[0]

@@ -58,6 +58,10 @@ def _relation(child: str, parent: str, name: str, source: str, child_id: str, pa
     return Relation(child=child, parent=parent, name=name, source=source, child_id=child_id, parent_id=parent_id, where=where)
 
 
+_PROMPTS = "(SELECT sample_id, unnest(prompt_episode_ids) AS episode_id, unnest(prompt_step_indices) AS step_index FROM {})"
+"""Of a table of samples, those whose prompt is another episode's than the answer."""
+
+
 def _of_samples(kind: str) -> tuple[Relation, ...]:
     sample, table = f"{kind}_sample", f"{kind}_samples"
     return (
@@ -65,17 +69,23 @@ def _of_samples(kind: str) -> tuple[Relation, ...]:
         _relation(sample, "annotation", "corrected by", table, "sample_id", "annotation_id"),
         _relation(sample, "episode", "cut from", table, "sample_id", "episode_id"),
         _relation(sample, "step", "cut from", table, "sample_id", _STEP),
+        _relation(sample, "episode", "prompted by", _PROMPTS.format(table), "sample_id", "episode_id"),
+        _relation(sample, "step", "prompted by", _PROMPTS.format(table), "sample_id", _STEP),
     )
 
+
+_LEARNED = """(SELECT checkpoint_id, unnest(episode_ids) AS episode_id FROM checkpoints
+    UNION ALL SELECT checkpoint_id, episode_id FROM checkpoints JOIN episodes USING (iteration, stage)
+    WHERE episode_ids IS NULL AND purpose = 'rl' AND policy_id <> checkpoint_id)"""
+"""Where a checkpoint does not name its episodes, for it is from before, all that were run to train it. But a specialist that no episode
+moved is still the checkpoint that acted in them, and learned from none."""
 
 RELATIONS: tuple[Relation, ...] = (
     _relation("checkpoint", "checkpoint", "made from", "(SELECT checkpoint_id, unnest(parents) AS parent FROM checkpoints)",
               "checkpoint_id", "parent", "checkpoint_id <> parent"),
     _relation("checkpoint", "dataset", "learned from", "(SELECT checkpoint_id, unnest(datasets) AS dataset FROM checkpoints)",
               "checkpoint_id", "dataset"),
-    # A specialist that no episode moved is still the checkpoint that acted in them, and learned from none.
-    _relation("checkpoint", "episode", "learned from", "checkpoints JOIN episodes USING (iteration, stage)", "checkpoint_id", "episode_id",
-              "purpose = 'rl' AND policy_id <> checkpoint_id"),
+    _relation("checkpoint", "episode", "learned from", _LEARNED, "checkpoint_id", "episode_id"),
     *_of_samples("ct"),
     *_of_samples("sft"),
     *_of_samples("orm"),

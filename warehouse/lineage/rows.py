@@ -21,13 +21,16 @@ from warehouse.storage.id_index import IdIndex
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.partitions import DataFile
 from warehouse.storage.query import MEMORY_LIMIT, seen_rows
-from warehouse.storage.table_files import Listing, stored_rows
+from warehouse.storage.table_files import SQL_TYPES, Listing, later_columns, stored_rows
 from warehouse.storage.tables import Warehouse
 
 _PLACE = ("iteration", "stage")
-_SAMPLE = (*_PLACE, "sample_id", "annotation_id", "episode_id", "step_index", "origin", "domain", "withdrawn")
+_SAMPLE = (
+    *_PLACE, "sample_id", "annotation_id", "episode_id", "step_index", "prompt_episode_ids", "prompt_step_indices", "origin", "domain",
+    "withdrawn",
+)  # fmt: skip
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "checkpoints": (*_PLACE, "checkpoint_id", "parents", "datasets", "note"),
+    "checkpoints": (*_PLACE, "checkpoint_id", "parents", "datasets", "episode_ids", "note"),
     "ct_samples": _SAMPLE, "sft_samples": _SAMPLE, "orm_samples": _SAMPLE,
     "annotations": (*_PLACE, "annotation_id", "episode_id", "step_index", "annotator", "mode", "decision", "withdrawn"),
     "episodes": (*_PLACE, "episode_id", "task_id", "policy_id", "purpose", "task_name", "seed", "outcome"),
@@ -37,13 +40,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "evaluations": ("iteration", "checkpoint_role", "split", "checkpoint_id", "num_episodes", "num_success"),
 }  # fmt: skip
 """What relations and labels read of each table that a walk back can come to."""
-_TYPES = {"string": "VARCHAR", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "list<item: string>": "VARCHAR[]"}
-"""Of DuckDB, by Arrow's name."""
 BY_ID = {
     "ct_sample": "ct_samples", "sft_sample": "sft_samples", "orm_sample": "orm_samples", "annotation": "annotations",
     "episode": "episodes", "screenshot": "screenshots",
 }  # fmt: skip
 """Kind of a node -> the table that has its row."""
+TRAINED = ("checkpoints", "episodes")
+"""Tables that say what a checkpoint learned from by itself."""
 KINDS = {*BY_ID, "checkpoint", "dataset", "step", "task"}
 """Of the nodes that a walk back can begin at."""
 
@@ -63,7 +66,7 @@ class LineageRows:
         self.con = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": spool, "threads": 1})
         for table, columns in COLUMNS.items():
             schema = TABLES[table].schema
-            of_columns = ", ".join(f"{column} {_TYPES[str(schema.field(column).type)]}" for column in columns)
+            of_columns = ", ".join(f"{column} {SQL_TYPES[str(schema.field(column).type)]}" for column in columns)
             self.con.execute(f"create table {table} ({of_columns})")
         self._read("tasks", self._files["tasks"])
         self._add_summaries()
@@ -129,7 +132,7 @@ class LineageRows:
     def _add_summaries(self) -> None:
         """Checkpoints, and what was reported of them."""
         self._insert("checkpoints", [
-            (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), made.note)
+            (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), None, made.note)
             for iteration, of in self._told.items() for made in of.checkpoints
         ])  # fmt: skip
         self._insert("evaluations", [
@@ -151,13 +154,19 @@ class LineageRows:
         self._read("steps", [file for file in self._files_of("steps") if (file.iteration, file.stage) in places], "episode_id", fresh)
 
     def _load_trained_in(self, checkpoint_ids: Sequence[str]) -> None:
-        """The episodes of the stages that trained them."""
+        """The ids of the episodes that these learned from; where a checkpoint does not name them, the episodes of its stage."""
         wanted = set(checkpoint_ids)
         made = [(iteration, each) for iteration, of in self._told.items() for each in of.checkpoints if each.checkpoint_id in wanted]
         places = {(iteration, each.stage) for iteration, each in made}
         places = {place for place in places if ("trained in", "/".join(place)) not in self._seen}
         self._seen.update(("trained in", "/".join(place)) for place in places)
-        self._read("episodes", [file for file in self._files_of("episodes") if (file.iteration, file.stage) in places], "purpose", ["rl"])
+        self.con.execute("delete from checkpoints where checkpoint_id in (select unnest($1))", [checkpoint_ids])
+        of_places = {table: [file for file in self._files_of(table) if (file.iteration, file.stage) in places] for table in TRAINED}
+        self._read("checkpoints", of_places["checkpoints"], "checkpoint_id", checkpoint_ids)
+        silent = "select iteration, stage from checkpoints where episode_ids is null and checkpoint_id in (select unnest($1))"
+        unnamed = set(self.con.execute(silent, [checkpoint_ids]).fetchall())
+        files = [file for file in of_places["episodes"] if (file.iteration, file.stage) in unnamed]
+        self._read("episodes", files, "purpose", ["rl"])
 
     def _index(self, table: str) -> IdIndex:
         if table not in self._indices:
@@ -176,10 +185,12 @@ class LineageRows:
             return 0
         stored = stored_rows(table, self._warehouse.files(table, files))
         is_meant = f"{column} in (select unnest($1))" if column is not None else "true"
-        rows = f"select {', '.join(COLUMNS[table])} from {stored} where {is_meant}"
-        if any(file.is_of_tombstones for file in files):
-            rows = f"with more as materialized ({rows}) {seen_rows(TABLES[table], 'more')}"
         try:
+            if any(TABLES[table].column(name).nullable for name in COLUMNS[table]):
+                stored = f"(select *{later_columns(table, self.con.sql(f'from {stored}').columns)} from {stored})"
+            rows = f"select {', '.join(COLUMNS[table])} from {stored} where {is_meant}"
+            if any(file.is_of_tombstones for file in files):
+                rows = f"with more as materialized ({rows}) {seen_rows(TABLES[table], 'more')}"
             ((num,),) = self.con.execute(f"insert into {table} {rows}", [among] if column is not None else []).fetchall()
         except duckdb.Error as error:
             folder, delta = self._warehouse.folder(table), self._warehouse.delta(table)

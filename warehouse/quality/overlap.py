@@ -26,7 +26,8 @@ spoken as (  -- what no policy of ours did on an instance whose split is known: 
     where episode_id is null and origin <> 'tutorial'
     union all
     select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
-    from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples) s
+    from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples
+          union all select sample_id, unnest(prompt_episode_ids) from sft_samples) s
     join (select distinct episode_id, instruction from episodes where policy_id = 'human') e using (episode_id)
 ),
 giveaways as (

@@ -63,7 +63,7 @@ class Change(_Told):
 
 
 class Use(_Told):
-    """A sample that was cut from the episode, the datasets that hold it, and the checkpoints that learned from those."""
+    """A sample that holds text of the episode, the datasets that hold it, and the checkpoints that learned from those."""
 
     table: str
     sample_id: str
@@ -215,6 +215,9 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, is_of_person: bool
         with samples as (
             select 'ct_samples' as "table", sample_id, step_index, origin, iteration, withdrawn from ct_samples where episode_id = $id
             union all select 'sft_samples', sample_id, step_index, origin, iteration, withdrawn from sft_samples where episode_id = $id
+            union all
+            select 'sft_samples', sample_id, prompt_step_indices[list_position(prompt_episode_ids, $id)], origin, iteration, withdrawn
+            from sft_samples where list_contains(prompt_episode_ids, $id)
             union all select 'orm_samples', sample_id, step_index, origin, iteration, withdrawn from orm_samples where episode_id = $id
         ),
         held as (select sample_id, list(distinct dataset_id order by dataset_id) as datasets

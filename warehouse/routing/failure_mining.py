@@ -3,7 +3,8 @@ what was right where they erred (a correction) and what leads on after the error
 
 A correction is the failed episode's prompt at its first wrong step with the answer of the solved one on the same screen. A reflection is
 its prompt one step later, the error in its history, with the solved one's answer on that screen: the error is kept, and only the answer
-that recovers is learned (UI-TARS, arXiv 2501.12326, section 4.5). Both name the solved episode and step that the answer is from.
+that recovers is learned (UI-TARS, arXiv 2501.12326, section 4.5). Both name the solved episode and step that the answer is from, and every
+failed one whose prompt it is: several went wrong after the same beginning.
 
 Which step was the first wrong one annotators and step rewards tell. `solved_attempts_tell` guesses it: the first one that no solved attempt
 at the same instance took on the same screen. Two ways may be right, and screens that look alike may hide different states.
@@ -20,17 +21,18 @@ from pydantic import BaseModel, ConfigDict, Field
 VIEWS = Path(__file__).with_name("failure_mining.sql")
 PAIR_ORIGINS = ("correction", "reflection")
 _PAIRS = """
-select origin, domain, true as verdict, messages, response, episode_id, step_index
+select origin, domain, true as verdict, messages, response, episode_id, step_index,
+    list(failed order by failed) as prompt_episode_ids, list(failed_step order by failed) as prompt_step_indices
 from (
-    select 'correction' as origin, w.episode_id as failed, f.messages, s.* exclude (messages)
+    select 'correction' as origin, w.episode_id as failed, f.step_index as failed_step, f.messages, s.* exclude (messages)
     from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index
     {joined} where f.action <> s.action and {pair} qualify {one}
     union all
-    select 'reflection', w.episode_id, f.messages, s.* exclude (messages)
+    select 'reflection', w.episode_id, f.step_index, f.messages, s.* exclude (messages)
     from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index + 1
     {joined} where {pair} qualify {one}
 )
-where list_contains($wanted, origin) order by origin, failed, episode_id
+where list_contains($wanted, origin) group by all order by origin, min(failed), episode_id
 """.format(
     joined="join salvage_steps s on s.task_id = f.task_id and s.seed = f.seed and s.state = f.state",
     pair="not f.is_solved and s.is_solved and s.route = 'sft' and greatest(f.iteration, s.iteration) = $iteration "
@@ -79,7 +81,7 @@ def first_wrong_steps(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> 
 
 def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: SalvageConfig) -> duckdb.DuckDBPyRelation:
     """Corrections and reflections of one iteration, as far as asked for, in the order of the failed episodes, as a query: (origin,
-    domain, verdict, messages, response, episode_id, step_index)."""
+    domain, verdict, messages, response, episode_id, step_index, prompt_episode_ids, prompt_step_indices)."""
     _make_views(con, config)
     return con.sql(_PAIRS, params={"iteration": iteration, "wanted": list(config.pair_origins)})
 

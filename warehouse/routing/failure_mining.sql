@@ -2,7 +2,7 @@
 -- A pair belongs to the iteration in which its later half was routed.
 create or replace temp view salvage_steps as
 select
-    r.iteration, r.route, starts_with(r.reason, 'V=1') as is_solved, e.task_id, e.seed, e.domain, s.episode_id, s.step_index, s.reward, s.action,
+    r.iteration, r.route, r.decided_verdict as is_solved, e.task_id, e.seed, e.domain, s.episode_id, s.step_index, s.reward, s.action,
     s.messages, s.response, case when s.observation <> '' then s.observation else coalesce(s.screenshot_id, '') end as state
 from routes r
 join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration

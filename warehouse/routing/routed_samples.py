@@ -31,7 +31,7 @@ from warehouse.storage.tables import NO_VERSION, Warehouse
 STAGE = "routing"
 MEMORY_LIMIT = "1GB"
 """DuckDB's. It reads steps one after the other and puts aside what is sorted or joined beyond that."""
-_SHORT = ["sample_id", "origin", "domain", "verdict"]
+_SHORT = ["sample_id", "origin", "domain", "verdict", "prompt_episode_ids", "prompt_step_indices"]
 _EMPTY = TABLES["sft_samples"].schema.empty_table().select(_SHORT)
 _STORED = """
 create or replace temp view stored as from {table} where iteration = '{iteration}' and stage = '{stage}'
@@ -43,25 +43,31 @@ from told qualify row_number() over (partition by sample_id order by place) = 1
 """Of those that came twice the first."""
 _STAYING = """
 create or replace temp table staying as
-select sample_id, domain, verdict, not ({stands}) as withdrawn from stored anti join wanted using (sample_id)
+select sample_id, domain, verdict, prompt_episode_ids, prompt_step_indices, not ({stands}) as withdrawn
+from stored anti join wanted using (sample_id)
 where ({stands}) or (
     (episode_id is null or episode_id in (select episode_id from episodes))
     and (annotation_id is null or annotation_id in (select annotation_id from annotations))
+    and sample_id not in (
+        select sample_id from (select sample_id, unnest(prompt_episode_ids) as episode_id from stored)
+        anti join episodes using (episode_id))
 )
 """
 """What is stored and not made anew: what stands anyhow, and withdrawn, of the others, those whose sources are stored."""
 _CHANGE = """
 with standing as (select sample_id from wanted union all select sample_id from staying where not withdrawn),
 stood as (select sample_id from stored where not withdrawn),
-anew as (select sample_id, domain, verdict, false as withdrawn from wanted union all from staying)
+anew as (
+    select sample_id, domain, verdict, prompt_episode_ids, prompt_step_indices, false as withdrawn from wanted union all from staying)
 select
     (select count(*) from standing anti join stood using (sample_id)) as num_joined,
     (select count(*) from stood anti join standing using (sample_id)) as num_left,
     (select count(*) from anew a full join stored s on a.sample_id = s.sample_id
-     where a.domain is distinct from s.domain or a.verdict is distinct from s.verdict or a.withdrawn is distinct from s.withdrawn
+     where (a.domain, a.verdict, a.withdrawn, a.prompt_episode_ids, a.prompt_step_indices)
+        is distinct from (s.domain, s.verdict, s.withdrawn, s.prompt_episode_ids, s.prompt_step_indices)
     ) as num_changed
 """
-"""A sample can differ by its domain, verdict and withdrawal alone: its id is a hash of all else."""
+"""A sample can differ by these alone: its id is a hash of all else."""
 _STAYING_CHATS = """
 select s.* exclude (iteration, stage) replace (staying.withdrawn as withdrawn)
 from stored s join staying on staying.sample_id = s.sample_id

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
-from warehouse.storage.catalogue import ROUTED_PURPOSES
+from warehouse.storage.catalogue import ROUTED_PURPOSES, TABLES
 
 Effect = Literal["decide", "withhold", "demote"]
 
 QUERY = Path(__file__).with_name("routes.sql")
-ROUTES_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("episode_id", "route", "reason")])
+ROUTES_SCHEMA = pa.schema([field for field in TABLES["routes"].schema if field.name not in TABLES["routes"].partition_by])
 _RULES_SCHEMA = pa.schema([("judge", pa.string()), ("effect", pa.string()), ("threshold", pa.float64()), ("precedence", pa.int64())])
 
 
@@ -72,7 +72,7 @@ class RoutingConfig(BaseModel):
 def route(con: duckdb.DuckDBPyConnection, config: RoutingConfig | None = None, *, iteration: str | None = None) -> pa.Table:
     """Route the episodes of `iteration` (None: of every one) seen through a connection with the views `episodes` and `verdicts`.
 
-    Returns (episode_id, route, reason) in the order of ids: one row for each episode of a routed purpose, whatever became of it. The
+    Returns rows of `routes` without their place, in the order of ids: one for each episode of a routed purpose, whatever became of it. The
     reason of what is trained on begins with `V=1` or `V=0`; of what is withheld, with the judge or the cause.
     """
     rules = (config or RoutingConfig()).effective_rules

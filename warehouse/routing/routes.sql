@@ -79,6 +79,7 @@ select
         when not t.solved then 'V=0: ' || t.decided
         when t.demoted is not null then 'V=1 (' || t.decided || '), demoted by ' || t.demoted
         else 'V=1: ' || t.decided || ', ' || t.num_filters || ' filters passed'
-    end as reason
+    end as reason,
+    t.solved as decided_verdict, t.decided_by, t.decided_score
 from candidates c left join told t using (episode_id)
 order by c.episode_id

@@ -31,12 +31,14 @@ PART_ROWS = 4096
 GENERAL = "general"
 """Domain of samples that belong to no task."""
 _SCHEMA = pa.schema([field for field in TABLES["sft_samples"].schema if field.name not in TABLES["sft_samples"].partition_by])
+_NOT_IN_ID = ("prompt_episode_ids", "prompt_step_indices", "verdict")
+"""Columns that a sample's id does not tell apart: another failed episode with the same prompt gives no other sample."""
 _NOBODY = "(select null::varchar as episode_id, null::bigint as step_index where false)"
 
 _SAMPLED_EPISODES = """
 create or replace temp table sampled_episodes as
-select r.episode_id, starts_with(r.reason, 'V=1') as verdict, min(e.domain) as domain,
-    min(case when not starts_with(r.reason, 'V=1') then w.step_index end) as first_wrong
+select r.episode_id, r.decided_verdict as verdict, min(e.domain) as domain,
+    min(case when not r.decided_verdict then w.step_index end) as first_wrong
 from routes r
 join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration
 left join {first_wrong} w on w.episode_id = r.episode_id
@@ -59,8 +61,8 @@ where s.iteration = $iteration and trim(s.response) <> ''
 """Steps that speak for themselves. A step of a solved episode that an annotator has decided on comes in by that decision instead. One
 from the first wrong one on comes without its prompt, to be counted."""
 _ANNOTATED_STEPS = """
-select 'annotation' as origin, e.domain, starts_with(r.reason, 'V=1') as verdict, a.messages, a.response, a.episode_id,
-    a.step_index, a.annotation_id
+select 'annotation' as origin, e.domain, r.decided_verdict as verdict, a.messages, a.response, a.episode_id, a.step_index,
+    a.annotation_id
 from annotations a
 join routes r on r.episode_id = a.episode_id and r.iteration = a.iteration
 join episodes e on e.episode_id = a.episode_id and e.iteration = a.iteration
@@ -166,7 +168,7 @@ def sample_row(
     kind: Kind, *, origin: str, domain: str, messages: Sequence[Any], response: str, prompt_loss: float = 0.0, **source: Any
 ) -> dict[str, Any]:
     """One sample: a prompt whose messages weigh `prompt_loss`, and the answer, which weighs 1. `source` names the columns
-    episode_id, step_index, annotation_id and verdict, as far as there are any."""
+    episode_id, step_index, annotation_id, prompt_episode_ids, prompt_step_indices and verdict, as far as there are any."""
     prompt = [_message(message) | {"loss": float(prompt_loss)} for message in messages]
     answer = {"role": "assistant", "content": response, "screenshot_id": None, "loss": 1.0}
     return _finish(kind, [*prompt, answer], origin=origin, domain=domain, **source)
@@ -174,12 +176,12 @@ def sample_row(
 
 def _finish(kind: Kind, messages: list[dict[str, Any]], *, origin: str, domain: str, **source: Any) -> dict[str, Any]:
     made_from = {name: source.pop(name, None) for name in ("episode_id", "step_index", "annotation_id")}
-    verdict = source.pop("verdict", None)
+    other = {name: source.pop(name, None) for name in _NOT_IN_ID}
     if source:
-        raise TypeError(f"a sample has no column {sorted(source)}; allowed are episode_id, step_index, annotation_id, verdict")
+        raise TypeError(f"a sample has no column {sorted(source)}; allowed are {', '.join([*made_from, *other])}")
     return {
         "sample_id": content_id("sample", [kind, origin, messages, *made_from.values()]), "origin": origin, "domain": domain,
-        "messages": messages, **made_from, "verdict": verdict, "withdrawn": False,
+        "messages": messages, **made_from, **other, "withdrawn": False,
     }
 
 

@@ -34,6 +34,8 @@ class Column:
     """`table.column` that this value names; the lineage view and the foreign-key checks are made of these."""
     names_nothing: tuple[str, ...] = ()
     """Values of a referencing column that are no id, e.g. `oracle`."""
+    before: str | None = None
+    """SQL for the value of a row that was written before there was the column; null where nothing says it."""
     may_dangle: bool = False
     """What a value names need not have been kept: lineage follows it where it was, and no check asks for it."""
 
@@ -216,7 +218,14 @@ _TABLES = (
         "routes", "Where each terminal episode of the iteration went, and why. Total and disjoint.", "asset routing", ("episode_id",),
         _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
         _col("route", STRING, "its one destination", values=ROUTES),
-        _col("reason", STRING, "the rule that decided, with the deciding values"),
+        _col("reason", STRING, "the rule that decided, with the deciding values, for people"),
+        _col("decided_verdict", BOOL, "V, also of one that was withheld for something else; null where nobody gave it", nullable=True,
+             before="case when starts_with(reason, 'V=') then starts_with(reason, 'V=1') end"),
+        _col("decided_by", STRING, "the judge who gave V", nullable=True,
+             before="case when starts_with(reason, 'V=') then ltrim(string_split(reason, ' ')[2], '(') end"),
+        _col("decided_score", FLOAT, "the score by which V was given; of rows from before there was the column to three digits",
+             nullable=True, minimum=0, maximum=1,
+             before="case when starts_with(reason, 'V=') then try_cast(string_split(reason, ' ')[3] as double) end"),
     ),
     _table(
         "annotations", "One decision of an annotator at one step.", "asset annotations", ("annotation_id",),
@@ -245,6 +254,9 @@ _TABLES = (
             _col("episode_id", STRING, "the episode it was cut from", nullable=True, references="episodes.episode_id"),
             _col("step_index", INT, "the step it was cut from", nullable=True, minimum=0),
             _col("annotation_id", STRING, "the annotation that corrected it", nullable=True, references="annotations.annotation_id"),
+            _col("prompt_episode_ids", STRINGS, "of corrections and reflections: the failed episodes whose prompt it is; null where it is "
+                 "that of `episode_id`", nullable=True, references="episodes.episode_id"),
+            _col("prompt_step_indices", INTS, "of each of these the step that was asked so", nullable=True),
             _col("verdict", BOOL, "V of the episode; null for tutorials", nullable=True),
             _col("withdrawn", BOOL, "a tombstone: excluded from the next snapshot"),
         )
@@ -271,6 +283,8 @@ _TABLES = (
         _col("path", STRING, "folder, relative to FLYWHEEL_HOME"),
         _col("parents", STRINGS, "checkpoints it was made from", references="checkpoints.checkpoint_id"),
         _col("datasets", STRINGS, "dataset ids it learned from", references="datasets.dataset_id"),
+        _col("episode_ids", STRINGS, "of RL: the episodes that its updates learned from; null of other stages, and of RL before this was "
+             "kept", nullable=True, references="episodes.episode_id"),
         _col("config", STRING, "JSON of the run's configuration"),
         _col("metrics", STRING, "JSON of the run's closing metrics"),
         _col("note", STRING, "e.g. why a stage passed its input on"),

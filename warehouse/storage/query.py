@@ -98,6 +98,8 @@ def _view(spec: Table, as_of: str | None, splits: Collection[str] | None) -> str
 
 def seen_rows(spec: Table, stored: str, where: str = "true") -> str:
     """SQL of the rows of a table as its view has them, from those that are stored."""
+    if later := [f"coalesce({column.name}, {column.before}) AS {column.name}" for column in spec.columns if column.before is not None]:
+        return f"SELECT * REPLACE ({', '.join(later)}) FROM {stored} WHERE {where}"
     if "withdrawn" not in {column.name for column in spec.columns}:
         return f"SELECT * FROM {stored} WHERE {where}"
     (key,) = spec.key

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from warehouse.storage.query import MEMORY_LIMIT, connect
-from warehouse.storage.table_files import stored_rows
+from warehouse.storage.table_files import later_columns, stored_rows
 from warehouse.storage.tables import Warehouse
 
 
@@ -26,7 +26,10 @@ def connect_to_scan(
         for table in tables:
             files = warehouse.files(table)
             if files:
-                con.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM {stored_rows(table, files)}")
+                stored = f"FROM {stored_rows(table, files)}"
+                con.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT * {stored}")
+                if later := later_columns(table, con.table(table).columns):
+                    con.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT *{later} {stored}")
         yield con
 
 

@@ -5,7 +5,7 @@ DuckDB's own reader finds the SQL here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,6 +13,12 @@ from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE
 from warehouse.storage.partitions import DataFile
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
+
+SQL_TYPES = {
+    "string": "VARCHAR", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "list<item: string>": "VARCHAR[]",
+    "list<item: int64>": "BIGINT[]",
+}  # fmt: skip
+"""DuckDB's, by Arrow's name."""
 
 
 def stored_rows(table: str, paths: Iterable[Path]) -> str:
@@ -22,6 +28,13 @@ def stored_rows(table: str, paths: Iterable[Path]) -> str:
     partitions = ", ".join(f"'{name}': VARCHAR" for name in spec.partition_by)
     hive = f", hive_partitioning = true, hive_types = {{{partitions}}}" if spec.partition_by else ", hive_partitioning = false"
     return f"read_parquet([{listed}], union_by_name = true{hive})"
+
+
+def later_columns(table: str, stored: Collection[str]) -> str:
+    """SQL that completes a list of columns, `SELECT *{}`, by those that the catalogue has gained since files with the columns `stored` were
+    written: null, as query.connect has them."""
+    missing = [column for column in TABLES[table].columns if column.nullable and column.name not in stored]
+    return "".join(f", NULL::{SQL_TYPES[str(column.type)]} AS {column.name}" for column in missing)
 
 
 class Listing:

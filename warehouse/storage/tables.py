@@ -152,7 +152,8 @@ class Warehouse:
         version: int | None = None,
         as_of: str | None = None,
     ) -> pa.Table:
-        """Rows of a table, now, at a version, or as of an iteration; a table that nobody wrote yet is empty.
+        """Rows of a table, now, at a version, or as of an iteration; a table that nobody wrote yet is empty. They come in no order that may
+        be relied on: sort them where it matters.
 
         Raises UnknownTable for a table, version or column that does not exist, CorruptTable for one that cannot be read.
         """
