@@ -23,7 +23,7 @@ from assets.task_pool import make_pool
 from models.judges.judge import Judgement
 from pipelines import profiles
 from pipelines.stages.judge import to_judge, words_to_choose
-from tests.wheel.reported import poison
+from tests.wheel.reported import plant, poison
 from warehouse.datasets.mixing import mixed
 from warehouse.evaluation.judge_reports import choose_thresholds
 from warehouse.lineage import registry
@@ -141,3 +141,5 @@ def test_nothing_that_chooses_reads_what_is_only_reported(turned_twice: Any, cop
     assert poison(wheel.warehouse, "0002") >= len(reported) > 0
     assert solved(wheel, candidate, "holdout") == {key: not won for key, won in reported.items()}, "the poison is there"
     assert choices() == before
+    assert plant(wheel.warehouse, "0001") > 0 and plant(wheel.warehouse, "0002") > 0
+    assert choices() == before, "nor rows of the split that nothing plays, nor reported episodes in other stages"
