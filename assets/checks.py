@@ -1,5 +1,5 @@
 """Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants (invariants.py), in gates between the stages
-of the wheel. Each gate blocks: what follows does not run on rows that break a rule. The gate of value pretraining is value_gate.py's.
+of an iteration. Each gate blocks: what follows does not run on rows that break a rule. The gate of value pretraining is value_gate.py's.
 
 A check reads the warehouse only, so it can be run again on any iteration.
 """
@@ -24,17 +24,17 @@ from warehouse.quality.expectations import ValidationReport, build_data_docs, va
 from warehouse.storage.query import connect
 
 ROWS_SHOWN = 20
-ROWS_TOLD = 3
+ROWS_QUOTED = 3
 """Of each broken rule in the message of a failed run; the check itself shows ROWS_SHOWN."""
 MESSAGE_CHARS = 2000
 IMPORTS = "expectations_imports"
 IMPORTS_MEANING = "The suites of what was imported since the gate was last passed: every expectation holds."
-IMPORT_ANEW = "`flywheel restore TABLE VERSION` puts the table back; or import anew under the same name (demonstrations: with --replace)"
+IMPORT_AGAIN = "`flywheel restore TABLE VERSION` puts the table back; or import again under the same name (demonstrations: with --replace)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Checks that one op runs in one process (importing Great Expectations costs seconds) between two stages of the wheel.
+    """Checks that one op runs in one process (importing Great Expectations costs seconds) between two stages of an iteration.
 
     `suites` maps an asset to the tables whose suite is shown there. What follows the assets of `guards` waits for the op, and does not run
     where any of its checks has failed, also one that is shown on an asset further upstream.
@@ -130,8 +130,8 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
         if broken:
             rules = "one rule is" if len(broken) == 1 else f"{len(broken)} rules are"
             raise dg.Failure(
-                f"{gate.name} of iteration {iteration}: {rules} broken, so nothing that follows was run. Mend the rows and run again; "
-                "what is finished is kept.\n" + "\n".join(broken),
+                f"{gate.name} of iteration {iteration}: {rules} broken, so nothing downstream was run. Fix the rows and run again; "
+                "finished stages are kept.\n" + "\n".join(broken),
                 metadata={RETRYABLE: False},
                 allow_retries=False,
             )
@@ -164,32 +164,32 @@ def _suite_check(table: str) -> str:
 
 
 def run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iteration: str) -> dg.AssetCheckResult:
-    """A query that cannot be answered has failed too: a table is not as the catalogue says, which its suite tells more of."""
+    """A query that cannot be run counts as failed too: a table is not as the catalogue says; its suite has the details."""
     given, num_rows, shown = {"iteration": iteration}, 0, []
     try:
         shown = _plain(con.sql(f"SELECT * FROM ({invariant.sql}) LIMIT {ROWS_SHOWN}", params=given).to_arrow_table().to_pylist())
         if shown:
             ((num_rows,),) = con.sql(f"SELECT count(*) FROM ({invariant.sql})", params=given).fetchall()
-        text = f"{num_rows} rows break the rule that {invariant.meaning}: {_told(shown)}. To mend: {invariant.mend}"
+        text = f"{num_rows} rows break the rule that {invariant.meaning}: {_quoted(shown)}. To fix: {invariant.fix}"
     except duckdb.Error as error:
-        num_rows, text = -1, f"it cannot be asked whether {invariant.meaning}: {str(error).strip()[:MESSAGE_CHARS]}. To mend: {REWORK}"
+        num_rows, text = -1, f"cannot check whether {invariant.meaning}: {str(error).strip()[:MESSAGE_CHARS]}. To fix: {REWORK}"
     return dg.AssetCheckResult(
         passed=num_rows == 0,
         asset_key=invariant.asset,
         check_name=invariant.name,
         description=text if num_rows else invariant.meaning,
-        metadata={"rule": invariant.meaning, "violations": num_rows, "rows": dg.MetadataValue.json(shown), "mend": invariant.mend},
+        metadata={"rule": invariant.meaning, "violations": num_rows, "rows": dg.MetadataValue.json(shown), "mend": invariant.fix},
     )
 
 
 def _suite_result(asset: str, report: ValidationReport, docs: Path, version: int) -> dg.AssetCheckResult:
     failures = _failures(report)
-    told = "; ".join(_failure_text(failure) for failure in failures)
+    found = "; ".join(_failure_text(failure) for failure in failures)
     return dg.AssetCheckResult(
         passed=report.success,
         asset_key=asset,
         check_name=_suite_check(report.table),
-        description=f"table {report.table} (version {version}) is not as the catalogue says: {told}. To mend: {REWORK}"
+        description=f"table {report.table} (version {version}) is not as the catalogue says: {found}. To fix: {REWORK}"
         if failures
         else "every expectation holds",
         metadata={
@@ -207,12 +207,12 @@ def _imports_result(asset: str, tables: WarehouseResource, iteration: str, snaps
     reports = [validate(tables.warehouse, table, SEED_ITERATION, stage) for table, stage in fresh]
     docs = build_data_docs(tables.home, reports) if reports else None
     broken = {f"{report.table} of {report.stage or 'all stages'}": report for report in reports if not report.success}
-    told = [f"{name}: {'; '.join(_failure_text(each) for each in _failures(report))}" for name, report in broken.items()]
+    bad = [f"{name}: {'; '.join(_failure_text(each) for each in _failures(report))}" for name, report in broken.items()]
     return dg.AssetCheckResult(
         passed=not broken,
         asset_key=asset,
         check_name=IMPORTS,
-        description=f"imported rows are not as the catalogue says: {'. '.join(told)}. To mend: {IMPORT_ANEW}" if told else IMPORTS_MEANING,
+        description=f"imported rows are not as the catalogue says: {'. '.join(bad)}. To fix: {IMPORT_AGAIN}" if bad else IMPORTS_MEANING,
         metadata={
             "looked at": dg.MetadataValue.json([f"{table} of {stage or 'all stages'}" for table, stage in fresh]),
             "failures": dg.MetadataValue.json({name: _failures(report) for name, report in broken.items()}),
@@ -228,14 +228,14 @@ def _failures(report: ValidationReport) -> list[dict[str, Any]]:
 def _failure_text(failure: dict[str, Any]) -> str:
     column = f" of {failure['column']}" if failure["column"] else ""
     detail = f", {failure['detail']}"[:MESSAGE_CHARS] if failure["detail"] else ""
-    rows = f" in {failure['num_unexpected']} rows: {_told(failure['rows'])}" if failure["rows"] else ""
+    rows = f" in {failure['num_unexpected']} rows: {_quoted(failure['rows'])}" if failure["rows"] else ""
     return f"{failure['expectation']}{column}{detail}{rows}"
 
 
-def _told(rows: Sequence[Mapping[str, Any]]) -> str:
+def _quoted(rows: Sequence[Mapping[str, Any]]) -> str:
     """The first rows on a line, for a message."""
-    more = " …" if len(rows) > ROWS_TOLD else ""
-    return "; ".join(json.dumps(row, ensure_ascii=False) for row in rows[:ROWS_TOLD])[:MESSAGE_CHARS] + more
+    more = " …" if len(rows) > ROWS_QUOTED else ""
+    return "; ".join(json.dumps(row, ensure_ascii=False) for row in rows[:ROWS_QUOTED])[:MESSAGE_CHARS] + more
 
 
 def _plain(rows: Sequence[Any]) -> list[Any]:

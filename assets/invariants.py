@@ -1,8 +1,8 @@
 """The flywheel's invariants: rules about rows of several tables, each a query that lists the rows that break it. Data only.
 
-A rule about all iterations looks at what the iteration has added: the rest was looked at when it was added. Which gate asks which, and what
-becomes of the answer, is checks.py; what one table's rows must be is its Great Expectations suite
-(warehouse/quality/expectations.py). A query reads views of the warehouse only, so it can be asked again of any iteration, with `$iteration`
+A rule about all iterations checks what the iteration has added: the rest was checked when it was added. Which gate runs which rule, and
+what happens on failure, is in checks.py; rules about the rows of one table are its Great Expectations suite
+(warehouse/quality/expectations.py). A query reads views of the warehouse only, so it can be run again for any iteration, with `$iteration`
 bound.
 """
 
@@ -15,9 +15,9 @@ from warehouse.storage.catalogue import ROUTED_PURPOSES
 WITHDRAW = "take the rows back with `flywheel withdraw ID…`"
 REWORK = (
     "put the table back with `flywheel restore TABLE VERSION`, or delete FLYWHEEL_HOME/work/ITERATION/STAGE: "
-    "the stage is then worked again and replaces its rows whole"
+    "the stage is then run again and replaces all its rows"
 )
-ROUTE_AGAIN = "run again: verdicts and routes are made anew from the episodes; rows that no stage of the wheel writes are to be withdrawn"
+ROUTE_AGAIN = "run again: verdicts and routes are rebuilt from the episodes; rows that no stage of an iteration writes have to be withdrawn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Invariant:
     asset: str
     meaning: str
     sql: str
-    mend: str = REWORK
+    fix: str = REWORK
 
 
 _MEMBERS = """samples as (
@@ -42,14 +42,14 @@ _EPISODES_OF = "unnest(list_distinct(list_append(coalesce(prompt_episode_ids, []
 
 
 def _of_dataset(kind: str) -> tuple[Invariant, ...]:
-    """Rules of what a stage is about to train on. A row that was good when it was routed may have been changed since."""
+    """Rules about what a stage will train on. A row that was valid when it was routed may have been changed since."""
     members, asset = _MEMBERS.format(kind=kind), f"{kind}_dataset"
     return (
         Invariant(
             name=f"{kind}_dataset_of_samples_there_are",
             asset=asset,
-            meaning="every member is one stored sample of an earlier iteration that was not taken back, drawn with a weight",
-            mend=f"{WITHDRAW}; where one is there twice, put the table back with `flywheel restore`",
+            meaning="every member is one stored sample of an earlier iteration that was not withdrawn, drawn with a weight",
+            fix=f"{WITHDRAW}; where one is stored twice, put the table back with `flywheel restore`",
             sql=f"""with {members},
                 tombstones as (
                   select sample_id, iteration from ct_samples_stored where stage = 'withdrawn'
@@ -66,7 +66,7 @@ def _of_dataset(kind: str) -> tuple[Invariant, ...]:
             name=f"{kind}_dataset_trains_on_train_only",
             asset=asset,
             meaning="no eval or holdout instance, no held-out task and no evaluation is trained on",
-            mend=WITHDRAW,
+            fix=WITHDRAW,
             sql=f"""with {members}
                 select u.sample_id, u.iteration, u.stage, u.episode_id, e.task_name, e.seed, e.split, e.purpose, t.held_out
                 from (select sample_id, iteration, stage, {_EPISODES_OF} from used) u left join episodes e using (episode_id)
@@ -77,7 +77,7 @@ def _of_dataset(kind: str) -> tuple[Invariant, ...]:
             name=f"{kind}_dataset_screenshots_present",
             asset=asset,
             meaning="every screenshot that a sample shows is stored",
-            mend="put the table `screenshots` back with `flywheel restore screenshots VERSION`, or withdraw the samples",
+            fix="put the table `screenshots` back with `flywheel restore screenshots VERSION`, or withdraw the samples",
             sql=f"""with {members},
                 shown as (select sample_id, iteration, stage, unnest(messages).screenshot_id as screenshot_id from used)
                 select distinct sample_id, iteration, stage, screenshot_id from shown anti join screenshots using (screenshot_id)
@@ -87,14 +87,14 @@ def _of_dataset(kind: str) -> tuple[Invariant, ...]:
 
 
 def _of_samples(kind: str, asset: str) -> tuple[Invariant, ...]:
-    """Rules of the samples that an iteration adds, shown on an asset of the gate behind them."""
+    """Rules about the samples that an iteration adds, shown on an asset of the gate downstream of them."""
     table = f"{kind}_samples"
     return (
         Invariant(
             name=f"{kind}_trains_on_train_only",
             asset=asset,
             meaning="no eval or holdout instance, no held-out task and no evaluation is in a training set",
-            mend=WITHDRAW,
+            fix=WITHDRAW,
             sql=f"""select s.sample_id, s.stage, e.episode_id, e.task_name, e.seed, e.split, e.purpose, t.held_out
                     from (select sample_id, stage, {_EPISODES_OF} from {table} where iteration = $iteration and not withdrawn) s
                     join episodes e using (episode_id)
@@ -105,7 +105,7 @@ def _of_samples(kind: str, asset: str) -> tuple[Invariant, ...]:
             name=f"{kind}_history_without_duplicates",
             asset=asset,
             meaning="a sample joins once; history is append-only",
-            mend="take the partition that repeats it out: `flywheel restore` puts the table back to before it was written",
+            fix="remove the partition that repeats it: `flywheel restore` puts the table back to before it was written",
             sql=f"""select sample_id, count(*) as times, list(iteration || '/' || stage order by iteration, stage) as written_by
                     from {table} semi join (select sample_id from {table} where iteration = $iteration) using (sample_id)
                     where not withdrawn group by sample_id having times > 1 and max(iteration) = $iteration""",
@@ -113,8 +113,8 @@ def _of_samples(kind: str, asset: str) -> tuple[Invariant, ...]:
         Invariant(
             name=f"{kind}_learns_from_something",
             asset=asset,
-            meaning="a sample has a message that is learned, and says so with a weight of 0 or more",
-            mend=WITHDRAW,
+            meaning="a sample has a message with a loss weight above 0, and none below 0",
+            fix=WITHDRAW,
             sql=f"""select sample_id, stage, list_transform(messages, lambda m: m.loss) as weights from {table}
                     where iteration = $iteration and not withdrawn
                     and not coalesce(list_max(weights) > 0 and list_min(weights) >= 0, false)""",
@@ -138,7 +138,7 @@ INVARIANTS = (
         asset="sft_dataset",
         meaning="SFT learns from whole episodes only with V=1, as their outcome or their route has it, and from steps only where an "
         "annotation that stands is behind them",
-        mend=WITHDRAW,
+        fix=WITHDRAW,
         sql=f"""with {_MEMBERS.format(kind="sft")},
                  judged as (
                    select u.sample_id, u.iteration, u.stage, u.origin, u.verdict, u.annotation_id, u.episode_id,
@@ -158,7 +158,7 @@ INVARIANTS = (
     Invariant(
         name="merge_weights_on_simplex",
         asset="merged_policy",
-        meaning="the weights of the merge are 0 or more and add up to 1",
+        meaning="the weights of the merge are 0 or more and sum to 1",
         sql="""select checkpoint_id, list_sum(weights) as total, list_min(weights) as least from (
                  select checkpoint_id, cast(json_extract_string(config, '$.weights.*') as double[]) as weights
                  from checkpoints where iteration = $iteration and stage = 'merged_policy')
@@ -212,8 +212,8 @@ INVARIANTS = (
     Invariant(
         name="contents_of_one_split",
         asset="rollouts",
-        meaning="what an evaluated page shows first was shown to nobody who was learned from: pages are told apart by that, not by seeds",
-        mend="withdraw what was learned from these episodes, and make its contents.json again (`python -m sandbox.tasks.contents`)",
+        meaning="the first screen of an evaluated page was in no training episode: pages are identified by it, not by seeds",
+        fix="withdraw the samples of these episodes, and make its contents.json again (`python -m sandbox.tasks.contents`)",
         sql="""with shown as (
                  select e.* from episodes e join (select task_id from tasks where source = 'miniwob' group by task_id) using (task_id)
                  where e.content_id is not null and e.iteration <= $iteration)
@@ -225,7 +225,7 @@ INVARIANTS = (
     Invariant(
         name="pool_without_duplicates",
         asset="rollouts",
-        meaning="no two instances of the pool are the same one, within a split or across them",
+        meaning="no two instances of the pool are the same, within a split or across splits",
         sql="""select content_id, count(*) as times, list(task_id || '/' || seed order by seed) as instances, list(distinct split) as splits
                from task_instances
                semi join (select content_id from task_instances where iteration = $iteration) using (content_id)
@@ -234,7 +234,7 @@ INVARIANTS = (
     Invariant(
         name="policies_registered",
         asset="rollouts",
-        meaning="whoever acted for the data sets is a registered checkpoint",
+        meaning="every policy that acted for the datasets is a registered checkpoint",
         sql=f"""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
                where e.iteration = $iteration and e.purpose in {ROUTED_PURPOSES}""",
     ),
@@ -279,17 +279,17 @@ INVARIANTS = (
     Invariant(
         name="verdicts_follow_their_scores",
         asset="routes",
-        meaning="a judge passes what reaches its threshold, and nothing else",
-        mend=ROUTE_AGAIN,
+        meaning="a judge passes episodes whose score reaches its threshold, and no others",
+        fix=ROUTE_AGAIN,
         sql="""select episode_id, judge, score, threshold, passed from verdicts
                where iteration = $iteration and passed is distinct from (score >= threshold)""",
     ),
     Invariant(
         name="verdict_for_every_end",
         asset="routes",
-        meaning="in each domain the verifier has given V to whatever ended, or to nothing; where to nothing, a judge has, or the episode "
-        "is withheld because nobody may judge it. What the infrastructure ended has no V of its verifier",
-        mend=ROUTE_AGAIN,
+        meaning="in each domain the verifier has given V to every finished episode, or to none; where to none, a judge has, or the episode "
+        "is withheld as unjudged. An episode that the infrastructure crashed has no V of its verifier",
+        fix=ROUTE_AGAIN,
         sql=f"""with judged as (
                  select e.episode_id, e.domain, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts,
                    count(v.judge) as num_judges, e.outcome = 'crashed' or bool_or(e.reward is null) as is_broken
@@ -306,7 +306,7 @@ INVARIANTS = (
         name="routing_total_and_disjoint",
         asset="routes",
         meaning="every terminal rollout or annotation episode has exactly one route",
-        mend=ROUTE_AGAIN,
+        fix=ROUTE_AGAIN,
         sql=f"""select e.episode_id, count(r.route) as num_routes
                from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
                where e.iteration = $iteration and e.purpose in {ROUTED_PURPOSES}
@@ -317,8 +317,8 @@ INVARIANTS = (
     Invariant(
         name="sft_only_successes_or_corrections",
         asset="sft_samples",
-        meaning="D_SFT takes answers only of episodes with V=1 (where a failed one went wrong too) and of annotators",
-        mend=WITHDRAW,
+        meaning="D_SFT takes answers only from episodes with V=1 (where a failed one went wrong too) and from annotators",
+        fix=WITHDRAW,
         sql="""select s.sample_id, s.stage, s.origin, s.episode_id, s.verdict, e.outcome, e.reward
                from sft_samples s left join episodes e using (episode_id)
                where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn and s.verdict is distinct from true""",
@@ -326,8 +326,8 @@ INVARIANTS = (
     Invariant(
         name="sft_verdict_agrees_with_its_route",
         asset="sft_samples",
-        meaning="what joins D_SFT without an annotation is of an episode that was routed there with V=1, by a judge that has said so",
-        mend=f"{ROUTE_AGAIN}; or {WITHDRAW}",
+        meaning="a sample of D_SFT without an annotation is of an episode that was routed there with V=1, by a judge that gave it",
+        fix=f"{ROUTE_AGAIN}; or {WITHDRAW}",
         sql="""select s.sample_id, s.stage, s.origin, s.episode_id, r.route, r.reason
                from sft_samples s left join routes r using (episode_id)
                where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn
@@ -340,7 +340,7 @@ INVARIANTS = (
         name="corrections_stand",
         asset="sft_samples",
         meaning="a corrected step comes from an annotation that stands and was not given up as beyond repair",
-        mend=WITHDRAW,
+        fix=WITHDRAW,
         sql="""select s.sample_id, s.annotation_id, a.decision from sft_samples s join annotations a using (annotation_id)
                where s.iteration = $iteration and not s.withdrawn and (a.decision = 'beyond_repair' or a.withdrawn)""",
     ),
@@ -350,7 +350,7 @@ INVARIANTS = (
     Invariant(
         name="orm_verdicts_are_true",
         asset="orm_dataset",
-        meaning="a judge is taught what a person said of an episode, else what its verifier did",
+        meaning="a judge is trained on a person's verdict of an episode, else on its verifier's",
         sql="""with human as (
                  select episode_id, passed from verdicts where origin = 'human' and kind = 'verdict'
                  qualify row_number() over (partition by episode_id order by iteration desc, judge_version desc, stage desc) = 1),

@@ -270,7 +270,7 @@ def test_a_suite_that_is_shown_further_up_blocks_all_the_same_and_tells_its_rows
     warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluation")
     went_well, text, checks, followed = small_gate(warehouse)
     assert not went_well and not followed and not checks["expectations_evaluations"].passed
-    assert all(part in text for part in ("small_gate of iteration 0001", "task-x", "sft_model", "To mend:", "version 1"))
+    assert all(part in text for part in ("small_gate of iteration 0001", "task-x", "sft_model", "To fix:", "version 1"))
     assert checks["expectations_episodes"].passed
 
 
@@ -290,6 +290,6 @@ def test_a_table_that_cannot_be_read_fails_its_checks_and_does_not_end_the_gate_
     went_well, text, checks, followed = small_gate(warehouse)
     assert not went_well and not followed
     assert "stored as string, not as int64" in text and '"seven"' in text and "ep" in text
-    assert not checks["instances_of_one_split"].passed and "cannot be asked" in str(checks["instances_of_one_split"].description)
+    assert not checks["instances_of_one_split"].passed and "cannot check" in str(checks["instances_of_one_split"].description)
     assert restore(warehouse, "episodes", 1) == 3
     assert warehouse.read("episodes").column("seed").to_pylist() == [1]

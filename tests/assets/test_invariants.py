@@ -294,4 +294,4 @@ def test_what_is_taken_back_breaks_no_rule_of_before_and_may_not_be_trained_on_a
 def test_every_rule_says_how_it_is_mended_and_has_a_name_of_its_own() -> None:
     assert len({invariant.name for invariant in INVARIANTS}) == len(INVARIANTS)
     for invariant in INVARIANTS:
-        assert invariant.mend and invariant.meaning and "$iteration" in invariant.sql, invariant.name
+        assert invariant.fix and invariant.meaning and "$iteration" in invariant.sql, invariant.name
