@@ -1,4 +1,4 @@
-"""The back edge of the wheel: how iteration t hands over to t+1.
+"""The handoff from iteration t to t+1, the back edge of the loop.
 
 `iteration_input` is external: it is reported, not computed, so the graph stays a DAG. `iteration_output` closes an iteration once
 its data has routed, its policy is released and the checks have passed: it draws the lineage, adds the next partition key and reports
@@ -38,8 +38,8 @@ iteration_input = dg.AssetSpec(
 
 
 def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str, policy: registry.Registered) -> str:
-    """Report the input of iteration `key` and add its partition; returns the data version. That of the same policy and the same samples
-    is the same, however often they were written: an iteration that has read them does not turn stale."""
+    """Report the input of iteration `key` and add its partition; returns the data version. It is the same for the same policy and the same
+    samples, however often they were written: an iteration that has read them does not become stale."""
     versions = {table: warehouse.version(table) for table in SAMPLES}
     data_version = content_id("input", {"policy": policy.checkpoint_id, **samples_before(warehouse, key)})
     instance.report_runless_asset_event(
@@ -55,13 +55,13 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
             tags={"dagster/data_version": data_version},
         )
     )
-    # Last: an iteration whose partition is there counts as open, and nobody reports its input again.
+    # Last: an iteration whose partition exists counts as open, and its input is not reported again.
     add_iteration(instance, warehouse.home, key)
     return data_version
 
 
 def add_iteration(instance: dg.DagsterInstance, home: Home, key: str) -> None:
-    """Add the partition, having recorded it in the home: a process that is killed in between adds it when it is run again."""
+    """Add the partition after recording it in the home: a process that is killed in between adds it when it is run again."""
     write_opened(home, {*instance.get_dynamic_partitions(str(ITERATIONS.name)), key})
     instance.add_dynamic_partitions(str(ITERATIONS.name), [key])
 
@@ -92,9 +92,9 @@ def samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
 def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     warehouse = tables.warehouse
     with connect(warehouse, tables=["evaluations"]) as con:
-        told = summaries(warehouse)
-        (warehouse.home.reports / "lineage.svg").write_text(iterations_graph(con, told).to_svg())
-        drawing = iterations_graph(con, dict(list(told.items())[-ITERATIONS_DRAWN:])).to_svg()
+        found = summaries(warehouse)
+        (warehouse.home.reports / "lineage.svg").write_text(iterations_graph(con, found).to_svg())
+        drawing = iterations_graph(con, dict(list(found.items())[-ITERATIONS_DRAWN:])).to_svg()
     released = registry.made_by(warehouse, context.partition_key, "released_policy")
     following = next_key(context.partition_key)
     version = open_iteration(context.instance, warehouse, following, released)

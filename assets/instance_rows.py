@@ -1,7 +1,6 @@
 """Rows of `task_instances`, and which instances a profile evaluates on: known before anything has run, so that the first snapshot and the
-first verdicts can be held against them. Only of sources that say what they ask without being run; of others the first evaluation tells.
-Which instances a collection plays is task_pool.py's.
-"""
+first verdicts can be held against them. Only of sources that describe their instances without being run; the others are known from the
+first evaluation. Which instances a collection plays is task_pool.py's. """
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def evaluated_instances(settings: Profile) -> Iterator[dict[str, Any]]:
 
 
 def instance_row(task: Task, seed: int, facts: Facts | None, why: str) -> dict[str, Any]:
-    """A row of `task_instances`. Of a source that says nothing of its instances the seed alone tells them apart."""
+    """A row of `task_instances`. Instances of a source that does not describe them differ by seed only."""
     return {
         "task_id": task.task_id,
         "seed": seed,

@@ -30,7 +30,7 @@ from warehouse.storage.content import content_digest
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
-OFF = "there is no ORM in this profile: orm.enabled is false"
+OFF = "this profile has no ORM: orm.enabled is false"
 NO_JUDGE = "nothing judges in this profile: orm.enabled is false and verdicts.judge.engine is null"
 
 

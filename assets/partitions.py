@@ -1,4 +1,4 @@
-"""Iterations as dynamic partitions, one an iteration; the seed is no partition. Their keys: assets/iteration_keys.py."""
+"""Iterations as dynamic partitions, one per iteration; the seed is not a partition. Their keys: assets/iteration_keys.py."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def database_of(home: Home, settings: PeopleSettings) -> Database | None:
-    """The annotation database of an installation; None where nobody annotates. Raises ConfigError, DatabaseUnusable."""
+    """The annotation database of an installation; None without one. Raises ConfigError, DatabaseUnusable."""
     url = os.environ.get(DATABASE_VARIABLE) or settings.database
     if not settings.enabled or (url is None and not has_default(home)):
         return None

@@ -2,7 +2,7 @@
 Nothing of it changes what a run does.
 
 Defaults of the CPU are measured on two cores (benchmarks/plan_accuracy.py measures them again); those of the GPU are an H100 SXM's data
-sheet and common shares of its peak, which nobody measured here.
+sheet and common shares of its peak, which were not measured here.
 """
 
 from __future__ import annotations

@@ -51,12 +51,12 @@ class SelfChallengeSettings(_Settings):
     @model_validator(mode="after")
     def _bounds_in_order(self) -> SelfChallengeSettings:
         if self.low >= self.high:
-            raise ValueError(f"self_challenge.low is {self.low:g} and high {self.high:g}: low must be the smaller one, e.g. 0.2 and 0.8")
+            raise ValueError(f"self_challenge.low is {self.low:g} and high is {self.high:g}: low must be below high, e.g. 0.2 and 0.8")
         return self
 
 
 class TaskSettings(_Settings):
-    """Which tasks the wheel turns on."""
+    """Which tasks are collected, trained on and evaluated."""
 
     lists: tuple[str, ...] = Field(
         min_length=1, description="SOURCE:GROUP of each list, e.g. miniwob:quickstart (sandbox/tasks/sources.py)"
@@ -84,7 +84,7 @@ class TaskSettings(_Settings):
     @model_validator(mode="after")
     def _specialists_of_known_domains(self) -> TaskSettings:
         if unknown := [domain for domain in self.specialists if domain not in self.domains]:
-            raise ValueError(f"rl_domains names {', '.join(unknown)}, which is not one of the domains {', '.join(self.domains)}")
+            raise ValueError(f"rl_domains has {', '.join(unknown)}, which is not one of the domains {', '.join(self.domains)}")
         return self
 
     @model_validator(mode="after")
@@ -92,10 +92,10 @@ class TaskSettings(_Settings):
         for group in self.joint:
             if len(set(group)) != len(group) or len(group) < 2 or not set(group) <= set(self.domains):
                 raise ValueError(
-                    f"joint has the group [{', '.join(group)}]: name two or more different domains of {', '.join(self.domains)} in each"
+                    f"joint has the group [{', '.join(group)}]: each group needs two or more different domains of {', '.join(self.domains)}"
                 )
         if len({frozenset(group) for group in self.joint}) != len(self.joint):
-            raise ValueError("joint names a group twice: name each once, whatever the order of its domains")
+            raise ValueError("joint has a group twice: give each once, whatever the order of its domains")
         return self
 
 
@@ -110,7 +110,7 @@ class SeedSettings(_Settings):
 
 
 class PolicySettings(_Settings):
-    """What the wheel begins with."""
+    """The policy that the first iteration starts from."""
 
     source: Literal["quickstart", "checkpoint", "huggingface"] = Field(
         "quickstart",
@@ -122,35 +122,35 @@ class PolicySettings(_Settings):
     )
     revision: str | None = Field(None, description="branch, tag or commit on the hub; null: its main branch, whatever that is on the day")
     dtype: Literal["as stored", "float32", "bfloat16", "float16"] = Field(
-        "as stored", description="of the weights that the wheel keeps; another one than theirs makes it load the whole model once"
+        "as stored", description="dtype of the stored weights; one other than the model's needs to load the whole model once"
     )
     link: bool = Field(
-        False, description="hard-link the weight files instead of copying them; then nobody may write into the folder they come from"
+        False, description="hard-link the weight files instead of copying them; the folder they come from must then not change"
     )
 
     @model_validator(mode="after")
     def _model_where_there_is_one(self) -> PolicySettings:
         if (self.source == "quickstart") != (self.model is None):
             raise ValueError(
-                f"policy.source is {self.source!r} and policy.model {self.model!r}: name a model for `checkpoint` and `huggingface`, and "
-                "none for `quickstart`"
+                f"policy.source is {self.source!r} and policy.model is {self.model!r}: set a model for `checkpoint` and `huggingface`, "
+                "and none for `quickstart`"
             )
         if self.source == "quickstart" and self.dtype not in ("as stored", "float32"):
-            raise ValueError(f"policy.dtype is {self.dtype!r}: the quickstart's policy has float32 weights, give float32 or leave it out")
+            raise ValueError(f"policy.dtype is {self.dtype!r}: the quickstart's policy has float32 weights: use float32 or remove it")
         return self
 
 
 class AgentSettings(_Settings):
-    """How a policy is asked and answers, in every stage that acts and in what it learns from. What is null is as the grammar's kind of
-    prompt has it (agent/prompts/prompt.py)."""
+    """How a policy is prompted and answers, in every stage that acts and in its training data. A null setting has the default of the
+    grammar's kind of prompt (agent/prompts/prompt.py)."""
 
     grammar: str = Field("compact", description="how answers are written, as agent/grammars/registry.py names it: uitars15, uitars2:TOKEN")
     mode: Mode = Field("computer", description="standing text of the chat grammars")
     window: Positive | None = Field(None, description="working memory: so many last steps stand in the prompt (compact 4, chat 100)")
     episodic_chars: Count | None = Field(
-        None, description="episodic memory: length of what is told of earlier steps; 0 switches it off (compact 160, chat 1600)"
+        None, description="episodic memory: length of the summary of earlier steps; 0 switches it off (compact 160, chat 1600)"
     )
-    notes: bool = Field(False, description="tell with each past step what came into view after it")
+    notes: bool = Field(False, description="add to each past step what came into view after it")
     max_prompt_tokens: Positive | None = Field(
         None, description="the oldest history is left out of a longer prompt (compact 960, chat 32000)"
     )
@@ -172,7 +172,7 @@ class AgentSettings(_Settings):
             raise ValueError(str(error)) from error
 
     def builder(self) -> PromptBuilder:
-        """The prompt builder that every stage asks with, and tutorials are written by."""
+        """The prompt builder of every stage and of tutorials."""
         grammar: Grammar = grammar_named(self.grammar)
         if isinstance(grammar, UiTars15Grammar) and self.max_image_pixels is not None:
             grammar = UiTars15Grammar(max_area_px=self.max_image_pixels)
@@ -204,7 +204,7 @@ class SandboxSettings(_Settings):
 
 
 class ActingSettings(_Settings):
-    """All that decides what a policy meets when it acts: which tasks, what it is told, on which sessions."""
+    """What a policy acts on: which tasks, with which prompts, on which sessions."""
 
     tasks: TaskSettings
     agent: AgentSettings = AgentSettings()
@@ -340,17 +340,17 @@ class Profile(_Settings):
     def _judge_where_nothing_verifies(self) -> Profile:
         unverified = self.verdicts.unverified_domains
         if unknown := [domain for domain in unverified if domain not in self.tasks.domains]:
-            raise ValueError(f"verdicts.unverified_domains names {', '.join(unknown)}, none of the domains {', '.join(self.tasks.domains)}")
+            raise ValueError(f"verdicts.unverified_domains has {', '.join(unknown)}, not among the domains {', '.join(self.tasks.domains)}")
         if unverified and not self.orm.enabled and self.verdicts.judge.engine is None:
             raise ValueError(
-                f"verdicts.unverified_domains has {', '.join(unverified)}, and nothing would judge there: set orm.enabled, or "
+                f"verdicts.unverified_domains has {', '.join(unverified)}, but there is no judge for them: set orm.enabled, or "
                 "verdicts.judge.engine"
             )
         return self
 
     @model_validator(mode="after")
     def _instances_of_its_own(self) -> Profile:
-        """No stage reaches into the train instances of another."""
+        """No stage uses the train instances of another."""
         wanted: dict[TrainPurpose, tuple[int, str]] = {
             "demonstration": (self.seed_data.demonstrations_per_task, "seed_data.demonstrations_per_task"),
             "rollout": (self.collection.instances_per_task, "collection.instances_per_task"),
@@ -360,8 +360,8 @@ class Profile(_Settings):
         for purpose, (num, settings) in wanted.items():
             if num > room(purpose, self.seed):
                 raise ValueError(
-                    f"{settings}: up to {num} train instances of a task, and {purpose} has {room(purpose, self.seed)} an iteration; "
-                    "with more it would meet those of another stage, so ask for fewer"
+                    f"{settings} needs up to {num} train instances per task, but {purpose} has {room(purpose, self.seed)} per iteration; "
+                    "more would be those of another stage: use fewer"
                 )
         return self
 
@@ -375,13 +375,13 @@ def parse_profile(data: dict[str, Any], source: str) -> Profile:
         for problem in error.errors():
             where = ".".join(str(part) for part in problem["loc"]) or "profile"
             value = "" if problem["type"] == "missing" else f" (got {problem['input']!r})"
-            hint = _unknown(problem["loc"]) if problem["type"] == "extra_forbidden" else problem["msg"]
-            lines.append(f"  {where}{value}: {hint}")
+            message = _unknown(problem["loc"]) if problem["type"] == "extra_forbidden" else problem["msg"]
+            lines.append(f"  {where}{value}: {message}")
         raise ConfigError(f"the profile {source} is not valid:\n" + "\n".join(lines)) from error
 
 
 def _unknown(location: tuple[int | str, ...]) -> str:
-    """What to say of a key that no group of settings has."""
+    """The message for an unknown key."""
     group: type[BaseModel] | None = Profile
     for part in location[:-1]:
         field = group.model_fields.get(str(part)) if group is not None else None

@@ -1,7 +1,7 @@
-"""What crosses from an asset to the subprocess that does its work, and back: one request type a worker, one result type for all.
+"""What an asset sends to the subprocess that does its work, and gets back: one request type per worker, one result type for all.
 
 Requests are complete and frozen: a worker needs nothing else, and the same request gives the same result, which is how a relaunched
-iteration recognises work that is already done. The workers themselves are pipelines/stages.
+iteration recognises finished work. The workers themselves are pipelines/stages.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class StageRequest(BaseModel):
 
 
 class InitialiseRequest(StageRequest):
-    """Build the quickstart's tokenizer and policy with random weights, or take in a model that there is."""
+    """Build the quickstart's tokenizer and policy with random weights, or import an existing model."""
 
     worker: Literal["initialise"] = "initialise"
     curricula: tuple[str, ...] = Field(description="their words get tokens of their own in the quickstart's tokenizer")
     policy: PolicySettings = PolicySettings()
-    max_image_pixels: int | None = Field(None, description="what the image processor of a model that is taken in is set to")
+    max_image_pixels: int | None = Field(None, description="what the image processor of an imported model is set to")
 
 
 class DemonstrateRequest(StageRequest):

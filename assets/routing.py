@@ -72,8 +72,8 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
     destinations = routes["route"].to_pylist()
     counts = {"episodes": len(destinations), **Counter(destinations)}
-    told = summaries(warehouse).get(iteration)  # none where nothing came in
-    flow = picture(as_markdown(routing_flow(iteration, told.flows if told is not None else ())))
+    summary = summaries(warehouse).get(iteration)  # none where nothing came in
+    flow = picture(as_markdown(routing_flow(iteration, summary.flows if summary is not None else ())))
     yield dg.MaterializeResult(
         asset_key="routes",
         data_version=data_version(content_digest(warehouse, ["routes"], iteration=iteration, stage="routing")),

@@ -86,7 +86,7 @@ def seed_demonstrations(
     group_name=GROUP,
     retry_policy=RETRY,
     kinds={"torch"},
-    description="The policy that the wheel begins with: random weights, or a model there is.",
+    description="The policy of the first iteration: random weights, or an existing model.",
 )
 @retried
 def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:

@@ -102,5 +102,5 @@ def _why(solved: Solved | None, likelihood: float | None, settings: SelfChalleng
     if solved is None or likelihood is None:
         return "explore: never tried"
     bounds = f"{likelihood:.2f} that the rate lies in [{settings.low:g}, {settings.high:g}]"
-    told = f"solved {solved.num_success} of {solved.num_episodes}, {bounds}"
-    return f"{'aim' if likelihood >= NEGLIGIBLE else 'explore'}: {told}"
+    figures = f"solved {solved.num_success} of {solved.num_episodes}, {bounds}"
+    return f"{'aim' if likelihood >= NEGLIGIBLE else 'explore'}: {figures}"

@@ -34,7 +34,7 @@ class OrmSettings(_Settings):
     min_samples: int = Field(40, ge=1, description="of each verdict, good and bad; with fewer the ORM of before is passed on")
     max_samples: int = Field(4000, ge=2, description="episodes that an iteration adds to D_ORM at most")
     claim_share: float = Field(
-        0.0, ge=0, le=1, description="share of them, good and bad, whose last screen is shown with a claim of success, which tells nothing"
+        0.0, ge=0, le=1, description="share of them, good and bad, whose last screen gets an injected claim of success"
     )
     votes: Votes = 1
     temperature: float = Field(0.7, gt=0, le=5, description="of the answers where there are several")
@@ -46,7 +46,7 @@ class JudgeSettings(_Settings):
 
     engine: HttpEngineConfig | None = Field(None, description="the server; null: no such judge")
     rubrics: dict[str, str] = Field(
-        default_factory=dict, description="by domain: what counts as carried out, told where an instance has no reference answer"
+        default_factory=dict, description="by domain: what counts as carried out, for instances without a reference answer"
     )
     votes: Votes = 1
     repeats: int = Field(2, ge=0, le=20, description="times that an answer without a verdict is asked for again")

@@ -31,4 +31,4 @@ def _listed(curriculum: str) -> Iterable[str]:
         return words_file(curriculum).read_text(encoding="ascii").split()
     except FileNotFoundError as error:
         there_are = ", ".join(sorted(path.stem for path in WORDS_FOLDER.glob("*.txt")))
-        raise ConfigError(f"there is no word list of a curriculum {curriculum!r}; there are {there_are}") from error
+        raise ConfigError(f"curriculum {curriculum!r} has no word list; known are {there_are}") from error

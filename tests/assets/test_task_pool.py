@@ -289,7 +289,7 @@ def test_the_collection_is_asked_to_play_the_pool(warehouse: Warehouse, tmp_path
 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
-    with pytest.raises(Exception, match="low must be the smaller one"):
+    with pytest.raises(Exception, match="low must be below high"):
         made_profile(**{"tasks.self_challenge.low": 0.9})
     assert parse_profile(made_profile().model_dump(mode="json"), "again") == made_profile()
     assert not profiles.load("quickstart").tasks.self_challenge.enabled
