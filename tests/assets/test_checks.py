@@ -194,15 +194,15 @@ def test_a_run_that_its_gate_ended_has_a_failed_check_that_says_how_far_the_crit
     with dg.DagsterInstance.ephemeral() as instance:
         run = trained(warehouse, instance, error)
         assert not run.success and run.get_asset_check_evaluations() == [], "the op of the check is skipped"
-        told = [
+        reported = [
             record.event.dagster_event.asset_check_evaluation_data
             for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=5)
             if record.event is not None and record.event.dagster_event is not None and record.status.value == "FAILED"
         ]
     if error == "NothingToLearn":
-        assert told == [], "the gate has nothing to do with it"
+        assert reported == [], "the gate has nothing to do with it"
         return
-    (found,) = told
+    (found,) = reported
     assert (found.passed, found.severity, found.partition) == (False, dg.AssetCheckSeverity.ERROR, "0001")
     assert found.metadata["explained_variance"].value == pytest.approx(0.06)
     assert found.description == "explained variance 0.060: the run failed and left no policy. the critic explains 0.060"

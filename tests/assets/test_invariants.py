@@ -1,4 +1,4 @@
-"""Every invariant on small tables: none is broken by a wheel that turned well, and each names the row that breaks it."""
+"""Every invariant on small tables: none is broken after a regular iteration, and each names the row that breaks it."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def instance(seed: int, content_id: str, split: str = "train") -> dict[str, Any]
 
 
 @pytest.fixture
-def turned(turned_once: Path, tmp_path: Path) -> Warehouse:
-    shutil.copytree(turned_once, tmp_path / "home")
+def finished(finished_once: Path, tmp_path: Path) -> Warehouse:
+    shutil.copytree(finished_once, tmp_path / "home")
     return Warehouse(Home(tmp_path / "home"))
 
 
 @pytest.fixture(scope="module")
-def turned_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A seed and one iteration, as the wheel would write them."""
-    made = Warehouse(Home(tmp_path_factory.mktemp("turned")))
+def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A seed and one iteration, as an iteration writes them."""
+    made = Warehouse(Home(tmp_path_factory.mktemp("finished")))
     made.replace_partition("tasks", [Make.task("task-a"), Make.task("task-b", held_out=True)], iteration="0000", stage="tasks")
     made.add_screenshots([Make.screenshot("shot-0", b"a"), Make.screenshot("shot-1", b"b")])
     made.replace_partition("episodes", [Make.episode("ep-seed", purpose="seed", seed=9)], **SEED)
@@ -192,19 +192,19 @@ FAULTS: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
 }  # fmt: skip
 
 
-def test_a_wheel_that_turned_breaks_none(turned: Warehouse) -> None:
-    assert broken(turned) == {}
+def test_a_regular_iteration_breaks_none(finished: Warehouse) -> None:
+    assert broken(finished) == {}
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_broken_rule_names_its_row(turned: Warehouse, name: str) -> None:
+def test_a_broken_rule_names_its_row(finished: Warehouse, name: str) -> None:
     plant, named = FAULTS[name]
     if name == "sft_dataset_screenshots_present":
         shown = {"role": "user", "content": "x", "screenshot_id": "shot-9", "loss": 0.0}
         messages = [shown, {"role": "assistant", "content": "y", "loss": 1.0}]
-        turned.replace_partition("sft_samples", [Make.sample("good-0", messages=messages)], iteration="0000", stage="imported")
-    plant(turned)
-    found = broken(turned, name)
+        finished.replace_partition("sft_samples", [Make.sample("good-0", messages=messages)], iteration="0000", stage="imported")
+    plant(finished)
+    found = broken(finished, name)
     assert name in found and named in found[name], found
 
 
@@ -219,25 +219,25 @@ BLUFFS = {
 
 
 @pytest.mark.parametrize("bluff", BLUFFS)
-def test_a_step_of_a_failed_episode_is_not_learned_though_it_says_that_it_succeeded(turned: Warehouse, bluff: str) -> None:
+def test_a_step_of_a_failed_episode_is_not_learned_though_it_says_that_it_succeeded(finished: Warehouse, bluff: str) -> None:
     assert BLUFFS[bluff]["verdict"] is True
-    turned.replace_partition("sft_samples", [BLUFFS[bluff]], iteration="0000", stage="imported")
-    turned.replace_partition("datasets", [member("bluff")], iteration="0001", stage="sft_dataset")
+    finished.replace_partition("sft_samples", [BLUFFS[bluff]], iteration="0000", stage="imported")
+    finished.replace_partition("datasets", [member("bluff")], iteration="0001", stage="sft_dataset")
     rule = "sft_dataset_of_successes_and_corrections"
-    assert "'bluff'" in broken(turned, rule)[rule]
+    assert "'bluff'" in broken(finished, rule)[rule]
 
 
-def test_what_another_home_exported_is_taken_at_its_word(turned: Warehouse) -> None:
+def test_what_another_home_exported_is_taken_at_its_word(finished: Warehouse) -> None:
     rule = "sft_dataset_of_successes_and_corrections"
     exported = [Make.sample(f"came-{origin}", origin=origin, episode_id=None) for origin in ("rollout", "correction", "reflection")]
-    turned.replace_partition("datasets", [member(row["sample_id"]) for row in exported], iteration="0001", stage="sft_dataset")
-    turned.replace_partition("sft_samples", exported, iteration="0000", stage="imported_theirs")
-    assert broken(turned, rule) == {}
-    turned.replace_partition("sft_samples", [row | {"verdict": None} for row in exported], iteration="0000", stage="imported_theirs")
-    assert "'came-rollout'" in broken(turned, rule)[rule], "it does not say that it succeeded"
-    turned.replace_partition("sft_samples", [], iteration="0000", stage="imported_theirs")
-    turned.replace_partition("sft_samples", exported, iteration="0001", stage="routing")
-    assert "'came-rollout'" in broken(turned, rule)[rule], "what was routed here is of an episode"
+    finished.replace_partition("datasets", [member(row["sample_id"]) for row in exported], iteration="0001", stage="sft_dataset")
+    finished.replace_partition("sft_samples", exported, iteration="0000", stage="imported_theirs")
+    assert broken(finished, rule) == {}
+    finished.replace_partition("sft_samples", [row | {"verdict": None} for row in exported], iteration="0000", stage="imported_theirs")
+    assert "'came-rollout'" in broken(finished, rule)[rule], "it does not say that it succeeded"
+    finished.replace_partition("sft_samples", [], iteration="0000", stage="imported_theirs")
+    finished.replace_partition("sft_samples", exported, iteration="0001", stage="routing")
+    assert "'came-rollout'" in broken(finished, rule)[rule], "what was routed here is of an episode"
 
 
 def routed(made: Warehouse, **reasons: str) -> None:
@@ -250,45 +250,45 @@ def routed(made: Warehouse, **reasons: str) -> None:
     made.replace_partition("routes", rows, **ROUTED)
 
 
-def test_a_threshold_that_the_profiles_rules_lower_breaks_no_rule(turned: Warehouse) -> None:
+def test_a_threshold_that_the_profiles_rules_lower_breaks_no_rule(finished: Warehouse) -> None:
     """routing.rules with {orm: {threshold: 0.4}}: what the stored threshold fails is routed to SFT all the same."""
     said = Make.verdict("ep-good", judge="orm", origin="orm", score=0.45, threshold=0.8, passed=False)
-    turned.replace_partition("verdicts", [said], iteration="0001", stage="verdicts")
-    routed(turned, good="V=1: orm 0.45 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
+    finished.replace_partition("verdicts", [said], iteration="0001", stage="verdicts")
+    routed(finished, good="V=1: orm 0.45 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
     agrees = "sft_verdict_agrees_with_its_route"
-    assert broken(turned, agrees, "verdict_for_every_end") == {}
-    routed(turned, good="V=1: orm 0.9 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
-    assert "good-0" in broken(turned, agrees)[agrees], "the route tells of a score that nobody gave"
-    routed(turned, good="V=1: judge 0.45 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
-    assert "good-0" in broken(turned, agrees)[agrees], "nor has this judge spoken"
-    sft(Make.sample("elsewhere", origin="correction", episode_id="ep-seed"))(turned)
-    assert "elsewhere" in broken(turned, agrees)[agrees], "a correction is of an episode that was routed"
+    assert broken(finished, agrees, "verdict_for_every_end") == {}
+    routed(finished, good="V=1: orm 0.9 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
+    assert "good-0" in broken(finished, agrees)[agrees], "the route tells of a score that nobody gave"
+    routed(finished, good="V=1: judge 0.45 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
+    assert "good-0" in broken(finished, agrees)[agrees], "nor has this judge spoken"
+    sft(Make.sample("elsewhere", origin="correction", episode_id="ep-seed"))(finished)
+    assert "elsewhere" in broken(finished, agrees)[agrees], "a correction is of an episode that was routed"
 
 
-def test_in_a_domain_the_verifier_speaks_for_every_episode_or_for_none(turned: Warehouse) -> None:
+def test_in_a_domain_the_verifier_speaks_for_every_episode_or_for_none(finished: Warehouse) -> None:
     rule = "verdict_for_every_end"
     spoken = [Make.verdict("ep-good", judge="verifier")]
-    turned.replace_partition("verdicts", spoken, iteration="0001", stage="verdicts")
+    finished.replace_partition("verdicts", spoken, iteration="0001", stage="verdicts")
     good = "V=1: verifier 1 >= 0.5, 9 filters passed"
-    routed(turned, good=good, bad="unjudged: no judge gave V")
-    assert "ep-bad" in broken(turned, rule)[rule], "the verifier that spoke for one has lost its word on the other"
-    act(turned, episode("ep-bad", seed=2, domain="forms", outcome="failure", reward=0.0))
-    turned.replace_partition("verdicts", spoken, iteration="0001", stage="verdicts")
-    routed(turned, good=good, bad="unjudged: no judge gave V")
-    assert broken(turned, rule) == {}, "in a domain of its own that nobody may judge"
-    routed(turned, good=good, bad="V=0: orm 0.2 < 0.5")
-    assert "ep-bad" in broken(turned, rule)[rule], "no V is there, and it is not withheld for that"
-    turned.append_partition("verdicts", [Make.verdict("ep-bad", judge="orm", origin="orm")], iteration="0001", stage="judgements")
-    assert broken(turned, rule) == {}
+    routed(finished, good=good, bad="unjudged: no judge gave V")
+    assert "ep-bad" in broken(finished, rule)[rule], "the verifier that spoke for one has lost its word on the other"
+    act(finished, episode("ep-bad", seed=2, domain="forms", outcome="failure", reward=0.0))
+    finished.replace_partition("verdicts", spoken, iteration="0001", stage="verdicts")
+    routed(finished, good=good, bad="unjudged: no judge gave V")
+    assert broken(finished, rule) == {}, "in a domain of its own that nobody may judge"
+    routed(finished, good=good, bad="V=0: orm 0.2 < 0.5")
+    assert "ep-bad" in broken(finished, rule)[rule], "no V is there, and it is not withheld for that"
+    finished.append_partition("verdicts", [Make.verdict("ep-bad", judge="orm", origin="orm")], iteration="0001", stage="judgements")
+    assert broken(finished, rule) == {}
 
 
-def test_what_is_taken_back_breaks_no_rule_of_before_and_may_not_be_trained_on_after(turned: Warehouse) -> None:
-    sft(Make.sample("bad", origin="rollout", episode_id="ep-bad", verdict=False))(turned)
-    assert broken(turned, "sft_only_successes_or_corrections")
-    withdraw(turned, "sft_samples", ["bad", "seed-1"], iteration="0002")
-    assert broken(turned) == {}
-    withdraw(turned, "sft_samples", ["seed-0"], iteration="0001")
-    assert broken(turned, "sft_dataset_of_samples_there_are")
+def test_what_is_taken_back_breaks_no_rule_of_before_and_may_not_be_trained_on_after(finished: Warehouse) -> None:
+    sft(Make.sample("bad", origin="rollout", episode_id="ep-bad", verdict=False))(finished)
+    assert broken(finished, "sft_only_successes_or_corrections")
+    withdraw(finished, "sft_samples", ["bad", "seed-1"], iteration="0002")
+    assert broken(finished) == {}
+    withdraw(finished, "sft_samples", ["seed-0"], iteration="0001")
+    assert broken(finished, "sft_dataset_of_samples_there_are")
 
 
 def test_every_rule_says_how_it_is_mended_and_has_a_name_of_its_own() -> None:

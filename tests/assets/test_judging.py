@@ -1,5 +1,5 @@
-"""The ORM in the wheel's own assets, by Dagster, with the real workers: trained, judging, measured, its threshold chosen; and passing where
-it is switched off or has too little to learn from."""
+"""The ORM in the assets of an iteration, by Dagster, with the real workers: trained, judging, measured, its threshold chosen; and passing
+where it is switched off or has too little to learn from."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Given(ProfileResource):
         return Profile.model_validate_json(self.settings)
 
 
-def turn(warehouse: Warehouse, *assets: Any, **settings: Any) -> dg.ExecuteInProcessResult:
+def run_assets(warehouse: Warehouse, *assets: Any, **settings: Any) -> dg.ExecuteInProcessResult:
     """Materialize assets of iteration 0001 on a home."""
     profile = profiles.load("quickstart", {name.replace("__", "."): value for name, value in settings.items()})
     root = str(warehouse.home.root)
@@ -102,7 +102,7 @@ def judge_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    """A home with the episodes that an iteration has made when its ORM's turn comes, and the policy that made them."""
+    """A home with the episodes that an iteration has made before its ORM is trained, and the policy that made them."""
     root = tmp_path_factory.mktemp("home")
     warehouse = store(
         root,
@@ -120,7 +120,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 def judged(played: Warehouse) -> tuple[Warehouse, dg.ExecuteInProcessResult]:
     """The same home after the ORM has learned and judged in place of the verifier."""
     settings = {**LEARNING, "verdicts.unverified_domains": []}
-    return played, turn(played, orm_data, orm_model, judging, verdicts, routing, **settings)
+    return played, run_assets(played, orm_data, orm_model, judging, verdicts, routing, **settings)
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(
 ) -> None:
     warehouse = copy_of(judged[0], tmp_path)
     hidden = {**LEARNING, "verdicts.unverified_domains": ["pointing"]}
-    assert turn(warehouse, verdicts, routing, **hidden).success
+    assert run_assets(warehouse, verdicts, routing, **hidden).success
     with connect(warehouse) as con:
         rows = con.execute(
             "select r.episode_id, r.route, r.reason, v.passed from routes r join verdicts v on v.episode_id = r.episode_id "
@@ -181,7 +181,7 @@ def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(
     episode_id = next(name for name, route, *_ in rows if route == "sft")
     add_human_verdict(warehouse, episode_id, is_good=True, reasons=["it is what was asked"])
     add_human_verdict(warehouse, episode_id, is_good=False, reasons=["no, it is not"], person="ann")
-    assert turn(warehouse, routing, **hidden).success
+    assert run_assets(warehouse, routing, **hidden).success
     with connect(warehouse) as con:
         (route,) = con.execute("select route, reason from routes where episode_id = ?", [episode_id]).fetchall()
         said = con.execute("select reasons from verdicts where judge = 'human' order by judge_version").fetchall()
@@ -195,7 +195,7 @@ def test_a_judge_behind_a_server_is_measured_too(judged: tuple[Warehouse, dg.Exe
     """The server is our own, on the ORM's checkpoint: asked as it was taught it is a fair judge."""
     warehouse = copy_of(judged[0], tmp_path)
     with our_server(registry.made_by(warehouse, "0001", "orm_model").folder) as server:
-        result = turn(
+        result = run_assets(
             warehouse, judging,
             **{
                 "verdicts.judge.engine": config(server.url).model_dump(mode="json"), "verdicts.prompt.layout": "elements",
@@ -225,7 +225,7 @@ def test_a_person_names_an_episode_and_gives_a_reason(played: Warehouse) -> None
 def test_without_an_orm_its_assets_pass_and_touch_nothing(tmp_path: Path) -> None:
     warehouse = store(tmp_path, ("0001", "rl_pointing", many(20)), ("0001", "rollouts", many(5, seed=1, purpose="rollout")))
     before = warehouse.versions()
-    result = turn(warehouse, orm_data, orm_model, judging)
+    result = run_assets(warehouse, orm_data, orm_model, judging)
     assert result.success and warehouse.versions() == before
     assert all("orm.enabled is false" in metadata_of(result, name)["note"] for name in ("orm_samples", "orm_model", "judgements"))
 
@@ -234,7 +234,7 @@ def test_too_few_samples_pass_the_base_on_and_nothing_judges(tmp_path: Path) -> 
     warehouse = store(tmp_path, ("0001", "rl_pointing", many(20)), ("0001", "rollouts", many(5, seed=1, purpose="rollout")))
     folder = warehouse.home.checkpoints / "base"
     registry.register(warehouse, iteration="0001", stage="sft_model", checkpoint_id="checkpoint-sft", folder=folder)
-    result = turn(warehouse, orm_data, orm_model, judging, **{"orm.enabled": True})
+    result = run_assets(warehouse, orm_data, orm_model, judging, **{"orm.enabled": True})
     assert result.success
     made = registry.made_by(warehouse, "0001", "orm_model")
     assert made.checkpoint_id == "checkpoint-sft" and "are needed: checkpoint-sft is passed on" in made.note

@@ -50,20 +50,20 @@ async def annotate(work: Work) -> tuple[str, str]:
             await live.finish(good, ANN, Finish(version=state.version, is_success=True))
         async with service(work, pool, Reader("policy-erring", errs=True)) as live:
             alone = work.campaign(num_candidates=1)
-            mended = await live.start(work.lease(alone, task_named("click-button"), user_id=BOB), 1, BOB)
-            state = await until(live, mended, "deciding")
+            corrected = await live.start(work.lease(alone, task_named("click-button"), user_id=BOB), 1, BOB)
+            state = await until(live, corrected, "deciding")
             assert state.screen is not None and state.instruction is not None
             wanted = next(box for box in state.screen.elements if box.name == state.instruction.split('"')[1] and box.role == "button")
             override = Decide(version=state.version, decision="override", thought="That one.", action=f"click [{wanted.index}]")
-            await live.decide(mended, BOB, override)
-            state = await until(live, mended, "ended")
-            await live.finish(mended, BOB, Finish(version=state.version, is_success=True, note="plain enough"))
-    return good, mended
+            await live.decide(corrected, BOB, override)
+            state = await until(live, corrected, "ended")
+            await live.finish(corrected, BOB, Finish(version=state.version, is_success=True, note="plain enough"))
+    return good, corrected
 
 
 @pytest.mark.slow
 def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp_path: Path, work: Work) -> None:
-    good, mended = asyncio.run(annotate(work))
+    good, corrected = asyncio.run(annotate(work))
     warehouse = Warehouse(Home(tmp_path))
     assert materialize(tmp_path, ITERATION).success
 
@@ -86,15 +86,15 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
     assert warehouse.read("annotations", stage=STAGE).num_rows == len(notes) and warehouse.version("sft_samples") == version, "idempotent"
 
     with work.database.write() as session:
-        run_endings.withdraw(session, session.get_one(Run, mended), now_s=1.0)
+        run_endings.withdraw(session, session.get_one(Run, corrected), now_s=1.0)
         session.add(spot_check(good, {"0": {"is_right": False}}))
     result = materialize(tmp_path, NEXT)
-    (told,) = result.asset_materializations_for_node("withdrawals")
-    assert (told.metadata["taken back"].value, told.metadata["rows"].value) == (1, 2), "one annotation, one sample"
-    assert (told.metadata["rows of wrong steps"].value, told.metadata["verdicts"].value) == (2, 0)
+    (reported,) = result.asset_materializations_for_node("withdrawals")
+    assert (reported.metadata["taken back"].value, reported.metadata["rows"].value) == (1, 2), "one annotation, one sample"
+    assert (reported.metadata["rows of wrong steps"].value, reported.metadata["verdicts"].value) == (2, 0)
     wrong = next(row for row in notes if row["annotator"] == ANN and row["step_index"] == 0)
-    (told,) = result.asset_materializations_for_node("human_annotations")
-    assert told.metadata["runs"].value == 0, "nothing new"
+    (reported,) = result.asset_materializations_for_node("human_annotations")
+    assert reported.metadata["runs"].value == 0, "nothing new"
     standing = warehouse.read("sft_samples").to_pylist()
     gone = {row["sample_id"] for row in standing if row["withdrawn"]}
     taken_back = {overridden["annotation_id"], wrong["annotation_id"]}
@@ -107,19 +107,19 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
     with work.database.write() as session:
         said_again = session.get_one(Review, "review-1")
         said_again.kind, said_again.verdict, said_again.created_at_s = "adjudication", False, time.time()
-    (told,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
-    assert told.metadata["verdicts"].value == 1
-    note = str(told.metadata["note"].value)
+    (reported,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
+    assert reported.metadata["verdicts"].value == 1
+    note = str(reported.metadata["note"].value)
     assert "routes of 0001 stand until they are routed again: flywheel reroute --iteration 0001" in note
-    (told,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
-    assert told.metadata["verdicts"].value == 0 and "note" not in told.metadata, "said once"
+    (reported,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
+    assert reported.metadata["verdicts"].value == 0 and "note" not in reported.metadata, "said once"
     work.close()
 
 
 def test_where_nobody_annotates_there_is_nothing_to_take_in(tmp_path: Path) -> None:
     result = materialize(tmp_path, ITERATION)
-    (told,) = result.asset_materializations_for_node("human_annotations")
-    assert result.success and told.metadata["note"].value == "nobody annotates here"
+    (reported,) = result.asset_materializations_for_node("human_annotations")
+    assert result.success and reported.metadata["note"].value == "nobody annotates here"
     assert not (tmp_path / "annotation").exists()
 
 
@@ -132,8 +132,8 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
     approve(there, bundle.manifest.recording_id)
     manifest = PartStore.of_home(Home(tmp_path)).of(ANN).path(bundle.manifest_sha256)
     manifest.rename(manifest.with_suffix(".away"))
-    (told,) = materialize(tmp_path, ITERATION).asset_materializations_for_node("recordings")
-    assert (told.metadata["recordings"].value, told.metadata["unreadable"].value) == (0, 1), "what is damaged does not hold up the rest"
+    (reported,) = materialize(tmp_path, ITERATION).asset_materializations_for_node("recordings")
+    assert (reported.metadata["recordings"].value, reported.metadata["unreadable"].value) == (0, 1), "the rest is read"
     manifest.with_suffix(".away").rename(manifest)
     assert materialize(tmp_path, ITERATION).success
     samples = warehouse.read("ct_samples", stage=RECORDED_STAGE).to_pylist()
@@ -147,8 +147,8 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
 
     asyncio.run(there.withdraw(bundle.manifest.recording_id, "I would rather not", by=principal(ANN, "annotator")))
     result = materialize(tmp_path, NEXT)
-    (told,) = result.asset_materializations_for_node("withdrawals")
-    assert told.metadata["rows"].value == len(samples)
+    (reported,) = result.asset_materializations_for_node("withdrawals")
+    assert reported.metadata["rows"].value == len(samples)
     gone = {row["sample_id"] for row in warehouse.read("ct_samples").to_pylist() if row["withdrawn"]}
     assert gone == {row["sample_id"] for row in samples}
     work.close()
@@ -175,8 +175,8 @@ def test_a_purge_leaves_nothing_of_a_withdrawn_recording_that_taught_nothing(tmp
     assert "nothing to erase" in purge("--yes"), "nobody has taken it back yet"
     asyncio.run(there.withdraw(recording_id, "I would rather not", by=principal(ANN, "annotator")))
     assert "withdrawn recordings on the annotation server: 1" in purge(exit_code=1) and all(path.exists() for path in files)
-    told = purge("--yes")
-    assert f"1 recording on the annotation server erased, {len(files)} files removed" in told and "of screenshots erased" in told
+    reported = purge("--yes")
+    assert f"1 recording on the annotation server erased, {len(files)} files removed" in reported and "of screenshots erased" in reported
     assert not any(path.exists() for path in files) and warehouse.read("screenshots").num_rows == 0
     (episode,) = warehouse.read("episodes", stage=RECORDED_STAGE).to_pylist()
     texts = {(row["observation"], row["response"], row["thought"]) for row in warehouse.read("steps", stage=RECORDED_STAGE).to_pylist()}

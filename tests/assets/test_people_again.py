@@ -46,16 +46,16 @@ def test_runs_that_count_no_longer_stay_for_their_tombstones(tmp_path: Path) -> 
     with work.database.write() as session:
         prompt = [{"role": "user", "content": "a long prompt", "screenshot_id": picture, "loss": 0.0}]
         session.execute(update(RunStep).values(screenshot_id=picture, messages=prompt))
-    told = take_again(tmp_path, ITERATION, human_annotations)
-    assert (told["runs"], told["kept as they were"]) == (3, 0)
+    reported = take_again(tmp_path, ITERATION, human_annotations)
+    assert (reported["runs"], reported["kept as they were"]) == (3, 0)
     held = rows_of(warehouse, RUN_TABLES, STAGE)
     assert all(held.values())
 
     with work.database.write() as session:
         run_endings.withdraw(session, session.get_one(Run, back), now_s=1.0)
         run_endings.dispute(session, session.get_one(Run, disputed), now_s=1.0)
-    told = take_again(tmp_path, ITERATION, human_annotations)
-    assert (told["runs"], told["annotations"], told["kept as they were"]) == (1, 1, 2)
+    reported = take_again(tmp_path, ITERATION, human_annotations)
+    assert (reported["runs"], reported["annotations"], reported["kept as they were"]) == (1, 1, 2)
     assert rows_of(warehouse, RUN_TABLES, STAGE) == held
     (withdrawals,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
     assert (withdrawals.metadata["taken back"].value, withdrawals.metadata["rows"].value) == (1, 1)
@@ -73,12 +73,12 @@ def test_what_was_taken_back_stays_until_a_purge_finds_it_also_where_recordings_
     assert all(held.values())
     part = PartStore.of_home(Home(tmp_path)).of(ANN).path(bundle.manifest.screens[-1].sha256)
     part.rename(part.with_suffix(".away"))
-    told = take_again(tmp_path, ITERATION)
-    assert (told["recordings"], told["unreadable"], told["kept as they were"]) == (0, 1, 1) and recorded_rows(warehouse) == held
+    reported = take_again(tmp_path, ITERATION)
+    assert (reported["recordings"], reported["unreadable"], reported["kept as they were"]) == (0, 1, 1) and recorded_rows(warehouse) == held
     part.with_suffix(".away").rename(part)
     asyncio.run(there.withdraw(recording_id, "I would rather not", by=principal(ANN, "annotator")))
-    told = take_again(tmp_path, ITERATION)
-    assert (told["recordings"], told["kept as they were"]) == (0, 1) and recorded_rows(warehouse) == held
+    reported = take_again(tmp_path, ITERATION)
+    assert (reported["recordings"], reported["kept as they were"]) == (0, 1) and recorded_rows(warehouse) == held
 
     take_recordings(tmp_path, NEXT)
     assert "i press new" in on_disk(warehouse) and num_to_purge(warehouse) > len(held["ct_samples"])
@@ -105,7 +105,7 @@ def test_of_a_recording_that_is_erased_while_it_is_read_no_picture_stays(tmp_pat
         asyncio.run(there.erase(recording_id))
 
     monkeypatch.setattr(recordings._Pictures, "keep", keep_and_erase)
-    told = take_again(tmp_path, ITERATION)
-    assert len(kept) == 1 and (told["recordings"], told["unreadable"]) == (0, 1)
+    reported = take_again(tmp_path, ITERATION)
+    assert len(kept) == 1 and (reported["recordings"], reported["unreadable"]) == (0, 1)
     assert warehouse.read("screenshots").num_rows == 0
     work.close()

@@ -55,7 +55,7 @@ def rows(warehouse: Warehouse) -> list[dict[str, Any]]:
     return found
 
 
-def told(result: Any) -> dict[str, Any]:
+def metadata_of(result: Any) -> dict[str, Any]:
     (made,) = result.asset_materializations_for_node("recordings")
     return {name: value.value for name, value in made.metadata.items()}
 
@@ -78,7 +78,7 @@ def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp
     answers = PartStore.of_home(home).of(ANN).answers(recording_id)
     settings = WordingConfig(base_url=GONE, model="policy", token_env=TOKEN_VARIABLE, queries=1, reasons=True, attempts=1)
 
-    found = told(take_recordings(tmp_path, ITERATION, settings))
+    found = metadata_of(take_recordings(tmp_path, ITERATION, settings))
     own = rows(warehouse)
     assert (found["recordings"], found["samples"], found["samples in other words"]) == (1, 4, 0), "it goes on without"
     assert "policy at http://127.0.0.1:9/v1/ did not answer: ConnectError" in found["note"] and "materialize `recordings`" in found["note"]
@@ -87,7 +87,7 @@ def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp
     checkpoint = learn_by_heart(tmp_path / "model", asked_of(bundle.manifest), json.dumps({"queries": [QUERY], "text": REASON}))
     with our_server(checkpoint) as server:
         settings = settings.model_copy(update={"base_url": f"{server.url}/v1"})
-        found = told(take_recordings(tmp_path, ITERATION, settings))
+        found = metadata_of(take_recordings(tmp_path, ITERATION, settings))
     assert (found["samples"], found["samples in other words"], found["asked of the model"]) == (12, 8, 5) and "note" not in found
     made = {row["sample_id"]: row for row in rows(warehouse)}
     assert [made.get(row["sample_id"]) for row in own] == own, "what the person said stays as it was"
@@ -102,9 +102,9 @@ def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp
     assert {row["component"] for row in members} == {"in_situ", "variation"}, "they share the pool of people's own work"
 
     for address in (GONE, f"{server.url}/v1"):  # neither is there any more
-        again = told(take_recordings(tmp_path, ITERATION, settings.model_copy(update={"base_url": address})))
+        again = metadata_of(take_recordings(tmp_path, ITERATION, settings.model_copy(update={"base_url": address})))
         assert (again["asked of the model"], again["samples"]) == (0, 12) and {row["sample_id"]: row for row in rows(warehouse)} == made
-    assert told(take_recordings(tmp_path, ITERATION))["samples"] == 4, "switched off, there are its own words alone"
+    assert metadata_of(take_recordings(tmp_path, ITERATION))["samples"] == 4, "switched off, there are its own words alone"
 
     ann = principal(ANN, "annotator")
     take_recordings(tmp_path, ITERATION, settings)
@@ -130,7 +130,7 @@ def test_nothing_is_sent_that_was_not_agreed_to_or_looks_private(tmp_path: Path)
     for store in (before, private):
         there, bundle = upload(work, home, store)
         approve(there, bundle.manifest.recording_id)
-    found = told(take_recordings(tmp_path, ITERATION, WordingConfig(base_url=GONE, model="policy", queries=2, attempts=1)))
+    found = metadata_of(take_recordings(tmp_path, ITERATION, WordingConfig(base_url=GONE, model="policy", queries=2, attempts=1)))
     assert found["asked of the model"] == 0 and "note" not in found
     assert found["left out/other words: signed before models were spoken of"] == 1 and found["left out/looks private"] == 1
     assert len(rows(warehouse)) == 4 + 3
@@ -152,7 +152,7 @@ def test_a_key_is_neither_sent_nor_learned(tmp_path: Path) -> None:
     answers = PartStore.of_home(home).of(ANN).answers(bundle.manifest.recording_id)
     for instructions, text in asked_of(bundle.manifest):
         answers.put(content_id("asked", [settings.model, instructions, text]), json.dumps({"queries": [f"Sign in with {KEY}"]}))
-    found = told(take_recordings(tmp_path, ITERATION, settings))
+    found = metadata_of(take_recordings(tmp_path, ITERATION, settings))
     assert (found["asked of the model"], found["samples"], found["samples in other words"]) == (0, 12, 4) and "note" not in found
     stored = str([warehouse.read(table).to_pylist() for table in ("tasks", "episodes", "steps", "ct_samples")])
     assert KEY not in stored and "Sign in with [token]" in stored and "Sign in 3 times by 9" in stored

@@ -65,15 +65,15 @@ def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, c
 
 
 def released(warehouse: Warehouse, **changes: float) -> tuple[str, str, Mapping[str, Any]]:
-    """Which policy the gate releases, why, and what Dagster is told. `changes`: of the profile's part `evaluation`."""
+    """Which policy the gate releases, why, and what is reported to Dagster. `changes`: of the profile's part `evaluation`."""
     smoke = Smoke(changes={f"evaluation.{name}": value for name, value in changes.items()})
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0002"])
         resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": smoke}
         ran = dg.materialize([released_policy], partition_key="0002", instance=instance, resources=resources)
     (row,) = warehouse.read("checkpoints", iteration="0002", stage="released_policy").to_pylist()
-    (told,) = ran.asset_materializations_for_node("released_policy")
-    return row["checkpoint_id"], row["note"], {name: value.value for name, value in told.metadata.items()}
+    (reported,) = ran.asset_materializations_for_node("released_policy")
+    return row["checkpoint_id"], row["note"], {name: value.value for name, value in reported.metadata.items()}
 
 
 @pytest.mark.parametrize(("before", "after", "chosen"), [(30, 45, CANDIDATE), (45, 30, INCUMBENT)])
@@ -83,9 +83,9 @@ def test_the_gate_decides_by_eval_and_whatever_is_only_reported_says_the_contrar
     """In either direction: an inverted gate, or one that reads the holdout rows, releases the other one."""
     evaluated(warehouse, INCUMBENT, {"eval": before, "holdout": NUM - before})
     evaluated(warehouse, CANDIDATE, {"eval": after, "holdout": NUM - after})
-    found, why, told = released(warehouse)
+    found, why, reported = released(warehouse)
     assert found == chosen
-    assert told["gain"] == pytest.approx((after - before) / NUM) and (told["p_worse"] < 0.05) == (chosen == INCUMBENT)
+    assert reported["gain"] == pytest.approx((after - before) / NUM) and (reported["p_worse"] < 0.05) == (chosen == INCUMBENT)
     assert f"{(after - before) / NUM:+.3f}" in why and f"on {NUM} pairs" in why
 
 

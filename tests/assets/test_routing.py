@@ -41,9 +41,9 @@ def test_every_episode_is_judged_routed_and_cut_into_samples(tmp_path: Path) -> 
     assert warehouse.read("sft_samples").num_rows == 3 and warehouse.read("ct_samples").num_rows == 4
     (judged,) = result.asset_materializations_for_node("verdicts")
     assert judged.metadata["failed/loop"].value == 1 and judged.metadata["failed/duplicate"].value == 1
-    told = {event.asset_key.to_user_string(): event for event in result.asset_materializations_for_node("routing")}
+    reported = {event.asset_key.to_user_string(): event for event in result.asset_materializations_for_node("routing")}
     for table, origins in (("ct_samples", {"trimmed steps": 0, "samples/rollout": 4}), ("sft_samples", {"samples/rollout": 3})):
         ids = sorted(warehouse.read(table)["sample_id"].to_pylist())
-        assert (told[table].tags or {})["dagster/data_version"] == content_id("data", [ids])
+        assert (reported[table].tags or {})["dagster/data_version"] == content_id("data", [ids])
         counts = {"samples": len(ids), **origins}
-        assert {name: told[table].metadata[name].value for name in counts} == counts
+        assert {name: reported[table].metadata[name].value for name in counts} == counts
