@@ -71,7 +71,7 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
             metadata=of_result(
                 result, config=settings.evaluation, success=picture(as_markdown(chart)), kept_by_merge=dg.MetadataValue.md(kept),
                 by_domain=dg.MetadataValue.md(beside),
-                **({} if novel is None else {"novelty": dg.MetadataValue.md(f"{novel.told}.\n\n{novel.table}")}),
+                **({} if novel is None else {"novelty": dg.MetadataValue.md(f"{novel.summary}.\n\n{novel.table}")}),
             ),
         )
 

@@ -58,7 +58,7 @@ def show(found: Sequence[dict[str, Any]], console: Console) -> None:
     for each in found:
         novel_of: Novelty | None = each["novelty"]
         if novel_of is not None:
-            console.print(f"{each['home']} {each['iteration']}: {novel_of.told}", highlight=False)
+            console.print(f"{each['home']} {each['iteration']}: {novel_of.summary}", highlight=False)
     newest = next((each["novelty"] for each in reversed(found) if each["novelty"] is not None), None)
     if newest is not None:
         console.print(newest.table, highlight=False)

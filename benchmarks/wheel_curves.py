@@ -226,7 +226,7 @@ def _novelty(homes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, home in homes.items():
         if tasks := tuple(TaskNovelty(**each) for each in home.get("novelty", ())):
             found = Novelty(iteration=max(point["iteration"] for point in home["points"]), split=REPORTED_SPLIT, tasks=tasks)
-            yield from ("", f"{name}, iteration {found.iteration}: {found.told}.", "", found.table)
+            yield from ("", f"{name}, iteration {found.iteration}: {found.summary}.", "", found.table)
 
 
 def points_in(homes: Mapping[str, Mapping[str, Any]]) -> list[Point]:

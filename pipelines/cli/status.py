@@ -250,7 +250,7 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
 def _novelty_lines(status: Status) -> Iterator[str]:
     """What a figure above is worth."""
     if status.novelty is not None:
-        yield f"Iteration {status.novelty.iteration}: {status.novelty.told}."
+        yield f"Iteration {status.novelty.iteration}: {status.novelty.summary}."
     if status.novel_success:
         yield "On the novel ones alone: " + ", ".join(f"{role} {mean:.3f}" for role, mean in status.novel_success.items())
     if status.not_reported:

@@ -71,5 +71,5 @@ def test_an_outcome_is_whether_an_instance_was_solved_and_nothing_where_it_crash
 def test_a_reported_split_is_refused_by_name() -> None:
     require_choosable(CHOICE_SPLITS, "a test")
     require_choosable([], "a test")
-    with pytest.raises(ReportedOnly, match=r"^a test would read the split holdout, which is only reported: choices read train and eval$"):
+    with pytest.raises(ReportedOnly, match=r"^a test would read the split holdout, which is only reported: choose by train and eval only$"):
         require_choosable(["eval", "holdout"], "a test")

@@ -62,7 +62,7 @@ def test_an_instance_is_novel_where_nobody_learned_from_its_first_screen(warehou
         TaskNovelty(task="press", num_instances=1, num_novel=1, num_new_instruction=1),
     ), "a terminal's instances differ in their files; what a crashed episode would have shown was not learned from; nor what came later"
     assert (found.num_instances, found.num_novel, found.num_new_instruction) == (5, 4, 2)
-    assert "4 (80%) are novel" in found.told and "| click-button | 3 | 2 | 1 |" in found.table
+    assert "4 (80%) are novel" in found.summary and "| click-button | 3 | 2 | 1 |" in found.table
     assert counts == {
         "merged_policy": [
             TaskCount(task="click-button", num_success=1, num_episodes=2), TaskCount(task="count", num_success=1, num_episodes=1),

@@ -37,5 +37,5 @@ def require_choosable(splits: Collection[str], what: str) -> None:
     """Raises ReportedOnly where one of these splits may not be chosen by; `what` would read it."""
     if others := sorted(set(splits) - set(CHOICE_SPLITS)):
         raise ReportedOnly(
-            f"{what} would read the split {', '.join(others)}, which is only reported: choices read {' and '.join(CHOICE_SPLITS)}"
+            f"{what} would read the split {', '.join(others)}, which is only reported: choose by {' and '.join(CHOICE_SPLITS)} only"
         )

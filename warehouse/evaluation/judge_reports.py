@@ -134,7 +134,7 @@ def choose_thresholds(words: Sequence[Word], domains: Iterable[str], target: flo
 
 
 def confusion_by_domain(words: Iterable[Word], thresholds: Mapping[str, float]) -> Confusion:
-    """What comes of each domain's own threshold; the one that is told is the lowest."""
+    """The result at each domain's own threshold; the one reported is the lowest."""
     of = list(words)
     each = [confusion([word for word in of if word.domain == name], thresholds[name]) for name in sorted({word.domain for word in of})]
     return Confusion(

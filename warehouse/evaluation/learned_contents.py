@@ -1,8 +1,8 @@
-"""What episodes showed to whoever learned from them: of each iteration the first screens and the instructions, 64 bits of each. What is
-said of an evaluation is novelty.py's; this is what it is said against.
+"""First screens and instructions of the training episodes of each iteration, 64-bit hashes of each. novelty.py compares evaluations with
+them.
 
-An iteration's notes are of its own rows alone. They are kept as a file beside the tables, with the digest of the data files that they were
-made of: one that was made of others is made again. Deleting them loses nothing.
+An iteration's notes cover its own rows only. They are cached as a file beside the tables, with the digest of the data files that they were
+made from: notes of other files are made again. Deleting them loses nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warehouse.storage.tables import Warehouse
 
 FOLDER = "learned"
 FORM = 1
-"""Counts up when notes say something else of the same rows."""
+"""Increases when notes of the same rows change in content."""
 EPISODES = ("episodes",)
 EPISODES_AND_TEXT = ("episodes", "steps")
 
@@ -33,7 +33,7 @@ FIRST_SCREENS = {
         from episodes e left join (select iteration, episode_id, any_value(observation) as observation from steps where step_index = 0
                                    group by all) f using (iteration, episode_id)""",
 }
-"""By whether it is told by its stored text: every episode with what it was asked and what identifies its first screen."""
+"""By whether screens are identified by their stored text: every episode with its instruction and what identifies its first screen."""
 _LEARNED = """
 select iteration, md5_number_lower(asked) as asked, md5_number_lower(screen) as screen from ({episodes})
 where outcome <> 'crashed' and purpose <> 'evaluation' and split = 'train' and iteration in ({iterations})
@@ -109,10 +109,10 @@ def _distinct(con: duckdb.DuckDBPyConnection, column: str, iteration: str) -> Ha
 
 def _read(path: Path, inputs: str) -> _Notes | None:
     """None where there are none, or they are damaged, or of other rows."""
-    told = read_notes(path)
-    if told is None:
+    stored = read_notes(path)
+    if stored is None:
         return None
-    head, _, hashes = told.partition(b"\n")
+    head, _, hashes = stored.partition(b"\n")
     header = json.loads(head)
     if header["inputs"] != inputs:
         return None

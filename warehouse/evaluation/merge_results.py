@@ -1,5 +1,4 @@
-"""What merging the specialists kept of them and what the search of its weights found, read from the tables. How it is told is
-merge_report.py's.
+"""What merging kept of the specialists, and what the search for its weights found, read from the tables. merge_report.py shows it.
 
 A specialist's own domain is in its stage's name. Success is averaged over the tasks of a domain, with 95 % intervals.
 """
@@ -79,7 +78,7 @@ class Mixture:
 
 
 def retentions(con: duckdb.DuckDBPyConnection, iteration: str, split: str = REPORTED_SPLIT) -> list[Retention]:
-    """What the merged policy keeps of each specialist on its own domain, from `evaluations`; joint policies are no specialists."""
+    """What the merged policy keeps of each specialist on its own domain, from `evaluations`; joint policies are not specialists."""
     found = success_by_domain(con, iteration, split)
     return [
         Retention(domain=domain, role=role, split=split, specialist=estimate, merged=found["merged_policy", domain])

@@ -22,8 +22,8 @@ from warehouse.storage.table_files import Listing
 from warehouse.storage.tables import Warehouse
 
 SCREEN_IS_CONTENT = ("miniwob",)
-"""Sources whose instances are told apart by their first screens. What others ask lies deeper, in files, pages and what a game does next;
-instances are kept apart by that, so that all that are evaluated are new."""
+"""Sources whose instances are identified by their first screens. Those of others differ deeper, in files, pages and what a game does next;
+their splits are disjoint by that content, so that all evaluated instances are new."""
 
 _SEEN = """
 create temp table seen as
@@ -84,7 +84,7 @@ class Novelty:
         return sum(task.num_new_instruction for task in self.tasks)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """A sentence for people."""
         novel, new = _share(self.num_novel, self.num_instances), _share(self.num_new_instruction, self.num_instances)
         return (

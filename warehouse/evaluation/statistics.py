@@ -199,7 +199,7 @@ def compare_paired(
     """
     common = sorted(candidate.keys() & incumbent.keys(), key=repr)
     if not common:
-        raise ValueError("no common instance: evaluate both policies on the same tasks and seeds before comparing them")
+        raise ValueError("the two policies have no instance in common: evaluate both on the same tasks and seeds")
     gains: dict[str, list[int]] = {}
     for key in common:
         gains.setdefault(key[0], []).append(int(candidate[key]) - int(incumbent[key]))

@@ -167,20 +167,20 @@ def _ribbons(
         drawing.path(data, f"flow {ROUTE_STYLE[route_of(pair)]}", str(pairs[pair]))
 
 
-def annotation_bars(told: Mapping[str, IterationSummary]) -> str:
+def annotation_bars(summaries: Mapping[str, IterationSummary]) -> str:
     """Decisions of the annotators by iteration; empty when there are none."""
     counts: dict[str, Mapping[str, float]] = {
         f"iteration {int(iteration)}": {decision.replace("_", " "): num for decision, num in summary.decisions.items()}
-        for iteration, summary in told.items() if summary.decisions
+        for iteration, summary in summaries.items() if summary.decisions
     }  # fmt: skip
     styles = {decision.replace("_", " "): style for decision, style in DECISION_STYLE.items()}
     return _bars("Annotated steps", counts, styles, "{:.0f}") if counts else ""
 
 
-def mixture_bars(told: Mapping[str, IterationSummary], kind: str) -> str:
+def mixture_bars(summaries: Mapping[str, IterationSummary], kind: str) -> str:
     """What an epoch of the `kind` dataset (ct or sft) is made of, in expected draws by component and iteration; empty without one."""
     stage = f"{kind}_dataset"
-    draws = {f"iteration {int(iteration)}": summary.draws[stage] for iteration, summary in told.items() if stage in summary.draws}
+    draws = {f"iteration {int(iteration)}": summary.draws[stage] for iteration, summary in summaries.items() if stage in summary.draws}
     return _bars(f"{kind.upper()} samples an epoch", draws, COMPONENT_STYLE, "{:.0f}") if draws else ""
 
 

@@ -1,6 +1,6 @@
-"""What became of each iteration in a few figures: its datasets, its routes, what people decided. What tells of all iterations reads these,
-so that its work is that of the newest. They are kept as files beside the tables, each with the digest of the data files it was made of: one
-that was made of others is made again. Deleting them loses nothing.
+"""Summaries of iterations in a few figures: datasets, routes, people's decisions. Reports over all iterations read these, so that they
+compute the newest one only. They are cached as files beside the tables, each with the digest of the data files it was made from: one of
+other files is made again. Deleting them loses nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Flow(BaseModel):
 
 
 class IterationSummary(BaseModel):
-    """Everything that is told of an iteration beside the others."""
+    """What is reported of an iteration beside the others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -25,21 +25,21 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One chart: its title, what it tells, and its metrics with their labels. `is_main`: its first metric is among the curves that are
+    """One chart: its title and subtitle, and its metrics with their labels. `is_main`: its first metric is among the curves that are
     drawn together."""
 
     title: str
-    tells: str
+    subtitle: str
     metrics: tuple[tuple[str, str], ...]
     is_main: bool = False
 
 
-def _one(title: str, metric: str, tells: str = "") -> Panel:
-    return Panel(title=title, tells=tells, metrics=((metric, ""),))
+def _one(title: str, metric: str, subtitle: str = "") -> Panel:
+    return Panel(title=title, subtitle=subtitle, metrics=((metric, ""),))
 
 
-def _main(title: str, metric: str, tells: str = "") -> Panel:
-    return Panel(title=title, tells=tells, metrics=((metric, ""),), is_main=True)
+def _main(title: str, metric: str, subtitle: str = "") -> Panel:
+    return Panel(title=title, subtitle=subtitle, metrics=((metric, ""),), is_main=True)
 
 
 GROUPS: dict[str, tuple[Panel, ...]] = {
@@ -54,42 +54,42 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
         _main("think tokens a step", "think_tokens_per_step"),
         _one("tokens a step", "tokens_per_step"),
         _one("invalid actions", "invalid_actions", "share of steps"),
-        Panel(title="rewarded alike", tells="share: nothing to learn from", metrics=(
+        Panel(title="rewarded alike", subtitle="share: nothing to learn from", metrics=(
             ("uniform_fraction", "episodes of a task"), ("group_zero_std", "groups"),
         )),
-        Panel(title="episodes that did not end", tells="share", metrics=(
+        Panel(title="episodes that did not end", subtitle="share", metrics=(
             ("truncated", "truncated"), ("timed_out", "timed out"), ("unanswered", "unanswered steps"),
         )),
     ),
     "Policy update": (
         _main("entropy", "entropy", "nats a token"),
         _main("KL", "kl", "approximate, nats a step, last epoch"),
-        Panel(title="clip fraction", tells="share of tokens", is_main=True, metrics=(
+        Panel(title="clip fraction", subtitle="share of tokens", is_main=True, metrics=(
             ("clip_fraction", "all"), ("clip_fraction_low", "below"), ("clip_fraction_high", "above"),
         )),
-        Panel(title="λ of the policy", tells="effective GAE trace", metrics=(
+        Panel(title="λ of the policy", subtitle="effective GAE trace", metrics=(
             ("lambda_policy", "mean"), ("lambda_policy_min", "lowest"), ("lambda_policy_max", "highest"),
         )),
         _main("gradient norm", "grad_norm"),
         _main("learning rate", "learning_rate"),
         _one("replay loss", "replay_loss"),
         _main("engine against learner", "mismatch_kl", "KL before the first update"),
-        Panel(title="off-policy correction", tells="by token", metrics=(
+        Panel(title="off-policy correction", subtitle="by token", metrics=(
             ("correction_mean", "mean weight"), ("correction_dropped", "share left out"),
         )),
-        Panel(title="faults that were handled", tells="", metrics=(
+        Panel(title="faults that were handled", subtitle="", metrics=(
             ("exploded", "KL exploded"), ("rolled_back", "undone"), ("skipped_minibatches", "left out"),
         )),
     ),
     "Critic": (
-        Panel(title="explained variance", tells="of returns", is_main=True, metrics=(
+        Panel(title="explained variance", subtitle="of returns", is_main=True, metrics=(
             ("explained_variance", "all episodes"), ("gate_explained_variance", "held out"),
         )),
         _main("value loss", "value_loss"),
         _one("critic steers", "critic_steers", "1: advantages come from the critic"),
     ),
     "Streaming": (
-        Panel(title="staleness", tells="updates behind, by token", is_main=True, metrics=(
+        Panel(title="staleness", subtitle="updates behind, by token", is_main=True, metrics=(
             ("staleness_mean", "mean"), ("staleness_max", "highest"),
         )),
         _one("episodes a batch", "episodes"),
@@ -97,7 +97,7 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
         _one("environment steps a second", "env_steps_per_s"),
         _one("tokens written a second", "gen_tokens_per_s"),
         _one("generation during updates", "overlap_share", "share of the time that learning took"),
-        Panel(title="seconds", tells="of a round", metrics=(
+        Panel(title="seconds", subtitle="of a round", metrics=(
             ("wait_s", "wait"), ("gen_s", "generation"), ("env_s", "environment"), ("update_s", "update"),
         )),
     ),
@@ -121,7 +121,7 @@ def run_groups(con: duckdb.DuckDBPyConnection, iteration: str, run: str) -> list
         groups.append(Group(title=title, charts=tuple(chart for chart in drawn if chart)))
     shaping = tuple((name, name.partition("/")[2]) for name in curves if name.startswith("shaping/"))
     if shaping:
-        panel = Panel(title="shaping", tells="added to an episode's reward", metrics=shaping)
+        panel = Panel(title="shaping", subtitle="added to an episode's reward", metrics=shaping)
         groups.append(Group(title="Reward shaping", charts=(_chart(panel, curves),)))
     tasks = [name for name in curves if name.startswith("success/")]
     by_task = tuple(_chart(_one(name.partition("/")[2], name), curves, floor=0.0, ceiling=1.0) for name in tasks)
@@ -178,12 +178,12 @@ def _chart(panel: Panel, curves: Mapping[str, Points], *, floor: float | None = 
     series = {label: curves[metric] for metric, label in panel.metrics if metric in curves}
     if not series or (ceiling is None and not _moves(series)):
         return ""
-    drawing = Drawing(WIDTH, HEIGHT, f"{panel.title}, {panel.tells}" if panel.tells else panel.title)
+    drawing = Drawing(WIDTH, HEIGHT, f"{panel.title}, {panel.subtitle}" if panel.subtitle else panel.title)
     drawing.text(12, 20, panel.title, "strong")
     if len(series) > 1 or "" not in series:
         legend(drawing, 12, 38, [(COLOURS[place % len(COLOURS)], label) for place, label in enumerate(series)])
-    elif panel.tells:
-        drawing.text(12, 37, panel.tells, "small muted")
+    elif panel.subtitle:
+        drawing.text(12, 37, panel.subtitle, "small muted")
     _plot(drawing, (50.0, 52.0, WIDTH - 14, HEIGHT - 26), series, list(series), floor=floor, ceiling=ceiling)
     return drawing.render(alone=False)
 
