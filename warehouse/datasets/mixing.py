@@ -137,7 +137,7 @@ from samples s
 left join first_episodes e on e.episode_id = s.episode_id
 left join first_annotations a on a.annotation_id = s.annotation_id
 left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
-left join giveaways g on g.sample_id = s.sample_id
+left join leaks g on g.sample_id = s.sample_id
 where not coalesce(a.withdrawn, false)
 qualify row_number() over (partition by s.kind, s.sample_id order by s.iteration, s.stage) = 1
 """

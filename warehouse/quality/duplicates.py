@@ -37,7 +37,7 @@ Screens: TypeAlias = "list[frozenset[int] | bytes | str]"
 """Of each step: hashes of its element lines, else its picture's perceptual hash, else the picture's id."""
 
 _TWINS = """
-create or replace temp table twins as
+create or replace temp table candidates as
 select
     e.n, e.episode_id, e.iteration, e.purpose, hash(e.task_id, e.instruction, k.actions_key) as bucket,
     count(*) over (partition by bucket) as num
@@ -46,14 +46,14 @@ where e.outcome <> 'crashed' and e.split = 'train' qualify num > 1
 """
 _MIXED = """
 create or replace temp table mixed_buckets as
-with keyed as (select n, bit_xor(hash(step_index, state)) as screens_key from screens semi join twins using (n) group by n)
-select bucket from twins join keyed using (n) group by bucket
+with keyed as (select n, bit_xor(hash(step_index, state)) as screens_key from screens semi join candidates using (n) group by n)
+select bucket from candidates join keyed using (n) group by bucket
 having $always or min(screens_key) <> max(screens_key) or min(purpose) <> max(purpose)
 """
 _ALIKE = """
 select n, 1.0::double as similarity, original as other from (
     select n, row_number() over w as place, first_value(episode_id) over w as original
-    from twins anti join mixed_buckets using (bucket) window w as (partition by bucket order by iteration, purpose, episode_id)
+    from candidates anti join mixed_buckets using (bucket) window w as (partition by bucket order by iteration, purpose, episode_id)
 ) where place > 1
 """
 """Where all screens are the same too, the first is the original of the rest."""
@@ -61,7 +61,7 @@ _MIXED_SCREENS = """
 create or replace temp table mixed_screens as
 with placed as (
     select t.*, s.step_index, s.picture, s.lines, num <= $exhaustive and min(state) over w = max(state) over w as is_same
-    from screens s join twins t using (n) semi join mixed_buckets using (bucket) window w as (partition by bucket, step_index)
+    from screens s join candidates t using (n) semi join mixed_buckets using (bucket) window w as (partition by bucket, step_index)
 )
 select * exclude (picture, lines), case when not is_same then picture end as picture, case when not is_same then lines end as lines
 from placed
@@ -81,13 +81,13 @@ class _Member:
     screens: Screens
 
 
-def find_twins(con: duckdb.DuckDBPyConnection) -> None:
-    """The table `twins`: episodes with the same task, instruction and actions as others, from `episodes_to_judge` and `keys`."""
+def find_candidates(con: duckdb.DuckDBPyConnection) -> None:
+    """The table `candidates`: episodes with the same task, instruction and actions as others, from `episodes_to_judge` and `keys`."""
     execute_within_memory(con, _TWINS)
 
 
 def nearest(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> pa.Table:
-    """(n, similarity, other) of the episodes that have an original like them, from the tables `twins` and `screens`."""
+    """(n, similarity, other) of the episodes that have an original like them, from the tables `candidates` and `screens`."""
     execute_within_memory(con, _MIXED, {"always": config.min_novelty == 0})
     tables = [con.sql(_ALIKE).to_arrow_table().cast(NEAREST_SCHEMA)]
     execute_within_memory(con, _MIXED_SCREENS, {"exhaustive": EXHAUSTIVE})

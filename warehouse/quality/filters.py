@@ -73,7 +73,7 @@ def judge(
     _make(con, "typical", _TYPICAL, config)
     _make(con, "ranks", _RANKS, config, limit=config.max_solved_per_task)
     _make(con, "typed_words", _TYPED, config)
-    duplicates.find_twins(con)
+    duplicates.find_candidates(con)
     _make(con, "screens_to_read", _SCREENS_TO_READ, config)
     _make(con, "screens", _SCREENS, config)
     screens = ScreenHashes(con, cache / "screen_hashes")
@@ -154,9 +154,9 @@ select n, step_index, generate_subscripts(words, 1) as place, unnest(words) as w
 from actions_taken join actions on text = typed where typed is not null
 """
 _SCREENS_TO_READ = """
-select n, place, is_new, words, n in (select n from twins) as is_twin
+select n, place, is_new, words, n in (select n from candidates) as is_candidate
 from episodes_to_judge left join (select n, list(distinct wanted) as words from typed_words group by n) using (n)
-where is_new or is_twin
+where is_new or is_candidate
 """
 _AGAIN = """
 select n, step_index, state, screen

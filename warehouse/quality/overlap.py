@@ -30,11 +30,11 @@ spoken as (  -- what no policy of ours did on an instance whose split is known: 
           union all select sample_id, unnest(prompt_episode_ids) from sft_samples) s
     join (select distinct episode_id, instruction from episodes where policy_id = 'human') e using (episode_id)
 ),
-giveaways as (
+leaks as (
     select s.sample_id, min(e.words) as words from spoken s join evaluated_on e on contains(s.words, e.words) group by s.sample_id
 )
 """
-"""The table `giveaways` (sample_id, words): samples, and an instruction that each of them repeats."""
+"""The table `leaks` (sample_id, words): samples, and an instruction that each of them repeats."""
 
 
 def repeated_by(con: duckdb.DuckDBPyConnection, episode_id: str) -> str | None:
