@@ -132,7 +132,7 @@ def test_a_cancelled_caller_takes_its_prompt_back() -> None:
 
 
 def test_nonsense_limits_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_batch 0"):
+    with pytest.raises(ValueError, match="max_batch must be at least 1"):
         Batcher(Echo(), max_batch=0)
 
 

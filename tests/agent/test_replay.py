@@ -126,7 +126,7 @@ def test_episodes_are_found_by_the_beginning_of_their_id(stored: tuple[Warehouse
     warehouse, ids = stored
     with connect(warehouse) as con:
         assert load_episode(con, ids[0][:-2]).episode_id == ids[0]
-        for wrong, said in (("episode-", "beginning of 7"), ("episode-ffffffffffffffff0", "no episode"), ("", "no episode")):
+        for wrong, said in (("episode-", "matches 7 episodes"), ("episode-ffffffffffffffff0", "no episode"), ("", "no episode")):
             with pytest.raises(UnknownId, match=said):
                 load_episode(con, wrong)
 
