@@ -226,7 +226,7 @@ class HttpEngine:
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
         """Answer with a learner's weights: they are written to the `exchange` folder, beside the configuration and tokenizer of the
-        checkpoint that the engine was opened with, and the server is told to load them. Raises ModelError where it cannot."""
+        checkpoint that the engine was opened with, and the server loads them. Raises ModelError where it cannot."""
         if self._config.exchange is None or self._folder is None:
             raise ModelError(NO_EXCHANGE)
         base = self._folder
@@ -249,7 +249,7 @@ class HttpEngine:
 
     def load_adapter(self, save: Callable[[Path], None], checkpoint_id: str, version: int = 0) -> None:
         """Answer with a learner's adapter on the weights that the server was started on: `save` writes it, as peft reads it, and the server
-        is told to load it from the `exchange` folder. There it stays until the next one is loaded, for a server may read it again. Raises
+        loads it from the `exchange` folder. There it stays until the next one is loaded, for a server may read it again. Raises
         ModelError where it cannot."""
         if self._config.exchange is None:
             raise ModelError(NO_EXCHANGE)

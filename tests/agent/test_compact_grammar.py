@@ -1,4 +1,4 @@
-"""The compact grammar: element lines, canonical answers, tolerance of a decoder's spaces, round trips, and text that is no action."""
+"""The compact grammar: element lines, canonical answers, tolerance of a decoder's spaces, round trips, and text that is not an action."""
 
 from __future__ import annotations
 

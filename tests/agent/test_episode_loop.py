@@ -87,7 +87,7 @@ def test_an_episode_to_learn_from_keeps_the_prompt_after_its_cut(form: SimpleNam
     longer = run(form, Scripted("Action click [1]", "Action finished"), request=request)
     assert cut.outcome is Outcome.TRUNCATED
     assert cut.final_messages[-1].role == "user"
-    assert cut.final_messages != cut.steps[-1].messages  # the last step is told, as it would have been
+    assert cut.final_messages != cut.steps[-1].messages  # the last step is in the prompt, as it would have been
     assert longer.final_messages == ()
     assert run(form, Scripted("Action click [1]")).final_messages == ()
 

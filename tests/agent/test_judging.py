@@ -41,8 +41,8 @@ def test_a_judge_reads_what_was_asked_seen_and_done_and_not_how_it_ended(builder
 
 def test_what_was_done_is_told_by_the_screen_not_by_the_agent():
     row, steps = episode("a", wanted="Ok", clicked="Yes", thought='click "Ok" <button> [1]')
-    told = read_record(row, steps).turns[0].action
-    assert told == 'click "Yes" <button> [4]'
+    described = read_record(row, steps).turns[0].action
+    assert described == 'click "Yes" <button> [4]'
 
 
 @pytest.mark.parametrize("builder", BUILDERS, ids=lambda builder: builder.layout)

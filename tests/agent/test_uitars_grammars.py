@@ -1,4 +1,4 @@
-"""The UI-TARS grammars: round trips of every action, the variants that models write, half-written text, and text that is no action."""
+"""The UI-TARS grammars: round trips of every action, the variants that models write, half-written text, and text that is not an action."""
 
 from __future__ import annotations
 

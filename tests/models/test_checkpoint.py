@@ -97,9 +97,9 @@ def test_a_card_names_files_of_its_folder_only(checkpoint: Path, name: str) -> N
     card = json.loads((checkpoint / CARD_FILE).read_text())
     card["files"][name] = "0" * 64
     (checkpoint / CARD_FILE).write_text(json.dumps(card))
-    with pytest.raises(CheckpointError, match="under plain names") as told:
+    with pytest.raises(CheckpointError, match="under plain names") as refused:
         verify(checkpoint)
-    assert "SHA-256" not in str(told.value) and "missing" not in str(told.value)
+    assert "SHA-256" not in str(refused.value) and "missing" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", CARD_FILE, "added_tokens.json"])
@@ -108,9 +108,9 @@ def test_a_link_that_leads_out_of_a_checkpoint_is_refused(checkpoint: Path, tmp_
     outside.write_bytes(place.read_bytes() if place.exists() else b"secret")
     place.unlink(missing_ok=True)
     place.symlink_to(outside)
-    with pytest.raises(CheckpointError, match=rf"{name} is a link to a file outside") as told:
+    with pytest.raises(CheckpointError, match=rf"{name} is a link to a file outside") as refused:
         load_policy(checkpoint)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/dev/zero", "..", "a/b.safetensors"])

@@ -222,7 +222,7 @@ def test_the_fast_backend_is_given_what_it_can_run(models: dict[str, Any]) -> No
     assert not runs_fast(LlamaForCausalLM(LlamaConfig(**TEXT, rope_parameters=stretched)))
     adapted = LlamaForCausalLM(LlamaConfig(**TEXT))
     adapted.add_adapter(LoraConfig(target_modules=["q_proj"]))
-    assert not runs_fast(adapted), "an adapter is no part of its layer's matrix"
+    assert not runs_fast(adapted), "an adapter is not part of its layer's matrix"
 
 
 @pytest.mark.parametrize("kind", ["llama"])

@@ -1,6 +1,6 @@
 """Golden curves of reinforcement learning: fifteen updates of PPO on made-up episodes, as they were when golden_ppo.json was written.
 
-A refactor that moves one of them has changed what is learned. Where that is meant, write them anew and say why in the commit:
+A refactor that moves one of them has changed what is learned. Where that is meant, write them again and say why in the commit:
 
     python -m pytest tests/models/test_golden_ppo.py --override-ini "python_functions=write_*"
 """

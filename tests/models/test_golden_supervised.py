@@ -1,6 +1,6 @@
 """Golden loss curves: 20 steps of CT and of SFT at a fixed seed, padded and packed, as they were when golden_supervised.json was written.
 
-A refactor that moves one of them has changed what is learned. Where that is meant, write them anew and say why in the commit:
+A refactor that moves one of them has changed what is learned. Where that is meant, write them again and say why in the commit:
 
     python -m pytest tests/models/test_golden_supervised.py --override-ini "python_functions=write_*"
 """

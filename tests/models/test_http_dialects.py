@@ -124,7 +124,7 @@ def test_vllm_started_on_a_checkpoint_answers_for_it(roots: Path) -> None:
 
 
 def test_vllm_is_handed_a_learners_adapter_and_answers_with_it(roots: Path, tmp_path: Path) -> None:
-    """The folder is there, whole, when the server is told of it, and goes when the next one is loaded."""
+    """The folder is there, whole, when the server loads it, and goes when the next one is loaded."""
     seen: list[list[str]] = []
     plain = vllm(processed=True, root=str(roots / "a"))
 

@@ -1,4 +1,4 @@
-"""What fails between the HTTP engine and a server: what passes is asked again, what is wrong is told at once, and none of it is an empty
+"""What fails between the HTTP engine and a server: what passes is asked again, what is wrong is raised at once, and none of it is an empty
 answer."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_what_passes_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "message"),
     [
         ((400, OK, {"error": {"message": "bad field", "code": "x"}}), "answered 400: bad field"),
         ((404, OK, {"detail": "Not Found"}), "answered 404: Not Found"),
@@ -46,10 +46,10 @@ def test_what_passes_is_asked_again() -> None:
         ((200, OK, chat_answer(token_ids=[1, 2], logprobs={"content": [{"token": "a", "logprob": -1.0}]})), "2 token ids and 1 log-prob"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_at_once(reply: Reply, told: str) -> None:
+def test_errors_are_raised_at_once(reply: Reply, message: str) -> None:
     with played_server(flaky(reply)) as played:
         engine = HttpEngine(config(played.url))
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ModelError, match=message):
             act(engine, prompt())
         assert engine.num_retries == 0
         engine.close()

@@ -75,8 +75,8 @@ KINDS = ("orm", "orm of a server", "reference judge")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("engine_token")
 def test_every_judge_judges_alike(kind: str, trained: Path) -> None:
-    told, truths = records(24)
-    cases = [Case(record=record, reference="any" if kind == "reference judge" else None) for record in told]
+    judged, truths = records(24)
+    cases = [Case(record=record, reference="any" if kind == "reference judge" else None) for record in judged]
     with judge_of(kind, trained) as judge:
         assert isinstance(judge, Judge)
         first = asyncio.run(judge.judge(cases))
@@ -107,10 +107,10 @@ def test_a_server_and_this_process_give_the_same_scores(trained: Path) -> None:
 @pytest.mark.slow
 def test_scores_are_the_models_own_probabilities_whatever_the_batch(trained: Path) -> None:
     model, codec = load_policy(trained), load_codec(trained)
-    told, _ = records(9)
-    prompts = [BUILDER.build(record) for record in told]
-    pairs = [at_verdict(BUILDER, BUILDER.rationale(record)) for record in told]
-    cases = [Case(record=record) for record in told]
+    judged, _ = records(9)
+    prompts = [BUILDER.build(record) for record in judged]
+    pairs = [at_verdict(BUILDER, BUILDER.rationale(record)) for record in judged]
+    cases = [Case(record=record) for record in judged]
     scores = ModelVerdictScores(model, codec)
     together = scores(prompts, pairs, cases)
     for place in range(9):

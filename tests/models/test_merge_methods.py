@@ -263,6 +263,6 @@ def test_a_tokenizer_that_remembers_its_last_use_is_the_same(tmp_path: Path) -> 
 
 def test_progress_tells_every_byte(tmp_path: Path) -> None:
     _, parents = write_family(tmp_path, torch.bfloat16, num=2)
-    told: list[int] = []
-    merge(parents, (0.5, 0.5), tmp_path / "merged", advance=told.append)
-    assert sum(told) == sum(2 * math.prod(shape) for shape in SHAPES.values())
+    reported: list[int] = []
+    merge(parents, (0.5, 0.5), tmp_path / "merged", advance=reported.append)
+    assert sum(reported) == sum(2 * math.prod(shape) for shape in SHAPES.values())

@@ -1,4 +1,4 @@
-"""What cannot be merged is refused, with a way to mend it, before anything is written."""
+"""What cannot be merged is refused, with a way to fix it, before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes with a model's weights when those are written anew, and what stays behind."""
+"""What goes with a model's weights when those are written again, and what stays behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks/rl_beside_trl.py hands to TRL: attempts in whole groups, and a crash that is no reward of 0."""
+"""What benchmarks/rl_beside_trl.py hands to TRL: attempts in whole groups, and a crash that is not a reward of 0."""
 
 from __future__ import annotations
 

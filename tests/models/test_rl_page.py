@@ -31,7 +31,7 @@ def test_every_setting_is_described(config: type[BaseModel]) -> None:
 
 
 def logged(modules: Iterable[str]) -> set[str]:
-    """Names that modules of models/rl put into a dict, but for what is no metric: algorithms, counters, fields of others."""
+    """Names that modules of models/rl put into a dict, but what is not a metric: algorithms, counters, fields of others."""
     sources = [(ROOT / "models" / "rl" / f"{name}.py").read_text(encoding="utf-8") for name in modules]
     found = {name for source in sources for name in re.findall(r'(?<!== )"([a-z_]+)"(?:\] =|:)', source)}
     return found - {"ppo", "reinforce", "grpo", "rejection", "policy", "critic", "screenshots", "attempt", *Counters.model_fields}

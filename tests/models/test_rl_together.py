@@ -149,7 +149,7 @@ def test_a_pass_is_cut_at_the_same_minibatch() -> None:
 
 
 def broken() -> list[Trajectory]:
-    """One episode's log-probability is no number, so one of two alone sees it."""
+    """One episode's log-probability is not a number, so one of two alone sees it."""
     step = TrajectoryStep(prompt_ids=(5, 6), response_ids=(7,), logprobs=(float("nan"),), reward=0.0)
     return [replace(BATCHES[0][0], steps=(step,)), *BATCHES[0][1:8]]
 

@@ -164,8 +164,8 @@ def test_penalties_and_bias_change_the_distribution_that_is_told(client: httpx.C
     first = plain["token_ids"][0]
     banned = client.post(CHAT, json=body | {"logit_bias": {str(first): -100}}).json()["choices"][0]
     assert first not in banned["token_ids"]
-    told, shifted = plain["logprobs"]["content"][0], banned["logprobs"]["content"][0]
-    second = told["top_logprobs"][1]["logprob"] - math.log1p(-math.exp(told["logprob"]))
+    reported, shifted = plain["logprobs"]["content"][0], banned["logprobs"]["content"][0]
+    second = reported["top_logprobs"][1]["logprob"] - math.log1p(-math.exp(reported["logprob"]))
     assert shifted["logprob"] == pytest.approx(second, abs=1e-4), "renormalised without it"
 
 

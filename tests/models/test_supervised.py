@@ -204,7 +204,7 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_weights(seed_checkpoint
     assert read_card(output).checkpoint_id == whole.checkpoint_id
     once, cut = read_metrics(tmp_path / "whole.run"), read_metrics(run_folder)
     assert [(point.step, point.metrics["grad_norm"]) for point in cut] == [(point.step, point.metrics["grad_norm"]) for point in once]
-    # The Trainer logs the mean loss since the last line, and counts anew where it resumes between two lines.
+    # The Trainer logs the mean loss since the last line, and counts again where it resumes between two lines.
     assert sum(one != other for one, other in zip(once, cut, strict=True)) <= kills
 
 
