@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import io
 import json
 import random
 import struct
@@ -31,7 +32,7 @@ from pipelines.importing.demonstrations import import_demonstration_files
 from pipelines.importing.general import import_general_data
 from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of
-from sandbox.tasks.imported.collecting import collect
+from pipelines.importing.tasks import import_task_files
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
 
@@ -47,6 +48,7 @@ VALUES: tuple[Any, ...] = (
     "pyautogui.click(x=1e999, y=nan)", "import os; os.system('true')", "click(start_box='(1e999,-1)')", *BAD_PICTURES,
     "data:image/png;base64,AAAA", "data:image/png;base64," + "A" * 5001, "('" * 500, "9" * 5000, "-" * 3000 + "1",
 )  # fmt: skip
+KEYS = ("role", "images", "weight", "system", "x", "\0", "loss", "bytes", "[/red]", "")
 
 
 def write_pictures(folder: Path) -> None:
@@ -151,7 +153,7 @@ def _change(dice: random.Random, record: Any) -> None:
                 value = [value] if dice.random() < 0.5 else {"a": value}
             holder[key] = value
         case 2 if isinstance(holder, dict):
-            holder[dice.choice(("role", "images", "weight", "system", "x", "\0", "loss", "bytes"))] = copy.deepcopy(dice.choice(VALUES))
+            holder[dice.choice(KEYS)] = copy.deepcopy(dice.choice(VALUES))
         case 3:
             other = dice.choice(keys)
             holder[key], holder[other] = holder[other], holder[key]
@@ -161,9 +163,11 @@ def _change(dice: random.Random, record: Any) -> None:
 
 def import_file(format: str, path: Path, home: Path) -> tuple[int, int, Sequence[tuple[str, str]]]:
     """How many records were read and taken, and what is malformed (file and line, why)."""
-    console = Console(quiet=True)
+    console = Console(file=io.StringIO(), width=120)
     if format == "tasks":
-        found = collect("plain", [path])
+        found = import_task_files(
+            Home(home), "plain", [path], console, name=None, assets=[], held_out=False, check=False, dry_run=False, verbose=True
+        )
         return len(found.tasks) + found.num_duplicates + len(found.malformed), len(found.tasks), found.malformed
     report: Report
     if format == "general":
