@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import dagster as dg
 
 from warehouse.core.errors import FlywheelError, to_plain
+from warehouse.core.machine import shortage
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,3 +62,7 @@ def _named(what: str) -> Iterator[None]:
         yield
     except FlywheelError as error:
         raise failure(what, to_plain(error)) from error
+    except (OSError, MemoryError) as error:
+        if (found := shortage(error)) is None:
+            raise
+        raise failure(what, to_plain(found)) from error

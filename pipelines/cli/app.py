@@ -22,7 +22,7 @@ from pipelines.cli.tables import export, lineage, replay, restore, sql, withdraw
 from pipelines.cli.verdict import verdict
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
-from warehouse.core.machine import refusal
+from warehouse.core.machine import check_address_space, refusal
 
 GROUPS = {
     "sandbox": "pipelines.cli.sandbox:sandbox",
@@ -225,6 +225,7 @@ def doctor(
 def main() -> None:
     """Entry point: errors made on purpose are printed without a traceback; exit status 1."""
     try:
+        check_address_space()
         app()
     except FlywheelError as error:
         _fail(error)

@@ -7,6 +7,7 @@ is Dagster's to start again, within the run (docs/failures.md).
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -28,7 +29,8 @@ from pipelines.orchestration.executor import reap_dead_runs
 from pipelines.orchestration.finished_work import to_turn_again, turned_again
 from pipelines.orchestration.instance import check_room, open_instance
 from pipelines.orchestration.jobs import completed, first_incomplete
-from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
+from pipelines.orchestration.run_failures import MAX_RELAUNCHES, RunFailure, failure_of
+from pipelines.orchestration.turn import LAST_WORDS
 from pipelines.orchestration.turning import driver_path, lock_path
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.kinds import FACTORIES
@@ -41,6 +43,7 @@ from warehouse.core.processes import end_group
 from warehouse.core.stages import SEED_ITERATION
 
 POLL_S = 1.0
+MAX_WORDS_BYTES = 1 << 16
 OTHER_PROFILE = (
     "{home} was turned under the profile {before} until now, its seed and data too, and goes on under {now}; "
     "for a wheel of its own give {now} a home of its own (FLYWHEEL_HOME, or --home)"
@@ -104,23 +107,45 @@ def _turn(num_iterations: int, home: Home, instance: dg.DagsterInstance, console
 
 def _launch_until_done(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
     for launch in range(1, MAX_RELAUNCHES + 2):
-        run = _launch(job, key, title, home, instance, console)
+        run, words = _launch(job, key, title, home, instance, console)
         if run is not None and run.is_success:
             return
-        failure = failure_of(instance, run)
+        failure = words or failure_of(instance, run)
         console.print(f"[red]failed[/] {title}, launch {launch}: {escape(failure.words)}")
         if not failure.is_to_relaunch:
             break
     raise StageFailed(f"{title} failed: {failure.words}. Run again once that is mended: finished stages are kept.")
 
 
-def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> dg.DagsterRun | None:
-    """Start a run in a process group of its own, show it until it ends, and return its record."""
+def _launch(
+    job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console
+) -> tuple[dg.DagsterRun | None, RunFailure | None]:
+    """Start a run in a process group of its own, show it until it ends, and return its record and what ended its process by name."""
     tag = uuid.uuid4().hex
-    log_path = home.work / f"{key or SEED_ITERATION}.log"
-    environment = {**os.environ, "FLYWHEEL_PARENT_PID": str(os.getpid()), "FLYWHEEL_LAUNCH": tag}
-    with log_path.open("ab") as log:
-        process = subprocess.Popen(
+    words, saying = os.pipe()
+    with os.fdopen(words, "rb", buffering=0) as hearing:
+        with os.fdopen(saying, "wb"):
+            process = _start(job, key, home, tag, saying)
+        display = Display(home, key or SEED_ITERATION, title, instance, tag)
+        try:
+            _show(display, process, title, console)
+        except KeyboardInterrupt:
+            console.print("[yellow]stopping[/]; what is finished is kept, and the same command goes on from there")
+            raise
+        finally:
+            end_group(process.pid)
+            reap_dead_runs(instance, home)
+        os.set_blocking(words, False)
+        said = hearing.read(MAX_WORDS_BYTES)
+    left = json.loads(said) if said else None
+    words = RunFailure(words=f"{left['type']}: {left['message']}", is_retryable=left["is_retryable"]) if left is not None else None
+    return display.run(), words
+
+
+def _start(job: str, key: str | None, home: Home, tag: str, saying: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "FLYWHEEL_PARENT_PID": str(os.getpid()), "FLYWHEEL_LAUNCH": tag, LAST_WORDS: str(saying)}
+    with (home.work / f"{key or SEED_ITERATION}.log").open("ab") as log:
+        return subprocess.Popen(
             [sys.executable, "-m", "pipelines.orchestration.turn", job, *([key] if key else [])],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -128,27 +153,23 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
             stderr=log,
             start_new_session=True,
             cwd=Path.cwd(),
+            pass_fds=[saying],
         )
-    display = Display(home, key or SEED_ITERATION, title, instance, tag)
-    try:
-        if console.is_terminal:
-            with Live(display.render(*console.size), console=console, auto_refresh=False, transient=True) as live:
-                while process.poll() is None:
-                    time.sleep(POLL_S)
-                    live.update(display.render(*console.size), refresh=True)
-        else:
-            console.print(title, highlight=False)
+
+
+def _show(display: Display, process: subprocess.Popen[bytes], title: str, console: Console) -> None:
+    """Until the process ends."""
+    if console.is_terminal:
+        with Live(display.render(*console.size), console=console, auto_refresh=False, transient=True) as live:
             while process.poll() is None:
                 time.sleep(POLL_S)
-                _print_news(display, console)
-            _print_news(display, console)
-    except KeyboardInterrupt:
-        console.print("[yellow]stopping[/]; what is finished is kept, and the same command goes on from there")
-        raise
-    finally:
-        end_group(process.pid)
-        reap_dead_runs(instance, home)
-    return display.run()
+                live.update(display.render(*console.size), refresh=True)
+        return
+    console.print(title, highlight=False)
+    while process.poll() is None:
+        time.sleep(POLL_S)
+        _print_news(display, console)
+    _print_news(display, console)
 
 
 def _print_news(display: Display, console: Console) -> None:

@@ -14,6 +14,7 @@ from dagster_shared.error import SerializableErrorInfo
 
 from assets.failures import RETRYABLE
 from warehouse.core.errors import class_named
+from warehouse.core.machine import shortage
 
 MAX_RELAUNCHES = 2
 """Of one run, by whoever launched it."""
@@ -63,12 +64,16 @@ def _failures_of_steps(instance: dg.DagsterInstance, run_id: str) -> Iterator[Ru
 
 
 def _of_error(error: SerializableErrorInfo) -> RunFailure:
-    """An error as Dagster stores it: of the first class of ours in it or in what caused it, else of nobody knows what."""
+    """An error as Dagster stores it: of the first class of ours in it or in what caused it, of what the machine gives too little of by its
+    words, else of nobody knows what."""
     each: SerializableErrorInfo | None = error
     while each is not None:
         kind = class_named(each.cls_name)
         if kind is not None:
             return RunFailure(words=each.message.strip(), is_retryable=kind.is_retryable)
+        found = shortage(MemoryError(each.message) if each.cls_name == "MemoryError" else RuntimeError(each.message))
+        if found is not None:
+            return RunFailure(words=f"{type(found).__name__}: {found}", is_retryable=found.is_retryable)
         each = each.cause
     return RunFailure(words=(error.cause or error).message.strip(), is_retryable=True)
 

@@ -7,16 +7,19 @@ functions, while the server of the steps imports it too.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipelines.orchestration import step_server
 from pipelines.orchestration.instance import open_instance, prepare
-from warehouse.core.errors import FlywheelError
+from warehouse.core.errors import FlywheelError, to_plain
 from warehouse.core.home import Home
+from warehouse.core.machine import check_address_space, refusal
 from warehouse.core.processes import die_with_parent
 
 if TYPE_CHECKING:
@@ -35,13 +38,30 @@ def iteration() -> dg.JobDefinition:
     return defs.resolve_job_def("iteration")
 
 
+LAST_WORDS = "FLYWHEEL_LAST_WORDS"
+"""Variable with a descriptor of a pipe: what ends a run by name is written there too, as a full disk takes no log."""
 CODE_LOCATION, REPOSITORY = "pipelines.definitions", "__repository__"
 """As `dagster dev -m pipelines.definitions` (pipelines/cli/ui.py) names them."""
 JOBS = {"seed_wheel": seed_wheel, "iteration": iteration}
 
 
 def main(job: str, key: str | None, run_tag: str) -> int:
+    """What ends it by name is printed, left for whoever started it (LAST_WORDS), and kept with the run where that can still be written."""
     home = Home.from_env()
+    try:
+        return _turn(home, job, key, run_tag)
+    except Exception as error:
+        named = error if isinstance(error, FlywheelError) else refusal(error, home.root)
+        if named is None:
+            raise
+        _leave(named)
+        with suppress(Exception):  # the disk may be full, or the database damaged
+            _report_failed(home, run_tag, named)
+        return 1
+
+
+def _turn(home: Home, job: str, key: str | None, run_tag: str) -> int:
+    check_address_space()
     os.environ.update(prepare(home))
     step_server.start()  # with the environment that its steps are to have
     import dagster as dg
@@ -54,15 +74,25 @@ def main(job: str, key: str | None, run_tag: str) -> int:
     instance = open_instance(home)
     reap_dead_runs(instance, home)
     tags = {**TAGS, LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
-    try:
-        definition = dg.reconstructable(JOBS[job])
-        with execute_run(definition, _create_run(instance, definition, job, tags), instance) as result:
-            return 0 if result.success else 1
-    except FlywheelError as error:
-        for run in instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: run_tag})):
-            instance.report_run_failed(run, str(error))
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+    definition = dg.reconstructable(JOBS[job])
+    with execute_run(definition, _create_run(instance, definition, job, tags), instance) as result:
+        return 0 if result.success else 1
+
+
+def _leave(error: FlywheelError) -> None:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    if (descriptor := os.environ.get(LAST_WORDS)) is not None:
+        os.write(int(descriptor), json.dumps(to_plain(error)).encode())
+
+
+def _report_failed(home: Home, run_tag: str, error: FlywheelError) -> None:
+    import dagster as dg
+
+    from pipelines.orchestration.executor import LAUNCH_TAG
+
+    instance = open_instance(home)
+    for run in instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: run_tag})):
+        instance.report_run_failed(run, str(error))
 
 
 def _create_run(instance: dg.DagsterInstance, definition: Any, job: str, tags: Mapping[str, str]) -> dg.DagsterRun:

@@ -22,10 +22,10 @@ from assets.requests import StageRequest, StageResult
 from pipelines.orchestration.finished_work import commits_of
 from pipelines.orchestration.work_folder import ERROR, REQUEST, RESULT
 from pipelines.stages.context import WorkerContext
-from warehouse.core.errors import FlywheelError, StageFailed, to_plain
+from warehouse.core.errors import FlywheelError, MachineLimit, StageFailed, to_plain
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
-from warehouse.core.machine import refusal
+from warehouse.core.machine import check_address_space, refusal
 from warehouse.core.processes import die_with_parent
 
 WORKERS = {
@@ -69,6 +69,10 @@ def main(folder: Path) -> int:
     lock = FileLock(folder / "lock")
     if not lock.acquire(timeout_s=LOCK_TIMEOUT_S):
         return _leave_error(folder, StageFailed(f"process {lock.holder()} still works in {folder}; end it, then relaunch"))
+    try:
+        check_address_space()
+    except MachineLimit as error:
+        return _leave_error(folder, error)
     with open_dagster_pipes() as pipes:
         return _work(folder, request, pipes)
 

@@ -56,6 +56,9 @@ def test_a_read_only_disk(small_disk: Path, tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(database)) as con, pytest.raises(sqlite3.OperationalError) as wrote:
         con.execute("insert into t values (1)")
     assert isinstance(named(wrote.value, small_disk), ConfigError)
+    with pytest.raises(sqlite3.OperationalError, match="unable to open") as opened:
+        sqlite3.connect(small_disk / "another.db")
+    assert isinstance(named(opened.value, small_disk), ConfigError)
 
 
 def test_a_damaged_database_is_named_among_sound_ones(tmp_path: Path) -> None:

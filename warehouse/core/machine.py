@@ -20,10 +20,14 @@ from warehouse.core.home import Home
 
 NO_ROOM_BYTES = 64 * 1024
 """With less free, whatever failed is taken to have failed for that: torch says only that its file ended too early."""
+NEEDED_ADDRESS_BYTES = 3 * 2**30
+"""`flywheel status` reserves 2.6 GB on two processors; a browser a hundred times that."""
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _READ_ONLY_WORDS = ("readonly database", "Read-only file system")
 _FILES = (errno.EMFILE, errno.ENFILE)
-_FILES_WORDS = ("Too many open files", "unable to open database file")
+_NOT_OPENED = "unable to open database file"
+"""SQLite says no more, whatever the reason is."""
+_FILES_WORDS = ("Too many open files", _NOT_OPENED)
 _MEMORY_WORDS = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "can't start new thread", "failed to map segment")
 _DAMAGED_WORDS = ("file is not a database", "database disk image is malformed")
 
@@ -35,6 +39,17 @@ def refusal(error: BaseException, place: Path) -> FlywheelError | None:
         if found is not None:
             return found
     return None
+
+
+def check_address_space() -> None:
+    """For entry points: libraries abort the process, or fail in words of their own, where they cannot map their memory. Raises
+    MachineLimit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < NEEDED_ADDRESS_BYTES:
+        raise MachineLimit(
+            f"this process may address {limit:,} bytes (`ulimit -v`) and needs {NEEDED_ADDRESS_BYTES:,}, most of which it only reserves. "
+            "Raise the limit: `ulimit -v unlimited`"
+        )
 
 
 def shortage(error: BaseException) -> MachineLimit | StorageFull | None:
@@ -68,12 +83,21 @@ def _read_only(error: BaseException, place: Path) -> ConfigError | None:
     path = _path_of(error)
     if is_refused and path is not None and not path.is_relative_to(place):
         return None  # something else than the home: who opened it knows better what it is
-    if not is_refused and not any(words in str(error) for words in _READ_ONLY_WORDS):
+    is_unopened = _NOT_OPENED in str(error) and _may_not_write(place)
+    if not is_refused and not is_unopened and not any(words in str(error) for words in _READ_ONLY_WORDS):
         return None
     return ConfigError(
         f"{path or place} cannot be written ({_line(error)}). Make it writable for this user (the disk may be mounted read-only), or name "
         "another home with --home or FLYWHEEL_HOME"
     )
+
+
+def _may_not_write(place: Path) -> bool:
+    try:
+        found = next(each for each in (place, *place.parents) if each.exists())
+        return bool(os.statvfs(found).f_flag & os.ST_RDONLY) or not os.access(found, os.W_OK)
+    except OSError:
+        return False
 
 
 def _limit(error: BaseException) -> MachineLimit | None:
