@@ -138,8 +138,8 @@ def _launch(
         os.set_blocking(words, False)
         said = hearing.read(MAX_WORDS_BYTES)
     left = json.loads(said) if said else None
-    words = RunFailure(words=f"{left['type']}: {left['message']}", is_retryable=left["is_retryable"]) if left is not None else None
-    return display.run(), words
+    named = RunFailure(words=f"{left['type']}: {left['message']}", is_retryable=left["is_retryable"]) if left is not None else None
+    return display.run(), named
 
 
 def _start(job: str, key: str | None, home: Home, tag: str, saying: int) -> subprocess.Popen[bytes]:
