@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import duckdb
 
-from agent.judging.samples import known_episodes
 from warehouse.evaluation.judge_reports import ALL_DOMAINS, NOTHING_PASSES, Word
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
@@ -54,6 +53,8 @@ def report_words(
     """By reference, the scores of a judge beside the truth. `train` are episodes of this iteration that are routed: no ORM has learned from
     them yet. A domain that is taken for unverified is measured by its hidden verifier all the same; it chose nothing, so what would be its
     eval part counts as holdout."""
+    from agent.judging.samples import known_episodes  # brings the grammars along, which a report has no use for
+
     with connect(warehouse) as con:
         known = known_episodes(con, iteration, success_threshold=success_threshold)
         query = "select episode_id, score from verdicts where iteration = ? and stage = ? and judge = ?"

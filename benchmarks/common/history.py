@@ -159,6 +159,9 @@ class History:
 
     def seed(self) -> None:
         """Tasks, tutorials, the random policy."""
+        for table in TABLES if self._together > 1 else ():  # rows written together wait for their commit, and a table begins with one
+            with self.warehouse.maintaining(table):
+                pass
         tasks = self._con.sql(
             "select task_id, 'miniwob' as source, name, domain, 8::bigint as max_steps, false as held_out, '1' as version from tasks_made"
         ).to_arrow_table()

@@ -1,10 +1,9 @@
-"""The command `flywheel`. Each command is a thin call of what does the work; heavy imports happen inside, and a group of commands is
-imported when one of them, or the list of all, is asked for."""
+"""The command `flywheel`. Each command is a thin call of what does the work; heavy imports happen inside. What is not in this file is
+imported when it, or the list of all, is asked for."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,15 +14,21 @@ import typer.main
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.cli.explain import explain, reroute
-from pipelines.cli.merge import merge
 from pipelines.cli.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, profile_of, warehouse_of
-from pipelines.cli.tables import export, lineage, replay, restore, sql, withdraw
-from pipelines.cli.verdict import verdict
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 from warehouse.core.machine import check_address_space, refusal
 
+FIRST = ("run", "ui", "status", "eval")
+"""In the list of all, before the others."""
+COMMANDS = {
+    **dict.fromkeys(("sql", "lineage"), "pipelines.cli.tables"),
+    **dict.fromkeys(("explain", "reroute"), "pipelines.cli.explain"),
+    "verdict": "pipelines.cli.verdict",
+    **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.tables"),
+    "merge": "pipelines.cli.merge",
+}
+"""`flywheel NAME` → the module that has a function of that name."""
 GROUPS = {
     "sandbox": "pipelines.cli.sandbox:sandbox",
     "policy": "pipelines.cli.policy:policy",
@@ -36,21 +41,34 @@ GROUPS = {
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands of this file, and the groups."""
+    """The commands of this file, of others, and the groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(dict.fromkeys((*super().list_commands(ctx), *GROUPS)))
+        return list(dict.fromkeys((*FIRST, *COMMANDS, *super().list_commands(ctx), *GROUPS)))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for group in [cmd_name] if cmd_name in GROUPS else GROUPS if cmd_name not in self.commands else ():  # a wrong name: what is like it
-            self._load(group)
+        elsewhere = (*COMMANDS, *GROUPS)
+        if cmd_name in elsewhere:
+            wanted: tuple[str, ...] = (cmd_name,)
+        else:
+            wanted = elsewhere if cmd_name not in self.commands else ()  # of a wrong name: what is like it
+        for name in wanted:
+            if name not in self.commands:
+                self.commands[name] = _group(name) if name in GROUPS else _command(name)
         return super().get_command(ctx, cmd_name)
 
-    def _load(self, group: str) -> None:
-        if group not in self.commands:
-            module, _, name = GROUPS[group].partition(":")
-            self.commands[group] = typer.main.get_group(getattr(import_module(module), name))
-            self.commands[group].name = group
+
+def _group(name: str) -> Any:
+    module, _, attribute = GROUPS[name].partition(":")
+    group = typer.main.get_group(getattr(import_module(module), attribute))
+    group.name = name
+    return group
+
+
+def _command(name: str) -> Any:
+    alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
+    alone.command(name)(getattr(import_module(COMMANDS[name]), name))
+    return typer.main.get_command(alone)
 
 
 app = typer.Typer(
@@ -156,13 +174,6 @@ def evaluate(
         evaluate_budgets(
             warehouse, checkpoint, split, per_task, step_budgets, *settings, console, svg=svg, as_json=json_, release=for_release
         )  # fmt: skip
-
-
-ELSEWHERE: tuple[Callable[..., None], ...] = (
-    sql, lineage, explain, reroute, verdict, export, replay, withdraw, restore, merge,
-)  # fmt: skip
-for command in ELSEWHERE:
-    app.command()(command)
 
 
 @app.command()

@@ -172,7 +172,7 @@ def _code() -> str:
 def _rows_of(warehouse: Warehouse, iterations: Sequence[str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that sees a few iterations. What is asked again and again is held in memory; steps are not, they are the bulk."""
     tables = [table for table in PAGE_TABLES if TABLES[table].partitioned]
-    with connect(warehouse, tables=tables, iterations=iterations) as con:
+    with connect(warehouse, tables=tables, iterations=iterations, natively=True) as con:
         for table in tables:
             if table != "steps":
                 made = f"create temp table {table} as from main.{table} where list_contains($keys, iteration)"
@@ -206,13 +206,14 @@ def _everything(
     keys, seconds = site.keys, overview.stage_seconds(home)
     names = sorted({run.run for run in site.runs}, key=rank)
     drawn = _spread(keys, MAX_LINES)
-    with connect(warehouse, tables=["evaluations"]) as con:
+    with connect(warehouse, tables=["evaluations"], natively=True) as con:
+        con.execute("create temp table evaluations as from main.evaluations")
         evaluated = evaluations(con)
         lineage = _svg(iterations_graph(con, told).to_svg()) if keys else ""
     reported = [one.iteration for one in evaluated if one.split == REPORTED_SPLIT]
     novel = novelty(warehouse, reported[-1], listing=listing) if keys and reported else None
     tiles = overview.tiles(evaluated, novel, told, seconds) if keys else []
-    with connect(warehouse, tables=["training_metrics"], iterations=drawn) as con:
+    with connect(warehouse, tables=["training_metrics"], iterations=drawn, natively=True) as con:
         curves = _drawn(run_charts.iteration_curves(con, run) for run in names)
     return {
         "iterations": keys,

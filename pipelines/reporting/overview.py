@@ -12,9 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from assets.requests import StageResult
 from warehouse.core.home import Home
 from warehouse.core.stages import SEED_ITERATION, is_rl, role_name
 from warehouse.evaluation.evaluations import REPORTED_SPLIT, Evaluation
@@ -135,12 +134,20 @@ def releases(told: Mapping[str, IterationSummary]) -> list[dict[str, str]]:
     return found
 
 
+class _Timed(BaseModel):
+    """Of a stage's result (assets/requests.py), what is shown here. The whole brings the settings of every stage along."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    duration_s: float = Field(0.0, description="seconds of the work itself")
+
+
 def stage_seconds(home: Home) -> dict[str, dict[str, float]]:
     """Wall time of each finished stage, from the results that the workers left: {iteration label: {stage: seconds}}."""
     seconds: dict[str, dict[str, float]] = {}
     for path in sorted(home.work.glob("*/*/result.json"), key=lambda found: (found.parent.parent.name, found.stat().st_mtime)):
         try:
-            duration_s = StageResult.model_validate_json(path.read_text()).duration_s
+            duration_s = _Timed.model_validate_json(path.read_text()).duration_s
         except (ValidationError, OSError):
             # A result of an older version, or one that is being replaced right now: its time is not known.
             continue

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from warehouse.core.errors import CorruptTable, UnknownId
+from warehouse.core.errors import CorruptTable, UnknownId, UnknownTable
 from warehouse.core.home import Home
 from warehouse.datasets.withdrawal import withdraw
 from warehouse.lineage.walk import trace, trace_back
 from warehouse.reporting.iteration_summaries import FORM, summaries
 from warehouse.storage import listing_notes
+from warehouse.storage.catalogue import TABLES
 from warehouse.storage.id_index import IdIndex
 from warehouse.storage.query import connect
 from warehouse.storage.stored_screens import pictures
@@ -52,6 +53,10 @@ def assert_told_as_stored(warehouse: Warehouse) -> None:
     assert (sum(of.num_episodes for of in told.values()), sum(of.num_steps for of in told.values())) == played
     made = {(i, m.stage, m.checkpoint_id) for i, of in told.items() for m in of.checkpoints}
     assert made == set(in_full(warehouse, "select iteration, stage, checkpoint_id from checkpoints"))
+    learned = {(i, of_run.checkpoint_id): of_run.num for i, of in told.items() for of_run in of.learned}
+    stored = in_full(warehouse, "select child_id, count(distinct parent_id) from lineage "
+                                "where child_kind = 'checkpoint' and parent_kind = 'episode' group by all")  # fmt: skip
+    assert {c: n for (_, c), n in learned.items()} == dict(stored)
     listing = Listing(warehouse, COUNTED)
     for table in COUNTED:
         assert listing.num_rows(table) == dict(in_full(warehouse, f"select iteration, count(*) from {table} group by 1")), table
@@ -150,17 +155,39 @@ def test_what_is_not_an_id_is_looked_for_everywhere(own: Warehouse) -> None:
             assert asdict(trace_back(own, name)) == expected
 
 
-def test_lineage_brings_no_pandas_along(own: Warehouse) -> None:
-    """It, and what else is heavy, would be most of the time that the command takes."""
+@pytest.mark.parametrize("command", ["lineage", "report"])
+def test_what_a_command_has_no_use_for_is_not_imported(command: str, own: Warehouse) -> None:
+    """pandas, and what else is heavy, would be most of the time that the command takes."""
     program = (
         "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from pipelines.cli.app import main; main()"
     )
-    asked = [sys.executable, "-c", program, "lineage", "0002/released_policy", "--home", str(own.home.root)]
+    words = {"lineage": ["0002/released_policy"], "report": []}[command]
     for _ in range(2):  # what is kept beside the tables is made, then read
+        asked = [sys.executable, "-c", program, command, *words, "--home", str(own.home.root)]
         ran = subprocess.run(asked, capture_output=True, text=True, timeout=120)
-        assert ran.returncode == 0 and "ckpt" in ran.stdout, ran.stderr
-    heavy = {"pandas", "pyarrow.dataset", "dagster", "sqlalchemy", "jinja2", "asyncio", "torch"}
-    assert "duckdb" in ran.stderr.split() and heavy.isdisjoint(ran.stderr.split())
+        assert ran.returncode == 0 and ("ckpt" in ran.stdout or "report:" in ran.stdout), ran.stderr
+    heavy = {"pandas", "pyarrow.dataset", "dagster", "sqlalchemy", "asyncio", "torch", "assets", "models", "sandbox", "annotation"}
+    if command == "lineage":
+        heavy |= {"jinja2", "agent"}
+    assert "duckdb" in ran.stderr.split() and heavy & set(ran.stderr.split()) == set()
+
+
+def test_duckdb_reads_the_files_as_arrow_does(own: Warehouse, make: Any) -> None:
+    ids = [id_ for (id_,) in in_full(own, "select sample_id from sft_samples where iteration = '0000'")]
+    withdraw(own, "sft_samples", set(ids[:1]), iteration="0002")
+    for chosen in (None, ["0001"], ["0007"]):
+        with connect(own, tables=TABLES, iterations=chosen, natively=True) as con, connect(own, tables=TABLES, iterations=chosen) as arrow:
+            for table in TABLES:
+                query = f"select * from {table} order by all"
+                assert con.sql(query).to_arrow_table() == arrow.sql(query).to_arrow_table(), table
+                assert con.execute(f"describe {table}").fetchall() == arrow.execute(f"describe {table}").fetchall(), table
+    (file, *_) = own.listed("routes")[1]
+    path = own.folder("routes") / file.path
+    path.write_bytes(path.read_bytes()[:-8] + b"12345678")
+    with pytest.raises(CorruptTable, match=path.name), connect(fresh(own), tables=["routes"], natively=True):
+        pass
+    with pytest.raises(UnknownTable, match="newest"), connect(own, tables=["routes"], as_of="0001", natively=True):
+        pass
 
 
 def test_files_are_listed_as_they_are_after_every_commit(own: Warehouse, make: Any) -> None:

@@ -89,7 +89,7 @@ def _notes(warehouse: Warehouse, last: str, listing: Listing, *, by_text: bool) 
 def _make(warehouse: Warehouse, iterations: Collection[str], *, by_text: bool) -> dict[str, _Notes]:
     """All that are missing, each table read once."""
     named = ", ".join(f"'{iteration}'" for iteration in iterations)
-    with connect(warehouse, tables=EPISODES_AND_TEXT if by_text else EPISODES, iterations=iterations) as con:
+    with connect(warehouse, tables=EPISODES_AND_TEXT if by_text else EPISODES, iterations=iterations, natively=True) as con:
         lacking = {iteration for (iteration,) in con.execute(_WITHOUT_CONTENT.format(iterations=named)).fetchall()}
         con.execute("create temp table learned as " + _LEARNED.format(episodes=FIRST_SCREENS[by_text], iterations=named))
         return {
@@ -103,7 +103,7 @@ def _make(warehouse: Warehouse, iterations: Collection[str], *, by_text: bool) -
 
 def _distinct(con: duckdb.DuckDBPyConnection, column: str, iteration: str) -> Hashes:
     query = f"select distinct {column} from learned where iteration = $iteration and {column} is not null order by {column}"
-    found: Hashes = con.sql(query, params={"iteration": iteration}).to_arrow_table().column(0).to_numpy()
+    found: Hashes = con.execute(query, {"iteration": iteration}).fetchnumpy()[column]
     return found
 
 

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from warehouse.evaluation.evaluations import REPORTED_SPLIT, evaluations
-from warehouse.evaluation.learned_contents import EPISODES, EPISODES_AND_TEXT, FIRST_SCREENS, learned_contents
+from warehouse.evaluation.learned_contents import EPISODES, EPISODES_AND_TEXT, FIRST_SCREENS, Hashes, learned_contents
 from warehouse.evaluation.statistics import TaskCount
 from warehouse.storage.query import connect
 from warehouse.storage.table_files import Listing
@@ -124,7 +125,7 @@ def novel_counts(
 def reported_counts(warehouse: Warehouse) -> Iterator[tuple[str, str, TaskCount]]:
     """Iteration, role and what was solved of each task, of everything that was reported: of novel instances only, and of all where the
     episodes were not kept."""
-    with connect(warehouse, tables=["evaluations"]) as con:
+    with connect(warehouse, tables=["evaluations"], natively=True) as con:
         every = evaluations(con, split=REPORTED_SPLIT)
     for iteration in dict.fromkeys(one.iteration for one in every):
         novel = novel_counts(warehouse, iteration)
@@ -137,17 +138,23 @@ def reported_counts(warehouse: Warehouse) -> Iterator[tuple[str, str, TaskCount]
 def _look(warehouse: Warehouse, iteration: str, split: str, listing: Listing | None) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection with what that iteration evaluated, and which of it is novel. Of earlier iterations it reads the notes alone."""
     learned = learned_contents(warehouse, iteration, listing)
-    sources = warehouse.read("tasks", columns=["task_id", "source"]).group_by("task_id").aggregate([("source", "min")])
+    with connect(warehouse, tables=["tasks"], natively=True) as con:
+        sources = con.sql("select task_id, min(source) as source from tasks group by task_id").to_arrow_table()
     tables = ("evaluations", *(EPISODES_AND_TEXT if learned.by_text else EPISODES))
-    with connect(warehouse, tables=tables, iterations=[iteration]) as con:
-        con.register("sources", sources.rename_columns(["task_id", "source"]))
+    with connect(warehouse, tables=tables, iterations=[iteration], natively=True) as con:
+        con.register("sources", sources)
         for name in ("screens", "instructions"):
-            con.register(f"learned_{name}", pa.table({"hash": getattr(learned, name)}))
+            con.register(f"learned_{name}", pa.table({"hash": _arrow(getattr(learned, name))}))
         named = ", ".join(f"'{source}'" for source in SCREEN_IS_CONTENT)
         seen = _SEEN.format(screen_sources=named, episodes=FIRST_SCREENS[learned.by_text])
         con.execute(seen, {"iteration": iteration, "split": split})
         con.execute(_NOVEL)
         yield con
+
+
+def _arrow(hashes: Hashes) -> pa.Array:
+    """The same numbers, by their memory: `pa.array` imports pandas to see whether it was given some of it."""
+    return pa.Array.from_buffers(pa.uint64(), len(hashes), [None, pa.py_buffer(np.ascontiguousarray(hashes))])
 
 
 def _share(part: int, whole: int) -> str:

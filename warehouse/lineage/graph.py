@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from rich.markup import escape
+from rich.control import strip_control_codes
+from rich.segment import Segment, Segments
+from rich.style import Style
 
-from warehouse.reporting.diagram import Arrow, Box, Diagram, to_mermaid, to_svg
+if TYPE_CHECKING:
+    from warehouse.reporting.diagram import Diagram
 
 STYLES = {
     "checkpoint": "blue", "dataset": "yellow", "ct_sample": "yellow", "sft_sample": "yellow", "annotation": "magenta", "episode": "cyan",
@@ -69,27 +73,20 @@ class LineageGraph:
     omitted: list[Omitted] = field(default_factory=list)
     is_cut: bool = False
 
-    def parents(self, node: NodeId) -> list[Edge]:
-        return [edge for edge in self.edges if edge.child == node]
-
-    def children(self, node: NodeId) -> list[Edge]:
-        return [edge for edge in self.edges if edge.parent == node]
-
-    def to_tree(self) -> str:
-        """A tree in Rich's markup: what the start was made from, and what was made from it. What was drawn before is only named."""
-        up = _Branching(way="up", edges_of=self.parents, other=lambda edge: edge.parent, graph=self)
-        down = _Branching(way="down", edges_of=self.children, other=lambda edge: edge.child, graph=self)
+    def to_tree(self) -> Segments:
+        """A tree for a console of Rich: what the start was made from, and what was made from it. What was drawn before is only named."""
+        ways: tuple[tuple[_Way, str], ...] = (("up", "made from"), ("down", "went into"))
         branches = [
-            _Branch(f"[bold]{title}[/bold]", of_start)
-            for branching, title in ((up, "made from"), (down, "went into"))
-            if (of_start := branching.grow(self.start))
+            _Branch([(title, "bold")], of_start) for way, title in ways if (of_start := _Branching.of(self, way).grow(self.start))
         ]
         if self.is_cut:
-            branches.append(_Branch(f"[dim]… stopped after {len(self.nodes)} nodes[/dim]", []))
-        return "\n".join([_line(self.nodes[self.start]), *_lines(branches)])
+            branches.append(_Branch([(f"… stopped after {len(self.nodes)} nodes", "dim")], []))
+        return Segments(_segments(chain([_line(self.nodes[self.start])], _lines(branches))))
 
     def to_diagram(self) -> Diagram:
         """Boxes and arrows; arrows follow the data, from what was there first to what was made from it."""
+        from warehouse.reporting.diagram import Arrow, Box, Diagram
+
         result = Diagram(emphasis=_key(self.start), title=f"Lineage of {self.start.id}")
         for node in self.nodes.values():
             subtitle = node.id if not node.iteration else f"{node.id} · {node.iteration}"
@@ -105,17 +102,26 @@ class LineageGraph:
 
     def to_mermaid(self) -> str:
         """A Mermaid flowchart."""
+        from warehouse.reporting.diagram import to_mermaid
+
         return to_mermaid(self.to_diagram())
 
     def to_svg(self) -> str:
         """A stand-alone SVG."""
+        from warehouse.reporting.diagram import to_svg
+
         return to_svg(self.to_diagram())
 
 
-class _Branch(NamedTuple):
-    """A line of the text tree, in Rich's markup, and what hangs below it."""
+_Way = Literal["up", "down"]
+_Pieces = list[tuple[str, str]]
+"""Of a line: texts, each with its style."""
 
-    text: str
+
+class _Branch(NamedTuple):
+    """A line of the text tree, and what hangs below it."""
+
+    text: _Pieces
     below: list[_Branch]
 
 
@@ -123,40 +129,60 @@ class _Branch(NamedTuple):
 class _Branching:
     """Growing the tree in one direction."""
 
-    way: str
-    edges_of: Callable[[NodeId], list[Edge]]
-    other: Callable[[Edge], NodeId]
     graph: LineageGraph
+    edges: dict[NodeId, list[Edge]]
+    omitted: dict[NodeId, list[Omitted]]
+    other: Callable[[Edge], NodeId]
     drawn: set[NodeId] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, graph: LineageGraph, way: _Way) -> _Branching:
+        edges: dict[NodeId, list[Edge]] = {}
+        for edge in graph.edges:
+            edges.setdefault(edge.child if way == "up" else edge.parent, []).append(edge)
+        omitted: dict[NodeId, list[Omitted]] = {}
+        for entry in graph.omitted:
+            if entry.direction == way:
+                omitted.setdefault(entry.node, []).append(entry)
+        return cls(graph=graph, edges=edges, omitted=omitted, other=lambda edge: edge.parent if way == "up" else edge.child)
 
     def grow(self, node: NodeId) -> list[_Branch]:
         """What hangs below a node."""
         self.drawn.add(node)
         branches = []
-        for edge in self.edges_of(node):
+        for edge in self.edges.get(node, ()):
             key = self.other(edge)
-            text = f"[dim]{edge.relation}[/dim] {_line(self.graph.nodes[key])}"
-            is_drawn = key in self.drawn
-            branches.append(_Branch(f"{text} [dim](above)[/dim]", []) if is_drawn else _Branch(text, self.grow(key)))
-        omitted = [entry for entry in self.graph.omitted if entry.node == node and entry.direction == self.way]
-        return branches + [_Branch(f"[dim]{entry.relation} … {_count(entry.count, entry.kind)}[/dim]", []) for entry in omitted]
+            text = [(f"{edge.relation} ", "dim"), *_line(self.graph.nodes[key])]
+            branches.append(_Branch([*text, (" (above)", "dim")], []) if key in self.drawn else _Branch(text, self.grow(key)))
+        omitted = self.omitted.get(node, ())
+        return branches + [_Branch([(f"{entry.relation} … {_count(entry.count, entry.kind)}", "dim")], []) for entry in omitted]
 
 
-def _lines(branches: Sequence[_Branch], indent: str = "") -> Iterator[str]:
+def _lines(branches: Sequence[_Branch], indent: str = "") -> Iterator[_Pieces]:
     """With guides. Rich's own Tree renders each line once for every level above it."""
     for branch in branches:
         is_last = branch is branches[-1]
-        yield f"{indent}{'└── ' if is_last else '├── '}{branch.text}"
+        yield [(f"{indent}{'└── ' if is_last else '├── '}", ""), *branch.text]
         yield from _lines(branch.below, indent + ("    " if is_last else "│   "))
 
 
-def _line(node: Node) -> str:
+def _line(node: Node) -> _Pieces:
     style = STYLES.get(node.kind, "white")
-    where = f" [dim]({node.iteration}/{node.stage})[/dim]" if node.iteration else ""
-    label = f" {escape(node.label)}" if node.label else ""
     says_its_kind = node.id == node.kind or node.id.startswith(f"{node.kind}-")
-    name = f"[{style}]{escape(node.id)}[/]" if says_its_kind else f"[{style}]{node.kind}[/] {escape(node.id)}"
-    return f"{name}{label}{where}"
+    pieces = [(node.id, style)] if says_its_kind else [(node.kind, style), (f" {node.id}", "")]
+    if node.label:
+        pieces.append((f" {node.label}", ""))
+    if node.iteration:
+        pieces.append((f" ({node.iteration}/{node.stage})", "dim"))
+    return pieces
+
+
+def _segments(lines: Iterable[_Pieces]) -> Iterator[Segment]:
+    """As they are printed. Markup, of which Rich would parse every line, takes ten times as long."""
+    for line in lines:
+        for text, style in line:
+            yield Segment(strip_control_codes(text), Style.parse(style) if style else None)
+        yield Segment.line()
 
 
 def _count(count: int, kind: str) -> str:

@@ -1,8 +1,9 @@
 """The rows that a walk back through the lineage passes, read as it comes to them, from the files that hold them: so a walk costs what it
 shows, not what there is. walk.py walks; relations.py says which column names what a row was made from.
 
-Checkpoints and the sizes of datasets are the summaries'. Every other row is found by its id (id_index.py), and steps with their episode, in
-whose partition they are. What is read lies in memory as tables of the same names with fewer columns, so that the same SQL is asked.
+Checkpoints, the sizes of datasets and what reinforcement learned from are the summaries'. Every other row is found by its id
+(id_index.py), and steps with their episode, in whose partition they are. What is read lies in memory as tables of the same names with fewer
+columns, so that the same SQL is asked.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import duckdb
 
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
 from warehouse.lineage.graph import Node, NodeId
-from warehouse.lineage.relations import STEP_SEPARATOR
-from warehouse.reporting.iteration_summaries import TABLES_READ, summaries
+from warehouse.lineage.relations import STEP_SEPARATOR, Relation
+from warehouse.reporting.iteration_summaries import FIRST_MEMBERS, TABLES_READ, Learned, Members, summaries
 from warehouse.storage.catalogue import TABLES
+from warehouse.storage.file_sql import duckdb_type, later_columns, stored_rows
 from warehouse.storage.id_index import IdIndex
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.partitions import DataFile
 from warehouse.storage.query import MEMORY_LIMIT, seen_rows
-from warehouse.storage.table_files import SQL_TYPES, Listing, later_columns, stored_rows
+from warehouse.storage.table_files import Listing
 from warehouse.storage.tables import Warehouse
 
 _PLACE = ("iteration", "stage")
@@ -30,7 +32,7 @@ _SAMPLE = (
     "withdrawn",
 )  # fmt: skip
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "checkpoints": (*_PLACE, "checkpoint_id", "parents", "datasets", "episode_ids", "note"),
+    "checkpoints": (*_PLACE, "checkpoint_id", "parents", "datasets", "note"),
     "ct_samples": _SAMPLE, "sft_samples": _SAMPLE, "orm_samples": _SAMPLE,
     "annotations": (*_PLACE, "annotation_id", "episode_id", "step_index", "annotator", "mode", "decision", "withdrawn"),
     "episodes": (*_PLACE, "episode_id", "task_id", "policy_id", "purpose", "task_name", "seed", "outcome"),
@@ -45,8 +47,6 @@ BY_ID = {
     "episode": "episodes", "screenshot": "screenshots",
 }  # fmt: skip
 """Kind of a node -> the table that has its row."""
-TRAINED = ("checkpoints", "episodes")
-"""Tables that say what a checkpoint learned from by itself."""
 KINDS = {*BY_ID, "checkpoint", "dataset", "step", "task"}
 """Of the nodes that a walk back can begin at."""
 
@@ -59,6 +59,13 @@ class LineageRows:
         listing = Listing(warehouse, (*TABLES_READ, "tasks"))
         self._files = listing.files
         self._told = summaries(warehouse, listing)
+        self._members_of: dict[str, list[tuple[str, Members]]] = {}
+        self._learned_of: dict[str, list[Learned]] = {}
+        for iteration, of in self._told.items():
+            for members in of.members:
+                self._members_of.setdefault(members.dataset_id, []).append((iteration, members))
+            for learned in of.learned:
+                self._learned_of.setdefault(learned.checkpoint_id, []).append(learned)
         self._indices: dict[str, IdIndex] = {}
         self._seen: set[tuple[str, str]] = set()
         spool = str(warehouse.home.spool / "duckdb")
@@ -66,7 +73,7 @@ class LineageRows:
         self.con = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": spool, "threads": 1})
         for table, columns in COLUMNS.items():
             schema = TABLES[table].schema
-            of_columns = ", ".join(f"{column} {SQL_TYPES[str(schema.field(column).type)]}" for column in columns)
+            of_columns = ", ".join(f"{column} {duckdb_type(schema.field(column).type)}" for column in columns)
             self.con.execute(f"create table {table} ({of_columns})")
         self._read("tasks", self._files["tasks"])
         self._add_summaries()
@@ -86,7 +93,7 @@ class LineageRows:
             return [NodeId("checkpoint", made.checkpoint_id) for made in (of.checkpoints if of else ()) if made.stage == stage]
         found = {NodeId(kind, name) for kind in BY_ID if self._load(kind, [name])}
         found |= {NodeId("checkpoint", name) for of in self._told.values() for made in of.checkpoints if made.checkpoint_id == name}
-        found |= {NodeId("dataset", name) for of in self._told.values() for members in of.members if members.dataset_id == name}
+        found |= {NodeId("dataset", name) for _ in self._members_of.get(name, ())}
         found |= {NodeId("task", id_) for (id_,) in self.con.execute("select task_id from tasks where task_id = ?", [name]).fetchall()}
         if found:
             return sorted(found)
@@ -105,22 +112,31 @@ class LineageRows:
         of_steps = {id_.rpartition(STEP_SEPARATOR)[0] for id_ in by_kind.get("step", ())}
         if episodes := of_steps.union(by_kind.get("episode", ())):
             self._load_steps(sorted(episodes))
-        if by_kind.get("checkpoint"):
-            self._load_trained_in(by_kind["checkpoint"])
 
-    def members(self, dataset_ids: Sequence[str], kind: str) -> list[tuple[str, list[str], int]]:
-        """Of each dataset its first samples of a kind, and how many there are."""
-        found = {
-            members.dataset_id: (members.dataset_id, list(members.first), members.num)
-            for of in self._told.values() for members in of.members if members.dataset_id in dataset_ids and members.kind == kind
-        }  # fmt: skip
-        return [found[id_] for id_ in sorted(found)]
+    def told(self, relation: Relation, ids: Sequence[str]) -> list[tuple[str, list[str], int]] | None:
+        """Of each of these children of a relation with very many parents, its first ones and how many there are, from the summaries; None
+        for a relation that they do not tell of."""
+        if relation.child == "dataset":
+            return self._members(ids, relation.parent.removesuffix("_sample"))
+        return self._learned(ids) if (relation.child, relation.parent) == ("checkpoint", "episode") else None
+
+    def _learned(self, checkpoint_ids: Sequence[str]) -> list[tuple[str, list[str], int]]:
+        found = []
+        for id_ in checkpoint_ids:
+            if of_stages := self._learned_of.get(id_):
+                first = sorted((each for of in of_stages for each in of.first), key=lambda each: (len(each), each))
+                found.append((id_, first[:FIRST_MEMBERS], sum(of.num for of in of_stages)))
+        return found
+
+    def _members(self, dataset_ids: Sequence[str], kind: str) -> list[tuple[str, list[str], int]]:
+        found = {members.dataset_id: members for id_ in dataset_ids for _, members in self._members_of.get(id_, ()) if members.kind == kind}
+        return [(id_, list(found[id_].first), found[id_].num) for id_ in sorted(found)]
 
     def describe_datasets(self, ids: Sequence[str]) -> list[Node]:
         """As relations.NODE_KINDS tells of them."""
         nodes = []
         for id_ in ids:
-            held = [(iteration, each) for iteration, of in self._told.items() for each in of.members if each.dataset_id == id_]
+            held = self._members_of.get(id_, [])
             counts = {kind: sum(each.num for _, each in held if each.kind == kind) for kind in ("sft", "ct", "orm")}
             label = " and ".join(f"{num} {kind}" for kind, num in counts.items() if num) + " samples" if held else ""
             nodes.append(Node(
@@ -132,7 +148,7 @@ class LineageRows:
     def _add_summaries(self) -> None:
         """Checkpoints, and what was reported of them."""
         self._insert("checkpoints", [
-            (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), None, made.note)
+            (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), made.note)
             for iteration, of in self._told.items() for made in of.checkpoints
         ])  # fmt: skip
         self._insert("evaluations", [
@@ -152,21 +168,6 @@ class LineageRows:
         self._seen.update(("steps", id_) for id_ in fresh)
         places = {(file.iteration, file.stage) for file in self._index("episodes").files_with(fresh)}
         self._read("steps", [file for file in self._files_of("steps") if (file.iteration, file.stage) in places], "episode_id", fresh)
-
-    def _load_trained_in(self, checkpoint_ids: Sequence[str]) -> None:
-        """The ids of the episodes that these learned from; where a checkpoint does not name them, the episodes of its stage."""
-        wanted = set(checkpoint_ids)
-        made = [(iteration, each) for iteration, of in self._told.items() for each in of.checkpoints if each.checkpoint_id in wanted]
-        places = {(iteration, each.stage) for iteration, each in made}
-        places = {place for place in places if ("trained in", "/".join(place)) not in self._seen}
-        self._seen.update(("trained in", "/".join(place)) for place in places)
-        self.con.execute("delete from checkpoints where checkpoint_id in (select unnest($1))", [checkpoint_ids])
-        of_places = {table: [file for file in self._files_of(table) if (file.iteration, file.stage) in places] for table in TRAINED}
-        self._read("checkpoints", of_places["checkpoints"], "checkpoint_id", checkpoint_ids)
-        silent = "select iteration, stage from checkpoints where episode_ids is null and checkpoint_id in (select unnest($1))"
-        unnamed = set(self.con.execute(silent, [checkpoint_ids]).fetchall())
-        files = [file for file in of_places["episodes"] if (file.iteration, file.stage) in unnamed]
-        self._read("episodes", files, "purpose", ["rl"])
 
     def _index(self, table: str) -> IdIndex:
         if table not in self._indices:

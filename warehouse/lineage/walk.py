@@ -155,12 +155,14 @@ def _neighbours(
     found: list[tuple[int, str, list[str], int]] = []
     asked: dict[int, str] = {}
     for place, relation in enumerate(RELATIONS):
-        near, far = (relation.child, relation.parent) if way == "up" else (relation.parent, relation.child)
-        if near == "dataset" and rows is not None:
-            members = rows.members(ids.get(near, ()), far.removesuffix("_sample"))
-            found += [(place, node_id, of[:limit], total) for node_id, of, total in members]
-        elif near in ids:
+        near = relation.child if way == "up" else relation.parent
+        if near not in ids:
+            continue
+        told = rows.told(relation, ids[near]) if rows is not None else None
+        if told is None:
             asked[place] = near
+        else:
+            found += [(place, node_id, of[:limit], total) for node_id, of, total in told]
     if asked:
         wanted = {kind: ids[kind] for kind in asked.values()}
         found += con.execute(_neighbours_query(asked, way), {**wanted, "most": limit or MOST_SHOWN}).fetchall()

@@ -16,7 +16,6 @@ from warehouse.core.errors import FlywheelError
 from warehouse.core.home import atomic_write
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
-from warehouse.routing.routes import reason_label
 from warehouse.storage.query import connect
 from warehouse.storage.table_files import Listing
 from warehouse.storage.tables import Warehouse
@@ -26,8 +25,8 @@ TABLES_READ = (
     "checkpoints", "datasets", "routes", "episodes", "annotations", "ct_samples", "sft_samples", "evaluations", "training_metrics",
 )  # fmt: skip
 FIRST_MEMBERS = 3
-"""Of a dataset's samples, those that a summary names."""
-FORM = 2
+"""Of a dataset's samples, and of the episodes that a checkpoint learned from, those that a summary names."""
+FORM = 3
 """Counts up when a summary says something else of the same rows."""
 
 
@@ -53,6 +52,16 @@ class Members(BaseModel):
     kind: str
     num: int
     first: tuple[str, ...] = Field(description="the first few sample ids, shorter ones before longer ones")
+
+
+class Learned(BaseModel):
+    """The episodes of reinforcement learning that a stage's checkpoint learned from (`learned from` of lineage/relations.py)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint_id: str
+    num: int
+    first: tuple[str, ...] = Field(description="the first few episode ids, shorter ones before longer ones")
 
 
 class Evaluated(BaseModel):
@@ -85,6 +94,7 @@ class IterationSummary(BaseModel):
     inputs: str = Field(description="digest of the data files that it was made of")
     checkpoints: tuple[Made, ...] = ()
     members: tuple[Members, ...] = ()
+    learned: tuple[Learned, ...] = ()
     evaluated: tuple[Evaluated, ...] = ()
     runs: tuple[str, ...] = Field(default=(), description="training runs that left curves")
     draws: dict[str, dict[str, float]] = Field(default_factory=dict, description="expected draws by stage and component of its dataset")
@@ -122,7 +132,9 @@ def _read(path: Path, inputs: str) -> IterationSummary | None:
 
 def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSummary]:
     """All that are missing, each table read once."""
-    with connect(warehouse, tables=TABLES_READ, iterations=inputs) as con:
+    from warehouse.routing.routes import reason_label  # only where one is missing
+
+    with connect(warehouse, tables=TABLES_READ, iterations=inputs, natively=True) as con:
         checkpoints: dict[str, list[Made]] = {}
         for iteration, stage, checkpoint_id, parents, datasets, note in _rows(con, inputs, _CHECKPOINTS):
             made = Made(stage=stage, checkpoint_id=checkpoint_id, parents=parents or (), datasets=datasets or (), note=note)
@@ -131,6 +143,10 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
         for iteration, stage, dataset_id, kind, num, first in _rows(con, inputs, _MEMBERS):
             of_stage = Members(stage=stage, dataset_id=dataset_id, kind=kind, num=num, first=tuple(row["id"] for row in first))
             members.setdefault(iteration, []).append(of_stage)
+        learned: dict[str, list[Learned]] = {}
+        for iteration, checkpoint_id, num, first in _rows(con, inputs, _LEARNED):
+            of_run = Learned(checkpoint_id=checkpoint_id, num=num, first=tuple(row["id"] for row in first))
+            learned.setdefault(iteration, []).append(of_run)
         evaluated: dict[str, list[Evaluated]] = {}
         for iteration, checkpoint_id, role, num_episodes, num_success in _rows(con, inputs, _EVALUATED):
             of_policy = Evaluated(checkpoint_id=checkpoint_id, role=role, num_episodes=num_episodes, num_success=num_success)
@@ -151,7 +167,8 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
     return {
         iteration: IterationSummary(
             inputs=digest, checkpoints=tuple(checkpoints.get(iteration, ())), members=tuple(members.get(iteration, ())),
-            evaluated=tuple(evaluated.get(iteration, ())), runs=tuple(runs.get(iteration, ())), draws=draws.get(iteration, {}),
+            learned=tuple(learned.get(iteration, ())), evaluated=tuple(evaluated.get(iteration, ())),
+            runs=tuple(runs.get(iteration, ())), draws=draws.get(iteration, {}),
             flows=tuple(
                 Flow(purpose=purpose, route=route, reason=reason, num=num)
                 for (purpose, route, reason), num in sorted(flows.get(iteration, {}).items())
@@ -168,6 +185,13 @@ _CHECKPOINTS = "select iteration, stage, checkpoint_id, parents, datasets, note 
 _MEMBERS = f"""
 select iteration, stage, dataset_id, kind, count(*), min({{{{'length': length(sample_id), 'id': sample_id}}}}, {FIRST_MEMBERS}) as first
 from datasets where {{wanted}} group by all order by iteration, stage, dataset_id, kind
+"""
+_LEARNED = f"""
+select iteration, checkpoint_id, count(*), min({{{{'length': length(episode_id), 'id': episode_id}}}}, {FIRST_MEMBERS}) as first
+from (select iteration, checkpoint_id, unnest(episode_ids) as episode_id from checkpoints where {{wanted}}
+      union select iteration, checkpoint_id, episode_id from checkpoints join episodes using (iteration, stage)
+      where {{wanted}} and episode_ids is null and purpose = 'rl' and policy_id <> checkpoint_id)
+group by all order by iteration, checkpoint_id
 """
 _EVALUATED = f"""
 select iteration, checkpoint_id, checkpoint_role, sum(num_episodes)::bigint, sum(num_success)::bigint from evaluations

@@ -4,6 +4,7 @@ known of a file without opening it."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -55,6 +56,14 @@ def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None =
     for condition in conditions:
         result = condition if result is None else result & condition
     return result
+
+
+def of_iterations(spec: Table, files: Iterable[DataFile], iterations: Iterable[str] | None) -> list[DataFile]:
+    """The files of these iterations and those of tombstones; all of them for None, and of a table without partitions."""
+    if iterations is None or not spec.partitioned:
+        return list(files)
+    wanted = {check_iteration(iteration) for iteration in iterations}
+    return [file for file in files if file.iteration in wanted or file.is_of_tombstones]
 
 
 def check_iteration(iteration: str) -> str:

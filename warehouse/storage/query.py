@@ -13,8 +13,9 @@ import pyarrow as pa
 from warehouse.core.errors import QueryError, UnknownTable
 from warehouse.lineage.relations import LINEAGE_SQL
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
+from warehouse.storage.file_sql import typed_rows
 from warehouse.storage.integrity import raise_explained
-from warehouse.storage.partitions import check_iteration
+from warehouse.storage.partitions import check_iteration, of_iterations
 from warehouse.storage.tables import Warehouse
 
 MEMORY_LIMIT = "4GB"
@@ -36,6 +37,7 @@ def connect(
     threads: int | None = None,
     tables: Collection[str] | None = None,
     iterations: Collection[str] | None = None,
+    natively: bool = False,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """For as long as a block runs, an in-memory DuckDB with every table of the catalogue as a view of its newest version, or as of an
     iteration, or at `versions`.
@@ -52,8 +54,13 @@ def connect(
     as they would be seen otherwise, and of other iterations some tombstones. Both are for who knows what a query reads, in a home whose
     history is long: opening every file of every table costs as much as it has files.
 
+    `natively` is for our own SQL on newest versions: DuckDB reads the files itself (file_sql.py), so nothing is sealed, and the files are
+    checked when the block begins.
+
     A query of the block that meets a file which is missing or was changed leaves the block as CorruptTable, which names the file.
     """
+    if natively and (as_of is not None or versions is not None):
+        raise UnknownTable("natively read are the newest versions alone, not those of an iteration (as_of) or given ones (versions)")
     if as_of is not None and versions is not None:
         raise UnknownTable(f"ask for an iteration (as_of: {as_of}) or for table versions ({', '.join(versions)}), not for both")
     for table in (*(versions or ()), *(tables or ())):
@@ -67,12 +74,16 @@ def connect(
             con.execute(f"SET threads = {int(threads)}")
         for table, spec in TABLES.items():
             if tables is None or table in tables:
-                dataset = warehouse.dataset(table, (versions or {}).get(table), as_of=as_of, iterations=iterations)
-                con.register(f"{table}_stored", dataset)
+                if natively:
+                    listed = of_iterations(spec, warehouse.listed(table)[1], iterations)
+                    con.execute(f"CREATE VIEW {table}_stored AS {typed_rows(spec, warehouse.files(table, listed))}")
+                else:
+                    dataset = warehouse.dataset(table, (versions or {}).get(table), as_of=as_of, iterations=iterations)
+                    con.register(f"{table}_stored", dataset)
                 con.execute(_view(spec, None if as_of is None else check_iteration(as_of), splits))
         for statement in LINEAGE_SQL if tables is None else ():
             con.execute(statement)
-        if sealed:
+        if sealed and not natively:
             for setting in ("python_enable_replacements = false", "enable_external_access = false", "lock_configuration = true"):
                 con.execute(f"SET {setting}")
         yield con

@@ -10,8 +10,8 @@ from typing import Any
 
 import duckdb
 
+from warehouse.storage.file_sql import later_columns, stored_rows
 from warehouse.storage.query import MEMORY_LIMIT, connect
-from warehouse.storage.table_files import later_columns, stored_rows
 from warehouse.storage.tables import Warehouse
 
 

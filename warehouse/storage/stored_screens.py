@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import NamedTuple
-from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import duckdb
 
 from warehouse.reporting.screens import check_screenshot
-from warehouse.storage.data_files import check_file
+from warehouse.storage.file_sql import stored_rows
 from warehouse.storage.id_index import IdIndex
 from warehouse.storage.tables import Warehouse
 
@@ -25,16 +22,14 @@ class Picture(NamedTuple):
 
 def pictures(warehouse: Warehouse, ids: Collection[str]) -> dict[str, Picture]:
     """Those that are stored, by id. Raises CorruptTable for one that is not what its id says."""
+    listed = IdIndex(warehouse, "screenshots").files_with(ids) if ids else []
+    if not listed:
+        return {}
+    query = f"select screenshot_id, {', '.join(Picture._fields)} from {stored_rows('screenshots', warehouse.files('screenshots', listed))}"
     found: dict[str, Picture] = {}
-    wanted = pa.array(sorted(ids), pa.string())
-    for file in IdIndex(warehouse, "screenshots").files_with(ids) if ids else ():
-        path = warehouse.folder("screenshots") / unquote(file.path)
-        check_file(path)
-        with pq.ParquetFile(path) as stored:
-            for group in range(stored.num_row_groups):
-                is_meant = pc.is_in(stored.read_row_group(group, columns=["screenshot_id"]).column(0), value_set=wanted)
-                if pc.any(is_meant).as_py():
-                    for row in stored.read_row_group(group).filter(is_meant).to_pylist():
-                        check_screenshot(row["screenshot_id"], row["data"])
-                        found[row["screenshot_id"]] = Picture(*(row[name] for name in Picture._fields))
+    with duckdb.connect(config={"threads": 1}) as con:  # each thread would hold pictures of its own
+        rows = con.execute(f"{query} where screenshot_id in (select unnest($1))", [sorted(ids)])
+        while (row := rows.fetchone()) is not None:
+            check_screenshot(row[0], row[1])
+            found[row[0]] = Picture(*row[1:])
     return found

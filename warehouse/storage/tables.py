@@ -31,7 +31,7 @@ from warehouse.storage.commits import naming_a_full_disk, retry_commit
 from warehouse.storage.data_files import RESTORE, check_file, write_files
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.listing_notes import files_of, note_files, noted_files
-from warehouse.storage.partitions import DataFile, check_iteration, check_partition, row_filter
+from warehouse.storage.partitions import DataFile, check_iteration, check_partition, of_iterations, row_filter
 from warehouse.storage.rows import check_key, to_arrow
 from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, TableLog, added_files, read_log
 from warehouse.storage.writing import RowsAside, Source, create
@@ -180,10 +180,7 @@ class Warehouse:
             if version is not None:
                 raise UnknownTable(f"ask table {table} for a version ({version}) or for an iteration (as_of={as_of!r}), not for both")
             version = self.version(table, as_of=as_of)
-        files = self._files_at(spec, version)
-        if iterations is not None and spec.partitioned:
-            wanted = {check_iteration(iteration) for iteration in iterations}
-            files = [file for file in files if file.iteration in wanted or file.is_of_tombstones]
+        files = of_iterations(spec, self._files_at(spec, version), iterations)
         return checked_dataset.of_files(self.folder(table), files, spec.schema)
 
     def _files_at(self, spec: Table, version: int | None) -> list[DataFile]:
