@@ -139,7 +139,7 @@ class _Timed(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    duration_s: float = Field(0.0, description="seconds of the work itself")
+    duration_s: float = Field(description="seconds of the work itself")
 
 
 def stage_seconds(home: Home) -> dict[str, dict[str, float]]:
