@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.warehouse.conftest import Make
 from warehouse.core.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
 from warehouse.core.home import Home
 from warehouse.storage import table_log, tables
@@ -196,14 +197,14 @@ def test_a_home_of_an_older_catalogue_gains_the_new_column(warehouse: Warehouse,
     from dataclasses import replace
 
     new = TABLES["routes"]
-    monkeypatch.setitem(TABLES, "routes", replace(new, columns=new.columns[:-1]))
-    warehouse.replace_partition("routes", [{"episode_id": "a", "route": "ct"}], **FIRST)
-    nullable = replace(new.columns[-1], nullable=True)
-    monkeypatch.setitem(TABLES, "routes", replace(new, columns=(*new.columns[:-1], nullable)))
-    assert warehouse.read("routes").column("reason").to_pylist() == [None]
-    row = {"episode_id": "b", "route": "ct", "reason": "V=0"}
-    warehouse.replace_partition("routes", [row], iteration="0002", stage="routing")
-    assert sorted(warehouse.read("routes").column("reason").to_pylist(), key=str) == [None, "V=0"]
+    old = tuple(column for column in new.columns if column.name != "decided_by")
+    row = {"route": "ct", "reason": "V=0"}
+    with monkeypatch.context() as before:
+        before.setitem(TABLES, "routes", replace(new, columns=old))
+        warehouse.replace_partition("routes", [row | {"episode_id": "a"}], **FIRST)
+    assert warehouse.read("routes").column("decided_by").to_pylist() == [None]
+    warehouse.replace_partition("routes", [row | {"episode_id": "b", "decided_by": "orm"}], iteration="0002", stage="routing")
+    assert sorted(warehouse.read("routes").column("decided_by").to_pylist(), key=str) == [None, "orm"]
 
 
 @pytest.mark.parametrize("harm", ["cut", "garble", "delete"])
@@ -322,3 +323,17 @@ def test_arrow_tables_are_written_as_they_are(warehouse: Warehouse, make: Any) -
     warehouse.replace_partition("episodes", copied, iteration="0002", stage="rollouts")
     assert warehouse.read("episodes", iteration="0002").drop_columns(["iteration", "stage"]).equals(copied)
     assert isinstance(warehouse.dataset("episodes").to_table(columns=["seed"]), pa.Table)
+
+
+def test_a_home_may_have_a_space_in_its_path(tmp_path: Path) -> None:
+    home = Home(tmp_path / "a home")
+    warehouse, place = Warehouse(home), {"iteration": "0001", "stage": "rollouts"}
+    version = warehouse.replace_partition("episodes", [Make.episode("ep-a")], **place)
+    assert all(path.is_file() for path in warehouse.files("episodes")) and len(warehouse.files("episodes")) == 1
+    warehouse.check_commit("episodes", version)
+    warehouse.add_screenshots([Make.screenshot("shot-0", b"a")])
+    Warehouse(home).add_screenshots([Make.screenshot("shot-0", b"a"), Make.screenshot("shot-1", b"b")])
+    assert warehouse.read("screenshots").num_rows == 2, "each once"
+    warehouse.files("episodes")[0].unlink()
+    with pytest.raises(CorruptTable, match="a home/tables/episodes"):
+        Warehouse(home).check_commit("episodes", version)

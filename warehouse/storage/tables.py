@@ -375,8 +375,8 @@ class Warehouse:
             self._known_screenshots.clear()
         for uri in there - self._read_screenshot_files:
             with self._reading("screenshots"):
-                check_file(local_path(uri))
-                self._known_screenshots.update(pq.read_table(uri, columns=["screenshot_id"], partitioning=None).column(0).to_pylist())
+                check_file(path := local_path(uri))
+                self._known_screenshots.update(pq.read_table(path, columns=["screenshot_id"], partitioning=None).column(0).to_pylist())
             self._read_screenshot_files.add(uri)
         return self._known_screenshots
 
@@ -464,7 +464,10 @@ class Warehouse:
 
 def local_path(uri: str) -> Path:
     """A file of a local Delta table, given as a path or as a file:// address."""
-    return Path(unquote(urlparse(uri).path)) if uri.startswith("file://") else Path(uri)
+    if uri.startswith("file://"):
+        return Path(unquote(urlparse(uri).path))
+    path = Path(uri)
+    return path if path.exists() else Path(unquote(uri))  # deltalake quotes the folder of the table, e.g. a space in the home's path
 
 
 def _known(table: str) -> Table:
