@@ -174,7 +174,10 @@ class CdpPage:
         self._send("Page.handleJavaScriptDialog", {"accept": True, "promptText": str(event.get("defaultPrompt", ""))})
 
     def _on_crash(self, _: Params) -> None:
-        """What the page was asked is never answered. The pages beside it have processes of their own and go on."""
+        """What the page was asked is never answered. The pages beside it have processes of their own and go on; but where it ended in the
+        middle of a frame of its own, no frame of theirs may ever be drawn, so the browser ends with it."""
+        if self.browser.is_drawing(self._session_id):
+            self.browser.kill(PROCESS_ENDED)
         self.browser.connection.end(self._session_id, PROCESS_ENDED)
 
     def _on_request(self, event: Params, session_id: str | None = None) -> None:
