@@ -181,7 +181,7 @@ def test_task_lists_that_do_not_exist_are_named():
         profiles.load("smoke", {"tasks.lists": ["miniwob:nothing"]})
     with pytest.raises(ConfigError, match=r"tasks\.domains"):
         profiles.load("smoke", {"tasks.domains": ["pointing", "juggling"]})
-    with pytest.raises(ConfigError, match="rl_domains names forms"):
+    with pytest.raises(ConfigError, match="rl_domains has forms"):
         profiles.load("smoke", {"tasks.domains": ["pointing"], "tasks.rl_domains": ["forms"]})
 
 
@@ -203,8 +203,8 @@ def test_pixels_are_counted_in_the_picture_that_the_policy_sees():
     ("settings", "words"),
     [
         ({"agent.grammar": "uitars3"}, "uitars15"),
-        ({"policy.source": "huggingface"}, "name a model"),
-        ({"policy.model": "Qwen/Qwen2-VL-2B-Instruct"}, "name a model"),
+        ({"policy.source": "huggingface"}, "set a model"),
+        ({"policy.model": "Qwen/Qwen2-VL-2B-Instruct"}, "set a model"),
         ({"policy.dtype": "bfloat16"}, "float32 weights"),
     ],
 )

@@ -240,6 +240,17 @@ def test_a_fork_bomb_stays_inside_and_the_session_goes_on(jailed: Any) -> None:
     jailed(use)
 
 
+async def started(jail: Jail, name: str) -> psutil.Process:
+    """The process of that name, once the shell's child has become it."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in descendants(jail):
+            if process.name() == name:
+                return process
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"no process {name} in the jail")
+
+
 async def wait_until(tools: Tools, command: str, wanted: str) -> str:
     """Tries a command until it prints what is wanted: what crowds the jail dies away."""
     deadline = time.monotonic() + 60
@@ -299,7 +310,7 @@ def test_output_without_end_is_cut_and_costs_no_memory(jailed: Any, command: str
 def test_background_output_without_end_is_held_back(jailed: Any) -> None:
     async def use(tools: Tools) -> None:
         await bash(tools, "yes &")
-        (printing,) = (process for process in descendants(tools.jail) if process.name() == "yes")
+        printing = await started(tools.jail, "yes")
         began_s, before = time.monotonic(), printing.io_counters().write_chars
         await asyncio.sleep(1)
         printed = printing.io_counters().write_chars - before
