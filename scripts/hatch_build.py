@@ -92,7 +92,11 @@ def rewritten(source: str, root: Path) -> str:
                 edits.append((begin, end, text.replace(node.value, f"{PACKAGE}.{node.value}")))
             elif _COMMAND.search(text):
                 edits.append((begin, end, _COMMAND.sub(rf"\1{PACKAGE}.", text)))
+    begun = len(encoded)
     for begin, end, text in sorted(set(edits), reverse=True):
+        if end > begun:
+            raise ValueError(f"two names of modules in one string, which cannot both be rewritten: {text}")
+        begun = begin
         encoded = encoded[:begin] + text.encode() + encoded[end:]
     return encoded.decode()
 
