@@ -15,7 +15,7 @@ FLYWHEEL       = .venv/bin/flywheel
 PYTEST         = $(PYTHON_IN_VENV) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run ui doctor test test-slow test-ci test-long test-all audit check lint types imports bench mutants lock clean
+.PHONY: help setup run ui doctor test test-slow test-ci test-long test-all audit check format lint types imports bench mutants lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,8 +49,13 @@ test-all: setup ## all tests that this machine can run
 
 check: lint types imports audit ## ruff, mypy, the import contract and bandit (make -k check: all four, whatever fails)
 
+format: setup ## format the code and sort its imports
+	$(PYTHON_IN_VENV) -m ruff check --select I --fix
+	$(PYTHON_IN_VENV) -m ruff format
+
 lint: setup
 	$(PYTHON_IN_VENV) -m ruff check
+	$(PYTHON_IN_VENV) -m ruff format --check
 
 types: setup
 	$(PYTHON_IN_VENV) -m mypy

@@ -10,12 +10,28 @@ Row = dict[str, Any]
 
 
 def annotation_row(
-    *, episode_id: str, step_index: int, annotator: str, origin: str, mode: str, decision: str, proposal: str, response: str | None,
+    *,
+    episode_id: str,
+    step_index: int,
+    annotator: str,
+    origin: str,
+    mode: str,
+    decision: str,
+    proposal: str,
+    response: str | None,
     messages: list[Any],
-) -> Row:  # fmt: skip
+) -> Row:
     """A row of the table `annotations`, under the id of its content."""
     return {
         "annotation_id": content_id("annotation", [episode_id, step_index, annotator, mode, response]),
-        "episode_id": episode_id, "step_index": step_index, "annotator": annotator, "origin": origin, "mode": mode, "decision": decision,
-        "proposal": proposal, "response": response, "messages": messages, "withdrawn": False,
-    }  # fmt: skip
+        "episode_id": episode_id,
+        "step_index": step_index,
+        "annotator": annotator,
+        "origin": origin,
+        "mode": mode,
+        "decision": decision,
+        "proposal": proposal,
+        "response": response,
+        "messages": messages,
+        "withdrawn": False,
+    }

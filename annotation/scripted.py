@@ -88,10 +88,16 @@ class Annotation:
     @property
     def row(self) -> dict[str, Any]:
         return annotation_row(
-            episode_id=self.episode_id, step_index=self.note.step_index, annotator=ORACLE_POLICY_ID, origin="scripted", mode=self.mode,
-            decision=self.decision, proposal=self.note.proposal, response=self.response,
+            episode_id=self.episode_id,
+            step_index=self.note.step_index,
+            annotator=ORACLE_POLICY_ID,
+            origin="scripted",
+            mode=self.mode,
+            decision=self.decision,
+            proposal=self.note.proposal,
+            response=self.response,
             messages=[asdict(message) for message in self.note.messages],
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +178,18 @@ class ScriptedAnnotator:
         agrees = label is not None and self._canonical(response.text, observation) == self._canonical(label, observation)
         actions = [*parsed.actions, *(self._grammar.parse(label, observation).actions if label else ())]
         note = Note(
-            step_index=moment.step_index, messages=moment.messages, proposal=response.text, label=label, agrees=agrees,
-            is_valid=parsed.invalid is None, is_typing=any(isinstance(action, TypeText) for action in actions),
+            step_index=moment.step_index,
+            messages=moment.messages,
+            proposal=response.text,
+            label=label,
+            agrees=agrees,
+            is_valid=parsed.invalid is None,
+            is_typing=any(isinstance(action, TypeText) for action in actions),
             overridden=may_override and label is not None and not agrees,
             screen=bytes_id("screen", repr((observation.elements, observation.screenshot_id, observation.url)).encode()),
-            thought=parsed.thought, kinds=tuple(action.kind for action in parsed.actions),
-        )  # fmt: skip
+            thought=parsed.thought,
+            kinds=tuple(action.kind for action in parsed.actions),
+        )
         self._notes[moment.request.episode_id].append(note)
         return note
 

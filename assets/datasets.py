@@ -26,7 +26,9 @@ LEFT_OUT_SHOWN = 5
 @dg.multi_asset(
     specs=[
         dg.AssetSpec(
-            f"{kind}_dataset", deps=[iteration_input, "withdrawals"], kinds={"deltalake"},
+            f"{kind}_dataset",
+            deps=[iteration_input, "withdrawals"],
+            kinds={"deltalake"},
             description=f"Immutable snapshot of D_{kind.upper()} for this iteration.",
         )
         for kind in KINDS

@@ -103,7 +103,4 @@ def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResourc
         "next iteration": following,
         "released policy": released.checkpoint_id,
     }
-    return dg.MaterializeResult(
-        data_version=dg.DataVersion(version),
-        metadata=describe(read=warehouse.versions(), **shown),
-    )
+    return dg.MaterializeResult(data_version=dg.DataVersion(version), metadata=describe(read=warehouse.versions(), **shown))

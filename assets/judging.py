@@ -37,11 +37,17 @@ NO_JUDGE = "nothing judges in this profile: orm.enabled is false and verdicts.ju
 @dg.multi_asset(
     specs=[
         dg.AssetSpec(
-            "orm_samples", deps=["merged_policy"], kinds={"deltalake"}, group_name="datasets",
+            "orm_samples",
+            deps=["merged_policy"],
+            kinds={"deltalake"},
+            group_name="datasets",
             description="What joined D_ORM in this iteration: judgements of episodes whose truth is known.",
         ),
         dg.AssetSpec(
-            "orm_dataset", deps=["orm_samples"], kinds={"deltalake"}, group_name="datasets",
+            "orm_dataset",
+            deps=["orm_samples"],
+            kinds={"deltalake"},
+            group_name="datasets",
             description="Immutable snapshot of D_ORM for this iteration, good and bad in balance.",
         ),
     ],
@@ -60,29 +66,42 @@ def orm_data(
     read = {table: warehouse.version(table) for table in ("episodes", "steps", "verdicts")}
     builder = settings.verdicts.prompt.builder(settings.agent.builder().grammar.layout)
     lesson = orm_samples(
-        warehouse, iteration, builder, success_threshold=settings.quality.success_threshold, max_samples=settings.orm.max_samples,
-        claim_share=settings.orm.claim_share, unverified=settings.verdicts.unverified_domains,
-    )  # fmt: skip
+        warehouse,
+        iteration,
+        builder,
+        success_threshold=settings.quality.success_threshold,
+        max_samples=settings.orm.max_samples,
+        claim_share=settings.orm.claim_share,
+        unverified=settings.verdicts.unverified_domains,
+    )
     version = warehouse.replace_partition("orm_samples", lesson.rows, iteration=iteration, stage="orm_samples")
     counts = {"samples": len(lesson.rows), "samples/good": sum(row["verdict"] for row in lesson.rows), "known": lesson.num_known}
     yield dg.MaterializeResult(
-        asset_key="orm_samples", data_version=data_version(sorted(row["sample_id"] for row in lesson.rows)),
+        asset_key="orm_samples",
+        data_version=data_version(sorted(row["sample_id"] for row in lesson.rows)),
         metadata=describe(config=settings.orm, counts=counts | {"known/good": lesson.num_good}, read=read, wrote={"orm_samples": version}),
-    )  # fmt: skip
+    )
     with connect(warehouse) as con:
         dataset_id, rows = orm_dataset(orm_members(con, iteration))
     stored = warehouse.replace_partition("datasets", rows, iteration=iteration, stage="orm_dataset")
     yield dg.MaterializeResult(
-        asset_key="orm_dataset", data_version=dg.DataVersion(dataset_id),
+        asset_key="orm_dataset",
+        data_version=dg.DataVersion(dataset_id),
         metadata=describe(
-            counts={"samples": len(rows)} | _by_component(rows), read={"orm_samples": version}, wrote={"datasets": stored},
+            counts={"samples": len(rows)} | _by_component(rows),
+            read={"orm_samples": version},
+            wrote={"datasets": stored},
             dataset=dataset_id,
         ),
-    )  # fmt: skip
+    )
 
 
 @dg.asset(
-    partitions_def=ITERATIONS, group_name="training", deps=["orm_dataset"], retry_policy=RETRY, kinds={"torch"},
+    partitions_def=ITERATIONS,
+    group_name="training",
+    deps=["orm_dataset"],
+    retry_policy=RETRY,
+    kinds={"torch"},
     description="The outcome reward model: single-turn training on D_ORM.",
 )
 @retried
@@ -104,9 +123,14 @@ def orm_model(
         metadata = describe(counts=counts, wrote={"checkpoints": version}, note=note)
         return dg.MaterializeResult(data_version=dg.DataVersion(base.checkpoint_id), metadata=metadata)
     request = SupervisedRequest(
-        iteration=iteration, stage="orm_model", seed=settings.seed, kind="orm", checkpoint_id=base.checkpoint_id,
-        dataset_id=str(table["dataset_id"][0].as_py()), config=settings.orm.training,
-    )  # fmt: skip
+        iteration=iteration,
+        stage="orm_model",
+        seed=settings.seed,
+        kind="orm",
+        checkpoint_id=base.checkpoint_id,
+        dataset_id=str(table["dataset_id"][0].as_py()),
+        config=settings.orm.training,
+    )
     result = runner.run(context, request)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(str(result.checkpoint_id)),
@@ -117,17 +141,23 @@ def orm_model(
 @dg.multi_asset(
     specs=[
         dg.AssetSpec(
-            "judgements", deps=["orm_model", "evaluations", *COLLECTED], kinds={"torch"}, group_name="routing",
+            "judgements",
+            deps=["orm_model", "evaluations", *COLLECTED],
+            kinds={"torch"},
+            group_name="routing",
             description="What the ORM and the LLM judge say of the iteration's episodes, and of others by which they are measured.",
         ),
         dg.AssetSpec(
-            "judge_reports", deps=["judgements"], kinds={"duckdb"}, group_name="routing",
+            "judge_reports",
+            deps=["judgements"],
+            kinds={"duckdb"},
+            group_name="routing",
             description="Precision, recall, F1 and calibration of every judge that may err, against verifiers and people.",
         ),
     ],
     partitions_def=ITERATIONS,
     retry_policy=RETRY,
-)  # fmt: skip
+)
 @retried
 def judging(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
@@ -142,16 +172,24 @@ def judging(
     with connect(warehouse) as con:
         known = known_digest(con, iteration)
     request = JudgeRequest(
-        iteration=iteration, stage="judgements", seed=settings.seed, orm_id=orm_id, orm=settings.orm, verdicts=settings.verdicts,
-        layout=settings.agent.builder().grammar.layout, engine=settings.engine, success_threshold=settings.quality.success_threshold,
+        iteration=iteration,
+        stage="judgements",
+        seed=settings.seed,
+        orm_id=orm_id,
+        orm=settings.orm,
+        verdicts=settings.verdicts,
+        layout=settings.agent.builder().grammar.layout,
+        engine=settings.engine,
+        success_threshold=settings.quality.success_threshold,
         known=known,
-    )  # fmt: skip
+    )
     result = runner.run(context, request)
     content = content_digest(warehouse, ["verdicts"], iteration=iteration, stage=request.stage)
     yield dg.MaterializeResult(
-        asset_key="judgements", data_version=data_version(orm_id, content),
+        asset_key="judgements",
+        data_version=data_version(orm_id, content),
         metadata=of_result(result, config=settings.verdicts, **({"note": note} if orm_id is None else {"orm": orm_id})),
-    )  # fmt: skip
+    )
     yield _reports(warehouse, settings, iteration)
 
 
@@ -161,14 +199,21 @@ def _reports(warehouse: Warehouse, settings: Profile, iteration: str) -> dg.Mate
     words, chosen, versions = {}, {}, {}
     for judge in judges_of(warehouse, iteration):
         found = report_words(
-            warehouse, iteration, judge.name, success_threshold=settings.quality.success_threshold,
+            warehouse,
+            iteration,
+            judge.name,
+            success_threshold=settings.quality.success_threshold,
             unverified=settings.verdicts.unverified_domains,
-        )  # fmt: skip
+        )
         for reference, of_reference in found.items():
             rows += report_rows(
-                of_reference, judge=judge.name, judge_version=judge.version, reference=reference, chosen=judge.thresholds,
+                of_reference,
+                judge=judge.name,
+                judge_version=judge.version,
+                reference=reference,
+                chosen=judge.thresholds,
                 target=settings.verdicts.target_precision,
-            )  # fmt: skip
+            )
             label = f"{judge.name} by {reference}"
             words[label] = [word for word in of_reference if word.split == "holdout"]
             chosen[label], versions[judge.name] = judge.thresholds, judge.version
@@ -182,7 +227,7 @@ def _reports(warehouse: Warehouse, settings: Profile, iteration: str) -> dg.Mate
         asset_key="judge_reports",
         data_version=data_version(content_digest(warehouse, ["judge_reports"], iteration=iteration, stage="judge_reports")),
         metadata=describe(counts={"rows": len(rows)}, wrote={"judge_reports": version}, **more),
-    )  # fmt: skip
+    )
 
 
 def _base(warehouse: Warehouse, settings: Profile, iteration: str) -> registry.Registered:

@@ -72,9 +72,7 @@ def num_landed(home: Home, settings: PeopleSettings) -> int:
     retry_policy=RETRY,
 )
 @retried
-def human_annotations(
-    context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
-) -> dg.MaterializeResult[None]:
+def human_annotations(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)
     if database is None:
@@ -194,9 +192,7 @@ def add_tasks(warehouse: Warehouse, made: dict[str, list[Row]], iteration: str, 
     made["tasks"] = [row for task_id, row in {row["task_id"]: row for row in made["tasks"]}.items() if task_id not in there]
 
 
-def keep_others(
-    warehouse: Warehouse, made: Mapping[str, list[Row]], iteration: str, stage: str, *, but: Collection[int] = ()
-) -> int:  # fmt: skip
+def keep_others(warehouse: Warehouse, made: Mapping[str, list[Row]], iteration: str, stage: str, *, but: Collection[int] = ()) -> int:
     """Add what the partition holds of episodes that were not made again (their people took them back, somebody disputes them, something of
     theirs is gone), `but` of those attempts; how many there are. What was taken back is answered by tombstones and erased by a purge, which
     find it by its rows: were those gone, what was cut from it would be learned on, and its texts and pictures would lie there for good."""

@@ -41,12 +41,13 @@ class PlanSettings(BaseModel):
     screenshot_cpu_s: Annotated[float, Field(ge=0, description="and a step whose screen is kept, on top")] = 0.03
     screen_px: Annotated[tuple[int, int], Field(description="width and height of a screenshot; MiniWoB's page is 160 by 210")] = (160, 210)
     steps_share: Annotated[Share, Field(description="an episode's share of its task's step limit, where none was measured")] = 0.5
-    standing_tokens: Annotated[int | None, Field(
-        ge=0, description="tokens of a prompt beside its history and pictures, where none was measured; null: 65 compact, 900 chat"
-    )] = None  # fmt: skip
-    response_tokens: Annotated[int | None, Field(
-        ge=1, description="tokens of an answer, where none was measured; null: 13 compact, 120 chat"
-    )] = None  # fmt: skip
+    standing_tokens: Annotated[
+        int | None,
+        Field(ge=0, description="tokens of a prompt beside its history and pictures, where none was measured; null: 65 compact, 900 chat"),
+    ] = None
+    response_tokens: Annotated[
+        int | None, Field(ge=1, description="tokens of an answer, where none was measured; null: 13 compact, 120 chat")
+    ] = None
     process_gib: Annotated[float, Field(ge=0, description="memory of a process before it holds a model, torch loaded")] = 0.6
     session_gib: Annotated[float, Field(ge=0, description="memory of one session on this machine; 0 where sessions run elsewhere")] = 0.03
     stage_overhead_s: Annotated[float, Field(ge=0, description="what every stage costs before it works")] = 3.0

@@ -177,9 +177,15 @@ class AgentSettings(_Settings):
         if isinstance(grammar, UiTars15Grammar) and self.max_image_pixels is not None:
             grammar = UiTars15Grammar(max_area_px=self.max_image_pixels)
         return PromptBuilder(
-            grammar, window=self.window, episodic_chars=self.episodic_chars, notes=self.notes, max_tokens=self.max_prompt_tokens,
-            max_screenshots=self.max_screenshots, mode=self.mode, list_elements=self.list_elements,
-        )  # fmt: skip
+            grammar,
+            window=self.window,
+            episodic_chars=self.episodic_chars,
+            notes=self.notes,
+            max_tokens=self.max_prompt_tokens,
+            max_screenshots=self.max_screenshots,
+            mode=self.mode,
+            list_elements=self.list_elements,
+        )
 
 
 class SandboxSettings(_Settings):
@@ -247,9 +253,7 @@ class MergeSettings(MethodConfig):
         None, description="fixed weights, one per domain, then per joint group if they are merged; null searches the simplex"
     )
     grid_steps: Positive = Field(4, description="resolution of the search: weights are multiples of 1/grid_steps")
-    refine_rounds: Count = Field(
-        0, description="then so often the neighbours of the best are tried, each time at half the step of before"
-    )
+    refine_rounds: Count = Field(0, description="then so often the neighbours of the best are tried, each time at half the step of before")
     instances_per_task: Positive = Field(8, description="eval episodes per task and candidate")
     include_joint: bool = Field(False, description="merge the policies of tasks.joint too; else they are only evaluated beside the merge")
 

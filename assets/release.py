@@ -69,7 +69,10 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
         return dg.MaterializeResult(
             data_version=data_version(request.checkpoints, content),
             metadata=of_result(
-                result, config=settings.evaluation, success=picture(as_markdown(chart)), kept_by_merge=dg.MetadataValue.md(kept),
+                result,
+                config=settings.evaluation,
+                success=picture(as_markdown(chart)),
+                kept_by_merge=dg.MetadataValue.md(kept),
                 by_domain=dg.MetadataValue.md(beside),
                 **({} if novel is None else {"novelty": dg.MetadataValue.md(f"{novel.summary}.\n\n{novel.table}")}),
             ),

@@ -24,10 +24,11 @@ GROUP = "seed"
 
 
 @dg.asset(
-    group_name=GROUP, kinds={"deltalake"},
+    group_name=GROUP,
+    kinds={"deltalake"},
     description="Every task of the pool, with its domain and whether it is held out; and the generated instances that are evaluated on.",
     retry_policy=RETRY,
-)  # fmt: skip
+)
 @retried
 def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse = profile.load(), tables.warehouse
@@ -69,17 +70,11 @@ def seed_demonstrations(
 ) -> dg.MaterializeResult[None]:
     settings = profile.load()
     request = DemonstrateRequest(
-        iteration=SEED_ITERATION,
-        stage="seed_demonstrations",
-        seed=settings.seed,
-        acting=settings.acting,
-        seed_data=settings.seed_data,
+        iteration=SEED_ITERATION, stage="seed_demonstrations", seed=settings.seed, acting=settings.acting, seed_data=settings.seed_data
     )
     result = runner.run(context, request)
     content = content_digest(tables.warehouse, ("episodes", "steps", "sft_samples"), iteration=SEED_ITERATION, stage=request.stage)
-    return dg.MaterializeResult(
-        data_version=data_version(content), metadata=of_result(result, config=settings.seed_data)
-    )
+    return dg.MaterializeResult(data_version=data_version(content), metadata=of_result(result, config=settings.seed_data))
 
 
 @dg.asset(
@@ -100,9 +95,7 @@ def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, run
         max_image_pixels=settings.agent.max_image_pixels,
     )
     result = runner.run(context, request)
-    return dg.MaterializeResult(
-        data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result, config=settings.policy)
-    )
+    return dg.MaterializeResult(data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result, config=settings.policy))
 
 
 @dg.asset(

@@ -31,9 +31,7 @@ class Choice:
     why: str
 
 
-def choose(
-    tasks: Sequence[Task], rates: Mapping[str, Solved], settings: SelfChallengeSettings, per_task: int, most: int
-) -> list[Choice]:
+def choose(tasks: Sequence[Task], rates: Mapping[str, Solved], settings: SelfChallengeSettings, per_task: int, most: int) -> list[Choice]:
     """For every family, in their order: as many instances a domain as if each family had `per_task`; none of a family over `most`.
 
     Where nothing has been tried in a domain, each of its families gets `per_task`.
@@ -50,17 +48,18 @@ def _of_domain(
 ) -> list[Choice]:
     if not any(task.task_id in rates for task in tasks):
         return [Choice(task=task, num=per_task, solved=None, likelihood=None, why="seed") for task in tasks]
-    likelihoods = [
-        rates[task.task_id].likelihood_between(settings.low, settings.high) if task.task_id in rates else None for task in tasks
-    ]
+    likelihoods = [rates[task.task_id].likelihood_between(settings.low, settings.high) if task.task_id in rates else None for task in tasks]
     counts = share_out(_weights(likelihoods, settings.explore), per_task * len(tasks), most)
     return [
         Choice(
-            task=task, num=num, solved=rates.get(task.task_id), likelihood=likelihood,
+            task=task,
+            num=num,
+            solved=rates.get(task.task_id),
+            likelihood=likelihood,
             why=_why(rates.get(task.task_id), likelihood, settings),
         )
         for task, num, likelihood in zip(tasks, counts, likelihoods, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _weights(likelihoods: Sequence[float | None], explore: float) -> list[float]:
@@ -71,9 +70,7 @@ def _weights(likelihoods: Sequence[float | None], explore: float) -> list[float]
         return [1 / len(aimed)] * len(aimed)
     if not any(others):
         others = [True] * len(aimed)
-    return [
-        (1 - explore) * weight / sum(aimed) + explore * is_other / sum(others) for weight, is_other in zip(aimed, others, strict=True)
-    ]  # fmt: skip
+    return [(1 - explore) * weight / sum(aimed) + explore * is_other / sum(others) for weight, is_other in zip(aimed, others, strict=True)]
 
 
 def share_out(weights: Sequence[float], total: int, most: int) -> list[int]:

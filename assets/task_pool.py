@@ -60,11 +60,14 @@ def task_pool(context: dg.AssetExecutionContext, tables: WarehouseResource, prof
     return dg.MaterializeResult(
         data_version=data_version([row["content_id"] for row in rows]),
         metadata=describe(
-            config=bounds, counts={**counts, **{f"refused/{reason}": num for reason, num in refused.items()}}, read=read,
-            wrote={"task_instances": version}, pool=picture(as_markdown(pool_chart(shown, bounds.low, bounds.high))),
+            config=bounds,
+            counts={**counts, **{f"refused/{reason}": num for reason, num in refused.items()}},
+            read=read,
+            wrote={"task_instances": version},
+            pool=picture(as_markdown(pool_chart(shown, bounds.low, bounds.high))),
             chosen=dg.MetadataValue.md(_table(choices)),
         ),
-    )  # fmt: skip
+    )
 
 
 def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[list[Choice], list[dict[str, Any]], dict[str, int]]:

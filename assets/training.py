@@ -195,9 +195,7 @@ def build_merge_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...], ..
         result = runner.run(context, request)
         return dg.MaterializeResult(
             data_version=data_version(result.checkpoint_id),
-            metadata=of_result(
-                result, config=settings.merge, checkpoint=result.checkpoint_id, **_search_report(warehouse, iteration)
-            ),
+            metadata=of_result(result, config=settings.merge, checkpoint=result.checkpoint_id, **_search_report(warehouse, iteration)),
         )
 
     return merged_policy

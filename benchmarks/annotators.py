@@ -172,12 +172,17 @@ def measured(load: Load, home: Home, url: str, *, environment: Mapping[str, str]
     finally:
         server.end()
     result = Result(
-        num_annotators=load.num_annotators, num_sessions=load.num_sessions, database=database.url.get_backend_name(),
-        seconds=time.monotonic() - began_s, away_s=away_s, num_decisions=sum(tally.num_decisions for tally in tallies),
-        num_finished=sum(len(tally.finished) for tally in tallies), seen_by_others=[seen for tally in tallies for seen in tally.seen],
+        num_annotators=load.num_annotators,
+        num_sessions=load.num_sessions,
+        database=database.url.get_backend_name(),
+        seconds=time.monotonic() - began_s,
+        away_s=away_s,
+        num_decisions=sum(tally.num_decisions for tally in tallies),
+        num_finished=sum(len(tally.finished) for tally in tallies),
+        seen_by_others=[seen for tally in tallies for seen in tally.seen],
         **{name: sum(getattr(tally, name) for tally in tallies) for name in ("num_backs", "num_skips", "num_sent_again", "num_probes")},
         **{f"{name}_ms": percentiles([s for tally in tallies for s in getattr(tally, f"{name}_s")]) for name in ("ack", "frame", "take")},
-    )  # fmt: skip
+    )
     result.errors = dict(sum((tally.errors for tally in tallies), Counter()))
     checked(database, tallies, result)
     database.close()
@@ -228,9 +233,13 @@ def main() -> None:
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else made_home(Path(".bench/annotators").absolute())
     load = Load(
-        num_annotators=arguments.annotators, num_sessions=arguments.sessions, seconds=arguments.seconds,
-        num_decisions=arguments.decisions, tasks=arguments.tasks, kill=not arguments.no_kill,
-    )  # fmt: skip
+        num_annotators=arguments.annotators,
+        num_sessions=arguments.sessions,
+        seconds=arguments.seconds,
+        num_decisions=arguments.decisions,
+        tasks=arguments.tasks,
+        kill=not arguments.no_kill,
+    )
     with database_at(arguments.database) as url:
         result = measured(load, home, url)
     Console().print(told(result))

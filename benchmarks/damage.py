@@ -46,17 +46,29 @@ NOTICED, SAME, SILENT, OTHER = "noticed", "the same", "silent", "another error"
 
 def verdict(index: int) -> dict[str, Any]:
     return {
-        "episode_id": f"ep-{index:06d}", "judge": "verifier", "judge_version": "1", "kind": "verdict", "origin": "verifier",
-        "score": index % 1000 / 1000, "threshold": 0.5, "passed": index % 2 == 0, "reasons": [f"reason {index}"],
-    }  # fmt: skip
+        "episode_id": f"ep-{index:06d}",
+        "judge": "verifier",
+        "judge_version": "1",
+        "kind": "verdict",
+        "origin": "verifier",
+        "score": index % 1000 / 1000,
+        "threshold": 0.5,
+        "passed": index % 2 == 0,
+        "reasons": [f"reason {index}"],
+    }
 
 
 def sample(index: int) -> dict[str, Any]:
     message = {"role": "user", "content": f"press button {index}", "screenshot_id": None, "loss": 1.0}
     return {
-        "sample_id": f"ct-{index:06d}", "episode_id": f"ep-{index + 200:06d}", "domain": "forms", "origin": "rollout",
-        "messages": [message], "verdict": False, "withdrawn": False,
-    }  # fmt: skip
+        "sample_id": f"ct-{index:06d}",
+        "episode_id": f"ep-{index + 200:06d}",
+        "domain": "forms",
+        "origin": "rollout",
+        "messages": [message],
+        "verdict": False,
+        "withdrawn": False,
+    }
 
 
 def make_home(root: Path) -> Warehouse:
@@ -72,8 +84,9 @@ def make_home(root: Path) -> Warehouse:
     withdraw(warehouse, "ct_samples", ["ct-000003"], iteration="0002")
     for batch in range(3):
         pictures = [random.Random(batch * 5 + index).randbytes(2000) for index in range(5)]
-        rows = [{"screenshot_id": bytes_id("screen", data), "format": "png", "width_px": 1, "height_px": 1, "data": data}
-                for data in pictures]  # fmt: skip
+        rows = [
+            {"screenshot_id": bytes_id("screen", data), "format": "png", "width_px": 1, "height_px": 1, "data": data} for data in pictures
+        ]
         warehouse.add_screenshots(rows)
     return warehouse
 
@@ -155,8 +168,10 @@ def kind_of(path: Path) -> str:
 @contextmanager
 def unchecked() -> Iterator[None]:
     """Reads without comparing checksums, writes without waiting for the disk: as it was before there were any."""
-    with patch.object(data_files, "check_file", lambda path: None), patch.object(os, "fsync", lambda descriptor: None), patch.object(
-        durable.zlib, "crc32", lambda data, value=0: 0
+    with (
+        patch.object(data_files, "check_file", lambda path: None),
+        patch.object(os, "fsync", lambda descriptor: None),
+        patch.object(durable.zlib, "crc32", lambda data, value=0: 0),
     ):
         yield
 
@@ -178,9 +193,12 @@ def cost(root: Path, num_rows: int, repeats: int = 3) -> list[dict[str, Any]]:
 
             with context():
                 steps: dict[str, Callable[[], None]] = {
-                    "write": write, "first read, one column": lambda: read(["episode_id"]), "first read": read, "next read": read,
+                    "write": write,
+                    "first read, one column": lambda: read(["episode_id"]),
+                    "first read": read,
+                    "next read": read,
                     "next read, one column": lambda: read(["episode_id"]),
-                }  # fmt: skip
+                }
                 for step, act in steps.items():
                     if step.startswith("first"):
                         data_files._CHECKED.clear()

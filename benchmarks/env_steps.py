@@ -76,18 +76,30 @@ OURS = (
 PEERS = (
     Contestant(name="playwright, bare", program="peers/playwright_steps.py", argument="", episodes_per_block=2),
     Contestant(
-        name="official miniwob", program="peers/official_steps.py", argument="", episodes_per_block=2,
-        venv="official", packages=("miniwob==1.1.0", "selenium==4.51.0"),
+        name="official miniwob",
+        program="peers/official_steps.py",
+        argument="",
+        episodes_per_block=2,
+        venv="official",
+        packages=("miniwob==1.1.0", "selenium==4.51.0"),
     ),
     Contestant(
-        name="browsergym", program="peers/browsergym_steps.py", argument="delay", episodes_per_block=1,
-        venv="browsergym", packages=BROWSERGYM,
+        name="browsergym",
+        program="peers/browsergym_steps.py",
+        argument="delay",
+        episodes_per_block=1,
+        venv="browsergym",
+        packages=BROWSERGYM,
     ),
     Contestant(
-        name="browsergym, no sleep", program="peers/browsergym_steps.py", argument="no-delay", episodes_per_block=1,
-        venv="browsergym", packages=BROWSERGYM,
+        name="browsergym, no sleep",
+        program="peers/browsergym_steps.py",
+        argument="no-delay",
+        episodes_per_block=1,
+        venv="browsergym",
+        packages=BROWSERGYM,
     ),
-)  # fmt: skip
+)
 FLOOR = Contestant(name="floor (bare commands)", program="ours/env_steps.py", argument="floor", episodes_per_block=8)
 CONTESTANTS = (*OURS, *(each for peer in PEERS for each in (peer, replace(peer, name=peer.name + SHELL, in_headless_shell=True))), FLOOR)
 TARGETS = {"official miniwob": 8.0, "browsergym": 60.0, "floor (bare commands)": 0.8}
@@ -124,8 +136,12 @@ class Worker:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [str(python), str(HERE / contestant.program), contestant.argument, window],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+            )
 
     def ask(self, **request: Any) -> None:
         if self._process.stdin is None:
@@ -219,8 +235,7 @@ def measure(
     with ExitStack() as stack:
         crews = {
             contestant.name: [
-                stack.enter_context(Worker(contestant, window, contestant.python(root), logs[contestant.name]))
-                for _ in range(num_workers)
+                stack.enter_context(Worker(contestant, window, contestant.python(root), logs[contestant.name])) for _ in range(num_workers)
             ]
             for contestant in contestants
         }

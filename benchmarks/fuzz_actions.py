@@ -29,8 +29,13 @@ from sandbox.tasks.task import Task
 from warehouse.core.errors import SandboxError
 
 SELECTIONS = {
-    "page": "miniwob:quickstart", "game": "games:small", "terminal": "terminal", "hybrid": "hybrid", "web": "web", "desktop": "desktop",
-}  # fmt: skip
+    "page": "miniwob:quickstart",
+    "game": "games:small",
+    "terminal": "terminal",
+    "hybrid": "hybrid",
+    "web": "web",
+    "desktop": "desktop",
+}
 SHARES = {"page": 4, "game": 2, "terminal": 12, "hybrid": 4, "web": 1, "desktop": 1}
 """How often a kind is played beside the others."""
 ACTIONS_PER_EPISODE = 60
@@ -304,7 +309,12 @@ def _tool_call(dice: random.Random) -> Action:
 
 
 _INPUTS: tuple[Callable[[random.Random], Action], ...] = (
-    _click, _click, _click, _drag, _scroll, _select,
+    _click,
+    _click,
+    _click,
+    _drag,
+    _scroll,
+    _select,
     lambda d: actions.MoveTo(x=_point(d)[0], y=_point(d)[1]),
     lambda d: actions.MouseDown(button=d.choice(("left", "middle", "right"))),
     lambda d: actions.MouseUp(x=_point(d)[0], y=_point(d)[1]),
@@ -321,7 +331,7 @@ _INPUTS: tuple[Callable[[random.Random], Action], ...] = (
     lambda d: actions.PressBack(),
     lambda d: actions.InvalidAction(text=_text(d), reason="fuzzed"),
     lambda d: actions.ToolCall(name="execute_bash", arguments={"command": "true"}),
-)  # fmt: skip
+)
 
 
 async def run(log: Path, num_actions: int, kinds: Sequence[str], *, concurrency: int, browser: Kind, deadline_s: float) -> None:

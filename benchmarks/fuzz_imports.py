@@ -42,12 +42,53 @@ RECORDS_PER_FILE = 100
 VALID_EVERY = 10
 BAD_PICTURES = ("text.png", "cut.png", "huge.png", "empty.png", "folder.png", "link.png")
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1e999, -1e999, float("nan"), 2**63, -(2**70), 10**400, 1e308, "", " ", "\0", "a\0b", "\ud800", "\udfff x",
-    "\u202e", "x" * 100_000, "../../etc/passwd", "/etc/passwd", "a/" * 3000 + "b", "n" * 300, "<image>" * 50, "{{7*7}}", "[/red]",
-    [], {}, [None], [[]], {"": None}, {"\0": "\0"}, {"\ud800": 1}, [1, "a", None], {"role": []}, "pyautogui.click(" * 200,
-    "pyautogui.click(x=1e999, y=nan)", "import os; os.system('true')", "click(start_box='(1e999,-1)')", *BAD_PICTURES,
-    "data:image/png;base64,AAAA", "data:image/png;base64," + "A" * 5001, "('" * 500, "9" * 5000, "-" * 3000 + "1",
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1e999,
+    -1e999,
+    float("nan"),
+    2**63,
+    -(2**70),
+    10**400,
+    1e308,
+    "",
+    " ",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "\udfff x",
+    "\u202e",
+    "x" * 100_000,
+    "../../etc/passwd",
+    "/etc/passwd",
+    "a/" * 3000 + "b",
+    "n" * 300,
+    "<image>" * 50,
+    "{{7*7}}",
+    "[/red]",
+    [],
+    {},
+    [None],
+    [[]],
+    {"": None},
+    {"\0": "\0"},
+    {"\ud800": 1},
+    [1, "a", None],
+    {"role": []},
+    "pyautogui.click(" * 200,
+    "pyautogui.click(x=1e999, y=nan)",
+    "import os; os.system('true')",
+    "click(start_box='(1e999,-1)')",
+    *BAD_PICTURES,
+    "data:image/png;base64,AAAA",
+    "data:image/png;base64," + "A" * 5001,
+    "('" * 500,
+    "9" * 5000,
+    "-" * 3000 + "1",
+)
 KEYS = ("role", "images", "weight", "system", "x", "\0", "loss", "bytes", "[/red]", "")
 
 
@@ -106,10 +147,14 @@ def _mind2web(name: str) -> dict[str, Any]:
         return {"action_uid": uid, "cleaned_html": page, "operation": operation, "pos_candidates": [target], "neg_candidates": []}
 
     return {
-        "annotation_id": name, "website": "trucks", "domain": "Travel", "subdomain": "Vehicles",
-        "confirmed_task": f"Find trucks near {name}", "action_reprs": ["[link] Trucks -> CLICK", "[searchbox] Zip -> TYPE: 08817"],
+        "annotation_id": name,
+        "website": "trucks",
+        "domain": "Travel",
+        "subdomain": "Vehicles",
+        "confirmed_task": f"Find trucks near {name}",
+        "action_reprs": ["[link] Trucks -> CLICK", "[searchbox] Zip -> TYPE: 08817"],
         "actions": [action("u1", "CLICK", "3", "a", "10,20,100,20", ""), action("u2", "TYPE", "5", "input", "10,60,200,30", "08817")],
-    }  # fmt: skip
+    }
 
 
 def fuzzed(format: str, number: int) -> str:
@@ -174,9 +219,7 @@ def import_file(format: str, path: Path, home: Path) -> tuple[int, int, Sequence
         report = import_general_data(Warehouse(Home(home)), path, None, console)
     else:
         settings = settings_of(DemonstrationSettings, track="expert")
-        report = import_demonstration_files(
-            Home(home), format, [path], settings, console, name=None, images=(path.parent,), dry_run=False
-        )
+        report = import_demonstration_files(Home(home), format, [path], settings, console, name=None, images=(path.parent,), dry_run=False)
     return report.num_records, report.num_added + report.num_there + len(report.withheld), report.malformed
 
 

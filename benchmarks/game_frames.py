@@ -81,10 +81,15 @@ class Spent:
         took_s = self.page_ms / 1000 if kind == "plain" else self.wall_s
         frames_per_s = self.frames_seen / took_s
         return Figure(
-            game=game, kind=kind, frames_per_s=frames_per_s, times_real_time=frames_per_s * FRAME_MS / 1000,
-            cpu_ms_per_frame=self.cpu_s / self.frames_seen * 1000, frames_asked=round(self.page_ms / FRAME_MS),
-            frames_seen=self.frames_seen, screenshots=self.num_steps,
-        )  # fmt: skip
+            game=game,
+            kind=kind,
+            frames_per_s=frames_per_s,
+            times_real_time=frames_per_s * FRAME_MS / 1000,
+            cpu_ms_per_frame=self.cpu_s / self.frames_seen * 1000,
+            frames_asked=round(self.page_ms / FRAME_MS),
+            frames_seen=self.frames_seen,
+            screenshots=self.num_steps,
+        )
 
 
 async def measure(pool: SessionPool, task: Task, page_seconds: float) -> Figure:

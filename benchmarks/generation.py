@@ -35,14 +35,7 @@ from rich.table import Table
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from torch.nn import functional
-from transformers import (
-    ContinuousBatchingConfig,
-    DynamicCache,
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from agent.policy.batcher import Batcher
@@ -96,9 +89,19 @@ def llama() -> LlamaForCausalLM:
     """8.6 M parameters, random; wide enough apart that rounding cannot change which token is the likeliest."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=256, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=1, intermediate_size=768,
-        max_position_embeddings=2048, tie_word_embeddings=True, initializer_range=0.06, pad_token_id=0, bos_token_id=1, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        intermediate_size=768,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        initializer_range=0.06,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=None,
+    )
     return LlamaForCausalLM(config).eval()
 
 
@@ -125,7 +128,7 @@ def generated(model: LlamaForCausalLM, prompts: list[Ids], **more: Any) -> list[
     with torch.inference_mode():
         out: Any = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=ANSWER_TOKENS, max_new_tokens=ANSWER_TOKENS, **more
-        )  # fmt: skip
+        )
     return out[:, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
 
 
@@ -215,12 +218,15 @@ def figures(part: str, tokens: int, spent: Mapping[str, Sequence[tuple[float, fl
     """Medians; the ratio is the median of the rounds' ratios, for what disturbed a round disturbed all."""
     return [
         Figure(
-            name=name, part=part, tokens=tokens, tokens_per_cpu_s=tokens / statistics.median(cpu_s for cpu_s, _ in rounds),
+            name=name,
+            part=part,
+            tokens=tokens,
+            tokens_per_cpu_s=tokens / statistics.median(cpu_s for cpu_s, _ in rounds),
             wall_s=statistics.median(wall_s for _, wall_s in rounds),
             ours_over_this=statistics.median(cpu_s / our_s for (cpu_s, _), (our_s, _) in zip(rounds, spent[ours], strict=True)),
         )
         for name, rounds in spent.items()
-    ]  # fmt: skip
+    ]
 
 
 class Gathered:
@@ -276,9 +282,7 @@ def act_small(engine: EmbeddedEngine, *, gathers: bool, keeps: bool) -> int:
 
 def measure_small(rounds: int, console: Console) -> list[Figure]:
     model, _ = seed_policy(words(), 0)
-    arms = {
-        "gathered into batches": (True, False), "continuous": (False, False), "continuous, conversations kept": (False, True),
-    }  # fmt: skip
+    arms = {"gathered into batches": (True, False), "continuous": (False, False), "continuous, conversations kept": (False, True)}
     spent: dict[str, list[tuple[float, float]]] = {}
     tokens = 0
     for _ in range(rounds):
@@ -326,12 +330,16 @@ def pieces_tokenizer(num_tokens: int) -> PreTrainedTokenizerFast:
 
 
 ACTION_SCHEMA = {
-    "type": "object", "required": ["thought", "action", "x", "y"], "additionalProperties": False,
+    "type": "object",
+    "required": ["thought", "action", "x", "y"],
+    "additionalProperties": False,
     "properties": {
-        "thought": {"type": "string", "maxLength": 200}, "action": {"enum": ["click", "type", "scroll", "finished"]},
-        "x": {"type": "integer", "minimum": 0, "maximum": 1920}, "y": {"type": "integer", "minimum": 0, "maximum": 1080},
+        "thought": {"type": "string", "maxLength": 200},
+        "action": {"enum": ["click", "type", "scroll", "finished"]},
+        "x": {"type": "integer", "minimum": 0, "maximum": 1920},
+        "y": {"type": "integer", "minimum": 0, "maximum": 1080},
     },
-}  # fmt: skip
+}
 
 
 def measure_grammar(rounds: int, console: Console) -> list[Figure]:

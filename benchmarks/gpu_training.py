@@ -62,18 +62,31 @@ class Size:
 SIZES = {
     "0.5b": Size(
         text={
-            "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
-            "num_key_value_heads": 2, "max_position_embeddings": 32_768, "initializer_range": 0.02,
+            "vocab_size": 151_936,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32_768,
+            "initializer_range": 0.02,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
         },
         vision={"depth": 12, "embed_dim": 768, "num_heads": 12, "mlp_ratio": 4, "patch_size": 14, "spatial_merge_size": 2},
-        screen_px=(1280, 720), max_pixels=1280 * 28 * 28, num_screens=8, batch_tokens=11_000,
+        screen_px=(1280, 720),
+        max_pixels=1280 * 28 * 28,
+        num_screens=8,
+        batch_tokens=11_000,
     ),
     "tiny": Size(
-        text={"num_hidden_layers": 2}, vision={"patch_size": 16, "spatial_merge_size": 1}, screen_px=(160, 210), max_pixels=40 * 16**2,
-        num_screens=4, batch_tokens=600,
+        text={"num_hidden_layers": 2},
+        vision={"patch_size": 16, "spatial_merge_size": 1},
+        screen_px=(160, 210),
+        max_pixels=40 * 16**2,
+        num_screens=4,
+        batch_tokens=600,
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +154,10 @@ def screens(size: Size) -> dict[str, bytes]:
 
 def chat(name: str) -> tuple[Message, ...]:
     return (
-        Message(role="user", content="Click the button that was named."), Message(role="user", content="", screenshot_id=name),
+        Message(role="user", content="Click the button that was named."),
+        Message(role="user", content="", screenshot_id=name),
         Message(role="assistant", content=ANSWER, loss=1.0),
-    )  # fmt: skip
+    )
 
 
 def encode(codec: VisionCodec, images: dict[str, bytes]) -> tuple[list[EncodedSample], Callable[[Sequence[str]], dict[str, Tensor]]]:
@@ -168,9 +182,15 @@ def train(
 
     samples, pixels = encode(codec, images)
     config = SupervisedConfig(
-        steps=steps, learning_rate=1e-4, warmup_steps=2, batch_tokens=batch_tokens, save_every=10_000, log_every=1, bf16=bf16,
+        steps=steps,
+        learning_rate=1e-4,
+        warmup_steps=2,
+        batch_tokens=batch_tokens,
+        save_every=10_000,
+        log_every=1,
+        bf16=bf16,
         gradient_checkpointing=checkpointing,
-    )  # fmt: skip
+    )
     losses: list[float] = []
     moments: list[float] = []
 
@@ -229,11 +249,19 @@ def throughput(name: str, steps: int, peak_tflops: float | None, checkpointing: 
     answering = model.to(dtype=torch.bfloat16) if device.type == "cuda" else model  # type: ignore[call-arg]
     responses, seconds = asyncio.run(generate(answering, codec, images, num_tokens=64, temperature=1.0))
     return Throughput(
-        device=title, size=name, num_parameters=num_parameters, steps=len(losses), loss_first=losses[0], loss_last=losses[-1],
-        train_tokens_per_s=num_tokens / step_s, train_step_s=step_s, peak_share=flops / step_s / (peak * 1e12) if peak else None,
-        memory_gib=memory, generated_tokens_per_s=sum(len(response.token_ids) for response in responses) / seconds,
+        device=title,
+        size=name,
+        num_parameters=num_parameters,
+        steps=len(losses),
+        loss_first=losses[0],
+        loss_last=losses[-1],
+        train_tokens_per_s=num_tokens / step_s,
+        train_step_s=step_s,
+        peak_share=flops / step_s / (peak * 1e12) if peak else None,
+        memory_gib=memory,
+        generated_tokens_per_s=sum(len(response.token_ids) for response in responses) / seconds,
         prompt_tokens=len(responses[0].prompt_token_ids),
-    )  # fmt: skip
+    )
 
 
 def probe(dtype: str) -> Probe:
@@ -256,9 +284,12 @@ def probe(dtype: str) -> Probe:
 def cpu_probe() -> Probe:
     """The same in float32 in a process that sees no GPU."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_training", "--probe", "float32"], env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE, check=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "benchmarks.gpu_training", "--probe", "float32"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
     return Probe(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
@@ -305,12 +336,14 @@ def _print(found: Throughput, differences: dict[str, float]) -> None:
     table.add_column("value", justify="right")
     share = "unknown peak" if found.peak_share is None else f"{found.peak_share:.1%}"
     rows = {
-        "training tokens a second": f"{found.train_tokens_per_s:,.0f}", "seconds a step": f"{found.train_step_s:.3f}",
-        "share of the peak": share, "memory, GiB": "–" if found.memory_gib is None else f"{found.memory_gib:.1f}",
+        "training tokens a second": f"{found.train_tokens_per_s:,.0f}",
+        "seconds a step": f"{found.train_step_s:.3f}",
+        "share of the peak": share,
+        "memory, GiB": "–" if found.memory_gib is None else f"{found.memory_gib:.1f}",
         "loss, first and last step": f"{found.loss_first:.3f}, {found.loss_last:.3f}",
         f"generated tokens a second ({found.prompt_tokens} in a prompt)": f"{found.generated_tokens_per_s:,.0f}",
         **{f"furthest from the CPU in {dtype}": f"{value:.1e} (limit {TOLERANCES[dtype]:.0e})" for dtype, value in differences.items()},
-    }  # fmt: skip
+    }
     for name, value in rows.items():
         table.add_row(name, value)
     Console().print(table)

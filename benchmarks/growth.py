@@ -194,9 +194,13 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         exponent = law([(num, row["cpu_s"] - row.get("start_s", 0.0)) for num, row in of.items()])
         last = of[max(of)]
         table.add_row(
-            name, f"{last.get('start_s', 0):.1f}", *(f"{of[num]['cpu_s']:.2f}" if num in of else "" for num in sizes),
-            f"{last.get('wall_s', 0):.1f}", f"{last.get('peak_mb', 0):,.0f}", "" if exponent is None else f"{exponent:.2f}",
-        )  # fmt: skip
+            name,
+            f"{last.get('start_s', 0):.1f}",
+            *(f"{of[num]['cpu_s']:.2f}" if num in of else "" for num in sizes),
+            f"{last.get('wall_s', 0):.1f}",
+            f"{last.get('peak_mb', 0):,.0f}",
+            "" if exponent is None else f"{exponent:.2f}",
+        )
     console.print(table)
     console.print(f"load of the machine {min(row['load'] for row in rows):.0f} to {max(row['load'] for row in rows):.0f}")
 

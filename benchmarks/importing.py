@@ -27,9 +27,13 @@ from warehouse.storage.tables import Warehouse
 
 TABLES = ("tasks", "episodes", "steps", "verdicts", "sft_samples", "ct_samples", "screenshots")
 CODES = (
-    "pyautogui.click(x=0.31, y=0.42)", "pyautogui.write('quarterly report')", "pyautogui.hotkey('ctrl', 's')",
-    "pyautogui.moveTo(0.2, 0.2)\npyautogui.dragTo(0.6, 0.7)", "pyautogui.scroll(-5)", "pyautogui.doubleClick(x=0.5, y=0.5)",
-)  # fmt: skip
+    "pyautogui.click(x=0.31, y=0.42)",
+    "pyautogui.write('quarterly report')",
+    "pyautogui.hotkey('ctrl', 's')",
+    "pyautogui.moveTo(0.2, 0.2)\npyautogui.dragTo(0.6, 0.7)",
+    "pyautogui.scroll(-5)",
+    "pyautogui.doubleClick(x=0.5, y=0.5)",
+)
 
 
 def write_file(folder: Path, num: int, num_steps: int, size_px: tuple[int, int], num_pictures: int) -> Path:

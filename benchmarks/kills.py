@@ -77,12 +77,19 @@ ONCE = {
 }
 """What nothing may be in twice: queries that list what is."""
 ROLES = (
-    ("the worker", "pipelines.stages"), ("the run", "pipelines.orchestration.turn"), ("the command", "pipelines.cli"),
+    ("the worker", "pipelines.stages"),
+    ("the run", "pipelines.orchestration.turn"),
+    ("the command", "pipelines.cli"),
     ("Prefect", "prefect_app"),
-    ("a browser's process", "--type="), ("a browser", "--remote-debugging"), ("a browser", "crashpad"),
-    ("a sandbox worker", "sandbox.fleet"), ("the log's follower", "tail -F"), ("the log's follower", "watch_orphans"),
-    ("a resource tracker", "resource_tracker"), ("a Dagster process", "forkserver"),
-)  # fmt: skip
+    ("a browser's process", "--type="),
+    ("a browser", "--remote-debugging"),
+    ("a browser", "crashpad"),
+    ("a sandbox worker", "sandbox.fleet"),
+    ("the log's follower", "tail -F"),
+    ("the log's follower", "watch_orphans"),
+    ("a resource tracker", "resource_tracker"),
+    ("a Dagster process", "forkserver"),
+)
 
 
 class Kept(threading.Thread):
@@ -153,8 +160,15 @@ class Trial:
         left = left_after(self.base, GONE_S)
         self._faults += [f"left behind: {line}" for line in left]
         self._faults += faults_of(self.home, self._episodes)
-        self._log.add({"home": self.number, "is_end": True, "seconds": time.monotonic() - began_s, "faults": self._faults,
-                       "counts": counts_of(self.home)})  # fmt: skip
+        self._log.add(
+            {
+                "home": self.number,
+                "is_end": True,
+                "seconds": time.monotonic() - began_s,
+                "faults": self._faults,
+                "counts": counts_of(self.home),
+            }
+        )
         self._instance.dispose()
 
     def turn_or_end(self) -> None:
@@ -182,8 +196,15 @@ class Trial:
         chromium = {name: os.environ[name] for name in ("FLYWHEEL_CHROMIUM", "FLYWHEEL_BROWSER_USER") if name in os.environ}
         ours = {"FLYWHEEL_HOME": str(self.home.root), "TMPDIR": str(self.base / "tmp"), "COLUMNS": "200"}
         with (self.base / "command.log").open("a") as log:
-            command = subprocess.Popen([sys.executable, "-m", "pipelines.cli", *RUN], cwd=ROOT, env={**inherited, **chromium, **ours},
-                                       stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+            command = subprocess.Popen(
+                [sys.executable, "-m", "pipelines.cli", *RUN],
+                cwd=ROOT,
+                env={**inherited, **chromium, **ours},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         kept = Kept(self.home, self._instance)
         kept.look()
         kept.start()
@@ -251,8 +272,15 @@ class Trial:
         for process in victims:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        row: Row = {"home": self.number, "place": target, "at_work": at_work, "kind": kind, "role": role, "at": time.time(),
-                    "num_processes": len(everything)}  # fmt: skip
+        row: Row = {
+            "home": self.number,
+            "place": target,
+            "at_work": at_work,
+            "kind": kind,
+            "role": role,
+            "at": time.time(),
+            "num_processes": len(everything),
+        }
         self._open = row
         self._log.rows.append(row)
         if kind == TREE:
@@ -388,8 +416,11 @@ def counts_of(home: Home) -> dict[str, int]:
 def differences(counts: dict[str, int], reference: dict[str, int]) -> list[str]:
     """Where a killed home has other numbers of rows than the one that nobody killed, where chance has no part in them."""
     places = sorted(place for place in {*counts, *reference} if place.split("/")[0] not in BY_CHANCE)
-    return [f"{place} has {counts.get(place, 0)} rows, not {reference.get(place, 0)}"
-            for place in places if counts.get(place) != reference.get(place)]  # fmt: skip
+    return [
+        f"{place} has {counts.get(place, 0)} rows, not {reference.get(place, 0)}"
+        for place in places
+        if counts.get(place) != reference.get(place)
+    ]
 
 
 def unkilled(folder: Path, console: Console) -> Row:

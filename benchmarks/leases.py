@@ -193,10 +193,19 @@ class Trial:
         """A client process, replaced whenever it is killed."""
         while True:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "benchmarks.leases", "--client-of", self.url, "--names", ",".join(names),
-                "--tasks", self.load.tasks, *([] if self.load.screenshots else ["--no-screenshots"]),
-                stdout=asyncio.subprocess.PIPE, env={**os.environ, **self._environment()},
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "benchmarks.leases",
+                "--client-of",
+                self.url,
+                "--names",
+                ",".join(names),
+                "--tasks",
+                self.load.tasks,
+                *([] if self.load.screenshots else ["--no-screenshots"]),
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, **self._environment()},
+            )
             self._processes.append(process)
             if process.stdout is not None:
                 async for line in process.stdout:

@@ -57,9 +57,7 @@ def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console
             train_supervised(config, samples, init=base, output=output, stage="sft_model", iteration="0001", on_progress=bar.step)
             episodes = asyncio.run(evaluation(profile, output, arguments.per_task, bars, split=arguments.split))
         lengths = [len(step.prompt_token_ids) for episode in episodes for step in episode.steps]
-        return {
-            "samples": len(samples), "prompt_tokens": mean(lengths), "counts": [asdict(count) for count in task_counts(episodes)],
-        }  # fmt: skip
+        return {"samples": len(samples), "prompt_tokens": mean(lengths), "counts": [asdict(count) for count in task_counts(episodes)]}
 
     parts = [part.model_dump(mode="json") for part in (profile.acting, config)]
     recipe = fingerprint(base_recipe(whole, seed), parts, arguments.demonstrations, arguments.per_task, arguments.split.value)

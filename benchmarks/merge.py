@@ -79,10 +79,16 @@ def shapes(layers: int) -> dict[str, tuple[int, ...]]:
     kv = HIDDEN // HEADS * KV_HEADS
     for layer in range(layers):
         of_layer = {
-            "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (kv, HIDDEN), "self_attn.v_proj": (kv, HIDDEN),
-            "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (INTERMEDIATE, HIDDEN), "mlp.up_proj": (INTERMEDIATE, HIDDEN),
-            "mlp.down_proj": (HIDDEN, INTERMEDIATE), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
-        }  # fmt: skip
+            "self_attn.q_proj": (HIDDEN, HIDDEN),
+            "self_attn.k_proj": (kv, HIDDEN),
+            "self_attn.v_proj": (kv, HIDDEN),
+            "self_attn.o_proj": (HIDDEN, HIDDEN),
+            "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
+            "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+            "mlp.down_proj": (HIDDEN, INTERMEDIATE),
+            "input_layernorm": (HIDDEN,),
+            "post_attention_layernorm": (HIDDEN,),
+        }
         found |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
     return found
 
@@ -121,11 +127,22 @@ def write_member(folder: Path, base: Path | None, layers: int, *, seed: int, par
 
 def config(layers: int) -> dict[str, Any]:
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": layers, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCABULARY,
-        "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "hidden_act": "silu",
-        "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "hidden_act": "silu",
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
 
 
 def read(folder: Path, name: str) -> torch.Tensor:
@@ -215,12 +232,16 @@ def measure(
             console.print(f"  {method}, repeat {repeat + 1}: {name} {runs[name][-1].cpu_s:.2f} s", highlight=False)
     figures = [
         Figure(
-            method=method, name=name, runs=tuple(of), cpu_s=statistics.median(run.cpu_s for run in of),
-            wall_s=statistics.median(run.wall_s for run in of), peak_mb=max(run.peak_mb for run in of),
+            method=method,
+            name=name,
+            runs=tuple(of),
+            cpu_s=statistics.median(run.cpu_s for run in of),
+            wall_s=statistics.median(run.wall_s for run in of),
+            peak_mb=max(run.peak_mb for run in of),
             ratio=statistics.median(one.cpu_s / ours.cpu_s for one, ours in zip(of, runs[OURS], strict=True)),
         )
         for name, of in runs.items()
-    ]  # fmt: skip
+    ]
     agreements = []
     if mergekit is not None:
         theirs = Path(str(commands[THEIRS][-1]))

@@ -76,9 +76,13 @@ def figures(path: Path, found: set[tuple[int, int]], began: float, cpu: float) -
     originals = pq.read_table(path, columns=["original"])["original"].to_pylist()
     planted = {(i, original) for i, original in enumerate(originals) if original >= 0}
     return {
-        "seconds": seconds, "cpu_s": cpu_s, "peak_mb": peak_mb(), "pairs": len(found),
-        "planted": len(planted), "recall": len(planted & found) / max(1, len(planted)),
-    }  # fmt: skip
+        "seconds": seconds,
+        "cpu_s": cpu_s,
+        "peak_mb": peak_mb(),
+        "pairs": len(found),
+        "planted": len(planted),
+        "recall": len(planted & found) / max(1, len(planted)),
+    }
 
 
 def main() -> None:
@@ -111,9 +115,14 @@ def main() -> None:
     table = Table("contestant", "seconds", "cpu s", "peak MB", "pairs", "recall of planted", "times ours")
     for row in rows:
         table.add_row(
-            row["contestant"], f"{row['seconds']:.1f}", f"{row['cpu_s']:.1f}", f"{row['peak_mb']:,.0f}", f"{row['pairs']:,}",
-            f"{row['recall']:.4f}", f"{row['seconds'] / rows[0]['seconds']:.1f}",
-        )  # fmt: skip
+            row["contestant"],
+            f"{row['seconds']:.1f}",
+            f"{row['cpu_s']:.1f}",
+            f"{row['peak_mb']:,.0f}",
+            f"{row['pairs']:,}",
+            f"{row['recall']:.4f}",
+            f"{row['seconds'] / rows[0]['seconds']:.1f}",
+        )
     Console().print(table)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))

@@ -20,12 +20,17 @@ from sandbox.tasks.imported.spec import ImportedTask
 
 ROWS: Mapping[str, tuple[str, ...]] = {
     "want Chrome": ("chrome", "starts socat"),
-    "want VS Code": ("starts code", "program code"), "want Thunderbird": ("thunderbird",), "want GIMP": ("gimp",), "want VLC": ("vlc",),
-    "want LibreOffice Writer or Impress": (".pptx", ".docx", ".odt"), "want a reader of PDF": ("of kind .pdf",),
-    "want the rights of root": ("rights of root",), "want the network": ("network", "googledrive", "login"),
+    "want VS Code": ("starts code", "program code"),
+    "want Thunderbird": ("thunderbird",),
+    "want GIMP": ("gimp",),
+    "want VLC": ("vlc",),
+    "want LibreOffice Writer or Impress": (".pptx", ".docx", ".odt"),
+    "want a reader of PDF": ("of kind .pdf",),
+    "want the rights of root": ("rights of root",),
+    "want the network": ("network", "googledrive", "login"),
     "want a program, settings or a kind of file that is not here": ("systemd", "the settings", "needs the program", "opens a file"),
     "have an evaluator that is not here": ("evaluator", "compares", "get a value"),
-}  # fmt: skip
+}
 """A row, and parts of the reasons that put an example into it."""
 
 
@@ -34,9 +39,11 @@ def row_of(task: ImportedTask) -> str:
         return "run here"
     rest = [reason.lower() for reason in task.not_runnable if not reason.startswith((NEEDS_FILE, NEEDS_PACKAGES))]
     if not rest:
-        lacking = [what for start, what in ((NEEDS_FILE, "files"), (NEEDS_PACKAGES, "packages")) if any(
-            reason.startswith(start) for reason in task.not_runnable
-        )]  # fmt: skip
+        lacking = [
+            what
+            for start, what in ((NEEDS_FILE, "files"), (NEEDS_PACKAGES, "packages"))
+            if any(reason.startswith(start) for reason in task.not_runnable)
+        ]
         return f"would run with their {' and '.join(lacking)}"
     return next((row for row, parts in ROWS.items() if any(part in reason for part in parts for reason in rest)), "; ".join(rest))
 

@@ -69,8 +69,11 @@ def with_dense_mask(lengths: list[int]) -> Callable[[Tensor, Tensor, Tensor], Te
 
 
 WAYS = {
-    "dense mask": with_dense_mask, "one grid": in_groups(0.0), "groups": in_groups(packing.SHORTEST_SHARE), "each alone": in_groups(2.0),
-}  # fmt: skip
+    "dense mask": with_dense_mask,
+    "one grid": in_groups(0.0),
+    "groups": in_groups(packing.SHORTEST_SHARE),
+    "each alone": in_groups(2.0),
+}
 
 
 def attention(num_tokens: int, repeats: int) -> dict[str, float]:
@@ -101,9 +104,12 @@ def learning(packed: bool, seed: int, steps: int) -> dict[str, Any]:
         card = train_supervised(config, samples, init=start, output=Path(folder) / "end", stage="ct_model", iteration="0001")
     figures = card.metrics
     return {
-        "packing": config.packing, "seed": seed, "steps": steps, "held_out_loss": figures["eval_loss"],
+        "packing": config.packing,
+        "seed": seed,
+        "steps": steps,
+        "held_out_loss": figures["eval_loss"],
         "tokens_per_cpu_s": figures["tokens"] / figures["cpu_s"],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

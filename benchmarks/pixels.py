@@ -49,10 +49,34 @@ GRAMMAR = "doubao"
 TASK = "click-color"
 NUM_SESSIONS = 4
 WORDS = (
-    "click", "Click", "point", "colored", "box", "Thought", "Action", "user", "assistant", "yes", "no", "on", "the",
-    "red", "blue", "olive", "lime", "black", "white", "grey", "purple", "orange", "yellow", "cyan", "pink", "magenta",
+    "click",
+    "Click",
+    "point",
+    "colored",
+    "box",
+    "Thought",
+    "Action",
+    "user",
+    "assistant",
+    "yes",
+    "no",
+    "on",
+    "the",
+    "red",
+    "blue",
+    "olive",
+    "lime",
+    "black",
+    "white",
+    "grey",
+    "purple",
+    "orange",
+    "yellow",
+    "cyan",
+    "pink",
+    "magenta",
     *(str(number) for number in range(501, 1001)),
-)  # fmt: skip
+)
 """Single tokens of the tiny policy; other words are spelled."""
 
 
@@ -175,9 +199,13 @@ def train(recipe: Recipe, demonstrations: Sequence[Episode], folder: Path) -> Pa
     images = {name: data for episode in demonstrations for name, data in episode.screenshots.items()}
     samples = [TrainingSample(messages=training_messages(step.messages, step.response)) for e in demonstrations for step in e.steps]
     config = SupervisedConfig(
-        steps=recipe.steps, learning_rate=recipe.learning_rate, batch_tokens=recipe.batch_tokens, warmup_steps=50, save_every=10_000,
+        steps=recipe.steps,
+        learning_rate=recipe.learning_rate,
+        batch_tokens=recipe.batch_tokens,
+        warmup_steps=50,
+        save_every=10_000,
         seed=recipe.seed,
-    )  # fmt: skip
+    )
     train_supervised(
         config, samples, init=folder / "seed", output=folder / "sft", stage="sft_model", iteration="0001", read_image=images.__getitem__
     )
@@ -209,11 +237,19 @@ def measure(recipe: Recipe, folder: Path) -> Result:
     card = read_card(checkpoint)
     num_success = sum(episode.is_success for episode in episodes)
     return Result(
-        recipe=recipe, num_parameters=load_policy(checkpoint).num_parameters(), success=num_success / len(episodes),
-        interval=wilson(num_success, len(episodes)), success_with_another_screenshot=sum(e.is_success for e in misled) / len(misled),
-        loss=card.metrics["loss"], num_tokens=int(card.metrics["tokens"]), collect_s=collected - started, train_cpu_s=card.metrics["cpu_s"],
-        evaluate_s=time.monotonic() - trained, wall_s=time.monotonic() - started, cpu_s=_cpu_s() - cpu,
-    )  # fmt: skip
+        recipe=recipe,
+        num_parameters=load_policy(checkpoint).num_parameters(),
+        success=num_success / len(episodes),
+        interval=wilson(num_success, len(episodes)),
+        success_with_another_screenshot=sum(e.is_success for e in misled) / len(misled),
+        loss=card.metrics["loss"],
+        num_tokens=int(card.metrics["tokens"]),
+        collect_s=collected - started,
+        train_cpu_s=card.metrics["cpu_s"],
+        evaluate_s=time.monotonic() - trained,
+        wall_s=time.monotonic() - started,
+        cpu_s=_cpu_s() - cpu,
+    )
 
 
 def _cpu_s() -> float:
@@ -243,9 +279,14 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
         results.append(result)
         table.add_row(
-            str(seed), f"{result.success:.3f}", f"{result.interval.low:.3f} – {result.interval.high:.3f}",
-            f"{result.success_with_another_screenshot:.3f}", f"{result.train_cpu_s:.0f}", f"{result.cpu_s:.0f}", f"{result.wall_s:.0f}",
-        )  # fmt: skip
+            str(seed),
+            f"{result.success:.3f}",
+            f"{result.interval.low:.3f} – {result.interval.high:.3f}",
+            f"{result.success_with_another_screenshot:.3f}",
+            f"{result.train_cpu_s:.0f}",
+            f"{result.cpu_s:.0f}",
+            f"{result.wall_s:.0f}",
+        )
     Console().print(table)
     if path is not None:
         atomic_write(path, json.dumps([asdict(result) for result in results], default=str).encode())

@@ -40,11 +40,9 @@ TURNS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "generated": (["--iterations", "1", "--profile", "generated"], {}),
     "joint": (
         ["--iterations", "1", "--profile", "quickstart"],
-        {
-            "tasks.joint": [["pointing", "forms"]], "rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1,
-        },
+        {"tasks.joint": [["pointing", "forms"]], "rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1},
     ),
-}  # fmt: skip
+}
 """Options of `flywheel run`, and settings."""
 MERGED, SPECIALIST = "merged_policy", "rl_"
 

@@ -22,14 +22,27 @@ from pathlib import Path
 import psutil
 
 SENTENCES = (
-    "first i click into the window to write a letter", "now i select all of the text and copy it",
-    "then i open the file menu to save the document", "i think the name is wrong so i change it", "at the end i close the window",
-    "i need to find the right button for this", "let me look at the next page of the list", "this is not what i wanted so i go back",
-    "i type the name of the city and the date", "the price is too high so i look for another one",
-    "i will wait until the page is ready", "now i press the green button at the bottom", "i drag the picture to the left side",
-    "the list is long so i scroll down to the end", "i read the message before i answer it", "i want to know how old this file is",
-    "so i open the folder with the pictures", "here i choose the second line", "i check the box and go on", "that is all i had to do",
-)  # fmt: skip
+    "first i click into the window to write a letter",
+    "now i select all of the text and copy it",
+    "then i open the file menu to save the document",
+    "i think the name is wrong so i change it",
+    "at the end i close the window",
+    "i need to find the right button for this",
+    "let me look at the next page of the list",
+    "this is not what i wanted so i go back",
+    "i type the name of the city and the date",
+    "the price is too high so i look for another one",
+    "i will wait until the page is ready",
+    "now i press the green button at the bottom",
+    "i drag the picture to the left side",
+    "the list is long so i scroll down to the end",
+    "i read the message before i answer it",
+    "i want to know how old this file is",
+    "so i open the folder with the pictures",
+    "here i choose the second line",
+    "i check the box and go on",
+    "that is all i had to do",
+)
 
 
 @contextlib.contextmanager
@@ -40,9 +53,14 @@ def desk() -> Iterator[dict[str, str]]:
         (home / "run").mkdir(mode=0o700)
         (home / ".asoundrc").write_text("pcm.!default { type pulse }\nctl.!default { type pulse }\n")
         env = {
-            **os.environ, "HOME": folder, "XDG_RUNTIME_DIR": f"{folder}/run", "PULSE_SERVER": f"unix:{folder}/run/pulse/native",
-            "PULSE_SOURCE": "person.monitor", "GSETTINGS_BACKEND": "memory", "GTK_MODULES": "gail:atk-bridge",
-        }  # fmt: skip
+            **os.environ,
+            "HOME": folder,
+            "XDG_RUNTIME_DIR": f"{folder}/run",
+            "PULSE_SERVER": f"unix:{folder}/run/pulse/native",
+            "PULSE_SOURCE": "person.monitor",
+            "GSETTINGS_BACKEND": "memory",
+            "GTK_MODULES": "gail:atk-bridge",
+        }
         screen = ["Xvfb", "-displayfd", "{fd}", "-screen", "0", "1920x1080x24", "-nolisten", "tcp", "-noreset"]
         env["DISPLAY"] = ":" + _told(stack, env, screen)
         bus = ["dbus-daemon", "--session", "--nofork", "--print-address={fd}", f"--address=unix:dir={folder}/run"]
@@ -97,17 +115,31 @@ def hear(env: dict[str, str], sentences: tuple[str, ...], voice: str, speed: int
         heard.append(" ".join(word.text for word in words))
         print(f"  {sentence!r} -> {heard[-1]!r}", flush=True)
     rate = jiwer.wer(list(sentences), heard)
-    print(f"{recogniser.name}, espeak-ng {voice} at {speed} words a minute, {len(sentences)} sentences: word error rate {rate:.2f}; "
-          f"{used_s / spoken_s:.2f} s of processor time a second of sound")  # fmt: skip
+    print(
+        f"{recogniser.name}, espeak-ng {voice} at {speed} words a minute, {len(sentences)} sentences: word error rate {rate:.2f}; "
+        f"{used_s / spoken_s:.2f} s of processor time a second of sound"
+    )
 
 
 def cost(env: dict[str, str], seconds: float) -> None:
     """The recorder's processor time, first while nothing happens, then while somebody types and clicks."""
     with tempfile.TemporaryDirectory() as home:
         command = [
-            sys.executable, "-m", "pipelines.cli", "record", "start", "cost", "-q", "x", "--signed", "Benchmark", "--recogniser", "none",
-            "--home", home,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pipelines.cli",
+            "record",
+            "start",
+            "cost",
+            "-q",
+            "x",
+            "--signed",
+            "Benchmark",
+            "--recogniser",
+            "none",
+            "--home",
+            home,
+        ]
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[1])
         assert process.stdout is not None
         while "recording cost" not in process.stdout.readline():

@@ -76,11 +76,17 @@ def make(root: Path, pictures: Iterable[bytes], width: int, height: int) -> Stor
         screens.append(Screen(screen_id=screen_id, sha256=sha256(png).hexdigest(), width_px=width, height_px=height))
         actions.append(RecordedAction(action=Click(x=10, y=10), start_s=float(number), end_s=number + 0.1, screen_id=screen_id))
     manifest = Manifest(
-        recording_id=store.cover.recording_id, source="desktop", started_at=datetime.now(UTC), length_s=float(len(screens)), track="expert",
-        task=TaskQuery(query="Sort the pictures"), consent=sign("Ann Example", with_microphone=False),
+        recording_id=store.cover.recording_id,
+        source="desktop",
+        started_at=datetime.now(UTC),
+        length_s=float(len(screens)),
+        track="expert",
+        task=TaskQuery(query="Sort the pictures"),
+        consent=sign("Ann Example", with_microphone=False),
         machine=Machine(system="Linux", width_px=width, height_px=height, input_source="x11-record", accessibility=True),
-        actions=tuple(actions), screens=tuple(screens),
-    )  # fmt: skip
+        actions=tuple(actions),
+        screens=tuple(screens),
+    )
     store.put_manifest(manifest, "recorded")
     edits.confirm(store)
     return store
@@ -92,9 +98,7 @@ def send(home: Home, store: Store, *, approve: bool = True) -> str:
     people = {role: f"user-{role}" for role in ("annotator", "reviewer")}
     with database.write() as session:
         session.add_all(User(user_id=user, name=user, role=role, created_at_s=0.0) for role, user in people.items())
-    ann, bob = (
-        Principal(user_id=user, name=user, role=role, kind="program", digest="", csrf_token=None) for role, user in people.items()
-    )  # fmt: skip
+    ann, bob = (Principal(user_id=user, name=user, role=role, kind="program", digest="", csrf_token=None) for role, user in people.items())
     bundle, there = Bundle(store), Recordings(database, PartStore.of_home(home))
 
     async def bytes_of(digest: str) -> AsyncIterator[bytes]:

@@ -71,11 +71,15 @@ async def _of_task(session: PageSession, task: Task, num_seeds: int) -> Cost | N
     for _ in range(CHECKS):
         first_content(observation)
     return Cost(
-        task=task.name, num_contents=reserved.contents.num_contents, num_seeds=num_seeds, num_refused=session.num_refused - before,
+        task=task.name,
+        num_contents=reserved.contents.num_contents,
+        num_seeds=num_seeds,
+        num_refused=session.num_refused - before,
         num_each=min(len(reserved.seeds(split)) for split in (Split.EVAL, Split.HOLDOUT, Split.REPORT)),
-        begin_ms=1000 * (between - begun) / num_seeds, reset_ms=1000 * (done - between) / num_seeds,
+        begin_ms=1000 * (between - begun) / num_seeds,
+        reset_ms=1000 * (done - between) / num_seeds,
         check_ms=1000 * (time.process_time() - cpu) / CHECKS,
-    )  # fmt: skip
+    )
 
 
 def show(costs: Sequence[Cost], console: Console) -> None:

@@ -67,17 +67,27 @@ from warehouse.core.home import atomic_write
 HERE = Path(__file__).resolve().parent
 ONE_STEP = ("click-test-2", "click-button", "click-link", "click-dialog", "click-tab", "focus-text-2", "click-dialog-2")
 START: dict[str, Any] = {
-    "tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "seed_data.curricula": ["web", "screens"],
-    "seed_data.tutorials": 8000, "ct.steps": 500, "sft.steps": 40,
-}  # fmt: skip
+    "tasks.lists": ["miniwob:quickstart"],
+    "tasks.domains": ["pointing"],
+    "seed_data.curricula": ["web", "screens"],
+    "seed_data.tutorials": 8000,
+    "ct.steps": 500,
+    "sft.steps": 40,
+}
 """A start that is taught little: the quickstart's takes 2000 and 140 steps. In 500 it could read no more tutorials."""
 SHOWN = 1
 """Demonstrations a task behind it."""
 GROUP = 4
 SHARED: dict[str, Any] = {
-    "algorithm": "grpo", "group_size": GROUP, "adaptive_episodes": False, "aggregation": "episode_mean", "kl_coefficient": 0.0,
-    "epochs": 3, "minibatch_episodes": GROUP * len(ONE_STEP), "max_kl": 0.1,
-}  # fmt: skip
+    "algorithm": "grpo",
+    "group_size": GROUP,
+    "adaptive_episodes": False,
+    "aggregation": "episode_mean",
+    "kl_coefficient": 0.0,
+    "epochs": 3,
+    "minibatch_episodes": GROUP * len(ONE_STEP),
+    "max_kl": 0.1,
+}
 RATES = (1e-4, 2.5e-4, 5e-4, 1e-3, 2e-3)
 OUT_OF_REACH = 1e9
 ARMS: dict[str, dict[str, Any]] = {
@@ -86,9 +96,19 @@ ARMS: dict[str, dict[str, Any]] = {
     "TRL": {},
 }
 TOLD = {
-    "seed", "rounds", "epochs", "minibatch_episodes", "group_size", "learning_rate", "warmup_steps", "adam_beta1", "adam_beta2",
-    "max_grad_norm", "clip_low", "clip_high",
-}  # fmt: skip
+    "seed",
+    "rounds",
+    "epochs",
+    "minibatch_episodes",
+    "group_size",
+    "learning_rate",
+    "warmup_steps",
+    "adam_beta1",
+    "adam_beta2",
+    "max_grad_norm",
+    "clip_low",
+    "clip_high",
+}
 """Settings of ours that TRL's are set by."""
 LONGEST_LINE = 2**26
 """Bytes of a message to or from the child."""
@@ -164,9 +184,15 @@ def best_rate(rows: Sequence[Row], arm: str) -> float:
 async def learn_by_ours(start: Start, config: PpoConfig, folder: Path, bar: Bar) -> dict[str, Any]:
     """Run our trainer; what it cost and showed. The checkpoint lies at `folder`."""
     run = PpoRun(
-        config=config, init_checkpoint=start.folder, tasks=list(tasks_of(start.profile).values()), replay=start.replay(), output=folder,
-        run_folder=folder.with_suffix(".run"), stage="rl_one_step", iteration="0001",
-    )  # fmt: skip
+        config=config,
+        init_checkpoint=start.folder,
+        tasks=list(tasks_of(start.profile).values()),
+        replay=start.replay(),
+        output=folder,
+        run_folder=folder.with_suffix(".run"),
+        stage="rl_one_step",
+        iteration="0001",
+    )
     began_cpu_s = time.process_time()
     async with open_collector(start.profile.acting) as collector:
         result: PpoResult = await train_ppo(run, collector, on_progress=lambda *_: bar.advance())
@@ -174,9 +200,11 @@ async def learn_by_ours(start: Start, config: PpoConfig, folder: Path, bar: Bar)
     num_episodes = sum(1 for _ in result.rollout_log.episodes())
     shutil.rmtree(run.run_folder, ignore_errors=True)
     return {
-        "episodes": num_episodes, "updates": sum(each["updates"] for each in result.metrics), "cpu_s": cpu_s,
+        "episodes": num_episodes,
+        "updates": sum(each["updates"] for each in result.metrics),
+        "cpu_s": cpu_s,
         "curve": [each["success"] for each in result.metrics if "success" in each],
-    }  # fmt: skip
+    }
 
 
 class Child:
@@ -193,9 +221,15 @@ class Child:
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"), "TOKENIZERS_PARALLELISM": "false"}
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                str(python), str(HERE / "peers/trl_grpo.py"), str(told), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=errors, env=environment, limit=LONGEST_LINE,
-            )  # fmt: skip
+                str(python),
+                str(HERE / "peers/trl_grpo.py"),
+                str(told),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                limit=LONGEST_LINE,
+            )
             try:
                 yield cls(cast("asyncio.StreamWriter", process.stdin), cast("asyncio.StreamReader", process.stdout), log)
             finally:
@@ -227,11 +261,14 @@ class ChildPolicy:
         answers = (await self._child.hear())["answers"]
         return [
             Response(
-                text=self._codec.decode(answer["ids"]), prompt_token_ids=ids, token_ids=tuple(answer["ids"]),
-                logprobs=tuple(answer["logprobs"]), policy_id=self.policy_id,
+                text=self._codec.decode(answer["ids"]),
+                prompt_token_ids=ids,
+                token_ids=tuple(answer["ids"]),
+                logprobs=tuple(answer["logprobs"]),
+                policy_id=self.policy_id,
             )
             for ids, answer in zip(asked, answers, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 async def learn_by_trl(start: Start, config: PpoConfig, folder: Path, bar: Bar) -> dict[str, Any]:
@@ -241,10 +278,12 @@ async def learn_by_trl(start: Start, config: PpoConfig, folder: Path, bar: Bar) 
     card, raw = checkpoint.read_card(start.folder), folder.with_suffix(".raw")
     python = python_of(Path(".bench/trl").resolve(), *TRL)
     settings = config.model_dump(include=TOLD) | {
-        "start": str(start.folder.resolve()), "output": str(raw.resolve()),
+        "start": str(start.folder.resolve()),
+        "output": str(raw.resolve()),
         "model_class": str(HERE.parent / "models/families/shift_qwen3.py"),
-        "round_episodes": config.episodes_per_task * len(tasks), "max_new_tokens": start.profile.agent.max_new_tokens,
-    }  # fmt: skip
+        "round_episodes": config.episodes_per_task * len(tasks),
+        "max_new_tokens": start.profile.agent.max_new_tokens,
+    }
     played: list[Episode] = []
     curve: list[float] = []
     began_cpu_s = time.process_time()
@@ -286,9 +325,11 @@ def _row(episode: Episode, end_id: int) -> dict[str, Any]:
         return {"prompt_ids": [end_id], "completion_ids": [end_id], "logprobs": [0.0], "reward": None}
     step = episode.steps[0]
     return {
-        "prompt_ids": step.prompt_token_ids, "completion_ids": step.response_token_ids, "logprobs": step.response_logprobs,
+        "prompt_ids": step.prompt_token_ids,
+        "completion_ids": step.response_token_ids,
+        "logprobs": step.response_logprobs,
         "reward": float(episode.is_success),
-    }  # fmt: skip
+    }
 
 
 def table(rows: Sequence[Row], split: Split) -> Table:

@@ -30,10 +30,31 @@ OURS = "ours"
 PEERS = {
     "verl": (
         TORCH,
-        ("packaging", "omegaconf", "codetiming", "dill", "hydra-core", "pandas", "tensordict==0.10.0", "ray", "psutil", "pyyaml",
-         "huggingface_hub>=1.5,<2"),
-        ("--no-deps", "verl==0.9.1", "transformers==5.10.0", "tokenizers==0.22.1", "accelerate", "peft", "datasets", "torchdata",
-         "safetensors", "regex"),
+        (
+            "packaging",
+            "omegaconf",
+            "codetiming",
+            "dill",
+            "hydra-core",
+            "pandas",
+            "tensordict==0.10.0",
+            "ray",
+            "psutil",
+            "pyyaml",
+            "huggingface_hub>=1.5,<2",
+        ),
+        (
+            "--no-deps",
+            "verl==0.9.1",
+            "transformers==5.10.0",
+            "tokenizers==0.22.1",
+            "accelerate",
+            "peft",
+            "datasets",
+            "torchdata",
+            "safetensors",
+            "regex",
+        ),
     ),
     "trl": TRL,
     "torchrl": (
@@ -41,7 +62,7 @@ PEERS = {
         ("cloudpickle", "packaging", "importlib_metadata", "orjson", "pyvers"),
         ("--no-deps", "torchrl==0.14.1", "tensordict==0.14.3", "hoptorch>=0.1.4"),
     ),
-}  # fmt: skip
+}
 """What is installed for each library, in turn: with its dependencies, then without."""
 FOUND = Path("docs/measured/rl-conformance.json")
 SYMBOLS = {"pass": "pass", "fail": "**fail**", "missing": "–"}

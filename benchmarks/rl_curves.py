@@ -52,9 +52,7 @@ from warehouse.core.home import atomic_write
 
 ROOT = Path(".bench/rl_curves")
 BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.kl_check": "minibatch", "rl.rounds": 8}
-CAREFUL = {
-    "rl.learning_rate": 4e-4, "rl.epochs": 3, "rl.minibatch_episodes": 48, "rl.max_kl": 0.05, "rl.rounds": 10, "rl.replay_sft": 0,
-}  # fmt: skip
+CAREFUL = {"rl.learning_rate": 4e-4, "rl.epochs": 3, "rl.minibatch_episodes": 48, "rl.max_kl": 0.05, "rl.rounds": 10, "rl.replay_sft": 0}
 """One task alone overshoots where six or eleven hold each other back, and demonstrations of one who errs are not to be replayed."""
 DOMAINS: dict[str, dict[str, Any]] = {
     "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "ct.steps": 1000, "sft.steps": 25, **BOLD},
@@ -66,8 +64,13 @@ STRONG_SFT_STEPS = 280
 ARMS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "paper": {
-        "level": "token", "aggregation": "token", "lambda_floor": 0.0, "pretraining_policy": "frozen", "pretraining_rounds": 2,
-        "pretraining_epochs": 10, "gate_policy": "block",
+        "level": "token",
+        "aggregation": "token",
+        "lambda_floor": 0.0,
+        "pretraining_policy": "frozen",
+        "pretraining_rounds": 2,
+        "pretraining_epochs": 10,
+        "gate_policy": "block",
     },
     "unpretrained": {"pretraining_rounds": 0, "gate_policy": "open"},
     "reinforce": {"algorithm": "reinforce"},
@@ -76,7 +79,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "rejection": {"algorithm": "rejection"},
     "replay_only": {"mode": "replay_only"},
     "strong": {},
-}  # fmt: skip
+}
 """No source says how long value pretraining lasts: two rounds of ten passes fit in the budget. GRPO is a mean over an episode's tokens
 (2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread. REINFORCE++ knows no task to skip."""
 WEAK, STRONG = 1, 10
@@ -138,9 +141,15 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
     settings = {"episodes_per_task": arguments.episodes // len(tasks) // profile.rl.rounds, "seed": seed}
     config = PpoConfig.model_validate({**profile.rl.model_dump(), **settings, **ARMS[arm]})
     run = PpoRun(
-        config=config, init_checkpoint=start.folder, tasks=tasks, replay=start.replay(), output=folder,
-        run_folder=folder.with_suffix(".run"), stage=f"rl_{domain}", iteration="0001",
-    )  # fmt: skip
+        config=config,
+        init_checkpoint=start.folder,
+        tasks=tasks,
+        replay=start.replay(),
+        output=folder,
+        run_folder=folder.with_suffix(".run"),
+        stage=f"rl_{domain}",
+        iteration="0001",
+    )
     bar, curve = Bar(bars, f"{domain} {seed}: {arm}", config.rounds), []
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
 
@@ -160,9 +169,13 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
     steps = [len(episode.steps) for episode in rollout_log_of(run).episodes()]
     shutil.rmtree(run.run_folder, ignore_errors=True)
     return folder, {
-        "episodes": len(steps), "env_steps": sum(steps), "wall_s": time.perf_counter() - started_s,
-        "cpu_s": time.process_time() - started_cpu_s, "curve": curve, "is_blocked": is_blocked,
-    }  # fmt: skip
+        "episodes": len(steps),
+        "env_steps": sum(steps),
+        "wall_s": time.perf_counter() - started_s,
+        "cpu_s": time.process_time() - started_cpu_s,
+        "curve": curve,
+        "is_blocked": is_blocked,
+    }
 
 
 def table(domain: str, rows: list[dict[str, Any]]) -> Table:

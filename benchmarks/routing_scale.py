@@ -52,9 +52,14 @@ def floor(folder: Path) -> dict[str, Any]:
         (row,) = con.execute(
             f"select count(*), sum(length(observation) + length(response) + length(action) + length(messages[1].content)) "
             f"from '{folder}/steps/*.parquet'"
-        ).fetchall()  # fmt: skip
-    return {"contestant": "floor", "steps": row[0], "characters": int(row[1]), "seconds": time.perf_counter() - began,
-            "cpu_s": time.process_time() - cpu}  # fmt: skip
+        ).fetchall()
+    return {
+        "contestant": "floor",
+        "steps": row[0],
+        "characters": int(row[1]),
+        "seconds": time.perf_counter() - began,
+        "cpu_s": time.process_time() - cpu,
+    }
 
 
 def run(name: str, command: list[str], cwd: Path | None = None) -> dict[str, Any]:
@@ -94,9 +99,15 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
     for row in rows:
         ours = next(other for other in rows if other["contestant"] == "flywheel" and other["num_episodes"] == row["num_episodes"])
         table.add_row(
-            f"{row['num_episodes']:,}", f"{row['steps']:,}", row["contestant"], f"{row['seconds']:.1f}", f"{row['cpu_s']:.1f}",
-            f"{row['steps_per_s']:,.0f}", f"{row.get('peak_mb', 0):,.0f}", f"{row['cpu_s'] / ours['cpu_s']:.2f}",
-        )  # fmt: skip
+            f"{row['num_episodes']:,}",
+            f"{row['steps']:,}",
+            row["contestant"],
+            f"{row['seconds']:.1f}",
+            f"{row['cpu_s']:.1f}",
+            f"{row['steps_per_s']:,.0f}",
+            f"{row.get('peak_mb', 0):,.0f}",
+            f"{row['cpu_s'] / ours['cpu_s']:.2f}",
+        )
     console.print(table)
 
 

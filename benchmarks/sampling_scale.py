@@ -62,9 +62,16 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
     table = Table("steps", "samples", "way", "seconds", "cpu s", "begins MB", "peak MB", "again s", "load")
     for row in rows:
         table.add_row(
-            f"{row['steps']:,}", f"{row['samples']:,}", row["contestant"], f"{row['seconds']:.1f}", f"{row['cpu_s']:.1f}",
-            f"{row['begins_mb']:,.0f}", f"{row['peak_mb']:,.0f}", f"{row['again_s']:.1f}" if "again_s" in row else "", f"{row['load']:.1f}",
-        )  # fmt: skip
+            f"{row['steps']:,}",
+            f"{row['samples']:,}",
+            row["contestant"],
+            f"{row['seconds']:.1f}",
+            f"{row['cpu_s']:.1f}",
+            f"{row['begins_mb']:,.0f}",
+            f"{row['peak_mb']:,.0f}",
+            f"{row['again_s']:.1f}" if "again_s" in row else "",
+            f"{row['load']:.1f}",
+        )
     console.print(table)
 
 

@@ -109,9 +109,15 @@ def print_rows(rows: list[Mapping[str, Any]], console: Console) -> None:
         for name in TASK_LISTS:
             found = row[name]
             table.add_row(
-                str(row["seed"]), row["policy"], name, row["split"], f"{found['mean']:.3f}",
-                f"{found['interval']['low']:.3f} – {found['interval']['high']:.3f}", str(found["num_episodes"]), f"{row['cpu_s']:.0f}",
-            )  # fmt: skip
+                str(row["seed"]),
+                row["policy"],
+                name,
+                row["split"],
+                f"{found['mean']:.3f}",
+                f"{found['interval']['low']:.3f} – {found['interval']['high']:.3f}",
+                str(found["num_episodes"]),
+                f"{row['cpu_s']:.0f}",
+            )
     console.print(table)
 
 

@@ -70,9 +70,13 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "engine" else "right")
     for figure in figures:
         table.add_row(
-            figure.name, str(figure.num_tokens), f"{figure.client_cpu_s:.2f}", f"{figure.server_cpu_s:.2f}",
-            f"{figure.cpu_ms_per_answer:.1f}", f"{figure.num_tokens / figure.wall_s:.0f}",
-        )  # fmt: skip
+            figure.name,
+            str(figure.num_tokens),
+            f"{figure.client_cpu_s:.2f}",
+            f"{figure.server_cpu_s:.2f}",
+            f"{figure.cpu_ms_per_answer:.1f}",
+            f"{figure.num_tokens / figure.wall_s:.0f}",
+        )
     Console().print(table)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2))
@@ -94,10 +98,14 @@ def measure(folder: Path, vocabulary: list[str]) -> list[Figure]:
             written.append(answers)
             figures.append(
                 Figure(
-                    name=name, num_answers=len(answers), num_tokens=sum(map(len, answers.values())), wall_s=time.perf_counter() - started_s,
-                    client_cpu_s=time.process_time() - client_cpu_s, server_cpu_s=cpu_s(process) - server_cpu_s,
+                    name=name,
+                    num_answers=len(answers),
+                    num_tokens=sum(map(len, answers.values())),
+                    wall_s=time.perf_counter() - started_s,
+                    client_cpu_s=time.process_time() - client_cpu_s,
+                    server_cpu_s=cpu_s(process) - server_cpu_s,
                 )
-            )  # fmt: skip
+            )
             engine.close()
     if any(answers != written[0] for answers in written):
         raise SystemExit("the engines wrote different tokens: what they cost cannot be compared")

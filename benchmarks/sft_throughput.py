@@ -38,8 +38,13 @@ VOCABULARY = 8192
 NUM_SAMPLES = 2000
 UNCOUNTED_STEPS = 2
 SETTINGS: dict[str, Any] = {
-    "learning_rate": 1e-3, "adam_beta2": 0.98, "rows_per_step": 8, "packed_rows_per_step": 1, "max_length": 1024, "packing": "packed",
-}  # fmt: skip
+    "learning_rate": 1e-3,
+    "adam_beta2": 0.98,
+    "rows_per_step": 8,
+    "packed_rows_per_step": 1,
+    "max_length": 1024,
+    "packing": "packed",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +78,21 @@ def make_samples(seed: int) -> list[dict[str, list[int]]]:
 def prepare(folder: Path, python: Path, settings: dict[str, Any]) -> None:
     """Model, samples, and the batches of both ways of batching."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=256, intermediate_size=704, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=8,
-        max_position_embeddings=2048, tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    ))  # fmt: skip
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=256,
+            intermediate_size=704,
+            num_hidden_layers=8,
+            num_attention_heads=8,
+            num_key_value_heads=8,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+    )
     model.save_pretrained(folder / "model")
     vocabulary = {f"t{index}": index for index in range(VOCABULARY)}
     core = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token="t3"))
@@ -129,10 +145,16 @@ def figures(folder: Path, measured: dict[tuple[str, str], list[list[dict[str, fl
         gap = max(abs(one - other) for one, other in zip(losses, theirs, strict=True))
         made.append(
             Figure(
-                name=name, batches=batches, tokens_per_cpu_s=statistics.median(cpu), tokens_per_s=statistics.median(wall),
-                spread=(max(cpu) - min(cpu)) / statistics.median(cpu), first_loss=losses[0], last_loss=losses[-1], curve_gap=gap,
+                name=name,
+                batches=batches,
+                tokens_per_cpu_s=statistics.median(cpu),
+                tokens_per_s=statistics.median(wall),
+                spread=(max(cpu) - min(cpu)) / statistics.median(cpu),
+                first_loss=losses[0],
+                last_loss=losses[-1],
+                curve_gap=gap,
             )
-        )  # fmt: skip
+        )
     return made
 
 
@@ -141,10 +163,15 @@ def show(made: list[Figure], console: Console) -> None:
     base = {figure.batches: figure.tokens_per_cpu_s for figure in made if figure.name == "TRL"}
     for figure in made:
         table.add_row(
-            figure.name, figure.batches, f"{figure.tokens_per_cpu_s:,.0f}", f"{figure.tokens_per_s:,.0f}",
-            f"{figure.tokens_per_cpu_s / base[figure.batches]:.2f}×", f"±{figure.spread / 2:.0%}",
-            f"{figure.first_loss:.3f} → {figure.last_loss:.3f}", f"{figure.curve_gap:.1e}",
-        )  # fmt: skip
+            figure.name,
+            figure.batches,
+            f"{figure.tokens_per_cpu_s:,.0f}",
+            f"{figure.tokens_per_s:,.0f}",
+            f"{figure.tokens_per_cpu_s / base[figure.batches]:.2f}×",
+            f"±{figure.spread / 2:.0%}",
+            f"{figure.first_loss:.3f} → {figure.last_loss:.3f}",
+            f"{figure.curve_gap:.1e}",
+        )
     console.print(table)
 
 

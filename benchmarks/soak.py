@@ -161,9 +161,7 @@ async def _play(
     chance = random.Random(f"{settings.seed} {num_before}")
     sample_every = max(SAMPLE_EVERY, settings.num_episodes // SAMPLES)
     fleet = Fleet(
-        FleetSettings(
-            min_workers=settings.num_workers, max_workers=settings.num_workers, sessions_per_worker=settings.sessions_per_worker
-        )
+        FleetSettings(min_workers=settings.num_workers, max_workers=settings.num_workers, sessions_per_worker=settings.sessions_per_worker)
     )
     async with fleet:
         collector = PoolCollector(
@@ -241,9 +239,14 @@ async def _orphans(worker_pids: set[int]) -> int:
 
 def _line(episode: Episode) -> dict[str, Any]:
     return {
-        "episode_id": episode.episode_id, "task": episode.request.task.name, "seed": episode.request.seed,
-        "outcome": episode.outcome.value, "num_retries": episode.num_retries, "num_steps": len(episode.steps), "error": episode.error,
-    }  # fmt: skip
+        "episode_id": episode.episode_id,
+        "task": episode.request.task.name,
+        "seed": episode.request.seed,
+        "outcome": episode.outcome.value,
+        "num_retries": episode.num_retries,
+        "num_steps": len(episode.steps),
+        "error": episode.error,
+    }
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

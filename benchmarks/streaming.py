@@ -63,13 +63,26 @@ STRAGGLER_S = 10.0
 ARMS: dict[str, dict[str, Any]] = {"rounds": {}, "streaming": {"streaming": True}}
 TARGET_SPEED, TARGET_BUSY = 2.5, 0.9
 SETTINGS: dict[str, Any] = {
-    "algorithm": "reinforce", "learning_rate": 3e-4, "warmup_steps": 4, "epochs": 1, "minibatch_episodes": 8, "max_kl": 0.2,
-    "replay_weight": 0.0, "off_policy": "decoupled", "max_staleness": 8, "adaptive_episodes": False,
-}  # fmt: skip
+    "algorithm": "reinforce",
+    "learning_rate": 3e-4,
+    "warmup_steps": 4,
+    "epochs": 1,
+    "minibatch_episodes": 8,
+    "max_kl": 0.2,
+    "replay_weight": 0.0,
+    "off_policy": "decoupled",
+    "max_staleness": 8,
+    "adaptive_episodes": False,
+}
 START = {
-    "tasks.lists": ["miniwob:quickstart"], "seed_data.curricula": ["web", "screens"], "seed_data.tutorials": 6000, "ct.steps": 600,
-    "sft.steps": 40, "agent.window": 1, "agent.episodic_chars": 0,
-}  # fmt: skip
+    "tasks.lists": ["miniwob:quickstart"],
+    "seed_data.curricula": ["web", "screens"],
+    "seed_data.tutorials": 6000,
+    "ct.steps": 600,
+    "sft.steps": 40,
+    "agent.window": 1,
+    "agent.episodic_chars": 0,
+}
 SHOWN = 2
 """Demonstrations a page behind the start."""
 TOLD = ("batches", "per_task", "sessions", "ahead", "evaluate", "split")
@@ -224,9 +237,15 @@ def measure(arm: str, repeat: int, arguments: argparse.Namespace) -> dict[str, A
     """One run of one way, and greedy success on the short tasks afterwards."""
     profile, name, config = load_profile(arguments.sessions), f"{arm}-{repeat}", config_of(arm, repeat, arguments)
     run = PpoRun(
-        config=config, init_checkpoint=ROOT / "start", tasks=tasks(), replay=ReplayPool(), output=ROOT / name,
-        run_folder=ROOT / f"{name}.run", stage="rl_pointing", iteration="0001",
-    )  # fmt: skip
+        config=config,
+        init_checkpoint=ROOT / "start",
+        tasks=tasks(),
+        replay=ReplayPool(),
+        output=ROOT / name,
+        run_folder=ROOT / f"{name}.run",
+        stage="rl_pointing",
+        iteration="0001",
+    )
     shutil.rmtree(run.run_folder, ignore_errors=True)
     slow = stragglers(arguments.per_task, arguments.batches)
 
@@ -245,15 +264,21 @@ def measure(arm: str, repeat: int, arguments: argparse.Namespace) -> dict[str, A
     wall_s = sum(metrics["round_s"] for metrics in result.metrics)
     steps = sum(len(episode.steps) for episode in episodes)
     return {
-        "episodes": len(episodes), "steps": steps, "wall_s": wall_s, "steps_per_s": steps / wall_s,
+        "episodes": len(episodes),
+        "steps": steps,
+        "wall_s": wall_s,
+        "steps_per_s": steps / wall_s,
         "crashed": sum(metrics["crashed"] for metrics in result.metrics),
-        "updates": len(result.metrics), "busy": _busy(result, range(len(result.metrics))),
+        "updates": len(result.metrics),
+        "busy": _busy(result, range(len(result.metrics))),
         # Once the last batch is under way there are no more episodes to lease to.
         "busy_until_drain": _busy(result, range(max(1, len(result.metrics) - (arguments.ahead if config.streaming else 0)))),
-        "staleness": _staleness(result), "tasks": Counter(f"{e.request.task.name} x {e.request.task.max_steps}" for e in episodes),
+        "staleness": _staleness(result),
+        "tasks": Counter(f"{e.request.task.name} x {e.request.task.max_steps}" for e in episodes),
         "late_success": mean(metrics["success"] for metrics in result.metrics[-3:]),
-        "greedy": [asdict(count) for count in task_counts(evaluated)], "curve": list(result.metrics),
-    }  # fmt: skip
+        "greedy": [asdict(count) for count in task_counts(evaluated)],
+        "curve": list(result.metrics),
+    }
 
 
 def _busy(result: PpoResult, chosen: range) -> float:
@@ -269,16 +294,30 @@ def _staleness(result: PpoResult) -> dict[str, float]:
 
 def tables(found: list[dict[str, Any]]) -> list[Table]:
     runs = Table(title="a run a line")
-    for column in ("way", "repeat", "env steps/s", "wall s", "leased to an unfinished episode (until the drain)", "late success", "greedy",
-                   "staleness: share of tokens at each lag"):  # fmt: skip
+    for column in (
+        "way",
+        "repeat",
+        "env steps/s",
+        "wall s",
+        "leased to an unfinished episode (until the drain)",
+        "late success",
+        "greedy",
+        "staleness: share of tokens at each lag",
+    ):
         runs.add_column(column)
     for row in found:
         greedy = mean(count["num_success"] / count["num_episodes"] for count in row["greedy"])
         lags = ", ".join(f"{lag}: {share:.0%}" for lag, share in row["staleness"].items())
         runs.add_row(
-            row["arm"], str(row["repeat"]), f"{row['steps_per_s']:.1f}", f"{row['wall_s']:.0f}",
-            f"{row['busy']:.0%} ({row['busy_until_drain']:.0%})", f"{row['late_success']:.2f}", f"{greedy:.2f}", lags,
-        )  # fmt: skip
+            row["arm"],
+            str(row["repeat"]),
+            f"{row['steps_per_s']:.1f}",
+            f"{row['wall_s']:.0f}",
+            f"{row['busy']:.0%} ({row['busy_until_drain']:.0%})",
+            f"{row['late_success']:.2f}",
+            f"{greedy:.2f}",
+            lags,
+        )
     summary = Table(title="streaming over rounds")
     for column in ("measure", "found", "aim"):
         summary.add_column(column)

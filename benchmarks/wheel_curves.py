@@ -53,15 +53,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wheel": {},
     "no_annotator": {"annotation.enabled": False},
     "replay_only": {
-        "annotation.enabled": False, "rl.mode": "replay_only",
-        "sft_mixture.correction": None, "sft_mixture.on_policy": None, "ct_mixture.failure": None,
+        "annotation.enabled": False,
+        "rl.mode": "replay_only",
+        "sft_mixture.correction": None,
+        "sft_mixture.on_policy": None,
+        "ct_mixture.failure": None,
     },
     "no_failures": {"ct_mixture.ct_weight": 0.0},
     "wide": {
-        "tasks.lists": ["miniwob:wide"], "collection.instances_per_task": 6, "annotation.instances_per_task": 10, "rl.episodes_per_task": 6,
-        "merge.instances_per_task": 4, "evaluation.eval_per_task": 4, "evaluation.holdout_per_task": 6,
+        "tasks.lists": ["miniwob:wide"],
+        "collection.instances_per_task": 6,
+        "annotation.instances_per_task": 10,
+        "rl.episodes_per_task": 6,
+        "merge.instances_per_task": 4,
+        "evaluation.eval_per_task": 4,
+        "evaluation.holdout_per_task": 6,
     },
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,8 +188,28 @@ class InvalidAction(_Action):
 
 
 Action = Annotated[
-    Click | Drag | MoveTo | MouseDown | MouseUp | Scroll | TypeText | Hotkey | KeyDown | KeyUp | SelectOption | Navigate | NavigateBack
-    | Wait | LongPress | OpenApp | PressHome | PressBack | ToolCall | Finished | CallUser | InvalidAction,
+    Click
+    | Drag
+    | MoveTo
+    | MouseDown
+    | MouseUp
+    | Scroll
+    | TypeText
+    | Hotkey
+    | KeyDown
+    | KeyUp
+    | SelectOption
+    | Navigate
+    | NavigateBack
+    | Wait
+    | LongPress
+    | OpenApp
+    | PressHome
+    | PressBack
+    | ToolCall
+    | Finished
+    | CallUser
+    | InvalidAction,
     Field(discriminator="kind"),
 ]
 

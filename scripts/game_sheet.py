@@ -1,6 +1,6 @@
 """The contact sheet of the games: each played for a while by its oracle, side by side in one small picture.
 
-    python scripts/game_sheet.py docs/games.png
+python scripts/game_sheet.py docs/games.png
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ def sheet(shots: Sequence[Image.Image]) -> Image.Image:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python scripts/game_sheet.py", description=f"Draw every game at {SIZE_PX} in one picture."
-    )
+    parser = argparse.ArgumentParser(prog="python scripts/game_sheet.py", description=f"Draw every game at {SIZE_PX} in one picture.")
     parser.add_argument("path", type=Path, help="where the PNG goes")
     options = parser.parse_args(arguments)
     sheet(asyncio.run(screens(shown_tasks()))).save(options.path, optimize=True)

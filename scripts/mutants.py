@@ -57,7 +57,7 @@ MODULES = {
     "routing_sql": Module(sql="warehouse.routing.routes:QUERY", tests=("tests/warehouse/test_routing.py",)),
     "splits": Module(
         files=("sandbox/tasks/task.py", "warehouse/evaluation/choosing.py"),
-        tests=("tests/sandbox/test_task.py", "tests/warehouse/test_choosing.py")
+        tests=("tests/sandbox/test_task.py", "tests/warehouse/test_choosing.py"),
     ),
     "losses": Module(files=("models/rl/losses.py",), tests=("tests/models/test_ppo_losses.py",)),
     "off_policy": Module(files=("models/rl/off_policy.py",), tests=("tests/models/test_ppo_off_policy.py",)),
@@ -79,7 +79,7 @@ MODULES = {
     "merge_search": Module(files=("pipelines/stages/merge.py",), tests=("tests/pipelines/test_merge.py",)),
     "mixing": Module(files=("warehouse/datasets/mixing.py",), tests=("tests/warehouse/test_mixing.py",)),
     "routing": Module(files=("warehouse/routing/routes.py",), tests=("tests/warehouse/test_routing.py",)),
-}  # fmt: skip
+}
 
 SURVIVED, KILLED, NOT_RUN = "survived", "killed", "not run"
 SPARE_S, WALL_S = 5, 600
@@ -270,12 +270,29 @@ def changed_lines(diff: str) -> str:
 
 
 CLAUSES = (
-    (r"<>", "="), (r">=", ">"), (r" < ", " <= "), (r" <= ", " < "), (r" and ", " or "), (r" or ", " and "), (r" is null", " is not null"),
-    (r" is not null", " is null"), (r"\bnot (?!null)", ""), (r"arg_min", "arg_max"), (r"anti join", "semi join"),
-    (r"semi join", "anti join"), (r"left join", "join"), (r"(?<= then )'withheld'", "'ct'"), (r"(?<= then )'sft'", "'ct'"),
-    (r"(?<= else )'ct'", "'sft'"), (r"= 'crashed'", "= 'failure'"), (r"'decide'", "'demote'"), (r"(?<= )= 1\b", "= 2"),
-    (r"(?<=[ (])100\b", "0"), (r"> 1\b", "> 2"), (r"count\(\*\)", "1"),
-)  # fmt: skip
+    (r"<>", "="),
+    (r">=", ">"),
+    (r" < ", " <= "),
+    (r" <= ", " < "),
+    (r" and ", " or "),
+    (r" or ", " and "),
+    (r" is null", " is not null"),
+    (r" is not null", " is null"),
+    (r"\bnot (?!null)", ""),
+    (r"arg_min", "arg_max"),
+    (r"anti join", "semi join"),
+    (r"semi join", "anti join"),
+    (r"left join", "join"),
+    (r"(?<= then )'withheld'", "'ct'"),
+    (r"(?<= then )'sft'", "'ct'"),
+    (r"(?<= else )'ct'", "'sft'"),
+    (r"= 'crashed'", "= 'failure'"),
+    (r"'decide'", "'demote'"),
+    (r"(?<= )= 1\b", "= 2"),
+    (r"(?<=[ (])100\b", "0"),
+    (r"> 1\b", "> 2"),
+    (r"count\(\*\)", "1"),
+)
 
 
 def clauses(sql: str) -> Iterator[tuple[str, str]]:

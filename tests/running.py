@@ -30,15 +30,37 @@ EXPECTED_SKIPS = (
     ("tests/annotation/web/test_page_measured.py::*", "npm cannot fetch", "the package registry may be out of reach"),
     ("tests/sandbox/test_hostile_pages.py::*", "Chromium has no sandbox of its own", "a container may not let it make one"),
     ("tests/models/test_gpu_training.py::*", "torch sees no accelerator", "there is no GPU in continuous integration"),
-)  # fmt: skip
+)
 """Test (a pattern), words of the reason that pytest is given, and why it may be so in continuous integration."""
 
 
 NEVER_AGAIN = (
-    "tests/wheel/*", "tests/benchmarks/test_kills*", "tests/benchmarks/test_damage*", "tests/benchmarks/test_power_cut*",
-    "*isolation*", "*hostile*", "*attack*", "*security*", "*cheats*", "*leak*", "*secret*", "*private*", "*excluded*", "*guard*",
-    "*kill*", "*power_cut*", "*crash*", "*died*", "*dies*", "*fault*", "*full_disk*", "*resume*", "*lost*", "*concurrency*", "*determinis*",
-)  # fmt: skip
+    "tests/wheel/*",
+    "tests/benchmarks/test_kills*",
+    "tests/benchmarks/test_damage*",
+    "tests/benchmarks/test_power_cut*",
+    "*isolation*",
+    "*hostile*",
+    "*attack*",
+    "*security*",
+    "*cheats*",
+    "*leak*",
+    "*secret*",
+    "*private*",
+    "*excluded*",
+    "*guard*",
+    "*kill*",
+    "*power_cut*",
+    "*crash*",
+    "*died*",
+    "*dies*",
+    "*fault*",
+    "*full_disk*",
+    "*resume*",
+    "*lost*",
+    "*concurrency*",
+    "*determinis*",
+)
 """Tests (patterns) of what happens by chance: a fault that shows every other time passes when a failed test may try a second time. What is
 left over depends on the machine (pages, sound, networks) and may."""
 

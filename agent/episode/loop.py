@@ -165,9 +165,7 @@ class _Run:
         override = await self._intervene(context, response)
         if override is None:
             return response, None
-        stands = Response(
-            text=override, prompt_token_ids=response.prompt_token_ids, token_ids=(), logprobs=(), policy_id=self._annotator
-        )
+        stands = Response(text=override, prompt_token_ids=response.prompt_token_ids, token_ids=(), logprobs=(), policy_id=self._annotator)
         return stands, response.text
 
     def _parse(self, response: Response, observation: Observation) -> ParsedResponse:

@@ -49,9 +49,14 @@ class PoolCollector:
     """Runs episodes on a pool of sessions. An episode's result does not depend on which session ran it, nor on its neighbours."""
 
     def __init__(
-        self, pool: Pool, builder: PromptBuilder, limits: EpisodeLimits | None = None, settings: CollectorSettings | None = None, *,
+        self,
+        pool: Pool,
+        builder: PromptBuilder,
+        limits: EpisodeLimits | None = None,
+        settings: CollectorSettings | None = None,
+        *,
         to_choose: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`to_choose`: for a stage that learns or chooses. It plays no instance that is only reported, and raises ReportedOnly."""
         self._pool = pool
         self._builder = builder

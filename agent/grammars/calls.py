@@ -182,12 +182,34 @@ READERS: dict[str, Callable[[Arguments], Action]] = {
 """Every function, by its canonical name."""
 
 SYNONYMS = {
-    "left_single": "click", "left_click": "click", "tap": "click", "double_click": "left_double", "right_click": "right_single",
-    "triple_click": "left_triple", "left_click_drag": "drag", "select_text": "drag", "hover": "move_to", "mouse_move": "move_to",
-    "left_down": "mouse_down", "left_up": "mouse_up", "input": "type", "input_text": "type", "key_down": "press", "keydown": "press",
-    "key_up": "release", "keyup": "release", "enter": "press_enter", "goto": "navigate", "open_url": "navigate", "go_back": "navigate_back",
-    "longpress": "long_press", "open": "open_app", "home": "press_home", "back": "press_back", "finish": "finished",
-}  # fmt: skip
+    "left_single": "click",
+    "left_click": "click",
+    "tap": "click",
+    "double_click": "left_double",
+    "right_click": "right_single",
+    "triple_click": "left_triple",
+    "left_click_drag": "drag",
+    "select_text": "drag",
+    "hover": "move_to",
+    "mouse_move": "move_to",
+    "left_down": "mouse_down",
+    "left_up": "mouse_up",
+    "input": "type",
+    "input_text": "type",
+    "key_down": "press",
+    "keydown": "press",
+    "key_up": "release",
+    "keyup": "release",
+    "enter": "press_enter",
+    "goto": "navigate",
+    "open_url": "navigate",
+    "go_back": "navigate_back",
+    "longpress": "long_press",
+    "open": "open_app",
+    "home": "press_home",
+    "back": "press_back",
+    "finish": "finished",
+}
 
 
 def canonical_name(name: str) -> str | None:
@@ -209,8 +231,13 @@ def write_call(action: Action) -> Call:
     """The inverse of `read_call`. Raises NotRepresentable."""
     match action:
         case Click(x=x, y=y, button=button, count=num_clicks):
-            for name, clicks in (("click", ("left", 1)), ("left_double", ("left", 2)), ("left_triple", ("left", 3)),
-                                 ("right_single", ("right", 1)), ("middle_click", ("middle", 1))):  # fmt: skip
+            for name, clicks in (
+                ("click", ("left", 1)),
+                ("left_double", ("left", 2)),
+                ("left_triple", ("left", 3)),
+                ("right_single", ("right", 1)),
+                ("middle_click", ("middle", 1)),
+            ):
                 if clicks == (button, num_clicks):
                     return name, {"point": Point(x_px=x, y_px=y)}
             raise NotRepresentable(f"{num_clicks} clicks of the {button} button have no function; click once")

@@ -64,9 +64,7 @@ def spoken_element(observation: Observation, index: int) -> str:
 def element_index_at(x_px: int, y_px: int, observation: Observation) -> int | None:
     """Number of the element whose click point this is. Where several share the point, the first that is not plain text."""
     hits = [
-        index
-        for index, element in enumerate(observation.elements[:MAX_ELEMENTS], start=1)
-        if (element.x_px, element.y_px) == (x_px, y_px)
+        index for index, element in enumerate(observation.elements[:MAX_ELEMENTS], start=1) if (element.x_px, element.y_px) == (x_px, y_px)
     ]
     return next((index for index in hits if observation.elements[index - 1].role != "text"), hits[0] if hits else None)
 

@@ -61,11 +61,16 @@ SDK_TOOLS: Tools = {
     "LinkReader": {"url": "string", "description": "string"},
     "execute_bash": {"command": "string"},
     "str_replace_editor": {
-        "command": "string", "path": "string", "file_text": "string", "old_str": "string", "new_str": "string",
-        "insert_line": "integer", "view_range": "json",
+        "command": "string",
+        "path": "string",
+        "file_text": "string",
+        "old_str": "string",
+        "new_str": "string",
+        "insert_line": "integer",
+        "view_range": "json",
     },
     "JupyterCI": {"code": "string", "timeout": "number"},
-}  # fmt: skip
+}
 DEFAULT_THINK_TOKEN = "thinkt"
 
 _FUNCTION = re.compile(r"<function=\s*([\w.\-]+)\s*>")
@@ -73,8 +78,12 @@ _FUNCTION_END = re.compile(r"</function>|<function=|</seed:tool_call>|$")
 _PARAMETER = re.compile(r"<parameter=\s*([\w.\-]+)\s*>(.*?)</parameter>", re.DOTALL)
 _TAG = re.compile(r"</?(?:seed:tool_call|function|parameter)\b[^<>]*>?")
 _PYTHON_TYPES: dict[ParameterType, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "json": (dict, list),
-}  # fmt: skip
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "json": (dict, list),
+}
 _BARE_CALL = re.compile(r"^[ \t]*`{0,3}(?=([A-Za-z_]\w{0,60})\()", re.MULTILINE)
 _AFTER_CALLS = re.compile(r"(?:[\s.,;`]|(?:#|//)[^\n]*(?:\n|$))*")
 

@@ -127,8 +127,12 @@ def _turn(row: Mapping[str, Any], changed: bool | None) -> Turn:
     action = action if isinstance(action, dict) else {}
     actions = action["actions"] if action.get("kind") == "several" else [action]
     return Turn(
-        thought=row["thought"] or "", action="; ".join(_described(each, row) for each in actions), screen=row["observation"] or "",
-        screenshot_id=row["screenshot_id"], is_invalid=any(each.get("kind", "invalid") == "invalid" for each in actions), changed=changed,
+        thought=row["thought"] or "",
+        action="; ".join(_described(each, row) for each in actions),
+        screen=row["observation"] or "",
+        screenshot_id=row["screenshot_id"],
+        is_invalid=any(each.get("kind", "invalid") == "invalid" for each in actions),
+        changed=changed,
     )
 
 
@@ -197,9 +201,14 @@ class JudgeBuilder:
     """
 
     def __init__(
-        self, layout: Layout, *, max_tokens: int | None = None, max_screens: int = 5, list_elements: bool = False,
+        self,
+        layout: Layout,
+        *,
+        max_tokens: int | None = None,
+        max_screens: int = 5,
+        list_elements: bool = False,
         count_tokens: Callable[[str], int] = estimate_tokens,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if layout not in get_args(Layout):
             raise ValueError(f"unknown layout {layout!r}: use one of {', '.join(get_args(Layout))}")
         self.layout: Layout = layout
@@ -291,7 +300,7 @@ def _note(turn: Turn) -> str:
 
 
 def _cut(text: str, max_chars: int) -> str:
-    return text if len(text) <= max_chars else f'{text[:max_chars]}{chr(34) if text[:max_chars].count(chr(34)) % 2 else ""} ...'
+    return text if len(text) <= max_chars else f"{text[:max_chars]}{chr(34) if text[:max_chars].count(chr(34)) % 2 else ''} ..."
 
 
 def _instruction_only(record: Record) -> Record:

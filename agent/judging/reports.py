@@ -102,10 +102,20 @@ def judge_figures(con: duckdb.DuckDBPyConnection, iteration: str) -> list[JudgeF
         true_positive, false_positive, false_negative, true_negative = counts
         found.append(
             JudgeFigures(
-                judge=judge, reference=reference, part=PARTS[split], domain="all domains" if domain == ALL_DOMAINS else domain,
-                threshold=threshold, precision=precision, recall=recall, f1=f1, brier=brier, calibration_error=error,
-                num=true_positive + false_positive + false_negative + true_negative, num_good=true_positive + false_negative,
-                num_passed=true_positive + false_positive, num_false=false_positive,
+                judge=judge,
+                reference=reference,
+                part=PARTS[split],
+                domain="all domains" if domain == ALL_DOMAINS else domain,
+                threshold=threshold,
+                precision=precision,
+                recall=recall,
+                f1=f1,
+                brier=brier,
+                calibration_error=error,
+                num=true_positive + false_positive + false_negative + true_negative,
+                num_good=true_positive + false_negative,
+                num_passed=true_positive + false_positive,
+                num_false=false_positive,
             )
         )
     return found

@@ -3,7 +3,7 @@
 
 The ground truth of an episode is a person's verdict, else the reward of the environment's verifier; never another judge's verdict, and
 never what an imported recording claims, which nothing has verified. Instances of the eval and holdout splits are never trained on, and a
-part of the train instances is held out as well: it chooses thresholds (`eval`) or is only reported (`holdout`). """
+part of the train instances is held out as well: it chooses thresholds (`eval`) or is only reported (`holdout`)."""
 
 from __future__ import annotations
 
@@ -102,9 +102,11 @@ def known_episodes(
 ) -> list[Known]:
     """Every episode up to an iteration whose truth is known, in the order of their ids."""
     params = {
-        "iteration": iteration, "success_threshold": success_threshold, "unverified": list(unverified) or [""],
+        "iteration": iteration,
+        "success_threshold": success_threshold,
+        "unverified": list(unverified) or [""],
         "verified_purposes": list(VERIFIED_PURPOSES),
-    }  # fmt: skip
+    }
     return [
         Known(row=row, truth=bool(row["truth"]), reference=row["reference"], said=tuple(row["said"] or ()))
         for row in con.sql(KNOWN, params=params).to_arrow_table().to_pylist()
@@ -199,14 +201,17 @@ def balanced(known: Sequence[Known], max_samples: int) -> list[Known]:
     return sorted(chosen, key=lambda each: each.episode_id)
 
 
-def _sample(
-    known: Known, record: Record, steps: Sequence[Mapping[str, Any]], builder: JudgeBuilder, claim_share: float
-) -> dict[str, Any]:
+def _sample(known: Known, record: Record, steps: Sequence[Mapping[str, Any]], builder: JudgeBuilder, claim_share: float) -> dict[str, Any]:
     answer = builder.answer(builder.rationale(record, _remarks(known, steps)), known.truth)
     return sample_row(
-        "orm", origin="judgement", domain=known.row["domain"], messages=builder.build(inject_claims(record, claim_share)), response=answer,
-        episode_id=known.episode_id, verdict=known.truth,
-    )  # fmt: skip
+        "orm",
+        origin="judgement",
+        domain=known.row["domain"],
+        messages=builder.build(inject_claims(record, claim_share)),
+        response=answer,
+        episode_id=known.episode_id,
+        verdict=known.truth,
+    )
 
 
 def _remarks(known: Known, steps: Sequence[Mapping[str, Any]]) -> list[str]:

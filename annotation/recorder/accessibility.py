@@ -180,6 +180,11 @@ def _focus(told: dict[str, Any] | None, time_s: float) -> Focus:
         return Focus(time_s=time_s)
     box = told["box"]
     return Focus(
-        time_s=time_s, pid=told["pid"], role=told["role"], name=told["name"], tail=told["tail"], is_password=told["is_password"],
+        time_s=time_s,
+        pid=told["pid"],
+        role=told["role"],
+        name=told["name"],
+        tail=told["tail"],
+        is_password=told["is_password"],
         box=Box(x=box[0], y=box[1], width=box[2], height=box[3]) if box else None,
-    )  # fmt: skip
+    )

@@ -34,10 +34,12 @@ SIGN_PX = (90, HEIGHT_PX)
 START_S = 30.0
 BLANK = ("", "about:blank")
 FLAGS = (
-    "--no-first-run", "--no-default-browser-check", "--disable-background-networking",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
     # Of the frames in a page that comes back from the cache, or was made before it was asked for, nobody tells.
     "--disable-features=Translate,BackForwardCache,Prerender2",
-)  # fmt: skip
+)
 
 
 LEAVING_S = 0.6
@@ -95,14 +97,28 @@ class BrowserPages:
         # Chromium finds its ends of the pipes at 3 and 4.
         shell = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
         command = [
-            "/bin/bash", "-c", shell, "record", str(child_read), str(child_write), str(executable), "--remote-debugging-pipe",
-            f"--user-data-dir={profile}", *FLAGS, *flags, "about:blank",
-        ]  # fmt: skip
+            "/bin/bash",
+            "-c",
+            shell,
+            "record",
+            str(child_read),
+            str(child_write),
+            str(executable),
+            "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
+            *FLAGS,
+            *flags,
+            "about:blank",
+        ]
         try:
             self._process = subprocess.Popen(
-                command, pass_fds=(child_read, child_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, process_group=0,
-            )  # fmt: skip
+                command,
+                pass_fds=(child_read, child_write),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                process_group=0,
+            )
         finally:
             os.close(child_read)
             os.close(child_write)
@@ -177,9 +193,7 @@ class BrowserPages:
         listen(session_id, "Page.screencastFrame", lambda frame: self._pictured(tab, frame))
         listen(session_id, "Page.frameRequestedNavigation", lambda _: self._asked(tab))
         listen(session_id, "Page.frameNavigated", lambda told: self._navigated(tab, told["frame"]))
-        self._frames[session_id] = Frames(
-            self.connection, session_id, tab.target_id, self._excludes, lambda: self._frames_changed(tab)
-        )  # fmt: skip
+        self._frames[session_id] = Frames(self.connection, session_id, tab.target_id, self._excludes, lambda: self._frames_changed(tab))
         self._send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD}, session_id)
         self._send("Runtime.enable", None, session_id)
         script = {"source": self._script, "worldName": WORLD, "runImmediately": True}

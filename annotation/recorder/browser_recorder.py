@@ -61,9 +61,16 @@ class Moment:
 
 class BrowserRecorder:
     def __init__(
-        self, store: Store, settings: RecordSettings, task: TaskQuery, consent: Consent, *, text_reader: TextReader | None = None,
-        speech: SpeechSource | None = None, excluded_sites: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        settings: RecordSettings,
+        task: TaskQuery,
+        consent: Consent,
+        *,
+        text_reader: TextReader | None = None,
+        speech: SpeechSource | None = None,
+        excluded_sites: Sequence[str] = (),
+    ) -> None:
         """Raises RecordingRefused for a consent under another text."""
         check(consent)
         self._store, self._settings, self._consent = store, settings, consent
@@ -115,13 +122,21 @@ class BrowserRecorder:
             await asyncio.sleep(TICK_S)
         width, height = sizes[0]
         machine = Machine(
-            system=platform.system(), width_px=width, height_px=height, input_source="chromium", accessibility=True,
+            system=platform.system(),
+            width_px=width,
+            height_px=height,
+            input_source="chromium",
+            accessibility=True,
             text_reader=self._text_reader.name if self._text_reader else "",
-        )  # fmt: skip
+        )
         return Header(
-            source="browser", started_at=self._started_at, track=self._settings.track, task=self.task, consent=self._consent,
+            source="browser",
+            started_at=self._started_at,
+            track=self._settings.track,
+            task=self.task,
+            consent=self._consent,
             machine=machine,
-        )  # fmt: skip
+        )
 
     async def run(self, limit_s: float = float("inf")) -> None:
         """Until the stop keys, `ask_to_stop`, the last page's end, or the limit."""
@@ -259,11 +274,18 @@ class BrowserRecorder:
             hit = snapshot.at(*middle)
             target = cover(hit[0], self.redactor).model_dump(mode="json") if hit is not None else None
         title, url = (self.redactor.redact(text)[0] for text in ((moment.title, moment.url) if moment is not None else ("", "")))
-        self._store.append({
-            "type": "action", "action": ACTION.dump_python(action, mode="json"), "start_s": self._at(draft.start_s),
-            "end_s": self._at(draft.end_s), "frame": self._screens.keep(self._readable(frame)), "target": target, "hidden": list(hidden),
-            "window": {"title": title[:2000], "application": "Chromium", "url": url[:4000]},
-        })  # fmt: skip
+        self._store.append(
+            {
+                "type": "action",
+                "action": ACTION.dump_python(action, mode="json"),
+                "start_s": self._at(draft.start_s),
+                "end_s": self._at(draft.end_s),
+                "frame": self._screens.keep(self._readable(frame)),
+                "target": target,
+                "hidden": list(hidden),
+                "window": {"title": title[:2000], "application": "Chromium", "url": url[:4000]},
+            }
+        )
         self.num_actions += 1
 
     def _hear(self, sound: Sound) -> None:

@@ -59,11 +59,14 @@ def delete_span(store: Store, span: Span, *, speech_only: bool = False) -> Manif
     samples = silence(store.speech(), stretches, [span]) if stretches else b""
     changed = manifest.model_copy(
         update={
-            "actions": tuple(actions), "words": words, "last_screen_id": last, "deleted": _joined([*manifest.deleted, span]),
+            "actions": tuple(actions),
+            "words": words,
+            "last_screen_id": last,
+            "deleted": _joined([*manifest.deleted, span]),
             "screens": tuple(screen for screen in manifest.screens if screen.screen_id in needed),
             "speech": tuple(part for _, part in speech_parts(stretches, samples)),
         }
-    )  # fmt: skip
+    )
     checked = _checked(changed)
     if stretches:
         store.replace_speech(samples)
@@ -127,12 +130,14 @@ def draw_box(store: Store, screen_id: str, box: Box, *, everywhere: bool = False
     names = {old: new.screen_id for old, new in renamed.items()}
     screens = {new.screen_id: new for screen in manifest.screens for new in [renamed.get(screen.screen_id, screen)]}
     actions = tuple(
-        action.model_copy(update={
-            "screen_id": names.get(action.screen_id or "", action.screen_id),
-            "target": _silent(action.target, box) if action.target is not None and action.screen_id in names else action.target,
-        })
+        action.model_copy(
+            update={
+                "screen_id": names.get(action.screen_id or "", action.screen_id),
+                "target": _silent(action.target, box) if action.target is not None and action.screen_id in names else action.target,
+            }
+        )
         for action in manifest.actions
-    )  # fmt: skip
+    )
     hidden = {**manifest.hidden, DRAWN: manifest.hidden.get(DRAWN, 0) + 1}
     last = names.get(manifest.last_screen_id or "", manifest.last_screen_id)
     update = {"screens": tuple(screens.values()), "actions": actions, "last_screen_id": last, "hidden": hidden}
@@ -167,9 +172,11 @@ def confirm(store: Store) -> Manifest:
     if not manifest.actions:
         raise RecordingRefused(f"The recording {store.name} has no action left: there is nothing to upload. Delete it.")
     review = Review(
-        confirmed_at=datetime.now(UTC), num_deleted_spans=len(manifest.deleted), num_drawn_boxes=manifest.hidden.get(DRAWN, 0),
+        confirmed_at=datetime.now(UTC),
+        num_deleted_spans=len(manifest.deleted),
+        num_drawn_boxes=manifest.hidden.get(DRAWN, 0),
         num_edited_thoughts=sum(action.thought is not None and action.thought.origin == "person" for action in manifest.actions),
-    )  # fmt: skip
+    )
     changed = _checked(manifest.model_copy(update={"review": review}))
     store.put_manifest(changed, "reviewed")
     return changed

@@ -18,9 +18,23 @@ from annotation.recordings.bundle import Box
 from warehouse.core.errors import RecorderUnavailable
 
 PASSWORD_APPLICATIONS = (
-    "*pinentry*", "*keepass*", "*bitwarden*", "*1password*", "*lastpass*", "*seahorse*", "*kwallet*", "*askpass*", "*gcr-prompter*",
-    "*polkit*", "*authentication-agent*", "*credentialui*", "*consent.exe*", "*securityagent*", "gksu*", "*lxqt-sudo*",
-)  # fmt: skip
+    "*pinentry*",
+    "*keepass*",
+    "*bitwarden*",
+    "*1password*",
+    "*lastpass*",
+    "*seahorse*",
+    "*kwallet*",
+    "*askpass*",
+    "*gcr-prompter*",
+    "*polkit*",
+    "*authentication-agent*",
+    "*credentialui*",
+    "*consent.exe*",
+    "*securityagent*",
+    "gksu*",
+    "*lxqt-sudo*",
+)
 """Programs that only ever ask for or show secrets."""
 PASSWORD_TITLE = re.compile(
     r"\b(?:pass(?:word|phrase|code|wort)s?|pin entry|unlock (?:keyring|key|login|database)|authenticat(?:e|ion required)|keyring|"

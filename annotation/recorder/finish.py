@@ -16,15 +16,7 @@ from annotation.recorder.alignment import align
 from annotation.recorder.settings import Header
 from annotation.recorder.speech import Recogniser, chunks
 from annotation.recorder.store import Store
-from annotation.recordings.bundle import (
-    SAMPLE_RATE_HZ,
-    Manifest,
-    RecordedAction,
-    Screen,
-    Span,
-    SpeechPart,
-    Word,
-)
+from annotation.recordings.bundle import SAMPLE_RATE_HZ, Manifest, RecordedAction, Screen, Span, SpeechPart, Word
 from annotation.recordings.redaction import Redactor
 from warehouse.core.errors import RecordingRefused
 
@@ -70,14 +62,23 @@ def finish(store: Store, recogniser: Recogniser | None = None, redactor: Redacto
     hidden.update(kind for action in actions for kind in action.hidden)
     times = [0.0, *(action.end_s for action in actions), *(stretch.end_s for stretch in stretches)]
     manifest = Manifest(
-        recording_id=store.cover.recording_id, source=header.source, started_at=header.started_at,
-        length_s=round(end.get("time_s", max(times)), 4), track=header.track, task=header.task, result=end.get("result", "unsaid"),
-        consent=header.consent, machine=header.machine.model_copy(update={"recogniser": recogniser.name if recogniser else ""}),
-        actions=tuple(actions), screens=tuple({screen.screen_id: screen for screen in screens.values()}.values()),
-        last_screen_id=screens[end["frame"]].screen_id if end.get("frame") in screens else None, words=tuple(words),
-        speech=tuple(part for _, part in speech_parts(stretches, samples)), pauses=pauses_of(records),
+        recording_id=store.cover.recording_id,
+        source=header.source,
+        started_at=header.started_at,
+        length_s=round(end.get("time_s", max(times)), 4),
+        track=header.track,
+        task=header.task,
+        result=end.get("result", "unsaid"),
+        consent=header.consent,
+        machine=header.machine.model_copy(update={"recogniser": recogniser.name if recogniser else ""}),
+        actions=tuple(actions),
+        screens=tuple({screen.screen_id: screen for screen in screens.values()}.values()),
+        last_screen_id=screens[end["frame"]].screen_id if end.get("frame") in screens else None,
+        words=tuple(words),
+        speech=tuple(part for _, part in speech_parts(stretches, samples)),
+        pauses=pauses_of(records),
         hidden={**dict(hidden), **({"excluded": end["hidden"]["excluded"]} if end.get("hidden", {}).get("excluded") else {})},
-    )  # fmt: skip
+    )
     store.put_manifest(manifest, "recorded")
     return manifest
 
@@ -197,4 +198,3 @@ def pauses_of(records: Sequence[dict[str, Any]]) -> tuple[Span, ...]:
             pauses.append(Span(start_s=began, end_s=record["time_s"]))
             began = None
     return tuple(pauses)
-

@@ -223,9 +223,16 @@ class Gestures(Generic[Token]):
             self._clicks.go_on(press.time_s, token)
             return self._end_clicks() if self._clicks.count == 3 else []
         self._clicks = _Clicks(
-            start_s=held.press.time_s, end_s=press.time_s, before=held.token, latest=token, x=held.press.x, y=held.press.y,
-            button=press.button, count=1, modifiers=held.modifiers,
-        )  # fmt: skip
+            start_s=held.press.time_s,
+            end_s=press.time_s,
+            before=held.token,
+            latest=token,
+            x=held.press.x,
+            y=held.press.y,
+            button=press.button,
+            count=1,
+            modifiers=held.modifiers,
+        )
         return []
 
     def _is_again(self, clicks: _Clicks[Token], press: Press) -> bool:
@@ -251,9 +258,16 @@ class Gestures(Generic[Token]):
             over += self._end_scrolling()
         if self._scrolling is None:
             self._scrolling = _Scrolling(
-                start_s=wheel.time_s, end_s=wheel.time_s, before=token, latest=token, direction=direction, x=wheel.x, y=wheel.y,
-                notches=0, is_first=not is_same,
-            )  # fmt: skip
+                start_s=wheel.time_s,
+                end_s=wheel.time_s,
+                before=token,
+                latest=token,
+                direction=direction,
+                x=wheel.x,
+                y=wheel.y,
+                notches=0,
+                is_first=not is_same,
+            )
         self._scrolling.notches += 1
         self._scrolling.go_on(wheel.time_s, token)
         return sorted(over, key=lambda draft: draft.start_s)

@@ -36,10 +36,13 @@ def check_machine(settings: RecordSettings, *, with_microphone: bool, microphone
 def parts_for_this_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> Parts:
     """Raises RecorderUnavailable where there is no screen to record."""
     return Parts(
-        inputs=_inputs(), windows=window_reader(), accessibility=Accessibility(), sign=make_sign(settings.sign),
+        inputs=_inputs(),
+        windows=window_reader(),
+        accessibility=Accessibility(),
+        sign=make_sign(settings.sign),
         text_reader=_text_reader(settings),
         speech=Microphone.called(microphone) if with_microphone else None,
-    )  # fmt: skip
+    )
 
 
 def _text_reader(settings: RecordSettings) -> TextReader | None:

@@ -69,9 +69,13 @@ class Microphone:
             import sounddevice
 
             self._stream = sounddevice.RawInputStream(
-                samplerate=SAMPLE_RATE_HZ, channels=1, dtype="int16", blocksize=BLOCK, device=self._device,
+                samplerate=SAMPLE_RATE_HZ,
+                channels=1,
+                dtype="int16",
+                blocksize=BLOCK,
+                device=self._device,
                 callback=lambda data, frames, times, status: self._take(sink, bytes(data), frames, times, status.input_overflow),
-            )  # fmt: skip
+            )
             self._stream.start()
         except Exception as error:
             raise self._unusable(error) from error

@@ -88,4 +88,3 @@ def png_of(pixels: np.ndarray) -> bytes:
 
 def pixels_of(png: bytes) -> np.ndarray:
     return np.asarray(pictures.decoded(png))
-

@@ -12,10 +12,25 @@ from annotation.recorder.events import Button, Key, Press, Sink, Wheel
 from warehouse.core.errors import RecorderUnavailable
 
 _NAMES = {
-    "alt_l": "alt", "alt_r": "alt", "alt_gr": "altgr", "ctrl_l": "ctrl", "ctrl_r": "ctrl", "shift_l": "shift", "shift_r": "shift",
-    "cmd": "meta", "cmd_l": "meta", "cmd_r": "meta", "esc": "escape", "left": "arrowleft", "right": "arrowright", "up": "arrowup",
-    "down": "arrowdown", "page_up": "pageup", "page_down": "pagedown", "caps_lock": "capslock",
-}  # fmt: skip
+    "alt_l": "alt",
+    "alt_r": "alt",
+    "alt_gr": "altgr",
+    "ctrl_l": "ctrl",
+    "ctrl_r": "ctrl",
+    "shift_l": "shift",
+    "shift_r": "shift",
+    "cmd": "meta",
+    "cmd_l": "meta",
+    "cmd_r": "meta",
+    "esc": "escape",
+    "left": "arrowleft",
+    "right": "arrowright",
+    "up": "arrowup",
+    "down": "arrowdown",
+    "page_up": "pageup",
+    "page_down": "pagedown",
+    "caps_lock": "capslock",
+}
 _SAME = {"alt", "ctrl", "shift", "enter", "tab", "space", "backspace", "delete", "insert", "home", "end", *(f"f{n}" for n in range(1, 13))}
 _BUTTONS: dict[str, Button] = {"left": "left", "middle": "middle", "right": "right"}
 
@@ -83,8 +98,7 @@ class PynputInput:
                 on_release=lambda key: tell(key_of(key, is_down=False, time_s=time.monotonic())),
             ),
             mouse.Listener(
-                on_click=lambda x, y, button, down: tell(press_of(x, y, button, is_down=down, time_s=time.monotonic())),
-                on_scroll=scrolled,
+                on_click=lambda x, y, button, down: tell(press_of(x, y, button, is_down=down, time_s=time.monotonic())), on_scroll=scrolled
             ),
         )
         for listener in listeners:

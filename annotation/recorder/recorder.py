@@ -99,13 +99,16 @@ class Recorder:
     def _header(self, started_at: datetime, first: Frame) -> Header:
         width, height = first.size_px
         machine = Machine(
-            system=platform.system(), width_px=width, height_px=height, input_source=self._parts.inputs.name,
+            system=platform.system(),
+            width_px=width,
+            height_px=height,
+            input_source=self._parts.inputs.name,
             accessibility=self._parts.accessibility.is_available,
             text_reader=self._parts.text_reader.name if self._parts.text_reader else "",
-        )  # fmt: skip
+        )
         return Header(
             source="desktop", started_at=started_at, track=self._settings.track, task=self.task, consent=self._consent, machine=machine
-        )  # fmt: skip
+        )
 
     def _placed(self, event: Event) -> Event:
         if isinstance(event, Key):
@@ -257,17 +260,22 @@ class Recorder:
         for draft in run:
             self._after.pop(draft.end_s, None)
 
-    def _write(
-        self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]], action: dict[str, Any], hidden: tuple[str, ...]
-    ) -> None:
+    def _write(self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]], action: dict[str, Any], hidden: tuple[str, ...]) -> None:
         target, window = self._screening.target(draft), self._screening.window(draft, looks)
-        self._store.append({
-            "type": "action", "action": action, "start_s": self._at(draft.start_s), "end_s": self._at(draft.end_s),
-            "frame": self._screens.keep(draft.before), "target": target, "window": window, "hidden": list(hidden),
-        })  # fmt: skip
+        self._store.append(
+            {
+                "type": "action",
+                "action": action,
+                "start_s": self._at(draft.start_s),
+                "end_s": self._at(draft.end_s),
+                "frame": self._screens.keep(draft.before),
+                "target": target,
+                "window": window,
+                "hidden": list(hidden),
+            }
+        )
         self.num_actions += 1
 
     def _at(self, time_s: float) -> float:
         """A moment by the recording's clock."""
         return round(max(0.0, time_s - self.start_s), 4)
-

@@ -195,23 +195,36 @@ def view_of(store: Store, manifest: Manifest) -> dict[str, Any]:
     """What the page shows of a recording."""
     actions = [
         {
-            "start_s": action.start_s, "end_s": action.end_s, "screen_id": action.screen_id, "kind": action.action.kind,
-            "action": action.action.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True), "hidden": action.hidden,
-            "window": action.window.title or action.window.application, "thought": action.thought.text if action.thought else "",
-            "raw": action.thought.raw if action.thought else "", "target": action.target.model_dump(mode="json") if action.target else None,
+            "start_s": action.start_s,
+            "end_s": action.end_s,
+            "screen_id": action.screen_id,
+            "kind": action.action.kind,
+            "action": action.action.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True),
+            "hidden": action.hidden,
+            "window": action.window.title or action.window.application,
+            "thought": action.thought.text if action.thought else "",
+            "raw": action.thought.raw if action.thought else "",
+            "target": action.target.model_dump(mode="json") if action.target else None,
             "thought_span": [action.thought.start_s, action.thought.end_s] if action.thought else None,
         }
         for action in manifest.actions
-    ]  # fmt: skip
+    ]
     return {
-        "name": store.name, "state": store.cover.state, "query": manifest.task.query, "track": manifest.track,
-        "length_s": manifest.length_s, "result": manifest.result, "actions": actions, "last_screen_id": manifest.last_screen_id,
-        "words": [[word.text, word.start_s, word.end_s] for word in manifest.words], "hidden": manifest.hidden,
+        "name": store.name,
+        "state": store.cover.state,
+        "query": manifest.task.query,
+        "track": manifest.track,
+        "length_s": manifest.length_s,
+        "result": manifest.result,
+        "actions": actions,
+        "last_screen_id": manifest.last_screen_id,
+        "words": [[word.text, word.start_s, word.end_s] for word in manifest.words],
+        "hidden": manifest.hidden,
         "speech": [[part.start_s, part.num_samples / SAMPLE_RATE_HZ] for part in manifest.speech],
         "pauses": [[span.start_s, span.end_s] for span in manifest.pauses],
         "deleted": [[span.start_s, span.end_s] for span in manifest.deleted],
         "screens": {screen.screen_id: [screen.width_px, screen.height_px] for screen in manifest.screens},
-    }  # fmt: skip
+    }
 
 
 def peaks_of(store: Store, manifest: Manifest) -> list[dict[str, Any]]:

@@ -84,9 +84,13 @@ class Screening:
 
     def _why_secret(self, draft: Draft[Frame], looks: Looks, later: Frame | None) -> str | None:
         typed = Typed(
-            text=text_of(draft), focus=self._parts.accessibility.focus_between(draft.start_s, draft.end_s), windows=looks,
-            clicked=self._clicked, before=draft.before, after=draft.latest if text_of(draft).endswith("\n") else later,
-        )  # fmt: skip
+            text=text_of(draft),
+            focus=self._parts.accessibility.focus_between(draft.start_s, draft.end_s),
+            windows=looks,
+            clicked=self._clicked,
+            before=draft.before,
+            after=draft.latest if text_of(draft).endswith("\n") else later,
+        )
         return why_secret(typed, self._settings.unknown_typing)
 
     def target(self, draft: Draft[Frame]) -> dict[str, Any] | None:

@@ -94,10 +94,14 @@ class Screens:
         screen_id = bytes_id("screen", png)
         self._store.put_screen(screen_id, png)
         record: dict[str, Any] = {
-            "type": "screen", "frame": frame.number, "screen_id": screen_id, "width_px": width, "height_px": height,
+            "type": "screen",
+            "frame": frame.number,
+            "screen_id": screen_id,
+            "width_px": width,
+            "height_px": height,
             "redacted": [box.model_dump() for box in [*boxes, *boxes_of_mask(frame.mask)]],
             "elements": [element.model_dump(mode="json") for element in elements] if self._with_elements else [],
-        }  # fmt: skip
+        }
         self._store.append(record)
 
 

@@ -10,10 +10,23 @@ import re
 
 _GAP = "[ _-]?"
 _ANYWHERE = (
-    f"pass{_GAP}(?:word|phrase|code|wort|wd)", "pwd", "kennwort", f"mot{_GAP}de{_GAP}passe", "contrase[nñ]a", "wachtwoord", "l[oö]senord",
-    "парол", "密码", "密碼", "パスワード", "비밀번호", "secret(?!ar)", f"(?:api|access){_GAP}(?:key|token)", f"security{_GAP}code",
+    f"pass{_GAP}(?:word|phrase|code|wort|wd)",
+    "pwd",
+    "kennwort",
+    f"mot{_GAP}de{_GAP}passe",
+    "contrase[nñ]a",
+    "wachtwoord",
+    "l[oö]senord",
+    "парол",
+    "密码",
+    "密碼",
+    "パスワード",
+    "비밀번호",
+    "secret(?!ar)",
+    f"(?:api|access){_GAP}(?:key|token)",
+    f"security{_GAP}code",
     f"one{_GAP}time{_GAP}(?:code|pass|pin)",
-)  # fmt: skip
+)
 _BEGINNING_A_WORD = ("cv[cv]", "senha")
 _WHOLE_WORDS = (f"pin(?:{_GAP}(?:code|number))?", "csc", f"t?otp(?:{_GAP}code)?", "2fa")
 SOURCE = f"{'|'.join(_ANYWHERE)}|(?<![a-z0-9])(?:{'|'.join(_BEGINNING_A_WORD)}|(?:{'|'.join(_WHOLE_WORDS)})(?![a-z]))"

@@ -49,9 +49,18 @@ class X11Sign:
         colours = {name: screen.default_colormap.alloc_named_color(name).pixel for name in ("red3", "gray35", "white")}
         self._colours = colours
         self._window = screen.root.create_window(
-            self.box.x, self.box.y, self.box.width, self.box.height, 0, screen.root_depth, X.InputOutput, X.CopyFromParent,
-            background_pixel=colours["red3"], override_redirect=True, event_mask=X.ExposureMask,
-        )  # fmt: skip
+            self.box.x,
+            self.box.y,
+            self.box.width,
+            self.box.height,
+            0,
+            screen.root_depth,
+            X.InputOutput,
+            X.CopyFromParent,
+            background_pixel=colours["red3"],
+            override_redirect=True,
+            event_mask=X.ExposureMask,
+        )
         self._window.set_wm_class(APPLICATION, APPLICATION)
         self._window.set_wm_name("recording")
         self._font = self._display.open_font("fixed")

@@ -87,11 +87,15 @@ class Whisper:
         segments, _ = self._model.transcribe(sound, word_timestamps=True, vad_filter=True)
         return [
             Word(
-                text=word.word.strip()[:200], start_s=round(start_s + word.start, 3), end_s=round(start_s + word.end, 3),
+                text=word.word.strip()[:200],
+                start_s=round(start_s + word.start, 3),
+                end_s=round(start_s + word.end, 3),
                 confidence=_share(word.probability),
             )
-            for segment in segments for word in segment.words or () if word.word.strip()
-        ]  # fmt: skip
+            for segment in segments
+            for word in segment.words or ()
+            if word.word.strip()
+        ]
 
 
 def _share(value: float) -> float:

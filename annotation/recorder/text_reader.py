@@ -97,9 +97,11 @@ class Tesseract:
             level, _, block, paragraph, line, _, left, top, width, height, _, text = row.split("\t", 11)
             if level == "5" and text.strip():
                 box = Box(
-                    x=part.x + int(left) // SCALE, y=part.y + int(top) // SCALE, width=-(-int(width) // SCALE) + 1,
+                    x=part.x + int(left) // SCALE,
+                    y=part.y + int(top) // SCALE,
+                    width=-(-int(width) // SCALE) + 1,
                     height=-(-int(height) // SCALE) + 1,
-                )  # fmt: skip
+                )
                 words.append(SeenWord(text=text, box=box, line=(self._generation, int(block), int(paragraph), int(line))))
         return words
 

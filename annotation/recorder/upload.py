@@ -156,4 +156,3 @@ class Uploader:
             if answer.status_code < 500 and answer.status_code != 429:
                 raise UploadFailed(f"{self._url} refuses {path}: {problem}")
         raise UploadFailed(f"{self._url} could not be reached in {self._attempts} attempts ({problem}); give the same command again later.")
-

@@ -13,9 +13,12 @@ HEADER_BYTES = 44
 def pack(samples: bytes) -> bytes:
     """The same samples always give the same bytes."""
     rate = SAMPLE_RATE_HZ
-    return struct.pack(
-        "<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(samples), b"WAVE", b"fmt ", 16, 1, 1, rate, rate * 2, 2, 16, b"data", len(samples)
-    ) + samples  # fmt: skip
+    return (
+        struct.pack(
+            "<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(samples), b"WAVE", b"fmt ", 16, 1, 1, rate, rate * 2, 2, 16, b"data", len(samples)
+        )
+        + samples
+    )
 
 
 def unpack(data: bytes) -> bytes:

@@ -96,9 +96,15 @@ class X11Windows:
             return None
         place = Box(x=box.x, y=box.y, width=box.width, height=box.height)
         return SeenWindow(
-            window_id=window.id, pid=0, title=active.title if active else "", application=application, box=place, inner=place,
-            is_active=False, is_popup=True,
-        )  # fmt: skip
+            window_id=window.id,
+            pid=0,
+            title=active.title if active else "",
+            application=application,
+            box=place,
+            inner=place,
+            is_active=False,
+            is_popup=True,
+        )
 
     def close(self) -> None:
         self._managed.close()
@@ -110,9 +116,14 @@ def _seen(window: Any) -> SeenWindow:
     inner = Box(x=window.x_px, y=window.y_px, width=window.width_px, height=window.height_px)
     outer = Box(x=inner.x - left, y=inner.y - top, width=inner.width + left + right, height=inner.height + top + bottom)
     return SeenWindow(
-        window_id=window.window_id, pid=window.pid, title=window.title, application=window.window_class, box=outer, inner=inner,
+        window_id=window.window_id,
+        pid=window.pid,
+        title=window.title,
+        application=window.window_class,
+        box=outer,
+        inner=inner,
         is_active=window.is_focused,
-    )  # fmt: skip
+    )
 
 
 def window_reader() -> WindowReader:

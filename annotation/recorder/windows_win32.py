@@ -42,9 +42,14 @@ class Win32Windows:
         self._user32.GetWindowThreadProcessId(handle, ctypes.byref(pid))
         box = Box(x=left, y=top, width=max(0, right - left), height=max(0, bottom - top))
         return SeenWindow(
-            window_id=int(handle), pid=pid.value, title=title.value, application=self._program(pid.value), box=box, inner=box,
+            window_id=int(handle),
+            pid=pid.value,
+            title=title.value,
+            application=self._program(pid.value),
+            box=box,
+            inner=box,
             is_active=is_active,
-        )  # fmt: skip
+        )
 
     def _program(self, pid: int) -> str:
         process = self._kernel32.OpenProcess(_QUERY_LIMITED_INFORMATION, False, pid)

@@ -38,10 +38,16 @@ class X11Input:
 
         self._control, self._data = _connected(), _connected()
         wanted = {
-            "core_requests": (0, 0), "core_replies": (0, 0), "ext_requests": (0, 0, 0, 0), "ext_replies": (0, 0, 0, 0),
-            "delivered_events": (0, 0), "device_events": (X.KeyPress, X.ButtonRelease), "errors": (0, 0), "client_started": False,
+            "core_requests": (0, 0),
+            "core_replies": (0, 0),
+            "ext_requests": (0, 0, 0, 0),
+            "ext_replies": (0, 0, 0, 0),
+            "delivered_events": (0, 0),
+            "device_events": (X.KeyPress, X.ButtonRelease),
+            "errors": (0, 0),
+            "client_started": False,
             "client_died": False,
-        }  # fmt: skip
+        }
         self._context = self._data.record_create_context(0, [record.AllClients], [wanted])
         self._sink = sink
         self.failure = None

@@ -66,9 +66,11 @@ class Box(_Model):
 
     def overlaps(self, other: Box) -> bool:
         return (
-            self.x < other.x + other.width and other.x < self.x + self.width
-            and self.y < other.y + other.height and other.y < self.y + self.height
-        )  # fmt: skip
+            self.x < other.x + other.width
+            and other.x < self.x + self.width
+            and self.y < other.y + other.height
+            and other.y < self.y + self.height
+        )
 
 
 class ScreenElement(_Model):

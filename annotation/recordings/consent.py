@@ -40,9 +40,7 @@ def sign(name: str, *, with_microphone: bool) -> Consent:
     name = " ".join(name.split())
     if len(name) < 2:
         raise RecordingRefused(f"{name!r} is no signature: write your name, at least two letters. Nothing was recorded.")
-    return Consent(
-        name=name, signed_at=datetime.now(UTC), text_version=VERSION, text_sha256=text_sha256(), with_microphone=with_microphone
-    )  # fmt: skip
+    return Consent(name=name, signed_at=datetime.now(UTC), text_version=VERSION, text_sha256=text_sha256(), with_microphone=with_microphone)
 
 
 def allows_models(consent: Consent) -> bool:

@@ -56,10 +56,13 @@ def _reasoned(manifest: Manifest, index: int, model: Asks) -> RecordedAction:
     earlier = manifest.actions[max(0, index - HISTORY) : index]
     before = [ACTION.dump_python(one.action, mode="json", exclude_defaults=True) for one in earlier]
     facts = {
-        "task": manifest.task.query, "before": before, "said": thought.raw if thought else "", "window": action.window.title,
+        "task": manifest.task.query,
+        "before": before,
+        "said": thought.raw if thought else "",
+        "window": action.window.title,
         "action": ACTION.dump_python(action.action, mode="json"),
         "on": f"{action.target.role} {action.target.text[:80]!r}" if action.target else "",
-    }  # fmt: skip
+    }
     text = text_of(model.ask(ENRICH, json.dumps(facts, ensure_ascii=False)))
     if not text or len(text) > MAX_THOUGHT_CHARS:
         return action

@@ -17,9 +17,12 @@ from annotation.recordings.bundle import MAX_QUERY, TaskQuery
 from warehouse.quality.personal_data import KINDS, is_card
 
 NAMES = {
-    "an e-mail address": "e-mail", "a card number": "card", "a bank account": "bank account", "a telephone number": "telephone",
+    "an e-mail address": "e-mail",
+    "a card number": "card",
+    "a bank account": "bank account",
+    "a telephone number": "telephone",
     "a secret token": "token",
-}  # fmt: skip
+}
 """What a kind is called in brackets where it was taken out."""
 _KINDS = tuple((NAMES[name], re.compile(pattern, re.ASCII), verify) for name, pattern, verify in KINDS)
 _WORD = re.compile(r"[A-Za-z0-9+_~-]{20,}={0,2}")
@@ -41,9 +44,23 @@ HEX_BITS = 3.0
 MIN_LITERAL = 4
 MIN_BEGINNING = 5
 _SPOKEN = {
-    "zero": "0", "oh": "0", "o": "0", "one": "1", "two": "2", "to": "2", "too": "2", "three": "3", "four": "4", "for": "4", "five": "5",
-    "six": "6", "seven": "7", "eight": "8", "ate": "8", "nine": "9",
-}  # fmt: skip
+    "zero": "0",
+    "oh": "0",
+    "o": "0",
+    "one": "1",
+    "two": "2",
+    "to": "2",
+    "too": "2",
+    "three": "3",
+    "four": "4",
+    "for": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "ate": "8",
+    "nine": "9",
+}
 SPOKEN_DIGITS = 9
 """So many digits said one after the other are taken for a number of somebody's."""
 
@@ -71,8 +88,12 @@ class Redactor:
 
     def find(self, text: str, *, loose: bool = False) -> list[Finding]:
         """Findings in order, which do not overlap. `loose` for text that was read off pixels."""
-        found = [Finding(start=match.start(), end=match.end(), kind=name) for name, pattern, verify in _KINDS
-                 for match in pattern.finditer(text) if verify(match.group())]  # fmt: skip
+        found = [
+            Finding(start=match.start(), end=match.end(), kind=name)
+            for name, pattern, verify in _KINDS
+            for match in pattern.finditer(text)
+            if verify(match.group())
+        ]
         found += [Finding(start=m.start(), end=m.end(), kind="token") for m in _WORD.finditer(text) if is_random(m.group())]
         found += self._found_learned(text, with_beginnings=loose)
         if loose:
@@ -125,8 +146,9 @@ class Redactor:
             end = offset + len(text)
             own = [
                 Finding(start=max(f.start, offset) - offset, end=min(f.end, end) - offset, kind=f.kind)
-                for f in findings if f.start < end and f.end > offset
-            ]  # fmt: skip
+                for f in findings
+                if f.start < end and f.end > offset
+            ]
             results.append((replace_findings(text, own), tuple(finding.kind for finding in own)))
             offset = end
         return results
@@ -147,8 +169,13 @@ class Redactor:
                 for i in run:
                     kinds[i] = kind
             run = []
-        for at, dot in ((i, j) for i, w in enumerate(words) if w.casefold() == "at" for j in range(i + 2, min(i + 6, len(words) - 1))
-                        if words[j].casefold() == "dot"):  # fmt: skip
+        for at, dot in (
+            (i, j)
+            for i, w in enumerate(words)
+            if w.casefold() == "at"
+            for j in range(i + 2, min(i + 6, len(words) - 1))
+            if words[j].casefold() == "dot"
+        ):
             for i in range(max(0, at - 3), dot + 2):
                 kinds[i] = "e-mail"
         learned, end = self._found_learned(" ".join(words)), -1

@@ -46,9 +46,11 @@ class Refiner:
     def ask(self, instructions: str, text: str) -> str:
         """The model's answer. Raises WordingFailed where the endpoint fails."""
         body = {
-            "model": self.model, "temperature": 0, "max_tokens": MAX_TOKENS,
+            "model": self.model,
+            "temperature": 0,
+            "max_tokens": MAX_TOKENS,
             "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": text}],
-        }  # fmt: skip
+        }
         reason = ""
         for attempt in range(self._attempts):
             time.sleep(self._pause_s * 2 ** (attempt - 1) if attempt else 0)
@@ -83,7 +85,7 @@ class Refiner:
         said = json.dumps(
             {"said": thought.raw, "action": ACTION.dump_python(action.action, mode="json"), "on": target, "window": action.window.title},
             ensure_ascii=False,
-        )  # fmt: skip
+        )
         text = text_of(self.ask(INSTRUCTIONS, said))
         if not text or len(text) > MAX_GROWTH * len(thought.raw) + 40 or _brackets(text) != _brackets(thought.raw):
             return action

@@ -36,9 +36,11 @@ HUMAN = "human"
 MAX_STEPS = 1_000
 LOOKS_PRIVATE = "looks private"
 _ENDINGS: dict[Result, tuple[Outcome, float | None]] = {
-    "done": (Outcome.SUCCESS, 1.0), "failed": (Outcome.FAILURE, 0.0), "infeasible": (Outcome.FAILURE, 0.0),
+    "done": (Outcome.SUCCESS, 1.0),
+    "failed": (Outcome.FAILURE, 0.0),
+    "infeasible": (Outcome.FAILURE, 0.0),
     "unsaid": (Outcome.TRUNCATED, None),
-}  # fmt: skip
+}
 """What the person said of it. Where nobody says, nothing is claimed: it counts as cut off."""
 ReadScreen = Callable[[str], bytes | None]
 KeepScreen = Callable[[str, bytes], None]
@@ -114,15 +116,21 @@ def recorded(
             taught.add(index)
     outcome, reward = _ENDINGS[manifest.result]
     episode = Episode(
-        request=request_of(manifest), instruction=manifest.task.query, steps=tuple(own.steps.values()), outcome=outcome, reward=reward,
-        duration_ms=manifest.length_s * 1000, environment=f"recorded on {manifest.machine.system}",
-    )  # fmt: skip
+        request=request_of(manifest),
+        instruction=manifest.task.query,
+        steps=tuple(own.steps.values()),
+        outcome=outcome,
+        reward=reward,
+        duration_ms=manifest.length_s * 1000,
+        environment=f"recorded on {manifest.machine.system}",
+    )
     samples = [_sample(ORIGIN, episode, step, step, prompt_loss) for index, step in own.steps.items() if index in taught]
     varied = [
         _sample(VARIATION, episode, own.steps[index], step, prompt_loss)
-        for other in others for index, step in other.steps.items()
+        for other in others
+        for index, step in other.steps.items()
         if index in taught and (step.messages, step.response) != (own.steps[index].messages, own.steps[index].response)
-    ]  # fmt: skip
+    ]
     return Recorded(
         episode=episode, samples=samples, variations=list({row["sample_id"]: row for row in varied}.values()), left_out=dict(left_out)
     )
@@ -160,9 +168,15 @@ class _Telling:
             return LOOKS_PRIVATE
         parsed = builder.grammar.parse(response, seen)
         self.steps[index] = Step(
-            step_index=len(self.steps), policy_id=HUMAN, observation=observation, screenshot_id=seen.screenshot_id,
-            messages=builder.build(self._memory, seen), response=response, thought=parsed.thought, action=parsed.actions[0],
-        )  # fmt: skip
+            step_index=len(self.steps),
+            policy_id=HUMAN,
+            observation=observation,
+            screenshot_id=seen.screenshot_id,
+            messages=builder.build(self._memory, seen),
+            response=response,
+            thought=parsed.thought,
+            action=parsed.actions[0],
+        )
         self._memory = builder.remember(self._memory, seen, response, parsed)
         return None
 
@@ -187,25 +201,40 @@ def _said(action: RecordedAction | Action, builder: PromptBuilder) -> Action:
 def _sample(origin: str, episode: Episode, step: Step, told: Step, prompt_loss: float) -> dict[str, Any]:
     """`step` is the episode's, `told` the same in the words that are learned."""
     return sample_row(
-        "ct", origin=origin, domain=episode.request.task.domain, messages=told.messages, response=told.response, prompt_loss=prompt_loss,
-        episode_id=episode.episode_id, step_index=step.step_index,
-    )  # fmt: skip
+        "ct",
+        origin=origin,
+        domain=episode.request.task.domain,
+        messages=told.messages,
+        response=told.response,
+        prompt_loss=prompt_loss,
+        episode_id=episode.episode_id,
+        step_index=step.step_index,
+    )
 
 
 def observation_of(screen: Screen, png: bytes | None, instruction: str, kind: type[Observation] = Observation) -> Observation:
     """What an agent would have seen: the recorded picture and elements, each to be clicked in its middle."""
     return kind(
-        instruction=instruction, elements=tuple(element_of(element) for element in screen.elements), screenshot=png,
-        width_px=screen.width_px, height_px=screen.height_px, time_ms=0.0,
-    )  # fmt: skip
+        instruction=instruction,
+        elements=tuple(element_of(element) for element in screen.elements),
+        screenshot=png,
+        width_px=screen.width_px,
+        height_px=screen.height_px,
+        time_ms=0.0,
+    )
 
 
 def element_of(element: ScreenElement) -> Element:
     box = element.box
     return Element(
-        role=element.role, text=element.text, states=element.states, x_px=box.x + box.width // 2, y_px=box.y + box.height // 2,
-        width_px=box.width, height_px=box.height,
-    )  # fmt: skip
+        role=element.role,
+        text=element.text,
+        states=element.states,
+        x_px=box.x + box.width // 2,
+        y_px=box.y + box.height // 2,
+        width_px=box.width,
+        height_px=box.height,
+    )
 
 
 def at_element(action: RecordedAction) -> Action:

@@ -61,9 +61,7 @@ class Accounts:
             await self.database.writing(logins.touch, found.digest, now_s=now_s)
         return found
 
-    async def log_in(
-        self, name: str, password: str, address: str, *, instead_of: str | None = None, device: str | None = None
-    ) -> Opened:  # fmt: skip
+    async def log_in(self, name: str, password: str, address: str, *, instead_of: str | None = None, device: str | None = None) -> Opened:
         """`instead_of`: digest of the login that the browser had, which ends. `device`: its device cookie. Raises LoginRefused,
         TooManyAttempts."""
         kept = name.strip().lower()[:64]
@@ -77,9 +75,8 @@ class Accounts:
         return await self.database.writing(self._open, user, attempt_id, address, instead_of, rehashed, device)
 
     def _open(
-        self, session: Session, seen: User, attempt_id: int, address: str, instead_of: str | None, rehashed: str | None,
-        device: str | None,
-    ) -> Opened:  # fmt: skip
+        self, session: Session, seen: User, attempt_id: int, address: str, instead_of: str | None, rehashed: str | None, device: str | None
+    ) -> Opened:
         now_s = self.clock()
         user = accounts.get(session, seen.user_id, for_update=True)
         if user.disabled_at_s is not None or user.password_hash != seen.password_hash:
@@ -95,9 +92,13 @@ class Accounts:
     def _opened(self, session: Session, user: User, device: str | None, now_s: float) -> Opened:
         secret, login = logins.open_browser(session, user, self.lifetimes, now_s=now_s)
         return Opened(
-            secret=secret, csrf_token=str(login.csrf_token), user=user, longest_s=self.lifetimes.longest_s,
-            device=attempts.trust(session, user.name, device, now_s=now_s), device_s=self.limits.known_s,
-        )  # fmt: skip
+            secret=secret,
+            csrf_token=str(login.csrf_token),
+            user=user,
+            longest_s=self.lifetimes.longest_s,
+            device=attempts.trust(session, user.name, device, now_s=now_s),
+            device_s=self.limits.known_s,
+        )
 
     async def log_out(self, who: Principal, address: str) -> None:
         def work(session: Session) -> None:
@@ -124,9 +125,14 @@ class Accounts:
                 session, user.role if user else role, ttl_s=ttl_s, now_s=now_s, invited_by=by.user_id if by else None, user=user
             )
             audit.record(
-                session, "invitation.made", now_s=now_s, user_id=by.user_id if by else None, subject=for_user, address=address,
+                session,
+                "invitation.made",
+                now_s=now_s,
+                user_id=by.user_id if by else None,
+                subject=for_user,
+                address=address,
                 role=invitation.role,
-            )  # fmt: skip
+            )
             return secret, invitation
 
         return await self.database.writing(work)
@@ -232,9 +238,15 @@ class Accounts:
             before = user.role
             accounts.set_role(session, user, role, now_s=now_s)
             audit.record(
-                session, "user.role_set", now_s=now_s, user_id=by.user_id if by else None, subject=user_id, address=address,
-                before=before, role=role,
-            )  # fmt: skip
+                session,
+                "user.role_set",
+                now_s=now_s,
+                user_id=by.user_id if by else None,
+                subject=user_id,
+                address=address,
+                before=before,
+                role=role,
+            )
             return user
 
         return await self.database.writing(work)

@@ -52,9 +52,13 @@ def agreements(ratings: Iterable[Rating]) -> list[Agreement]:
 def _agreement(field: str, units: list[dict[str, str]]) -> Agreement:
     pairs = [(said[a], said[b]) for said in units for a, b in combinations(sorted(said), 2)]
     return Agreement(
-        field=field, num_units=len(units), num_raters=len({rater for said in units for rater in said}),
-        observed=sum(one == other for one, other in pairs) / len(pairs), alpha=_alpha(units), kappa=_mean_kappa(units),
-    )  # fmt: skip
+        field=field,
+        num_units=len(units),
+        num_raters=len({rater for said in units for rater in said}),
+        observed=sum(one == other for one, other in pairs) / len(pairs),
+        alpha=_alpha(units),
+        kappa=_mean_kappa(units),
+    )
 
 
 def _alpha(units: list[dict[str, str]]) -> float | None:

@@ -32,9 +32,13 @@ def action_view(text: str, grammar: Grammar, observation: Observation) -> Action
     except NotRepresentable:
         written = _raw_action(text, grammar)
     return ActionView(
-        text=text, thought=parsed.thought, action=written, kind=parsed.actions[0].kind, line=line_of(parsed, grammar, observation),
+        text=text,
+        thought=parsed.thought,
+        action=written,
+        kind=parsed.actions[0].kind,
+        line=line_of(parsed, grammar, observation),
         points=points_of(parsed.actions),
-    )  # fmt: skip
+    )
 
 
 def view_of_action(action: Action, grammar: Grammar, observation: Observation) -> ActionView:

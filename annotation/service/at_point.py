@@ -69,9 +69,11 @@ def element_within(start: tuple[int, int], end: tuple[int, int], observation: Ob
     hits = [
         (element.role == "text", -element.width_px * element.height_px, index, element)
         for index, element in enumerate(observation.elements[:MAX_ELEMENTS])
-        if left - REACH_PX <= element.x_px - element.width_px / 2 and element.x_px + element.width_px / 2 <= right + REACH_PX
-        and top - REACH_PX <= element.y_px - element.height_px / 2 and element.y_px + element.height_px / 2 <= bottom + REACH_PX
-    ]  # fmt: skip
+        if left - REACH_PX <= element.x_px - element.width_px / 2
+        and element.x_px + element.width_px / 2 <= right + REACH_PX
+        and top - REACH_PX <= element.y_px - element.height_px / 2
+        and element.y_px + element.height_px / 2 <= bottom + REACH_PX
+    ]
     return min(hits, key=lambda hit: hit[:3])[3] if hits else None
 
 

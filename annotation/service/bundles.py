@@ -55,9 +55,13 @@ def checked(parts: Parts, digest: str, recording_id: str, announced: Iterable[Pa
             f"{kinds.get(strange[0], 'nothing')}, named as {named.get(strange[0], 'nothing')}"
         )
     found = Checked(
-        track=manifest.track, summary=summary_of(manifest), node=manifest.task.node, consent=manifest.consent.text_sha256,
-        num_actions=len(manifest.actions), pictures=tuple(dict.fromkeys(_wanted(parts, screen) for screen in manifest.screens)),
-    )  # fmt: skip
+        track=manifest.track,
+        summary=summary_of(manifest),
+        node=manifest.task.node,
+        consent=manifest.consent.text_sha256,
+        num_actions=len(manifest.actions),
+        pictures=tuple(dict.fromkeys(_wanted(parts, screen) for screen in manifest.screens)),
+    )
     if found.num_pixels > MAX_RECORDING_PIXELS:
         raise BadUpload(f"the pictures of {recording_id} have {found.num_pixels} pixels: {MAX_RECORDING_PIXELS} are taken at most: trim it")
     for speech in manifest.speech:
@@ -79,9 +83,12 @@ def summary_of(manifest: Manifest) -> dict[str, Any]:
     applications = manifest.task.applications or tuple(dict.fromkeys(one.window.application for one in manifest.actions))
     named = [name[:LONGEST_NAME] for name in applications if name][:MOST_NAMED]
     return {
-        "query": manifest.task.query, "applications": named, "environment": manifest.task.environment,
-        "num_actions": len(manifest.actions), "length_s": manifest.length_s,
-    }  # fmt: skip
+        "query": manifest.task.query,
+        "applications": named,
+        "environment": manifest.task.environment,
+        "num_actions": len(manifest.actions),
+        "length_s": manifest.length_s,
+    }
 
 
 def _wanted(parts: Parts, screen: Screen) -> Wanted:
@@ -90,9 +97,12 @@ def _wanted(parts: Parts, screen: Screen) -> Wanted:
     except UnreadablePicture as error:
         raise BadUpload(f"{screen.screen_id}: {error}") from None
     return Wanted(
-        path=str(parts.path(screen.sha256)), sha256=screen.sha256, screen_id=screen.screen_id, width_px=screen.width_px,
+        path=str(parts.path(screen.sha256)),
+        sha256=screen.sha256,
+        screen_id=screen.screen_id,
+        width_px=screen.width_px,
         height_px=screen.height_px,
-    )  # fmt: skip
+    )
 
 
 def _check_speech(parts: Parts, speech: SpeechPart) -> None:

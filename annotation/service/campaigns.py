@@ -92,11 +92,22 @@ class Campaigns:
     def _create(self, session: Session, spec: CampaignSpec, by: Principal | None, address: str | None) -> Campaign:
         now_s, who = self._clock(), by.user_id if by is not None else None
         campaign = Campaign(
-            campaign_id=new_id("campaign"), name=spec.name, guidelines=spec.guidelines, mode=spec.mode, tasks=list(spec.tasks),
-            policy=spec.policy, num_candidates=spec.num_candidates, temperature=spec.temperature, target_count=spec.target_count,
-            double_share=spec.double_share, priority=spec.priority, lease_s=spec.lease_s, state="active", created_by=who,
+            campaign_id=new_id("campaign"),
+            name=spec.name,
+            guidelines=spec.guidelines,
+            mode=spec.mode,
+            tasks=list(spec.tasks),
+            policy=spec.policy,
+            num_candidates=spec.num_candidates,
+            temperature=spec.temperature,
+            target_count=spec.target_count,
+            double_share=spec.double_share,
+            priority=spec.priority,
+            lease_s=spec.lease_s,
+            state="active",
+            created_by=who,
             created_at_s=now_s,
-        )  # fmt: skip
+        )
         campaigns.add(session, campaign, _ids(session, spec.members))
         audit.record(session, "campaign.created", now_s=now_s, user_id=who, subject=campaign.campaign_id, address=address, name=spec.name)
         return campaign
@@ -118,9 +129,14 @@ class Campaigns:
                     setattr(campaign, name, value)
             told = change.model_dump(mode="json", exclude_none=True, exclude={"guidelines"})
             audit.record(
-                session, "campaign.changed", now_s=self._clock(), user_id=by.user_id if by else None, subject=campaign_id, address=address,
+                session,
+                "campaign.changed",
+                now_s=self._clock(),
+                user_id=by.user_id if by else None,
+                subject=campaign_id,
+                address=address,
                 **told,
-            )  # fmt: skip
+            )
             return campaign
 
         return await self._database.writing(work)
@@ -141,11 +157,12 @@ class Campaigns:
             found = [one for one in campaigns.campaigns(session, of_user=of_user) if of_user is None or one.state != "ended"]
             return [
                 Seen(
-                    campaign=one, progress=progress.get(one.campaign_id, Progress()),
+                    campaign=one,
+                    progress=progress.get(one.campaign_id, Progress()),
                     members=tuple(sorted(names[user_id] for user_id in campaigns.members(session, one.campaign_id))),
                 )
                 for one in found
-            ]  # fmt: skip
+            ]
 
         return await self._database.reading(work)
 

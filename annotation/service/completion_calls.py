@@ -54,9 +54,12 @@ _TOOL_KINDS: dict[tuple[str, str], Kind] = {
     ("LinkReader", "url"): "url",
 }
 _NEEDED = {
-    "execute_bash": ("command",), "str_replace_editor": ("command", "path"), "JupyterCI": ("code",), "Search": ("query",),
+    "execute_bash": ("command",),
+    "str_replace_editor": ("command", "path"),
+    "JupyterCI": ("code",),
+    "Search": ("query",),
     "LinkReader": ("url",),
-}  # fmt: skip
+}
 TOOL_CALLS: dict[str, tuple[Place, ...]] = {
     name: tuple(Place(kind=_TOOL_KINDS.get((name, key), "plain"), name=key, is_optional=key not in _NEEDED[name]) for key in parameters)
     for name, parameters in SDK_TOOLS.items()
@@ -148,7 +151,7 @@ def _verbs(named: Iterator[tuple[str, str]], start: int, end: int, action: str, 
         yield Candidate(
             completion=Completion(text=text, label=verb, detail=detail, start=start, end=end, cursor=cursor),
             keys=(verb, verb.replace("_", " ")),
-        )  # fmt: skip
+        )
 
 
 def _next_empty(text: str, position: int, otherwise: int, form: str) -> int:
@@ -196,7 +199,7 @@ def _values(action: str, cursor: int, place: Place, span: tuple[int, int, str], 
                 ),
                 keys=(value.text, value.label, written),
             )
-        )  # fmt: skip
+        )
     return ranked(candidates, action[start:cursor])
 
 

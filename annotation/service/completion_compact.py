@@ -90,7 +90,7 @@ def _verbs(start: int, end: int, action: str, around: Surroundings) -> Iterator[
         yield Candidate(
             completion=Completion(text=text, label=verb, detail=_usage(places), start=start, end=end, cursor=start + len(text) - back),
             keys=(verb, verb.replace("_", " ")),
-        )  # fmt: skip
+        )
 
 
 def _usage(places: Sequence[Place]) -> str:
@@ -149,11 +149,16 @@ def _at_place(
         text = written + (' ""' if next_text else " " if goes_on else "")
         yield Candidate(
             completion=Completion(
-                text=text, label=value.label, detail=value.detail, start=start, end=end, cursor=start + len(text) - int(next_text),
+                text=text,
+                label=value.label,
+                detail=value.detail,
+                start=start,
+                end=end,
+                cursor=start + len(text) - int(next_text),
                 points=value.points,
             ),
             keys=(value.text, value.label, written),
-        )  # fmt: skip
+        )
 
 
 def _write(kind: Kind, value: Value) -> str:

@@ -17,16 +17,59 @@ from sandbox.session import Element, Observation
 from sandbox.tasks.task_source import SessionKind
 
 Kind = Literal[
-    "point", "direction", "button", "keys", "key", "text", "option", "answer", "question", "url", "seconds", "app", "tool", "arguments",
-    "command", "path", "editor_command", "plain",
-]  # fmt: skip
+    "point",
+    "direction",
+    "button",
+    "keys",
+    "key",
+    "text",
+    "option",
+    "answer",
+    "question",
+    "url",
+    "seconds",
+    "app",
+    "tool",
+    "arguments",
+    "command",
+    "path",
+    "editor_command",
+    "plain",
+]
 MAX_COMPLETIONS = 40
 MAX_TEXTS = 30
 LONGEST_TEXT = 80
 KEYS = (
-    "enter", "tab", "escape", "backspace", "delete", "space", "up", "down", "left", "right", "home", "end", "page_up", "page_down", "ctrl",
-    "shift", "alt", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9", "f10", "f11", "f12",
-)  # fmt: skip
+    "enter",
+    "tab",
+    "escape",
+    "backspace",
+    "delete",
+    "space",
+    "up",
+    "down",
+    "left",
+    "right",
+    "home",
+    "end",
+    "page_up",
+    "page_down",
+    "ctrl",
+    "shift",
+    "alt",
+    "f1",
+    "f2",
+    "f3",
+    "f4",
+    "f5",
+    "f6",
+    "f7",
+    "f8",
+    "f9",
+    "f10",
+    "f11",
+    "f12",
+)
 SHORTCUTS = ("ctrl a", "ctrl c", "ctrl v", "ctrl x", "ctrl z", "ctrl s", "shift tab", "alt left")
 DIRECTIONS = ("down", "up", "left", "right")
 ARGUMENTS = {

@@ -22,16 +22,7 @@ from annotation.storage.database import Database
 from annotation.storage.ids import new_id
 from annotation.storage.logins import Principal
 from annotation.storage.schema import Application, TaskNode, TaskQuery
-from annotation.wire.design import (
-    ApplicationView,
-    Difficulty,
-    Graph,
-    NodeView,
-    QueryView,
-    SaveApplication,
-    SaveNode,
-    SaveQuery,
-)
+from annotation.wire.design import ApplicationView, Difficulty, Graph, NodeView, QueryView, SaveApplication, SaveNode, SaveQuery
 from warehouse.core.errors import ConfigError, NotNow
 
 STEPS = (5, 12, 25)
@@ -79,9 +70,7 @@ class Design:
 
         return await self._database.writing(work)
 
-    async def save_node(
-        self, body: SaveNode, node_id: str | None = None, *, by: Principal, address: str | None = None
-    ) -> NodeView:  # fmt: skip
+    async def save_node(self, body: SaveNode, node_id: str | None = None, *, by: Principal, address: str | None = None) -> NodeView:
         """Raises UnknownSubject for an application or parent that there is not, ConfigError for a parent elsewhere, below, or too deep."""
 
         def work(session: Session) -> NodeView:
@@ -103,9 +92,7 @@ class Design:
 
         return await self._database.writing(work)
 
-    async def save_query(
-        self, body: SaveQuery, query_id: str | None = None, *, by: Principal, address: str | None = None
-    ) -> QueryView:  # fmt: skip
+    async def save_query(self, body: SaveQuery, query_id: str | None = None, *, by: Principal, address: str | None = None) -> QueryView:
         """Raises UnknownSubject, ConfigError for no text, NotNow for one that is retired."""
 
         def work(session: Session) -> QueryView:
@@ -186,14 +173,19 @@ def _application_views(session: Session, found: Sequence[Application]) -> list[A
     num_nodes, num_queries, num_recordings = stored.num_nodes(session), stored.num_queries(session), recordings.num_by_application(session)
     return [
         ApplicationView(
-            application_id=one.application_id, name=one.name, address=one.address, industry_coverage=one.industry_coverage,
-            user_engagement=one.user_engagement, market_penetration=one.market_penetration,
+            application_id=one.application_id,
+            name=one.name,
+            address=one.address,
+            industry_coverage=one.industry_coverage,
+            user_engagement=one.user_engagement,
+            market_penetration=one.market_penetration,
             importance=(one.industry_coverage + one.user_engagement + one.market_penetration) / 3,
-            num_nodes=num_nodes[one.application_id], num_queries=num_queries[one.application_id],
+            num_nodes=num_nodes[one.application_id],
+            num_queries=num_queries[one.application_id],
             num_recordings=num_recordings[one.application_id],
         )
         for one in found
-    ]  # fmt: skip
+    ]
 
 
 def _graph(session: Session, application_id: str) -> Graph:
@@ -225,19 +217,32 @@ def _node_view(node: TaskNode, highest: Mapping[str, float]) -> NodeView:
     """A score that is 0 everywhere weighs nothing."""
     shares = [getattr(node, name) / highest[name] if highest[name] else 0.0 for name in SCORES]
     return NodeView(
-        node_id=node.node_id, application_id=node.application_id, parent_id=node.parent_id, title=node.title,
-        usage_frequency=node.usage_frequency, user_benefit=node.user_benefit, cross_scenario_transfer=node.cross_scenario_transfer,
+        node_id=node.node_id,
+        application_id=node.application_id,
+        parent_id=node.parent_id,
+        title=node.title,
+        usage_frequency=node.usage_frequency,
+        user_benefit=node.user_benefit,
+        cross_scenario_transfer=node.cross_scenario_transfer,
         importance=min(1.0, sum(shares) / len(shares)),
-    )  # fmt: skip
+    )
 
 
 def _query_view(query: TaskQuery, names: Mapping[str, str], counts: Counter[str]) -> QueryView:
     return QueryView(
-        query_id=query.query_id, node_id=query.node_id, text=query.text, track=cast(Track, query.track), num_steps=query.num_steps,
-        crosses_pages=query.crosses_pages, num_prerequisites=query.num_prerequisites, handles_exceptions=query.handles_exceptions,
-        difficulty=difficulty_of(query), author=None if query.author_id is None else names.get(query.author_id, query.author_id),
-        num_recordings=counts[query.query_id], is_retired=query.retired_at_s is not None,
-    )  # fmt: skip
+        query_id=query.query_id,
+        node_id=query.node_id,
+        text=query.text,
+        track=cast(Track, query.track),
+        num_steps=query.num_steps,
+        crosses_pages=query.crosses_pages,
+        num_prerequisites=query.num_prerequisites,
+        handles_exceptions=query.handles_exceptions,
+        difficulty=difficulty_of(query),
+        author=None if query.author_id is None else names.get(query.author_id, query.author_id),
+        num_recordings=counts[query.query_id],
+        is_retired=query.retired_at_s is not None,
+    )
 
 
 def _check_parent(nodes: Mapping[str, TaskNode], node: TaskNode | None, parent_id: str | None) -> None:

@@ -81,7 +81,13 @@ def _annotation(step: RunStep, stored: Stored, episode_id: str) -> Row:
     proposals = stored.proposals[step.step_id]
     chosen = next((proposal for proposal in proposals if proposal.rank == (step.candidate or 0)), None)
     return annotation_row(
-        episode_id=episode_id, step_index=step.step_index, annotator=stored.run.user_id, origin="human", mode=stored.campaign.mode,
-        decision=str(step.decision), proposal="" if chosen is None else chosen.text,
-        response=None if step.decision == "beyond_repair" else step.response, messages=list(step.messages),
-    )  # fmt: skip
+        episode_id=episode_id,
+        step_index=step.step_index,
+        annotator=stored.run.user_id,
+        origin="human",
+        mode=stored.campaign.mode,
+        decision=str(step.decision),
+        proposal="" if chosen is None else chosen.text,
+        response=None if step.decision == "beyond_repair" else step.response,
+        messages=list(step.messages),
+    )

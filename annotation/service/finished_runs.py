@@ -27,9 +27,14 @@ class FinishedRuns:
         self._database = database
 
     async def listed(
-        self, viewer: Principal, *, campaign_id: str | None = None, user: str | None = None, standing: Standing | None = None,
+        self,
+        viewer: Principal,
+        *,
+        campaign_id: str | None = None,
+        user: str | None = None,
+        standing: Standing | None = None,
         before: str | None = None,
-    ) -> RunList:  # fmt: skip
+    ) -> RunList:
         """One's own, for reviewers everybody's, the newest first. Raises UnknownSubject for a `user` who is nobody."""
 
         def work(session: Session) -> RunList:
@@ -55,19 +60,29 @@ class FinishedRuns:
             replay = replay_of(stored, names)
             shown = said if sees_opinions(run, said, viewer.user_id) else [one for one in said if one.reviewer_id == viewer.user_id]
             return RunDetail(
-                item=_item(listed, len(replay.steps), names, viewer.user_id), instruction=run.instruction, run=replay,
-                guidelines=stored.campaign.guidelines, reviews=tuple(view_of(one, names) for one in shown),
+                item=_item(listed, len(replay.steps), names, viewer.user_id),
+                instruction=run.instruction,
+                run=replay,
+                guidelines=stored.campaign.guidelines,
+                reviews=tuple(view_of(one, names) for one in shown),
                 review=may_say(session, run, viewer) if viewer.role in MAY_REVIEW else None,
                 withdrawal=withdrawal_of(session, "run", run_id, names),
-            )  # fmt: skip
+            )
 
         return await self._database.reading(work)
 
 
 def list_of(
-    session: Session, *, user: str | None = None, campaign_id: str | None = None, standing: Standing | None = None,
-    before: str | None = None, viewer_id: str | None = None, own: str | None = None, limit: int = MOST_LISTED,
-) -> RunList:  # fmt: skip
+    session: Session,
+    *,
+    user: str | None = None,
+    campaign_id: str | None = None,
+    standing: Standing | None = None,
+    before: str | None = None,
+    viewer_id: str | None = None,
+    own: str | None = None,
+    limit: int = MOST_LISTED,
+) -> RunList:
     """What there is of what is asked for. `own`: of this account only. Raises UnknownSubject for a `user` who is nobody."""
     user_id = own if own is not None else accounts.named(session, user).user_id if user is not None else None
     wanted = Wanted(user_id=user_id, campaign_id=campaign_id, standing=standing)
@@ -75,18 +90,28 @@ def list_of(
     steps = reviews.num_steps(session, [one.run.run_id for one in found])
     campaigns = run_lists.campaigns_of(session, own)
     return RunList(
-        runs=tuple(_item(one, steps.get(one.run.run_id, 0), names, viewer_id) for one in found), num=run_lists.num(session, wanted),
+        runs=tuple(_item(one, steps.get(one.run.run_id, 0), names, viewer_id) for one in found),
+        num=run_lists.num(session, wanted),
         campaigns=tuple(CampaignName(campaign_id=campaign_id, name=name) for campaign_id, name in campaigns),
         people=(names[own],) if own is not None else tuple(run_lists.people(session)),
-    )  # fmt: skip
+    )
 
 
 def _item(one: Listed, num_steps: int, names: Mapping[str, str], viewer_id: str | None) -> RunItem:
     run, assignment = one.run, one.assignment
     return RunItem(
-        run_id=run.run_id, campaign_id=assignment.campaign_id, campaign=one.campaign_name, task_name=assignment.task_name,
-        seed=assignment.seed, annotator=names.get(run.user_id, run.user_id), is_own=run.user_id == viewer_id,
-        standing=cast(Standing, standing_of(run)), num_steps=num_steps, person_verdict=run.person_verdict,
-        verifier_verdict=run.verifier_verdict, policy_id=run.policy_id, finished_at_s=run.finished_at_s or 0.0,
+        run_id=run.run_id,
+        campaign_id=assignment.campaign_id,
+        campaign=one.campaign_name,
+        task_name=assignment.task_name,
+        seed=assignment.seed,
+        annotator=names.get(run.user_id, run.user_id),
+        is_own=run.user_id == viewer_id,
+        standing=cast(Standing, standing_of(run)),
+        num_steps=num_steps,
+        person_verdict=run.person_verdict,
+        verifier_verdict=run.verifier_verdict,
+        policy_id=run.policy_id,
+        finished_at_s=run.finished_at_s or 0.0,
         withdrawn_at_s=run.withdrawn_at_s,
-    )  # fmt: skip
+    )

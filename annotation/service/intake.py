@@ -138,9 +138,13 @@ def take_recording(
     worded = wording.of(manifest, parts.answers(recording_id)) if wording is not None else Worded()
     named, *others = (one.model_copy(update={"task": redacted_task(one.task, Redactor())[0]}) for one in (manifest, *worded.others))
     found = recorded(
-        named, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, keep=keep, also=others,
+        named,
+        lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None,
+        builder,
+        keep=keep,
+        also=others,
         wrong=wrong,
-    )  # fmt: skip
+    )
     samples, variations = ([row for row in rows if not _looks_private(row)] for rows in (found.samples, found.variations))
     num_private = len(found.samples) + len(found.variations) - len(samples) - len(variations)
     num_private += found.left_out.get(LOOKS_PRIVATE, 0)
@@ -192,7 +196,15 @@ def _verdict(run: Run, episode_id: str, said: Sequence[Review]) -> Row | None:
     said_at = datetime.fromtimestamp(max([run.finished_at_s, *(one.created_at_s for one in said)]), UTC)
     notes = [run.note, *(one.note for one in said)]
     return {
-        "episode_id": episode_id, "judge": JUDGE, "judge_version": said_at.isoformat(timespec="microseconds"),
-        "kind": "verdict", "origin": "human", "score": float(is_good), "threshold": 0.5, "passed": is_good,
-        "reasons": [note for note in notes if note and not kinds_in(note)], "cost_tokens": None, "cost_ms": None,
-    }  # fmt: skip
+        "episode_id": episode_id,
+        "judge": JUDGE,
+        "judge_version": said_at.isoformat(timespec="microseconds"),
+        "kind": "verdict",
+        "origin": "human",
+        "score": float(is_good),
+        "threshold": 0.5,
+        "passed": is_good,
+        "reasons": [note for note in notes if note and not kinds_in(note)],
+        "cost_tokens": None,
+        "cost_ms": None,
+    }

@@ -203,16 +203,25 @@ class LiveRun:
         return tuple(
             ProposalView(
                 **action_view(each.response.text, self.plan.grammar, self.seen).model_dump(),
-                rank=rank, score=each.score, num_samples=each.num_samples, policy_id=each.response.policy_id,
+                rank=rank,
+                score=each.score,
+                num_samples=each.num_samples,
+                policy_id=each.response.policy_id,
             )
             for rank, each in enumerate(candidates)
-        )  # fmt: skip
+        )
 
 
 def history_step(
-    text: str | None, grammar: Grammar, observation: Observation, *, step_index: int, decision: str, screenshot_id: str | None,
+    text: str | None,
+    grammar: Grammar,
+    observation: Observation,
+    *,
+    step_index: int,
+    decision: str,
+    screenshot_id: str | None,
     reward: float | None = None,
-) -> HistoryStep:  # fmt: skip
+) -> HistoryStep:
     view = {"text": "", "thought": None, "action": "", "line": "beyond repair"}
     if text is not None:
         view = action_view(text, grammar, observation).model_dump()

@@ -59,18 +59,19 @@ def _look(session: Session, days: int, campaign_id: str | None, now_s: float) ->
     return QualityView(
         agreement=tuple(
             Agreement(
-                field=one.field, kappa=one.kappa, alpha=one.alpha, observed=one.observed, num_items=one.num_units,
-                num_people=one.num_raters,
+                field=one.field, kappa=one.kappa, alpha=one.alpha, observed=one.observed, num_items=one.num_units, num_people=one.num_raters
             )
             for one in found
         ),
-        people=_people(runs, steps, said, accounts.names(session)), days=_days(runs, steps, first_s, days), policies=_policies(steps),
-    )  # fmt: skip
+        people=_people(runs, steps, said, accounts.names(session)),
+        days=_days(runs, steps, first_s, days),
+        policies=_policies(steps),
+    )
 
 
 def _people(
     runs: Sequence[Run], steps: Sequence[DecidedStep], said: Sequence[Review], names: Mapping[str, str]
-) -> tuple[PersonQuality, ...]:  # fmt: skip
+) -> tuple[PersonQuality, ...]:
     """Those with the most steps first."""
     work: defaultdict[str, _Work] = defaultdict(_Work)
     of_run: defaultdict[str, list[Review]] = defaultdict(list)
@@ -92,12 +93,20 @@ def _person(user_id: str, name: str, of: _Work) -> PersonQuality:
     approved = [run.review_state == "approved" for run in of.runs if run.review_state in ("approved", "rejected")]
     num = len(of.steps)
     return PersonQuality(
-        user_id=user_id, name=name, num_runs=len(of.runs), num_steps=num, worked_s=sum(min(LONGEST_STEP_S, one) for one in took_s),
-        median_step_s=median(took_s) if took_s else None, accept_share=decisions["accept"] / num if num else None,
-        edit_share=decisions["edit"] / num if num else None, override_share=decisions["override"] / num if num else None,
-        num_backs=sum(run.num_backs for run in of.runs), agrees_with_verifier=_share(agrees), approved_share=_share(approved),
+        user_id=user_id,
+        name=name,
+        num_runs=len(of.runs),
+        num_steps=num,
+        worked_s=sum(min(LONGEST_STEP_S, one) for one in took_s),
+        median_step_s=median(took_s) if took_s else None,
+        accept_share=decisions["accept"] / num if num else None,
+        edit_share=decisions["edit"] / num if num else None,
+        override_share=decisions["override"] / num if num else None,
+        num_backs=sum(run.num_backs for run in of.runs),
+        agrees_with_verifier=_share(agrees),
+        approved_share=_share(approved),
         right_share=_share(of.are_right),
-    )  # fmt: skip
+    )
 
 
 def _days(runs: Sequence[Run], steps: Sequence[DecidedStep], first_s: float, days: int) -> tuple[Day, ...]:

@@ -198,9 +198,7 @@ def _restock(
     return len(new) + num_doubled
 
 
-def _follow_share(
-    session: Session, campaign: Campaign, ready: Sequence[Assignment], begun: Set[tuple[str, int]], now_s: float
-) -> int:  # fmt: skip
+def _follow_share(session: Session, campaign: Campaign, ready: Sequence[Assignment], begun: Set[tuple[str, int]], now_s: float) -> int:
     """The share of instances that two people annotate may have changed: what nobody has begun follows it. How many second copies came in
     by that. `ready`: locked, as nothing else may be called off here."""
     seconds, own = assignments.second_copies(session, campaign.campaign_id), {one.assignment_id for one in ready}
@@ -228,15 +226,33 @@ def _is_double(campaign: Campaign, task_id: str, seed: int) -> bool:
 
 def _first_copy(campaign: Campaign, task: Task, seed: int, priority: float, now_s: float) -> Assignment:
     return Assignment(
-        assignment_id=content_id("assignment", [campaign.campaign_id, task.task_id, seed, 0]), campaign_id=campaign.campaign_id,
-        task_id=task.task_id, task_name=task.name, domain=task.domain, task=wire.TASK.to_plain(task), seed=seed, copy=0,
-        priority=priority, state="open", lease_number=0, changed_at_s=now_s,
-    )  # fmt: skip
+        assignment_id=content_id("assignment", [campaign.campaign_id, task.task_id, seed, 0]),
+        campaign_id=campaign.campaign_id,
+        task_id=task.task_id,
+        task_name=task.name,
+        domain=task.domain,
+        task=wire.TASK.to_plain(task),
+        seed=seed,
+        copy=0,
+        priority=priority,
+        state="open",
+        lease_number=0,
+        changed_at_s=now_s,
+    )
 
 
 def _second_copy(first: Assignment, now_s: float) -> Assignment:
     return Assignment(
-        assignment_id=content_id("assignment", [first.campaign_id, first.task_id, first.seed, 1]), campaign_id=first.campaign_id,
-        task_id=first.task_id, task_name=first.task_name, domain=first.domain, task=first.task, seed=first.seed, copy=1,
-        priority=first.priority, state="open", lease_number=0, changed_at_s=now_s,
-    )  # fmt: skip
+        assignment_id=content_id("assignment", [first.campaign_id, first.task_id, first.seed, 1]),
+        campaign_id=first.campaign_id,
+        task_id=first.task_id,
+        task_name=first.task_name,
+        domain=first.domain,
+        task=first.task,
+        seed=first.seed,
+        copy=1,
+        priority=first.priority,
+        state="open",
+        lease_number=0,
+        changed_at_s=now_s,
+    )

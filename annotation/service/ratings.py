@@ -28,14 +28,13 @@ def ratings(session: Session, window: Window, runs: Sequence[Run], reviews: Sequ
     found = [Rating(field="verdict", unit=run.run_id, rater=run.user_id, value=str(run.person_verdict)) for run in runs]
     found += [
         Rating(field="verdict", unit=str(one.run_id), rater=one.reviewer_id, value=str(one.verdict))
-        for one in reviews if one.verdict is not None
-    ]  # fmt: skip
+        for one in reviews
+        if one.verdict is not None
+    ]
     of_recordings = finished_work.recording_reviews(session, since_s=window.since_s) if window.campaign_id is None else ()
     found += _of_reviewed_steps([*reviews, *of_recordings])
     for instance, copies in finished_work.shared_instances(session, window).items():
-        found += [
-            Rating(field="verdict_of_copies", unit=instance, rater=run.user_id, value=str(run.person_verdict)) for run in copies
-        ]  # fmt: skip
+        found += [Rating(field="verdict_of_copies", unit=instance, rater=run.user_id, value=str(run.person_verdict)) for run in copies]
         found += _of_copies(session, instance, copies)
     return found
 
@@ -64,8 +63,11 @@ def _place(x: float, y: float, elements: Sequence[Mapping[str, Any]]) -> object:
 def _of_reviewed_steps(reviews: Iterable[Review]) -> list[Rating]:
     return [
         Rating(field=field, unit=f"{one.run_id or one.recording_id} {index}", rater=one.reviewer_id, value=str(says[field]))
-        for one in reviews for index, says in one.steps.items() for field in OF_STEPS if says.get(field) is not None
-    ]  # fmt: skip
+        for one in reviews
+        for index, says in one.steps.items()
+        for field in OF_STEPS
+        if says.get(field) is not None
+    ]
 
 
 def _of_copies(session: Session, instance: str, copies: Sequence[Run]) -> list[Rating]:

@@ -45,18 +45,29 @@ def _step(index: int, one: RecordedAction, screen: Screen | None) -> RecordedSte
     if one.target is not None:
         words += f" on {one.target.role} “{one.target.text}”"
     return RecordedStep(
-        text=words, thought=one.thought.text if one.thought else None, action=words, kind=one.action.kind, line=words,
-        points=points_of([one.action]), step_index=index, at_s=one.start_s, screen=None if screen is None else _screen(screen, one),
-        heard=one.thought.raw if one.thought and one.thought.raw else None, window=one.window.title or one.window.application,
+        text=words,
+        thought=one.thought.text if one.thought else None,
+        action=words,
+        kind=one.action.kind,
+        line=words,
+        points=points_of([one.action]),
+        step_index=index,
+        at_s=one.start_s,
+        screen=None if screen is None else _screen(screen, one),
+        heard=one.thought.raw if one.thought and one.thought.raw else None,
+        window=one.window.title or one.window.application,
         hidden=one.hidden,
-    )  # fmt: skip
+    )
 
 
 def _screen(screen: Screen, one: RecordedAction) -> ScreenView:
     return ScreenView(
-        screenshot_id=screen.screen_id, width_px=screen.width_px, height_px=screen.height_px, url=one.window.url or None,
+        screenshot_id=screen.screen_id,
+        width_px=screen.width_px,
+        height_px=screen.height_px,
+        url=one.window.url or None,
         elements=tuple(_box(element, number) for number, element in enumerate(screen.elements[:MAX_BOXES], start=1)),
-    )  # fmt: skip
+    )
 
 
 def _box(element: ScreenElement, number: int) -> Box:

@@ -25,8 +25,15 @@ def item_of(one: Recording, names: Mapping[str, str], viewer_id: str | None) -> 
     """`names`: of accounts, by id; `viewer_id` None: nobody in particular."""
     summary = one.summary
     return RecordingItem(
-        recording_id=one.recording_id, person=names.get(one.user_id, one.user_id), track=cast(Track | None, one.track),
-        state=cast(RecordingState, one.state), query=summary.get("query", ""), applications=tuple(summary.get("applications", ())),
-        num_actions=summary.get("num_actions", 0), length_s=summary.get("length_s", 0.0), is_executable=one.is_executable,
-        is_own=one.user_id == viewer_id, created_at_s=one.created_at_s,
-    )  # fmt: skip
+        recording_id=one.recording_id,
+        person=names.get(one.user_id, one.user_id),
+        track=cast(Track | None, one.track),
+        state=cast(RecordingState, one.state),
+        query=summary.get("query", ""),
+        applications=tuple(summary.get("applications", ())),
+        num_actions=summary.get("num_actions", 0),
+        length_s=summary.get("length_s", 0.0),
+        is_executable=one.is_executable,
+        is_own=one.user_id == viewer_id,
+        created_at_s=one.created_at_s,
+    )

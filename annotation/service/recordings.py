@@ -42,9 +42,14 @@ class Recordings:
     """`clock` gives seconds since 1970."""
 
     def __init__(
-        self, database: Database, store: PartStore, limits: UploadLimits | None = None, *, clock: Callable[[], float] = time.time,
+        self,
+        database: Database,
+        store: PartStore,
+        limits: UploadLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
         on_complete: Callable[[str], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`on_complete` is called with the id of a recording that has become complete."""
         self._database, self._store, self._clock = database, store, clock
         self.unfinished = Unfinished(database, store, limits, clock=clock)
@@ -77,9 +82,7 @@ class Recordings:
         plain = [part.model_dump(mode="json") for part in announcement.parts]
 
         def work(session: Session) -> Recording:
-            found, left = recordings.announce(
-                session, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock()
-            )  # fmt: skip
+            found, left = recordings.announce(session, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock())
             self.unfinished.check(session, found)
             parts.erase(sorted(left))
             return found
@@ -90,9 +93,7 @@ class Recordings:
         is_complete = found.state != "uploading"
         return Announced(recording_id=recording_id, missing=() if is_complete else missing, is_complete=is_complete)
 
-    async def receive(
-        self, recording_id: str, sha256: str, chunks: AsyncIterator[bytes], *, num_bytes: int | None, by: Principal
-    ) -> None:  # fmt: skip
+    async def receive(self, recording_id: str, sha256: str, chunks: AsyncIterator[bytes], *, num_bytes: int | None, by: Principal) -> None:
         """One part as it comes. `num_bytes`: its length as the request's head tells it, None where it tells none. Raises UnknownSubject,
         NotNow, UploadTooLarge, BadUpload, StorageFull."""
         announced = await self._database.reading(_announced_bytes, recording_id, sha256, by.user_id)
@@ -185,9 +186,15 @@ class Recordings:
         found.query_id = recordings.existing_query(session, checked.node)
         recordings.set_state(session, found, "pending", now_s=now_s)
         audit.record(
-            session, "recording.completed", now_s=now_s, user_id=by.user_id, subject=found.recording_id, address=address,
-            num_actions=checked.num_actions, consent=checked.consent,
-        )  # fmt: skip
+            session,
+            "recording.completed",
+            now_s=now_s,
+            user_id=by.user_id,
+            subject=found.recording_id,
+            address=address,
+            num_actions=checked.num_actions,
+            consent=checked.consent,
+        )
 
     # --- looking at it ---
 
@@ -230,9 +237,15 @@ class Recordings:
             manifest = await asyncio.to_thread(bundles.read_manifest, parts, found.digest)
             steps = await asyncio.to_thread(steps_of_manifest, manifest)
         return RecordingDetail(
-            item=item, result=manifest.result, system=manifest.machine.system, hidden=manifest.hidden, steps=steps,
-            sounds=sounds_of_manifest(manifest), reviews=said, withdrawal=withdrawal,
-        )  # fmt: skip
+            item=item,
+            result=manifest.result,
+            system=manifest.machine.system,
+            hidden=manifest.hidden,
+            steps=steps,
+            sounds=sounds_of_manifest(manifest),
+            reviews=said,
+            withdrawal=withdrawal,
+        )
 
     async def picture(self, recording_id: str, screen_id: str, viewer: Principal) -> bytes:
         """One of its screens, a PNG. Raises UnknownSubject."""
@@ -267,13 +280,25 @@ class Recordings:
             _check_review(found, said, by)
             now_s = self._clock()
             made = reviews.add(
-                session, recording_id=recording_id, reviewer_id=by.user_id, kind=said.kind, approves=said.approves, verdict=said.verdict,
-                steps=steps_of(said), note=said.note, now_s=now_s,
-            )  # fmt: skip
-            audit.record(
-                session, "recording.reviewed", now_s=now_s, user_id=by.user_id, subject=recording_id, address=address,
+                session,
+                recording_id=recording_id,
+                reviewer_id=by.user_id,
+                kind=said.kind,
                 approves=said.approves,
-            )  # fmt: skip
+                verdict=said.verdict,
+                steps=steps_of(said),
+                note=said.note,
+                now_s=now_s,
+            )
+            audit.record(
+                session,
+                "recording.reviewed",
+                now_s=now_s,
+                user_id=by.user_id,
+                subject=recording_id,
+                address=address,
+                approves=said.approves,
+            )
             recordings.set_state(session, found, "approved" if said.approves else "rejected", now_s=now_s)
             return view_of(made, {by.user_id: by.name})
 

@@ -23,23 +23,35 @@ def replay_of(stored: Stored, names: Mapping[str, str]) -> Replay:
     decided = [step for step in stored.steps if step.decided_at_s is not None]
     last = stored.steps[-1] if stored.steps and stored.steps[-1].decided_at_s is None else None
     return Replay(
-        run_id=run.run_id, annotator=names.get(run.user_id, run.user_id), policy_id=run.policy_id, grammar=run.grammar,
-        started_at_s=run.started_at_s, finished_at_s=run.finished_at_s, outcome=run.outcome, verifier_verdict=run.verifier_verdict,
-        person_verdict=run.person_verdict, note=run.note, num_backs=run.num_backs,
+        run_id=run.run_id,
+        annotator=names.get(run.user_id, run.user_id),
+        policy_id=run.policy_id,
+        grammar=run.grammar,
+        started_at_s=run.started_at_s,
+        finished_at_s=run.finished_at_s,
+        outcome=run.outcome,
+        verifier_verdict=run.verifier_verdict,
+        person_verdict=run.person_verdict,
+        note=run.note,
+        num_backs=run.num_backs,
         steps=tuple(_step(stored, step, grammar, views[step.step_id]) for step in decided),
         last_screen=None if last is None else screen_view(observation_of(last, run.instruction), last.screenshot_id),
         is_withdrawn=run.withdrawn_at_s is not None,
-    )  # fmt: skip
+    )
 
 
 def _step(stored: Stored, step: RunStep, grammar: Grammar, view: HistoryStep) -> ReplayStep:
     seen = observation_of(step, stored.run.instruction)
     return ReplayStep(
-        **view.model_dump(include=set(ActionView.model_fields)), step_index=step.step_index, decision=view.decision,
-        candidate=step.candidate, screen=screen_view(seen, step.screenshot_id),
+        **view.model_dump(include=set(ActionView.model_fields)),
+        step_index=step.step_index,
+        decision=view.decision,
+        candidate=step.candidate,
+        screen=screen_view(seen, step.screenshot_id),
         proposals=tuple(_proposal(one, grammar, seen) for one in stored.proposals[step.step_id]),
-        took_s=None if step.decided_at_s is None else max(0.0, step.decided_at_s - step.asked_at_s), reward=step.reward,
-    )  # fmt: skip
+        took_s=None if step.decided_at_s is None else max(0.0, step.decided_at_s - step.asked_at_s),
+        reward=step.reward,
+    )
 
 
 def _proposal(one: Proposal, grammar: Grammar, seen: Observation) -> ProposalView:

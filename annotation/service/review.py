@@ -21,17 +21,7 @@ from annotation.storage.logins import Principal
 from annotation.storage.reviews import Listed
 from annotation.storage.reviews import reviews_of as reviews_of
 from annotation.storage.schema import Review, Run
-from annotation.wire.review import (
-    ReviewItem,
-    ReviewKind,
-    ReviewQueue,
-    ReviewView,
-    RunReview,
-    StepOpinion,
-    SubmitReview,
-    Why,
-    Withdrawal,
-)
+from annotation.wire.review import ReviewItem, ReviewKind, ReviewQueue, ReviewView, RunReview, StepOpinion, SubmitReview, Why, Withdrawal
 from warehouse.core.errors import AccessDenied, ConfigError, NotNow, OutOfDate, UnknownSubject
 
 MOST_LISTED = 200
@@ -64,13 +54,27 @@ class Reviews:
             run, now_s = finished(session, run_id, for_update=True), self._clock()
             _check(session, run, said, by)
             made = reviews.add(
-                session, run_id=run_id, reviewer_id=by.user_id, kind=said.kind, approves=said.approves, verdict=said.verdict,
-                steps=steps_of(said), note=said.note, now_s=now_s,
-            )  # fmt: skip
+                session,
+                run_id=run_id,
+                reviewer_id=by.user_id,
+                kind=said.kind,
+                approves=said.approves,
+                verdict=said.verdict,
+                steps=steps_of(said),
+                note=said.note,
+                now_s=now_s,
+            )
             audit.record(
-                session, "run.reviewed", now_s=now_s, user_id=by.user_id, subject=run_id, address=address, kind=said.kind,
-                approves=said.approves, verdict=said.verdict,
-            )  # fmt: skip
+                session,
+                "run.reviewed",
+                now_s=now_s,
+                user_id=by.user_id,
+                subject=run_id,
+                address=address,
+                kind=said.kind,
+                approves=said.approves,
+                verdict=said.verdict,
+            )
             _follow(session, run, made)
             return view_of(made, {by.user_id: by.name})
 
@@ -142,10 +146,15 @@ def steps_of(said: SubmitReview) -> dict[str, dict[str, Any]]:
 
 def view_of(one: Review, names: dict[str, str]) -> ReviewView:
     return ReviewView(
-        review_id=one.review_id, reviewer=names.get(one.reviewer_id, one.reviewer_id), kind=cast(ReviewKind, one.kind),
-        approves=one.approves, verdict=one.verdict, steps={int(index): StepOpinion(**says) for index, says in one.steps.items()},
-        note=one.note, created_at_s=one.created_at_s,
-    )  # fmt: skip
+        review_id=one.review_id,
+        reviewer=names.get(one.reviewer_id, one.reviewer_id),
+        kind=cast(ReviewKind, one.kind),
+        approves=one.approves,
+        verdict=one.verdict,
+        steps={int(index): StepOpinion(**says) for index, says in one.steps.items()},
+        note=one.note,
+        created_at_s=one.created_at_s,
+    )
 
 
 def withdrawal_of(session: Session, kind: Literal["run", "recording"], subject: str, names: Mapping[str, str]) -> Withdrawal | None:
@@ -178,10 +187,13 @@ def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
     shown = said if sees_opinions(run, said, viewer_id) else [one for one in said if one.reviewer_id == viewer_id]
     replay = replay_of(stored, names)
     return RunReview(
-        item=_item(listed, said, twins, len(replay.steps), names), instruction=run.instruction, guidelines=stored.campaign.guidelines,
-        run=replay, twin=replay_of(runs.load(session, twins[0].run_id), names) if twins else None,
+        item=_item(listed, said, twins, len(replay.steps), names),
+        instruction=run.instruction,
+        guidelines=stored.campaign.guidelines,
+        run=replay,
+        twin=replay_of(runs.load(session, twins[0].run_id), names) if twins else None,
         reviews=tuple(view_of(one, names) for one in shown),
-    )  # fmt: skip
+    )
 
 
 def sees_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
@@ -194,11 +206,18 @@ def sees_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
 def _item(one: Listed, said: Sequence[Review], twins: Sequence[Run], num_steps: int, names: dict[str, str]) -> ReviewItem:
     run, assignment = one.run, one.assignment
     return ReviewItem(
-        run_id=run.run_id, kind=wanted(run, said) or "second", why=why(run, said, twins) if wanted(run, said) else (),
-        campaign=one.campaign_name, task_name=assignment.task_name, seed=assignment.seed, annotator=names.get(run.user_id, run.user_id),
-        num_steps=num_steps, person_verdict=run.person_verdict, verifier_verdict=run.verifier_verdict,
+        run_id=run.run_id,
+        kind=wanted(run, said) or "second",
+        why=why(run, said, twins) if wanted(run, said) else (),
+        campaign=one.campaign_name,
+        task_name=assignment.task_name,
+        seed=assignment.seed,
+        annotator=names.get(run.user_id, run.user_id),
+        num_steps=num_steps,
+        person_verdict=run.person_verdict,
+        verifier_verdict=run.verifier_verdict,
         finished_at_s=run.finished_at_s or 0.0,
-    )  # fmt: skip
+    )
 
 
 def finished(session: Session, run_id: str, *, for_update: bool = False) -> Run:

@@ -43,9 +43,15 @@ class RunKeeper:
     """Belongs to the event loop that it is used in."""
 
     def __init__(
-        self, database: Database, blobs: Blobs, pool: Pool, policies: PolicySource, *, retries: Retries | None = None,
+        self,
+        database: Database,
+        blobs: Blobs,
+        pool: Pool,
+        policies: PolicySource,
+        *,
+        retries: Retries | None = None,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database, self._blobs, self._pool, self._policies = database, blobs, pool, policies
         self._retries, self._clock = retries, clock
         self._live: dict[str, LiveRun] = {}
@@ -185,14 +191,22 @@ class RunKeeper:
             )
         request = options.request or stored_runs.request_of(stored)
         plan = Plan(
-            run_id=run.run_id, assignment_id=run.assignment_id, user_id=run.user_id, campaign=stored_runs.campaign_view(stored),
-            num_candidates=campaign.num_candidates, temperature=campaign.temperature, request=request, served=served,
-        )  # fmt: skip
+            run_id=run.run_id,
+            assignment_id=run.assignment_id,
+            user_id=run.user_id,
+            campaign=stored_runs.campaign_view(stored),
+            num_candidates=campaign.num_candidates,
+            temperature=campaign.temperature,
+            request=request,
+            served=served,
+        )
         # Versions go on where those of an earlier server cannot have got to.
         live = LiveRun(
-            plan, LiveEpisode(self._pool, request, self._retries), version=int(self._clock() * 1000),
+            plan,
+            LiveEpisode(self._pool, request, self._retries),
+            version=int(self._clock() * 1000),
             lease_until_s=stored.assignment.lease_until_s or 0.0,
-        )  # fmt: skip
+        )
         stored_runs.bring_back(live, stored)
         return live
 
@@ -233,10 +247,17 @@ class RunKeeper:
         verdict = None if episode.outcome is Outcome.CRASHED else episode.is_success
         await surely(
             self._database.writing(
-                runs.end, run.plan.run_id, outcome=episode.outcome.value, reward=episode.reward, verdict=verdict,
-                environment=episode.environment, executed=list(run.executed), last=last, now_s=self._clock(),
+                runs.end,
+                run.plan.run_id,
+                outcome=episode.outcome.value,
+                reward=episode.reward,
+                verdict=verdict,
+                environment=episode.environment,
+                executed=list(run.executed),
+                last=last,
+                now_s=self._clock(),
             )
-        )  # fmt: skip
+        )
         run.executed.clear()
         run.outcome, run.reward, run.verifier, run.open = episode.outcome.value, episode.reward, verdict, None
         self._results[run.plan.run_id] = episode

@@ -83,8 +83,7 @@ class LiveRuns(RunReaders):
             if run.phase == "deciding":
                 await self._end_episode(run)
             await self._fenced(
-                run,
-                self._database.writing(run_endings.finish, run_id, is_success=body.is_success, note=body.note, now_s=self._clock()),
+                run, self._database.writing(run_endings.finish, run_id, is_success=body.is_success, note=body.note, now_s=self._clock())
             )
             run.done, run.problem = body, None
             self._let_go(run_id, "finished")
@@ -134,9 +133,13 @@ class LiveRuns(RunReaders):
         decided = self._database.writing(runs.decide, run.plan.run_id, opened.step_id, choice.decided, now_s=self._clock())
         run.lease_until_s = await self._fenced(run, decided)
         view = history_step(
-            choice.decided.response, run.plan.grammar, observation, step_index=len(run.standing), decision=choice.decided.decision,
+            choice.decided.response,
+            run.plan.grammar,
+            observation,
+            step_index=len(run.standing),
+            decision=choice.decided.decision,
             screenshot_id=observation.screenshot_id,
-        )  # fmt: skip
+        )
         if choice.base is None:
             run.closing, run.stops = view, True
         else:

@@ -65,9 +65,14 @@ def screen_view(observation: Observation, screenshot_id: str | None) -> ScreenVi
 def _box(element: Element, index: int) -> Box:
     """Sessions tell where a click lands, which is the middle unless something covers that."""
     return Box(
-        index=index, role=element.role, name=element.text, x=element.x_px - element.width_px // 2,
-        y=element.y_px - element.height_px // 2, width=element.width_px, height=element.height_px,
-    )  # fmt: skip
+        index=index,
+        role=element.role,
+        name=element.text,
+        x=element.x_px - element.width_px // 2,
+        y=element.y_px - element.height_px // 2,
+        width=element.width_px,
+        height=element.height_px,
+    )
 
 
 def difference(stored_text: str, stored_screenshot_id: str | None, instruction: str, now: Observation) -> str | None:

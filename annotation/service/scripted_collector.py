@@ -215,10 +215,20 @@ def _enter(session: DatabaseSession, requests: Sequence[EpisodeRequest], mode: M
     """A campaign, and each request as an assignment that the oracle has on lease."""
     now_s = time.time()
     campaign = Campaign(
-        campaign_id=(campaign_id := new_id("campaign")), name=campaign_id, guidelines="", mode=mode, tasks=[], policy=NEWEST,
-        num_candidates=1, temperature=0.0, target_count=max(1, len(requests)), double_share=0.0, lease_s=LEASE_S, state="active",
+        campaign_id=(campaign_id := new_id("campaign")),
+        name=campaign_id,
+        guidelines="",
+        mode=mode,
+        tasks=[],
+        policy=NEWEST,
+        num_candidates=1,
+        temperature=0.0,
+        target_count=max(1, len(requests)),
+        double_share=0.0,
+        lease_s=LEASE_S,
+        state="active",
         created_at_s=now_s,
-    )  # fmt: skip
+    )
     session.merge(User(user_id=ORACLE_POLICY_ID, name=ORACLE_POLICY_ID, role="annotator", created_at_s=now_s))
     session.add(campaign)
     session.flush()
@@ -226,10 +236,21 @@ def _enter(session: DatabaseSession, requests: Sequence[EpisodeRequest], mode: M
     for request in requests:
         task = request.task
         assignment = Assignment(
-            assignment_id=new_id("assignment"), campaign_id=campaign.campaign_id, task_id=task.task_id, task_name=task.name,
-            domain=task.domain, task=wire.TASK.to_plain(task), seed=request.seed, copy=request.attempt, priority=0.0, state="leased",
-            user_id=ORACLE_POLICY_ID, lease_number=1, lease_until_s=now_s + LEASE_S, changed_at_s=now_s,
-        )  # fmt: skip
+            assignment_id=new_id("assignment"),
+            campaign_id=campaign.campaign_id,
+            task_id=task.task_id,
+            task_name=task.name,
+            domain=task.domain,
+            task=wire.TASK.to_plain(task),
+            seed=request.seed,
+            copy=request.attempt,
+            priority=0.0,
+            state="leased",
+            user_id=ORACLE_POLICY_ID,
+            lease_number=1,
+            lease_until_s=now_s + LEASE_S,
+            changed_at_s=now_s,
+        )
         session.add(assignment)
         entered.append((assignment.assignment_id, request))
     return entered

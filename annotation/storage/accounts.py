@@ -119,9 +119,13 @@ def invite(
     """The secret of a link that makes one account of a role, or gives `user` a new password."""
     secret = new_secret()
     invitation = Invitation(
-        token_digest=digest_of(secret), role=checked_role(role), user_id=user.user_id if user else None, invited_by=invited_by,
-        created_at_s=now_s, expires_at_s=now_s + ttl_s,
-    )  # fmt: skip
+        token_digest=digest_of(secret),
+        role=checked_role(role),
+        user_id=user.user_id if user else None,
+        invited_by=invited_by,
+        created_at_s=now_s,
+        expires_at_s=now_s + ttl_s,
+    )
     session.add(invitation)
     return secret, invitation
 

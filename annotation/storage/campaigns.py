@@ -100,7 +100,10 @@ def _progress(found: dict[tuple[str, int], int]) -> Progress:
     """`found`: counts by (state, copy)."""
     first, second = ({state: num for (state, copy), num in found.items() if copy == which} for which in (0, 1))
     return Progress(
-        num_open=first.get("open", 0), num_leased=first.get("leased", 0), num_finished=first.get("finished", 0),
-        num_flagged=first.get("flagged", 0) + second.get("flagged", 0), num_second_finished=second.get("finished", 0),
+        num_open=first.get("open", 0),
+        num_leased=first.get("leased", 0),
+        num_finished=first.get("finished", 0),
+        num_flagged=first.get("flagged", 0) + second.get("flagged", 0),
+        num_second_finished=second.get("finished", 0),
         num_second_wanted=sum(second.get(state, 0) for state in ("open", "leased", "finished")),
-    )  # fmt: skip
+    )

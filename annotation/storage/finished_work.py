@@ -63,11 +63,15 @@ def steps(session: Session, window: Window) -> list[DecidedStep]:
     found = session.execute(_of(query, window).where(*decided()).order_by(RunStep.decided_at_s, RunStep.step_id))
     return [
         DecidedStep(
-            user_id=user_id, policy_id=policy, decision=decision or "", asked_at_s=asked_s, decided_at_s=decided_s or asked_s,
+            user_id=user_id,
+            policy_id=policy,
+            decision=decision or "",
+            asked_at_s=asked_s,
+            decided_at_s=decided_s or asked_s,
             finished_at_s=finished_s or 0.0,
         )
         for user_id, policy, decision, asked_s, decided_s, finished_s in found
-    ]  # fmt: skip
+    ]
 
 
 def run_reviews(session: Session, window: Window) -> Sequence[Review]:
@@ -106,11 +110,15 @@ def seen_steps(session: Session, run_ids: Collection[str]) -> list[SeenStep]:
     query = select(RunStep).options(columns).where(RunStep.run_id.in_(run_ids), *decided()).order_by(RunStep.run_id, RunStep.step_index)
     return [
         SeenStep(
-            run_id=step.run_id, step_index=step.step_index, screen=step.observation or str(step.screenshot_id),
-            elements=list(step.screen.get("elements", [])), decision=step.decision or "", action=step.action,
+            run_id=step.run_id,
+            step_index=step.step_index,
+            screen=step.observation or str(step.screenshot_id),
+            elements=list(step.screen.get("elements", [])),
+            decision=step.decision or "",
+            action=step.action,
         )
         for step in session.scalars(query)
-    ]  # fmt: skip
+    ]
 
 
 def _of(query: S, window: Window, *, is_joined: bool = False) -> S:

@@ -45,9 +45,14 @@ def open_browser(session: Session, user: User, lifetimes: Lifetimes, *, now_s: f
     """A new login: its secret for the cookie, and its row."""
     secret = new_secret()
     login = Login(
-        digest=digest_of(secret), user_id=user.user_id, kind="browser", csrf_token=new_secret(), created_at_s=now_s, seen_at_s=now_s,
+        digest=digest_of(secret),
+        user_id=user.user_id,
+        kind="browser",
+        csrf_token=new_secret(),
+        created_at_s=now_s,
+        seen_at_s=now_s,
         expires_at_s=now_s + lifetimes.longest_s,
-    )  # fmt: skip
+    )
     session.add(login)
     return secret, login
 
@@ -56,9 +61,14 @@ def add_token(session: Session, user: User, label: str, *, ttl_s: float, now_s: 
     """A program's token, told once."""
     secret = new_secret(TOKEN_PREFIX)
     login = Login(
-        digest=digest_of(secret), user_id=user.user_id, kind="program", label=label, created_at_s=now_s, seen_at_s=now_s,
+        digest=digest_of(secret),
+        user_id=user.user_id,
+        kind="program",
+        label=label,
+        created_at_s=now_s,
+        seen_at_s=now_s,
         expires_at_s=now_s + ttl_s,
-    )  # fmt: skip
+    )
     session.add(login)
     return secret, login
 
@@ -75,9 +85,14 @@ def find(session: Session, secret: str, kind: str, lifetimes: Lifetimes, *, now_
     if is_over or (kind == "browser" and login.seen_at_s + lifetimes.idle_s <= now_s):
         return None
     return Principal(
-        user_id=user.user_id, name=user.name, role=user.role, kind=kind, digest=login.digest, csrf_token=login.csrf_token,
+        user_id=user.user_id,
+        name=user.name,
+        role=user.role,
+        kind=kind,
+        digest=login.digest,
+        csrf_token=login.csrf_token,
         is_stale=now_s - login.seen_at_s > SEEN_EVERY_S,
-    )  # fmt: skip
+    )
 
 
 def touch(session: Session, digest: str, *, now_s: float) -> None:

@@ -25,7 +25,7 @@ def unknown(recording_id: str) -> UnknownSubject:
 
 def announce(
     session: Session, recording_id: str, user_id: str, digest: str, parts: Sequence[dict[str, Any]], *, now_s: float
-) -> tuple[Recording, set[str]]:  # fmt: skip
+) -> tuple[Recording, set[str]]:
     """The row of a recording; what is announced again may have other parts as long as it is not complete. With it the digests that its
     last announcement named and that nothing names any more: the caller removes them before the transaction ends. Raises NotNow."""
     lock_parts(session, user_id)
@@ -34,7 +34,7 @@ def announce(
     if found is None:
         found = Recording(
             recording_id=recording_id, user_id=user_id, digest=digest, parts=list(parts), summary={}, state="uploading", created_at_s=now_s
-        )  # fmt: skip
+        )
         session.add(found)
     elif found.user_id != user_id:
         raise NotNow(f"{recording_id} is another person's recording: begin a new one")

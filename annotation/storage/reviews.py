@@ -29,13 +29,30 @@ class Listed:
 
 
 def add(
-    session: Session, *, reviewer_id: str, kind: str, approves: bool, verdict: bool | None, steps: Mapping[str, Any], note: str,
-    now_s: float, run_id: str | None = None, recording_id: str | None = None,
-) -> Review:  # fmt: skip
+    session: Session,
+    *,
+    reviewer_id: str,
+    kind: str,
+    approves: bool,
+    verdict: bool | None,
+    steps: Mapping[str, Any],
+    note: str,
+    now_s: float,
+    run_id: str | None = None,
+    recording_id: str | None = None,
+) -> Review:
     made = Review(
-        review_id=new_id("review"), run_id=run_id, recording_id=recording_id, reviewer_id=reviewer_id, kind=kind, approves=approves,
-        verdict=verdict, steps=dict(steps), note=note.strip() or None, created_at_s=now_s,
-    )  # fmt: skip
+        review_id=new_id("review"),
+        run_id=run_id,
+        recording_id=recording_id,
+        reviewer_id=reviewer_id,
+        kind=kind,
+        approves=approves,
+        verdict=verdict,
+        steps=dict(steps),
+        note=note.strip() or None,
+        created_at_s=now_s,
+    )
     session.add(made)
     session.flush()
     return made
@@ -70,9 +87,13 @@ def waiting(session: Session, reviewer_id: str, *, sampled: Iterable[str], limit
     looked at all the same."""
     is_sampled = func.substr(Run.run_id, 1, SAMPLED_BY).in_(list(sampled))
     where = and_(
-        Run.state == "finished", Run.withdrawn_at_s.is_(None), Run.user_id != reviewer_id, ~_has_review(reviewer_id),
-        or_(Run.review_state == "pending", and_(Run.review_state == "none", is_sampled, ~_has_review())), ~_annotated_copy(reviewer_id),
-    )  # fmt: skip
+        Run.state == "finished",
+        Run.withdrawn_at_s.is_(None),
+        Run.user_id != reviewer_id,
+        ~_has_review(reviewer_id),
+        or_(Run.review_state == "pending", and_(Run.review_state == "none", is_sampled, ~_has_review())),
+        ~_annotated_copy(reviewer_id),
+    )
     urgency = case((and_(Run.review_state == "pending", _has_review()), 0), (Run.review_state == "pending", 1), else_=2)
     query = _listed().where(where).order_by(urgency, Run.finished_at_s, Run.run_id).limit(limit)
     num = session.scalar(select(func.count()).select_from(Run).join(Assignment).where(where))

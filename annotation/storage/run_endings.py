@@ -86,9 +86,7 @@ def withdraw(session: Session, run: Run, *, now_s: float) -> bool:
 
 def _copies(session: Session, assignment: Assignment) -> list[Run]:
     """Finished runs of others at the same instance in the same campaign."""
-    of_instance = {
-        "campaign": assignment.campaign_id, "task": assignment.task_id, "seed": assignment.seed, "own": assignment.assignment_id,
-    }  # fmt: skip
+    of_instance = {"campaign": assignment.campaign_id, "task": assignment.task_id, "seed": assignment.seed, "own": assignment.assignment_id}
     return list(session.scalars(_COPIES, of_instance))
 
 

@@ -112,9 +112,17 @@ def begin(session: Session, assignment_id: str, lease_number: int, user_id: str,
             return load(session, run.run_id)
         run.state, run.finished_at_s = "abandoned", now_s
     run = Run(
-        run_id=new_id("run"), assignment_id=assignment_id, lease_number=lease_number, user_id=user_id, policy_id=policy_id, grammar=grammar,
-        state="live", started_at_s=now_s, num_backs=0, review_state="none",
-    )  # fmt: skip
+        run_id=new_id("run"),
+        assignment_id=assignment_id,
+        lease_number=lease_number,
+        user_id=user_id,
+        policy_id=policy_id,
+        grammar=grammar,
+        state="live",
+        started_at_s=now_s,
+        num_backs=0,
+        review_state="none",
+    )
     session.add(run)
     campaign = session.get_one(Campaign, assignment.campaign_id)
     return Stored(run=run, assignment=assignment, campaign=campaign, steps=(), proposals={}, drafts={})
@@ -146,9 +154,13 @@ def load(session: Session, run_id: str) -> Stored:
         proposals[proposal.step_id].append(proposal)
     drafts = {draft.step_index: draft for draft in session.scalars(select(Draft).where(Draft.run_id == run_id))}
     return Stored(
-        run=run, assignment=assignment, campaign=session.get_one(Campaign, assignment.campaign_id), steps=tuple(steps),
-        proposals={step_id: tuple(found) for step_id, found in proposals.items()}, drafts=drafts,
-    )  # fmt: skip
+        run=run,
+        assignment=assignment,
+        campaign=session.get_one(Campaign, assignment.campaign_id),
+        steps=tuple(steps),
+        proposals={step_id: tuple(found) for step_id, found in proposals.items()},
+        drafts=drafts,
+    )
 
 
 def standing(session: Session, run_id: str) -> Sequence[RunStep]:
@@ -195,9 +207,16 @@ def ask(session: Session, run_id: str, asked: Asked, executed: Sequence[Executed
 
 def _add_step(session: Session, run_id: str, asked: Asked) -> None:
     row = {
-        "step_id": asked.step_id, "run_id": run_id, "step_index": asked.step_index, "asked_at_s": asked.at_s, "messages": asked.messages,
-        "observation": asked.observation, "screenshot_id": asked.screenshot_id, "url": asked.url, "screen": asked.screen,
-    }  # fmt: skip
+        "step_id": asked.step_id,
+        "run_id": run_id,
+        "step_index": asked.step_index,
+        "asked_at_s": asked.at_s,
+        "messages": asked.messages,
+        "observation": asked.observation,
+        "screenshot_id": asked.screenshot_id,
+        "url": asked.url,
+        "screen": asked.screen,
+    }
     session.execute(_NEW_STEP, row)
 
 

@@ -32,16 +32,7 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes
 from annotation.storage.parts import PartStore
-from annotation.web import (
-    pages,
-    problems,
-    routes_accounts,
-    routes_design,
-    routes_recordings,
-    routes_review,
-    routes_runs,
-    routes_work,
-)
+from annotation.web import pages, problems, routes_accounts, routes_design, routes_recordings, routes_review, routes_runs, routes_work
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
@@ -49,9 +40,14 @@ from sandbox.http.serving import PROBLEMS, api_version
 from sandbox.pool.pool_protocol import Pool
 
 ROUTES: tuple[Callable[[FastAPI], None], ...] = (
-    routes_accounts.add_to, routes_work.add_to, routes_runs.add_to, routes_review.add_to, routes_recordings.add_to, routes_design.add_to,
+    routes_accounts.add_to,
+    routes_work.add_to,
+    routes_runs.add_to,
+    routes_review.add_to,
+    routes_recordings.add_to,
+    routes_design.add_to,
     pages.add_to,
-)  # fmt: skip
+)
 DESCRIPTION = """People correct an agent in live environments. Pages log in and hold a cookie; programs send `Authorization: Bearer TOKEN`.
 
 What changes something needs the header `X-CSRF-Token` (of `GET /api/v1/me`) with a cookie, and nothing more with a token. Errors are
@@ -96,25 +92,43 @@ def create_app(
     is tried whether these can be carried out. Raises ConfigError for a route that does not say who may call it."""
     settings = settings or WebSettings()
     accounts = Accounts(
-        database, passwords, clock=clock, lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
+        database,
+        passwords,
+        clock=clock,
+        lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
         limits=Limits(
-            free=settings.free_failures, first_wait_s=settings.first_wait_s, longest_wait_s=settings.longest_wait_s,
-            by_name=settings.failures_by_name, window_s=settings.window_s,
+            free=settings.free_failures,
+            first_wait_s=settings.first_wait_s,
+            longest_wait_s=settings.longest_wait_s,
+            by_name=settings.failures_by_name,
+            window_s=settings.window_s,
         ),
-    )  # fmt: skip
+    )
     queue, store = Queue(database, standing, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
     uploads = UploadLimits(
-        max_bytes=settings.max_unfinished_bytes, max_recordings=settings.max_unfinished, kept_s=settings.unfinished_days * 86400.0,
+        max_bytes=settings.max_unfinished_bytes,
+        max_recordings=settings.max_unfinished,
+        kept_s=settings.unfinished_days * 86400.0,
         max_pixels_a_day=settings.max_pixels_a_day,
     )
     executability = Executability(database, store, pool)
     office = Office(
-        database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue,
+        database=database,
+        blobs=blobs,
+        runs=runs,
+        accounts=accounts,
+        queue=queue,
         campaigns=Campaigns(database, standing, runs.policies, clock=clock),
-        standing=standing, settings=settings, clock=clock, reviews=Reviews(database, clock=clock), quality=Quality(database, clock=clock),
-        recordings=Recordings(database, store, uploads, clock=clock, on_complete=executability.later), executability=executability,
-        design=Design(database, clock=clock), finished=FinishedRuns(database),
-    )  # fmt: skip
+        standing=standing,
+        settings=settings,
+        clock=clock,
+        reviews=Reviews(database, clock=clock),
+        quality=Quality(database, clock=clock),
+        recordings=Recordings(database, store, uploads, clock=clock, on_complete=executability.later),
+        executability=executability,
+        design=Design(database, clock=clock),
+        finished=FinishedRuns(database),
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -129,9 +143,15 @@ def create_app(
         accounts.passwords.close()
 
     app = FastAPI(
-        title="Flywheel annotation", version=api_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
-        openapi_url=None, responses=PROBLEMS,
-    )  # fmt: skip
+        title="Flywheel annotation",
+        version=api_version(),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        responses=PROBLEMS,
+    )
     app.state.office = office
     problems.add_to(app)
     for add_to in ROUTES:

@@ -84,9 +84,12 @@ _OF_HTTP = {404: "There is nothing at this address.", 405: "This address does no
 def add_to(app: FastAPI) -> None:
     """Every error is answered as a problem."""
     for kind, handler in (
-        (FlywheelError, _known), (RequestValidationError, _unusable), (HTTPException, _http), (SQLAlchemyError, _broken),
+        (FlywheelError, _known),
+        (RequestValidationError, _unusable),
+        (HTTPException, _http),
+        (SQLAlchemyError, _broken),
         (Exception, _broken),
-    ):  # fmt: skip
+    ):
         app.add_exception_handler(kind, _as_asked(handler))
 
 

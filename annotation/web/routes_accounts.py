@@ -126,11 +126,16 @@ def _add_users(app: FastAPI) -> None:
             names = stored.names(session)
             return [
                 AuditView(
-                    entry_id=entry.entry_id, at_s=entry.at_s, user=names.get(entry.user_id or ""), action=entry.action,
-                    subject=names.get(entry.subject or "", entry.subject), detail=entry.detail, address=entry.address,
+                    entry_id=entry.entry_id,
+                    at_s=entry.at_s,
+                    user=names.get(entry.user_id or ""),
+                    action=entry.action,
+                    subject=names.get(entry.subject or "", entry.subject),
+                    detail=entry.detail,
+                    address=entry.address,
                 )
                 for entry in audit.entries(session, before=before, subject=subject, limit=limit)
-            ]  # fmt: skip
+            ]
 
         return await accounts.database.reading(work)
 
@@ -147,13 +152,20 @@ def _opened(request: Request, response: Response, opened: Opened) -> Me:
 
 def _token(login: Login) -> dict[str, object]:
     return {
-        "token_id": logins.token_id_of(login), "label": login.label or "", "created_at_s": login.created_at_s, "seen_at_s": login.seen_at_s,
+        "token_id": logins.token_id_of(login),
+        "label": login.label or "",
+        "created_at_s": login.created_at_s,
+        "seen_at_s": login.seen_at_s,
         "expires_at_s": login.expires_at_s,
-    }  # fmt: skip
+    }
 
 
 def _user(user: User) -> UserView:
     return UserView(
-        user_id=user.user_id, name=user.name, role=cast(Role, user.role), is_program=user.password_hash is None,
-        created_at_s=user.created_at_s, disabled_at_s=user.disabled_at_s,
-    )  # fmt: skip
+        user_id=user.user_id,
+        name=user.name,
+        role=cast(Role, user.role),
+        is_program=user.password_hash is None,
+        created_at_s=user.created_at_s,
+        disabled_at_s=user.disabled_at_s,
+    )

@@ -41,9 +41,13 @@ def _add_upload(app: FastAPI) -> None:
         return Response(status_code=204)
 
     @app.post(
-        ANNOUNCE_PATH + "/{recording_id}/complete", tags=["recordings"], summary="All parts are there", response_model=Completed,
-        responses={202: {"model": Checking}, 409: {"model": Incomplete}}, **ANNOTATOR,
-    )  # fmt: skip
+        ANNOUNCE_PATH + "/{recording_id}/complete",
+        tags=["recordings"],
+        summary="All parts are there",
+        response_model=Completed,
+        responses={202: {"model": Checking}, 409: {"model": Incomplete}},
+        **ANNOTATOR,
+    )
     async def complete(recording_id: str, request: Request, who: Who, address: Address) -> Response:
         found = await office_of(request).recordings.complete(recording_id, by=who, address=address)
         return JSONResponse(found.model_dump(mode="json"), {Incomplete: 409, Checking: 202}.get(type(found), 200))
@@ -59,17 +63,25 @@ def _add_looking(app: FastAPI) -> None:
         return await office_of(request).recordings.look(recording_id, who)
 
     @app.get(
-        ANNOUNCE_PATH + "/{recording_id}/screens/{screen_id}", tags=["recordings"], summary="A picture", response_class=Response,
-        responses={200: {"content": {"image/png": {}}}}, **ANNOTATOR,
-    )  # fmt: skip
+        ANNOUNCE_PATH + "/{recording_id}/screens/{screen_id}",
+        tags=["recordings"],
+        summary="A picture",
+        response_class=Response,
+        responses={200: {"content": {"image/png": {}}}},
+        **ANNOTATOR,
+    )
     async def picture(recording_id: str, screen_id: str, request: Request, who: Who) -> Response:
         data = await office_of(request).recordings.picture(recording_id, screen_id, who)
         return Response(data, media_type="image/png")
 
     @app.get(
-        ANNOUNCE_PATH + "/{recording_id}/sounds/{sound_id}", tags=["recordings"], summary="What was said", response_class=Response,
-        responses={200: {"content": {"audio/wav": {}}}}, **ANNOTATOR,
-    )  # fmt: skip
+        ANNOUNCE_PATH + "/{recording_id}/sounds/{sound_id}",
+        tags=["recordings"],
+        summary="What was said",
+        response_class=Response,
+        responses={200: {"content": {"audio/wav": {}}}},
+        **ANNOTATOR,
+    )
     async def sound(recording_id: str, sound_id: str, request: Request, who: Who) -> Response:
         path = await office_of(request).recordings.sound(recording_id, sound_id, who)
         return FileResponse(path, media_type="audio/wav", headers={"Cache-Control": "no-store"})

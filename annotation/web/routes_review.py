@@ -62,9 +62,7 @@ def _add_reviews(app: FastAPI) -> None:
 
     @app.get("/api/v1/quality", tags=["review"], summary="Agreement, people, throughput, policy versions", **REVIEWER)
     async def quality(
-        request: Request,
-        days: Annotated[int, Query(ge=1, le=366)] = 30,
-        campaign_id: Annotated[str | None, Query(max_length=80)] = None,
+        request: Request, days: Annotated[int, Query(ge=1, le=366)] = 30, campaign_id: Annotated[str | None, Query(max_length=80)] = None
     ) -> Quality:
         """Of what was finished in the last `days` days, UTC, today among them."""
         return await office_of(request).quality.look(days=days, campaign_id=campaign_id)

@@ -32,9 +32,13 @@ def add_to(app: FastAPI) -> None:
 
 def _add_queue(app: FastAPI) -> None:
     @app.post(
-        "/api/v1/work/next", tags=["work"], summary="Something to do", response_model=RunState,
-        responses={204: {"description": "Nothing waits"}}, **ANNOTATOR,
-    )  # fmt: skip
+        "/api/v1/work/next",
+        tags=["work"],
+        summary="Something to do",
+        response_model=RunState,
+        responses={204: {"description": "Nothing waits"}},
+        **ANNOTATOR,
+    )
     async def next_work(body: NextWork, request: Request, who: Who) -> Response:
         """What one holds already goes on; 204 where there is nothing to do. A problem whose `extra` names an assignment_id is that of
         something that one holds: it may be skipped, flagged or released."""
@@ -68,12 +72,15 @@ def _add_queue(app: FastAPI) -> None:
         held, one = None, found.held
         if one is not None and found.campaign is not None:
             held = HeldView(
-                assignment_id=one.assignment_id, campaign_id=one.campaign_id, campaign_name=found.campaign.name, task_name=one.task_name,
-                domain=one.domain, lease_until_s=one.lease_until_s or 0.0, run_id=found.run_id,
-            )  # fmt: skip
-        return MyWork(
-            held=held, num_today=found.num_today, num_finished=found.num_finished, num_decisions_today=found.num_decisions_today
-        )
+                assignment_id=one.assignment_id,
+                campaign_id=one.campaign_id,
+                campaign_name=found.campaign.name,
+                task_name=one.task_name,
+                domain=one.domain,
+                lease_until_s=one.lease_until_s or 0.0,
+                run_id=found.run_id,
+            )
+        return MyWork(held=held, num_today=found.num_today, num_finished=found.num_finished, num_decisions_today=found.num_decisions_today)
 
     @app.post(
         "/api/v1/assignments/{assignment_id}/heartbeat", tags=["work"], summary="A sign of life", **needs("annotator", is_automatic=True)
@@ -110,11 +117,17 @@ def _add_flags(app: FastAPI) -> None:
         found, names = await database.reading(assignments.flagged), await database.reading(stored.names)
         return [
             FlaggedView(
-                assignment_id=one.assignment_id, campaign_id=one.campaign_id, task_name=one.task_name, domain=one.domain, seed=one.seed,
-                reason=one.reason or "", user=names.get(one.user_id or ""), at_s=one.changed_at_s,
+                assignment_id=one.assignment_id,
+                campaign_id=one.campaign_id,
+                task_name=one.task_name,
+                domain=one.domain,
+                seed=one.seed,
+                reason=one.reason or "",
+                user=names.get(one.user_id or ""),
+                at_s=one.changed_at_s,
             )
             for one in found
-        ]  # fmt: skip
+        ]
 
     @app.post("/api/v1/assignments/{assignment_id}/reopen", status_code=204, tags=["work"], summary="Ask again", **REVIEWER)
     async def reopen(assignment_id: str, request: Request, who: Who, address: Address) -> Response:
@@ -161,9 +174,21 @@ def _detail(seen: Seen) -> CampaignDetail:
     one = seen.campaign
     return CampaignDetail.model_validate(
         {
-            "campaign_id": one.campaign_id, "name": one.name, "guidelines": one.guidelines, "mode": one.mode, "tasks": tuple(one.tasks),
-            "policy": one.policy, "num_candidates": one.num_candidates, "temperature": one.temperature, "target_count": one.target_count,
-            "double_share": one.double_share, "priority": one.priority, "lease_s": one.lease_s, "state": one.state,
-            "created_at_s": one.created_at_s, "members": seen.members, "progress": seen.progress,
+            "campaign_id": one.campaign_id,
+            "name": one.name,
+            "guidelines": one.guidelines,
+            "mode": one.mode,
+            "tasks": tuple(one.tasks),
+            "policy": one.policy,
+            "num_candidates": one.num_candidates,
+            "temperature": one.temperature,
+            "target_count": one.target_count,
+            "double_share": one.double_share,
+            "priority": one.priority,
+            "lease_s": one.lease_s,
+            "state": one.state,
+            "created_at_s": one.created_at_s,
+            "members": seen.members,
+            "progress": seen.progress,
         }
-    )  # fmt: skip
+    )

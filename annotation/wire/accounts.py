@@ -1,18 +1,18 @@
 """What travels between pages and server about accounts. Wire forms only; what they mean is service/accounts.py's.
 
-    POST   /api/v1/login              LogIn -> Me, and the cookie                              (open)
-    POST   /api/v1/invitation         Invited -> InvitationView, without using it              (open)
-    POST   /api/v1/join               Join -> Me, and the cookie                               (open)
-    POST   /api/v1/logout             204                                                      (annotator)
-    GET    /api/v1/me                 Me                                                       (annotator)
-    POST   /api/v1/me/password        ChangePassword -> Me, and a new cookie                   (annotator, people only)
-    GET    /api/v1/me/tokens          list of TokenView                                        (annotator, people only)
-    POST   /api/v1/me/tokens          AddToken -> NewToken, told once                          (annotator, people only)
-    DELETE /api/v1/me/tokens/{id}     204                                                      (annotator, people only)
-    GET    /api/v1/users              list of UserView                                         (admin, people only)
-    PATCH  /api/v1/users/{id}         ChangeUser -> UserView                                   (admin, people only)
-    POST   /api/v1/invitations        Invite -> NewInvitation                                  (admin, people only)
-    GET    /api/v1/audit              ?before=&subject=&limit= -> list of AuditView, newest first  (admin, people only)
+POST   /api/v1/login              LogIn -> Me, and the cookie                              (open)
+POST   /api/v1/invitation         Invited -> InvitationView, without using it              (open)
+POST   /api/v1/join               Join -> Me, and the cookie                               (open)
+POST   /api/v1/logout             204                                                      (annotator)
+GET    /api/v1/me                 Me                                                       (annotator)
+POST   /api/v1/me/password        ChangePassword -> Me, and a new cookie                   (annotator, people only)
+GET    /api/v1/me/tokens          list of TokenView                                        (annotator, people only)
+POST   /api/v1/me/tokens          AddToken -> NewToken, told once                          (annotator, people only)
+DELETE /api/v1/me/tokens/{id}     204                                                      (annotator, people only)
+GET    /api/v1/users              list of UserView                                         (admin, people only)
+PATCH  /api/v1/users/{id}         ChangeUser -> UserView                                   (admin, people only)
+POST   /api/v1/invitations        Invite -> NewInvitation                                  (admin, people only)
+GET    /api/v1/audit              ?before=&subject=&limit= -> list of AuditView, newest first  (admin, people only)
 """
 
 from __future__ import annotations

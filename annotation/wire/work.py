@@ -1,18 +1,18 @@
 """What travels between pages and server about work: campaigns and the queue. Wire forms only; runs are runs.py's.
 
-    POST  /api/v1/work/next                    NextWork (runs.py) -> RunState; 204 where there is nothing to do; a problem
-                                               about what one holds names it: extra.assignment_id                       (annotator)
-    GET   /api/v1/work                         MyWork                                                                (annotator)
-    POST  /api/v1/assignments/{id}/heartbeat   LeaseView                                                             (annotator)
-    POST  /api/v1/assignments/{id}/skip        Reason (runs.py) -> 204; not asked again                            (annotator)
-    POST  /api/v1/assignments/{id}/flag        Reason -> 204; nobody is asked until somebody has looked              (annotator)
-    POST  /api/v1/assignments/{id}/release     204; back into the queue                                              (annotator)
-    GET   /api/v1/assignments/flagged          list of FlaggedView                                                   (reviewer)
-    POST  /api/v1/assignments/{id}/reopen      204                                                                   (reviewer)
-    GET   /api/v1/campaigns                    list of CampaignDetail: those open to whoever asks; admins: all       (annotator)
-    POST  /api/v1/campaigns                    CampaignSpec (service/campaigns.py) -> CampaignDetail                 (admin)
-    PATCH /api/v1/campaigns/{id}               CampaignChange -> CampaignDetail                                      (admin)
-    GET   /api/v1/tasks                        ?select= (several) -> TaskList: what a campaign may ask for           (admin)
+POST  /api/v1/work/next                    NextWork (runs.py) -> RunState; 204 where there is nothing to do; a problem
+                                           about what one holds names it: extra.assignment_id                       (annotator)
+GET   /api/v1/work                         MyWork                                                                (annotator)
+POST  /api/v1/assignments/{id}/heartbeat   LeaseView                                                             (annotator)
+POST  /api/v1/assignments/{id}/skip        Reason (runs.py) -> 204; not asked again                            (annotator)
+POST  /api/v1/assignments/{id}/flag        Reason -> 204; nobody is asked until somebody has looked              (annotator)
+POST  /api/v1/assignments/{id}/release     204; back into the queue                                              (annotator)
+GET   /api/v1/assignments/flagged          list of FlaggedView                                                   (reviewer)
+POST  /api/v1/assignments/{id}/reopen      204                                                                   (reviewer)
+GET   /api/v1/campaigns                    list of CampaignDetail: those open to whoever asks; admins: all       (annotator)
+POST  /api/v1/campaigns                    CampaignSpec (service/campaigns.py) -> CampaignDetail                 (admin)
+PATCH /api/v1/campaigns/{id}               CampaignChange -> CampaignDetail                                      (admin)
+GET   /api/v1/tasks                        ?select= (several) -> TaskList: what a campaign may ask for           (admin)
 """
 
 from __future__ import annotations

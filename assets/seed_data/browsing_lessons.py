@@ -116,9 +116,13 @@ def _head(sampler: TextSampler) -> list[Widget]:
 
 
 _READ = (
-    "Tell the {label} of {name}.", "{name}: {label}?", "Say which {label} stands with {name}.", "Answer with the {label} of {name}.",
-    "The {label} of {name} is wanted.", "Read off the {label} of {name} and say it.",
-)  # fmt: skip
+    "Tell the {label} of {name}.",
+    "{name}: {label}?",
+    "Say which {label} stands with {name}.",
+    "Answer with the {label} of {name}.",
+    "The {label} of {name} is wanted.",
+    "Read off the {label} of {name} and say it.",
+)
 
 
 def read_again(sampler: TextSampler, name: str, lines: Sequence[Row], but: Row) -> list[tuple[str, SiteMove]]:
@@ -159,9 +163,11 @@ def follow(sampler: TextSampler) -> Lesson:
     else:
         wanted = sampler.rng.choice(there)
     wordings = (
-        "Tell the {label} of the {via} of {name}.", "{name} has {via}: which {label} is there?",
-        "Answer with the {label} of the {via} of {name}.", "Go on to the {via} of {name} and say its {label}.",
-    )  # fmt: skip
+        "Tell the {label} of the {via} of {name}.",
+        "{name} has {via}: which {label} is there?",
+        "Answer with the {label} of the {via} of {name}.",
+        "Go on to the {via} of {name} and say its {label}.",
+    )
     site = PracticeSite(widgets := page(sampler, head, name, lines))
     opened = next(widget for place, widget in enumerate(widgets) if widget.text == other and widgets[place - 1].text == via)
     moves = [click(opened, page(sampler, head, other, there)), answer(wanted.value)]
@@ -222,10 +228,12 @@ def search(sampler: TextSampler) -> Lesson:
 _FIELDS = {
     1: ('Fill in "{b}" for {w}.', 'The {w} is "{b}".', 'Take "{b}" as {w} and send it off.'),
     2: (
-        'Where {w} is "{b}", let {v} be "{a}".', 'Of the {w} "{b}", set the {v} to "{a}".', 'The {v} of "{b}" should be "{a}".',
+        'Where {w} is "{b}", let {v} be "{a}".',
+        'Of the {w} "{b}", set the {v} to "{a}".',
+        'The {v} of "{b}" should be "{a}".',
         'Put "{a}" for {v} and "{b}" for {w}.',
     ),
-}  # fmt: skip
+}
 
 
 def fill_fields(sampler: TextSampler) -> Lesson:
@@ -284,9 +292,11 @@ def type_out(sampler: TextSampler) -> Lesson:
     send = sampler.confirm()
     wordings = {
         1: ("Put what {f} says under {v}, then push {ok}.", "The word of {f} goes to {v}. Push {ok}."),
-        2: ("Put what {f} says under {v} and what {g} says under {w}, then push {ok}.",
-            "The word of {f} goes to {v}. The word of {g} goes to {w}. Push {ok}."),
-    }[num]  # fmt: skip
+        2: (
+            "Put what {f} says under {v} and what {g} says under {w}, then push {ok}.",
+            "The word of {f} goes to {v}. The word of {g} goes to {w}. Push {ok}.",
+        ),
+    }[num]
     parts = dict(zip("fg", files, strict=False)) | dict(zip("vw", labels, strict=False))
     moves: list[SiteMove] = []
     for file, text, field in zip(files, texts, fields, strict=True):
@@ -297,7 +307,14 @@ def type_out(sampler: TextSampler) -> Lesson:
 
 
 BROWSING_LESSONS: tuple[tuple[Callable[[TextSampler], Lesson], float], ...] = (
-    (read, 0.80), (follow, 0.60), (open_entry, 0.60), (search, 0.50), (fill_fields, 0.40), (note_down, 0.30), (type_out, 0.35),
-    (lesson_of(press), 0.30), (lesson_of(write), 0.20),
-)  # fmt: skip
+    (read, 0.80),
+    (follow, 0.60),
+    (open_entry, 0.60),
+    (search, 0.50),
+    (fill_fields, 0.40),
+    (note_down, 0.30),
+    (type_out, 0.35),
+    (lesson_of(press), 0.30),
+    (lesson_of(write), 0.20),
+)
 """Each kind of lesson with its share, on the scale of the web's; the last ones are the web's own, short and full of copying."""

@@ -146,9 +146,7 @@ def _fill(goal: Widget, text: str) -> list[Move]:
     return [Move("triple_click" if goal.text and not goal.is_hint else "click", goal), Move("type", goal, text)]
 
 
-SKILLS: Mapping[Skill, float] = {
-    press: 0.30, press_several: 0.22, write: 0.28, copy: 0.06, choose: 0.08, unfold: 0.06,
-}  # fmt: skip
+SKILLS: Mapping[Skill, float] = {press: 0.30, press_several: 0.22, write: 0.28, copy: 0.06, choose: 0.08, unfold: 0.06}
 """Each kind of clause, with how often it is the first of a lesson."""
 
 

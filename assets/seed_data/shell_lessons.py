@@ -82,8 +82,11 @@ def tell(sampler: TextSampler) -> Lesson:
 def pass_on(sampler: TextSampler) -> Lesson:
     """What one file says, into another; looked up first."""
     source, goal, text = _file(sampler), _file(sampler), _value(sampler)
-    wordings = ("See what {source} says and make {goal} say the same.", "{goal} should hold what you find in {source}.",
-                "Look into {source}; note what it says in {goal}.")  # fmt: skip
+    wordings = (
+        "See what {source} says and make {goal} say the same.",
+        "{goal} should hold what you find in {source}.",
+        "Look into {source}; note what it says in {goal}.",
+    )
     moves = [_run(f"cat {source}", f"{text}\n"), _run(f"echo {text} > {goal}")]
     return _lesson(sampler, wordings, moves, 1, source=source, goal=goal)
 
@@ -91,13 +94,21 @@ def pass_on(sampler: TextSampler) -> Lesson:
 def arrange(sampler: TextSampler) -> Lesson:
     """One command about files and folders: a new folder, another name, a second copy, gone."""
     one, other, folder = _file(sampler), _file(sampler), sampler.word().lower()
-    command, wordings = sampler.rng.choice((
-        (f"mkdir {folder}", ("There should be a folder {folder}.", "Make room: a new folder named {folder}.", "Open a folder {folder}.")),
-        (f"mv {one} {other}", ("{one} should be named {other}.", "Let {one} be called {other} from now on.", "Name {one} anew: {other}.")),
-        (f"cp {one} {other}", ("Have the same as {one} in {other}.", "{other} should be a second {one}.", "Double {one} as {other}.")),
-        (f"rm {one}", ("{one} should be gone.", "Take {one} away.", "Nobody needs {one} any more.")),
-        (f"mv {one} {folder}", ("{one} belongs in the folder {folder}.", "Let {folder} take in {one}.", "Put {one} into {folder}.")),
-    ))  # fmt: skip
+    command, wordings = sampler.rng.choice(
+        (
+            (
+                f"mkdir {folder}",
+                ("There should be a folder {folder}.", "Make room: a new folder named {folder}.", "Open a folder {folder}."),
+            ),
+            (
+                f"mv {one} {other}",
+                ("{one} should be named {other}.", "Let {one} be called {other} from now on.", "Name {one} anew: {other}."),
+            ),
+            (f"cp {one} {other}", ("Have the same as {one} in {other}.", "{other} should be a second {one}.", "Double {one} as {other}.")),
+            (f"rm {one}", ("{one} should be gone.", "Take {one} away.", "Nobody needs {one} any more.")),
+            (f"mv {one} {folder}", ("{one} belongs in the folder {folder}.", "Let {folder} take in {one}.", "Put {one} into {folder}.")),
+        )
+    )
     return _lesson(sampler, wordings, [_run(command)], 0, one=one, other=other, folder=folder)
 
 
@@ -125,6 +136,11 @@ def look_around(sampler: TextSampler) -> Lesson:
 
 
 SHELL_LESSONS: tuple[tuple[Callable[[TextSampler], Lesson], float], ...] = (
-    (put, 0.12), (tell, 0.06), (pass_on, 0.10), (arrange, 0.14), (count, 0.08), (look_around, 0.05),
-)  # fmt: skip
+    (put, 0.12),
+    (tell, 0.06),
+    (pass_on, 0.10),
+    (arrange, 0.14),
+    (count, 0.08),
+    (look_around, 0.05),
+)
 """Each kind of lesson with its share, on the scale of the web's."""

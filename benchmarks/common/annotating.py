@@ -246,9 +246,20 @@ class Server:
             self.port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [
-            sys.executable, "-m", "pipelines.cli", "annotate", "serve", "--home", str(home.root), "--port", str(self.port),
-            "--database", url, "--sessions", str(num_sessions),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pipelines.cli",
+            "annotate",
+            "serve",
+            "--home",
+            str(home.root),
+            "--port",
+            str(self.port),
+            "--database",
+            url,
+            "--sessions",
+            str(num_sessions),
+        ]
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self.log = home.root / "annotation-server.log"

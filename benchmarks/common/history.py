@@ -43,14 +43,35 @@ SHARES = {"rl": 0.36, "evaluation": 0.42, "rollouts": 0.10, "annotations": 0.12}
 """Of an iteration's episodes, by what they are run for."""
 FILTERS = ("complete", "efficient", "grounded", "leak", "loop", "novel", "thoughtful", "duplicate")
 RL_METRICS = (
-    "reward", "success", "steps_per_episode", "entropy", "kl", "clip_fraction", "grad_norm", "learning_rate", "explained_variance",
-    "value_loss", "mismatch_kl", "lambda_policy", "think_tokens_per_step", "invalid_actions",
-)  # fmt: skip
+    "reward",
+    "success",
+    "steps_per_episode",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "grad_norm",
+    "learning_rate",
+    "explained_variance",
+    "value_loss",
+    "mismatch_kl",
+    "lambda_policy",
+    "think_tokens_per_step",
+    "invalid_actions",
+)
 ROUNDS = 10
 NOTHING_FROM_PEOPLE = ("tasks", "episodes", "steps", "annotations", "verdicts")
 CHECKED = (
-    "datasets", "checkpoints", "training_metrics", "evaluations", "episodes", "steps", "verdicts", "routes", "ct_samples", "sft_samples",
-)  # fmt: skip
+    "datasets",
+    "checkpoints",
+    "training_metrics",
+    "evaluations",
+    "episodes",
+    "steps",
+    "verdicts",
+    "routes",
+    "ct_samples",
+    "sft_samples",
+)
 """Tables that a page of Data Docs is about in each iteration."""
 _MACROS = (
     "create macro draw(hashed, num) as (hashed % num)::bigint",
@@ -244,8 +265,15 @@ class History:
 
     def _checkpoint(self, iteration: str, stage: str, checkpoint: str, parents: list[str], data: list[str], **config: Any) -> None:
         note = "the candidate does not lose: +0.004 [-0.010, +0.020] on 340 pairs" if stage == "released_policy" else ""
-        row = {"checkpoint_id": checkpoint, "path": f"checkpoints/{iteration}/{stage}/{checkpoint}", "parents": parents, "datasets": data,
-               "config": json.dumps(config), "metrics": "{}", "note": note}  # fmt: skip
+        row = {
+            "checkpoint_id": checkpoint,
+            "path": f"checkpoints/{iteration}/{stage}/{checkpoint}",
+            "parents": parents,
+            "datasets": data,
+            "config": json.dumps(config),
+            "metrics": "{}",
+            "note": note,
+        }
         self._put("checkpoints", [row], iteration, stage)
 
     def _dataset(self, iteration: str, kind: str) -> str:
@@ -291,8 +319,9 @@ class History:
             "select c as candidate, 'linear' as method, '{\"rl_pointing\": 0.5, \"rl_forms\": 0.5}' as weights, c = 2 as is_chosen, "
             "task_id, name as task_name, domain, 6::bigint as num_episodes, draw(hash(c, name, $number), 7) as num_success, "
             "0::bigint as num_crashed "
-            "from tasks_made, range(5) candidates(c)", params={"number": number},
-        ).to_arrow_table()  # fmt: skip
+            "from tasks_made, range(5) candidates(c)",
+            params={"number": number},
+        ).to_arrow_table()
         self._put("merge_candidates", rows, iteration, "merged_policy")
         merged = self._id(number, "merged_policy")
         self._checkpoint(iteration, "merged_policy", merged, parents, [], weights=dict.fromkeys(parents, 0.5))
@@ -306,11 +335,13 @@ class History:
             self._play(number, "evaluation", "evaluation", num, policy=self._id(number, role), role=role)
             episodes.append(self._con.sql("from made").to_arrow_table())
             steps.append(self._con.sql("from made_steps").to_arrow_table())
-            counts.append(self._con.sql(
-                f"select policy_id as checkpoint_id, '{role}' as checkpoint_role, task_id, task_name, domain, split, "
-                "count(*)::bigint as num_episodes, count(*) filter (outcome = 'success')::bigint as num_success, 0::bigint as num_crashed "
-                "from made group by all"
-            ).to_arrow_table())  # fmt: skip
+            counts.append(
+                self._con.sql(
+                    f"select policy_id as checkpoint_id, '{role}' as checkpoint_role, task_id, task_name, domain, split, "
+                    "count(*)::bigint as num_episodes, count(*) filter (outcome = 'success')::bigint as num_success, 0::bigint as "
+                    "num_crashed from made group by all"
+                ).to_arrow_table()
+            )
         self._put("evaluations", pa.concat_tables(counts), iteration, "evaluation")
         self._put("steps", pa.concat_tables(steps), iteration, "evaluation")
         self._put("episodes", pa.concat_tables(episodes), iteration, "evaluation")
@@ -345,13 +376,32 @@ class History:
         self._put("datasets", [], iteration, "orm_dataset")
 
     def _play(
-        self, number: int, stage: str, purpose: str, num: int, *, policy: str, role: str = "", domains: tuple[str, ...] = DOMAINS,
+        self,
+        number: int,
+        stage: str,
+        purpose: str,
+        num: int,
+        *,
+        policy: str,
+        role: str = "",
+        domains: tuple[str, ...] = DOMAINS,
         shots: list[str] | None = None,
-    ) -> None:  # fmt: skip
-        self._con.execute(_EPISODES, {
-            "stage": stage, "iteration": f"{number:04d}", "number": number, "role": role, "purpose": purpose, "policy": policy,
-            "num": num, "domains": list(domains), "steps": STEPS_PER_EPISODE, "solved": 60 + min(30, number),
-        })  # fmt: skip
+    ) -> None:
+        self._con.execute(
+            _EPISODES,
+            {
+                "stage": stage,
+                "iteration": f"{number:04d}",
+                "number": number,
+                "role": role,
+                "purpose": purpose,
+                "policy": policy,
+                "num": num,
+                "domains": list(domains),
+                "steps": STEPS_PER_EPISODE,
+                "solved": 60 + min(30, number),
+            },
+        )
         self._con.execute(_STEPS, {"pictures": len(shots or ()), "shots": shots or []})
 
     def _store_played(self, iteration: str, stage: str) -> None:

@@ -21,10 +21,15 @@ from warehouse.core.stages import SEED_ITERATION
 PROVENANCE, SECONDS = "provenance.json", "seconds.json"
 
 STAGES = {
-    "seed": ("seed", "tasks"), "datasets": ("recordings", "task_pool", "withdrawals", "dataset"), "CT and SFT": ("ct_model", "sft_model"),
-    "RL": ("rl_model", "value_gate"), "merge": ("merge",), "evaluation": ("evaluations",), "release": ("orm_", "released_policy"),
+    "seed": ("seed", "tasks"),
+    "datasets": ("recordings", "task_pool", "withdrawals", "dataset"),
+    "CT and SFT": ("ct_model", "sft_model"),
+    "RL": ("rl_model", "value_gate"),
+    "merge": ("merge",),
+    "evaluation": ("evaluations",),
+    "release": ("orm_", "released_policy"),
     "collection": ("annotations", "human_annotations", "rollouts", "collection_gate"),
-}  # fmt: skip
+}
 """How the steps of a run begin that make a stage of the wheel; the others route."""
 
 

@@ -58,9 +58,14 @@ def _run(command: list[str | Path], as_whom: dict[str, Any], log: Path | None = 
     """Raises ConfigError with what it said. A server that stays keeps our pipe open: what it says is in its log."""
     told = subprocess.DEVNULL if log is not None else subprocess.PIPE
     ran = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT if log is None else told, text=True, timeout=TIMEOUT_S,
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=told,
+        stderr=subprocess.STDOUT if log is None else told,
+        text=True,
+        timeout=TIMEOUT_S,
         **as_whom,
-    )  # fmt: skip
+    )
     if ran.returncode != 0:
         said = ran.stdout if log is None else log.read_text() if log.exists() else ""
         raise ConfigError(f"{Path(command[0]).name} ended with {ran.returncode}: {said[-2000:]}")

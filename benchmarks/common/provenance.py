@@ -26,11 +26,7 @@ def provenance() -> dict[str, str]:
     holds the published figures, differ from it. Raises CalledProcessError outside a checkout."""
     commit = _git("rev-parse", f"--short={DIGITS}", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
-    return {
-        "commit": f"{commit} + changes" if changed else commit,
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
-    }
+    return {"commit": f"{commit} + changes" if changed else commit, "date": datetime.now(UTC).date().isoformat(), "machine": machine()}
 
 
 def machine() -> str:

@@ -155,9 +155,15 @@ def start_recipe(profile: Profile, seed: int, shown: Sequence[Any]) -> str:
 
 
 def make_start(
-    root: Path, name: str, profile: Profile, seed: int, show: Callable[[], Coroutine[Any, Any, list[Episode]]], bars: Progress, *,
+    root: Path,
+    name: str,
+    profile: Profile,
+    seed: int,
+    show: Callable[[], Coroutine[Any, Any, list[Episode]]],
+    bars: Progress,
+    *,
     shown: Sequence[Any],
-) -> Start:  # fmt: skip
+) -> Start:
     """Tutorials, then the demonstrations that `show` plays and `shown` describes, half of what is drawn being tutorials again; from its
     folder if made before. Raises SystemExit where that one is of other settings."""
     folder = root / name

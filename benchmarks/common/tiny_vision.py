@@ -56,17 +56,38 @@ def tiny_vision_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> Qw
     """The configuration; rotary sections (time, height, width) share the half of a head's size."""
     token_id = {token: int(str(tokenizer.convert_tokens_to_ids(token))) for token in (END, VISION_START, IMAGE, VIDEO, VISION_END)}
     text: dict[str, Any] = {
-        "vocab_size": len(tokenizer), "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 4, "max_position_embeddings": 1024, "initializer_range": 0.1, "bos_token_id": None,
-        "eos_token_id": token_id[END], "pad_token_id": tokenizer.pad_token_id, "tie_word_embeddings": True,
+        "vocab_size": len(tokenizer),
+        "hidden_size": 96,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.1,
+        "bos_token_id": None,
+        "eos_token_id": token_id[END],
+        "pad_token_id": tokenizer.pad_token_id,
+        "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [4, 4, 4]},
         **changes,
-    }  # fmt: skip
+    }
     vision = {
-        "depth": 1, "embed_dim": 64, "hidden_size": text["hidden_size"], "num_heads": 4, "mlp_ratio": 2, "patch_size": PATCH_PX,
-        "spatial_merge_size": 1, "temporal_patch_size": 1, "initializer_range": text["initializer_range"],
-    }  # fmt: skip
+        "depth": 1,
+        "embed_dim": 64,
+        "hidden_size": text["hidden_size"],
+        "num_heads": 4,
+        "mlp_ratio": 2,
+        "patch_size": PATCH_PX,
+        "spatial_merge_size": 1,
+        "temporal_patch_size": 1,
+        "initializer_range": text["initializer_range"],
+    }
     return Qwen2VLConfig(
-        text_config=text, vision_config=vision, image_token_id=token_id[IMAGE], video_token_id=token_id[VIDEO],
-        vision_start_token_id=token_id[VISION_START], vision_end_token_id=token_id[VISION_END], tie_word_embeddings=True,
-    )  # fmt: skip
+        text_config=text,
+        vision_config=vision,
+        image_token_id=token_id[IMAGE],
+        video_token_id=token_id[VIDEO],
+        vision_start_token_id=token_id[VISION_START],
+        vision_end_token_id=token_id[VISION_END],
+        tie_word_embeddings=True,
+    )

@@ -68,9 +68,13 @@ def reward_on_a_masked_last_token_counts(library: Library, rng: np.random.Genera
         kept[row, end] = 1.5
     gamma, lambda_ = _shares(rng)
     _follows_definition(
-        library, replace(spans, rewards_BT=moved), gamma, lambda_, "outcome one position after the last response token",
+        library,
+        replace(spans, rewards_BT=moved),
+        gamma,
+        lambda_,
+        "outcome one position after the last response token",
         replace(spans, rewards_BT=kept),
-    )  # fmt: skip
+    )
 
 
 def reward_on_an_observation_token_counts(library: Library, rng: np.random.Generator) -> None:

@@ -67,9 +67,11 @@ def clipping_stops_only_what_would_go_further(library: Library, rng: np.random.G
     ratios = [(1.2, 1.0, True), (1.27, 1.0, True), (1.5, 1.0, False), (0.5, 1.0, True), (0.7, -1.0, False), (1.5, -1.0, True)]
     for ratio, advantage, has_gradient in ratios:
         case = LossCase(
-            logprobs=torch.tensor([[float(np.log(ratio))]], dtype=torch.float64), old_logprobs=torch.zeros(1, 1, dtype=torch.float64),
-            advantages=torch.tensor([[advantage]], dtype=torch.float64), mask=torch.ones(1, 1, dtype=torch.bool),
-        )  # fmt: skip
+            logprobs=torch.tensor([[float(np.log(ratio))]], dtype=torch.float64),
+            old_logprobs=torch.zeros(1, 1, dtype=torch.float64),
+            advantages=torch.tensor([[advantage]], dtype=torch.float64),
+            mask=torch.ones(1, 1, dtype=torch.bool),
+        )
         _, slope = gradient(library, case, aggregation="token")
         if (abs(float(slope)) > 1e-6) is not has_gradient:
             raise AssertionError(f"gradient {float(slope):.3f} at ratio {ratio} and advantage {advantage}")
@@ -101,18 +103,22 @@ def _padded(case: LossCase) -> LossCase:
         return torch.nn.functional.pad(tensor, (0, 4), value=value)
 
     return replace(
-        case, logprobs=pad(case.logprobs, -3.0), old_logprobs=pad(case.old_logprobs, -1.0), advantages=pad(case.advantages, 5.0),
+        case,
+        logprobs=pad(case.logprobs, -3.0),
+        old_logprobs=pad(case.old_logprobs, -1.0),
+        advantages=pad(case.advantages, 5.0),
         mask=pad(case.mask, 0),
-    )  # fmt: skip
+    )
 
 
 def padding_changes_no_loss(library: Library, rng: np.random.Generator) -> None:
     case = random_case(rng)
     for aggregation in ("token", "episode_mean"):
         close(
-            gradient(library, _padded(case), aggregation=aggregation)[0], gradient(library, case, aggregation=aggregation)[0],
+            gradient(library, _padded(case), aggregation=aggregation)[0],
+            gradient(library, case, aggregation=aggregation)[0],
             f"loss of padded episodes, aggregation {aggregation}",
-        )  # fmt: skip
+        )
 
 
 def _split_changes_nothing(library: Library, rng: np.random.Generator, aggregation: str) -> None:
@@ -136,9 +142,8 @@ def no_ratio_overflows(library: Library, rng: np.random.Generator) -> None:
     for distance in (100.0, -100.0):
         case = random_case(rng, spread=0.0)
         far = replace(
-            case, logprobs=case.logprobs.float(), old_logprobs=(case.logprobs - distance).float(),
-            advantages=case.advantages.float(),
-        )  # fmt: skip
+            case, logprobs=case.logprobs.float(), old_logprobs=(case.logprobs - distance).float(), advantages=case.advantages.float()
+        )
         loss, slope = gradient(library, far, aggregation="token")
         if not (np.isfinite(loss) and torch.isfinite(slope).all()):
             raise AssertionError(f"loss {loss} at a log-ratio of {distance:g}")
@@ -216,9 +221,10 @@ def masked_values_are_not_fitted(library: Library, rng: np.random.Generator) -> 
     mask = torch.tensor([[True, True, False, True, False]] * 2)
     loud = torch.where(mask, values, 100.0)
     close(
-        library.value_loss(loud, loud, targets, mask, clip=1e9), library.value_loss(values, values, targets, mask, clip=1e9),
+        library.value_loss(loud, loud, targets, mask, clip=1e9),
+        library.value_loss(values, values, targets, mask, clip=1e9),
         "value loss beside values of 100 at observations",
-    )  # fmt: skip
+    )
 
 
 def explained_variance_ranks_critics(library: Library, rng: np.random.Generator) -> None:

@@ -1,8 +1,8 @@
 """Samples of a stored iteration encoded for training, as one process: prints tokens, seconds and peak memory as JSON, with a digest.
 
-    python -m benchmarks.ours.encode_samples HOME snapshot    store a dataset snapshot of all samples of HOME
-    python -m benchmarks.ours.encode_samples HOME files       encode it into files, as a training run does, and read a hundred batches
-    python -m benchmarks.ours.encode_samples HOME list        all samples at once: rows, then tokens, then the same batches
+python -m benchmarks.ours.encode_samples HOME snapshot    store a dataset snapshot of all samples of HOME
+python -m benchmarks.ours.encode_samples HOME files       encode it into files, as a training run does, and read a hundred batches
+python -m benchmarks.ours.encode_samples HOME list        all samples at once: rows, then tokens, then the same batches
 """
 
 from __future__ import annotations
@@ -65,10 +65,15 @@ def encode(warehouse: Warehouse, is_in_files: bool) -> dict[str, object]:
     batches = PlannedBatches(encoded, plan_batches(lengths, weights, batch_tokens=BATCH_TOKENS, steps=STEPS, seed=0), 0)
     sums = [int(batches[step]["input_ids"].sum()) for step in range(STEPS)]
     return {
-        "samples": len(encoded), "tokens": int(lengths.sum()), "seconds": encoded_s, "batches_s": time.perf_counter() - began - encoded_s,
-        "cpu_s": time.process_time() - cpu, "begins_mb": begins_mb, "peak_mb": peak_mb(),
+        "samples": len(encoded),
+        "tokens": int(lengths.sum()),
+        "seconds": encoded_s,
+        "batches_s": time.perf_counter() - began - encoded_s,
+        "cpu_s": time.process_time() - cpu,
+        "begins_mb": begins_mb,
+        "peak_mb": peak_mb(),
         "digest": content_id("batches", [lengths.tolist()[:1000], sums]),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -30,9 +30,7 @@ class Windowed(MiniWobSource):
     """MiniWoB in a window of another size."""
 
     def __init__(self, window: Window) -> None:
-        self._settings = replace(
-            SETTINGS, viewport_px=(window.width, window.height), area_px=(window.area_width, window.area_height)
-        )
+        self._settings = replace(SETTINGS, viewport_px=(window.width, window.height), area_px=(window.area_width, window.area_height))
 
     def settings(self, task: Task) -> PageSettings:
         return self._settings

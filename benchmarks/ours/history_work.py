@@ -1,6 +1,6 @@
 """One piece of an iteration's work on the newest iteration of a home, as one process: prints its seconds and peak memory as JSON.
 
-    python -m benchmarks.ours.history_work HOME "routes"
+python -m benchmarks.ours.history_work HOME "routes"
 """
 
 from __future__ import annotations

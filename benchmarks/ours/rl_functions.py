@@ -56,9 +56,13 @@ class Ours(Library):
         advantages_BT, targets_BT = np.zeros(spans.mask_BT.shape), np.zeros(spans.mask_BT.shape)
         for row, count in enumerate(lengths(spans)):
             result = decoupled_gae(
-                spans.rewards_BT[row, :count], spans.values_BT[row, :count], gamma=gamma, lambda_policy=lambda_policy,
-                lambda_critic=lambda_critic, bootstrap_value=spans.after(row) or 0.0,
-            )  # fmt: skip
+                spans.rewards_BT[row, :count],
+                spans.values_BT[row, :count],
+                gamma=gamma,
+                lambda_policy=lambda_policy,
+                lambda_critic=lambda_critic,
+                bootstrap_value=spans.after(row) or 0.0,
+            )
             advantages_BT[row, :count], targets_BT[row, :count] = result.advantages_T, result.targets_T
         return advantages_BT, targets_BT
 
@@ -84,19 +88,35 @@ class Ours(Library):
             logprobs_N, old_N, advantages_N, mask_N = (matrix.flatten() for matrix in chosen)
             step_N = torch.arange(len(rows)).repeat_interleave(case.mask.shape[1])
             weights_N = token_weights(
-                step_N, aggregation=aggregation, num_episodes=num_rows, num_steps=num_rows, num_tokens=num_tokens, episode_scale=1.0,
+                step_N,
+                aggregation=aggregation,
+                num_episodes=num_rows,
+                num_steps=num_rows,
+                num_tokens=num_tokens,
+                episode_scale=1.0,
                 episode_tokens_N=chosen[3].sum(1)[step_N].to(logprobs_N.dtype),
-            )  # fmt: skip
+            )
             # The vocabulary is the token of the row and one that takes the rest of the probability.
             rest_N = torch.log1p(-logprobs_N.exp().clamp(max=1 - 1e-6))
-            total = total + policy_loss(
-                torch.stack([logprobs_N, rest_N], dim=1), torch.zeros_like(step_N), old_N, advantages_N, weights_N,
-                LossSettings(
-                    clip_low=case.clip_low, clip_high=case.clip_high, dual_clip=case.dual_clip, objective="clip", kl_coefficient=0.0,
-                    entropy_coefficient=0.0,
-                ),
-                correction_N=mask_N.to(logprobs_N.dtype),
-            ).loss  # fmt: skip
+            total = (
+                total
+                + policy_loss(
+                    torch.stack([logprobs_N, rest_N], dim=1),
+                    torch.zeros_like(step_N),
+                    old_N,
+                    advantages_N,
+                    weights_N,
+                    LossSettings(
+                        clip_low=case.clip_low,
+                        clip_high=case.clip_high,
+                        dual_clip=case.dual_clip,
+                        objective="clip",
+                        kl_coefficient=0.0,
+                        entropy_coefficient=0.0,
+                    ),
+                    correction_N=mask_N.to(logprobs_N.dtype),
+                ).loss
+            )
         return total
 
     def kl_k3(self, logprobs: Any, reference: Any) -> Any:

@@ -1,6 +1,6 @@
 """Filters and routing of Flywheel over a folder of Parquet files, as one process: prints rows, seconds, peak memory and a digest as JSON.
 
-    python -m benchmarks.ours.route_episodes FOLDER [--memory 2GB] [--threads 1]
+python -m benchmarks.ours.route_episodes FOLDER [--memory 2GB] [--threads 1]
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from warehouse.quality.filters import judge
 from warehouse.routing.routes import route
 from warehouse.storage.catalogue import TABLES
 
-JUDGES = (
-    "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short",
-)  # fmt: skip
+JUDGES = ("contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short")
 _SCORES = ", ".join(f"max(score) filter (judge = '{judge}')" for judge in JUDGES)
 DIGEST = f"""
 with scores as (select episode_id, printf('{" %.4f" * len(JUDGES)}', {_SCORES}) as shown from verdicts group by episode_id)
@@ -76,10 +74,16 @@ def measure(folder: Path, work: Path, memory: str, threads: int | None) -> dict[
         num, digest = con.execute(DIGEST).fetchall()[0]
         by_route = dict(con.execute("select route, count(*) from routes group by 1 order by 1").fetchall())
     return {
-        "episodes": num, "verdicts": num_verdicts, "filter_s": judged - began, "route_s": routed - judged, "seconds": routed - began,
-        "cpu_s": cpu_s, "peak_mb": peak, "digest": digest,
+        "episodes": num,
+        "verdicts": num_verdicts,
+        "filter_s": judged - began,
+        "route_s": routed - judged,
+        "seconds": routed - began,
+        "cpu_s": cpu_s,
+        "peak_mb": peak,
+        "digest": digest,
         "routes": by_route,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Our supervised training as a contestant of benchmarks/sft_throughput.py: rows of the very samples that the peer reads at each step.
 
-    python -m benchmarks.ours.sft_steps FOLDER BATCHES.json SETTINGS.json
+python -m benchmarks.ours.sft_steps FOLDER BATCHES.json SETTINGS.json
 """
 
 from __future__ import annotations
@@ -30,8 +30,15 @@ def main(folder: Path, batches: list[list[dict[str, list[int]]]], settings: dict
             weights = [float(label != -100) for label in sample["labels"]]
             samples.append(EncodedSample(token_ids=sample["input_ids"], loss_weights=weights))
     config = SupervisedConfig(
-        steps=settings["steps"], learning_rate=settings["learning_rate"], warmup_steps=0, weight_decay=0.0, max_grad_norm=1.0,
-        adam_beta2=settings["adam_beta2"], packing=settings["packing"], log_every=1, save_every=1_000_000,
+        steps=settings["steps"],
+        learning_rate=settings["learning_rate"],
+        warmup_steps=0,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        adam_beta2=settings["adam_beta2"],
+        packing=settings["packing"],
+        log_every=1,
+        save_every=1_000_000,
     )
     points: list[dict[str, float]] = []
 

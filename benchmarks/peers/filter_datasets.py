@@ -29,10 +29,19 @@ def main() -> None:
         sft = scored.filter(lambda episode_id: found[episode_id][0] == "sft", input_columns="episode_id")
         seconds, cpu_s, peak = time.perf_counter() - began, time.process_time() - cpu, peak_mb()
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(json.dumps({
-        "episodes": len(found), "sft": len(sft), "seconds": seconds, "cpu_s": cpu_s + children.ru_utime + children.ru_stime,
-        "peak_mb": peak, "digest": digest(found), "version": datasets.__version__,
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "episodes": len(found),
+                "sft": len(sft),
+                "seconds": seconds,
+                "cpu_s": cpu_s + children.ru_utime + children.ru_stime,
+                "peak_mb": peak,
+                "digest": digest(found),
+                "version": datasets.__version__,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Filters and routing with pandas, its text columns held by Arrow: columns at a time where it has an operation, `groupby` by episode.
 
-    python filter_pandas.py FOLDER
+python filter_pandas.py FOLDER
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import pyarrow.dataset as pads
 from filter_plain import COORDINATES, JUDGES, MINIMUM, PASSIVE, VERBS, WORD, digest, likeness_of, peak_mb
 
 TEXT = pd.ArrowDtype(pa.string())
-HIDDEN = (
-    r"(?m)(?:\bWOB_[A-Z_]+)|(?:\bdata-wob[_-])|(?:^\s*\{.*\"[^\"]+\"\s*:)|(?:\"(?:answer|solution|expected|ground_truth)\"\s*:)"
-)
+HIDDEN = r"(?m)(?:\bWOB_[A-Z_]+)|(?:\bdata-wob[_-])|(?:^\s*\{.*\"[^\"]+\"\s*:)|(?:\"(?:answer|solution|expected|ground_truth)\"\s*:)"
 BUSY = r'<progressbar>|<busy>|aria-busy|"[Ll]oading[ .…]*"|"[Pp]lease wait[ .…]*"'
 
 
@@ -56,8 +54,10 @@ def judge(steps: pd.DataFrame) -> pd.DataFrame:
     after, shot = following["observation"].shift(-1), following["screenshot_id"].shift(-1)
     is_last = following.cumcount(ascending=False) == 0
     steps["pair"] = steps["active"] & ~is_last
-    steps["idle"] = steps["pair"] & (after == steps["observation"]).fillna(False) & (
-        (shot == steps["screenshot_id"]).fillna(False) | (shot.isna() & steps["screenshot_id"].isna())
+    steps["idle"] = (
+        steps["pair"]
+        & (after == steps["observation"]).fillna(False)
+        & ((shot == steps["screenshot_id"]).fillna(False) | (shot.isna() & steps["screenshot_id"].isna()))
     )
     steps["repeated"] = steps.duplicated(["episode_id", "state", "signature"])
     changed = (steps["signature"] != following["signature"].shift()).cumsum()
@@ -128,9 +128,11 @@ def main() -> None:
     found = route(episodes, judge(steps))
     seconds, cpu_s, peak = time.perf_counter() - began, time.process_time() - cpu, peak_mb()
     rows = {episode: (to, scores) for episode, to, *scores in found.itertuples(index=False, name=None)}
-    print(json.dumps({
-        "episodes": len(found), "seconds": seconds, "cpu_s": cpu_s, "peak_mb": peak, "digest": digest(rows), "version": pd.__version__,
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {"episodes": len(found), "seconds": seconds, "cpu_s": cpu_s, "peak_mb": peak, "digest": digest(rows), "version": pd.__version__}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -21,13 +21,18 @@ HIDDEN = re.compile(
 )
 BUSY = re.compile(r'<progressbar>|<busy>|aria-busy|"[Ll]oading[ .…]*"|"[Pp]lease wait[ .…]*"')
 COORDINATES = ("x", "y", "to_x", "to_y")
-JUDGES = (
-    "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short",
-)  # fmt: skip
+JUDGES = ("contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short")
 """In the order in which the digest has their scores."""
 MINIMUM = {
-    "contradiction": 1.0, "format": 1.0, "loop": 0.7, "no_op": 0.5, "repeats": 1.0, "settled": 0.0, "too_long": 1.0, "too_short": 1.0,
-}  # fmt: skip
+    "contradiction": 1.0,
+    "format": 1.0,
+    "loop": 0.7,
+    "no_op": 0.5,
+    "repeats": 1.0,
+    "settled": 0.0,
+    "too_long": 1.0,
+    "too_short": 1.0,
+}
 """Filters that demote below their threshold."""
 
 
@@ -70,12 +75,18 @@ def features(episode: dict[str, Any]) -> dict[str, Any]:
     unsettled = sum(BUSY.search(text) is not None for text in acting)
     written = sum(bool(response.strip()) for response in responses)
     return {
-        "num_steps": num, "actions_key": hashlib.md5("\n".join(signatures).encode()).hexdigest(), "screens": states,
-        "format": share(invalid, num), "no_op": share(idle, len(pairs)), "loop": share(repeated, num), "repeats": min(1.0, 24 / longest),
-        "settled": share(unsettled, len(acting)), "contradiction": share(sum(contradicts(*part) for part in parts), num),
+        "num_steps": num,
+        "actions_key": hashlib.md5("\n".join(signatures).encode()).hexdigest(),
+        "screens": states,
+        "format": share(invalid, num),
+        "no_op": share(idle, len(pairs)),
+        "loop": share(repeated, num),
+        "repeats": min(1.0, 24 / longest),
+        "settled": share(unsettled, len(acting)),
+        "contradiction": share(sum(contradicts(*part) for part in parts), num),
         "too_short": 1.0 if num and written == num else min(written / 1, written / max(1, num)),
         "leak": float(not leaks(prompts, actions, episode["reward"])),
-    }  # fmt: skip
+    }
 
 
 def share(num_bad: int, num: int) -> float:
@@ -110,8 +121,9 @@ def judged(episodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, list[floa
         limit = max(8.0, 3.0 * typical.get(row["task_id"], 0.0))
         scores = {judge: row[judge] for judge in JUDGES if judge in row} | {
             "too_long": 1.0 if row["num_steps"] <= limit else limit / row["num_steps"],
-            "duplicate": 1 - likeness.get(row["episode_id"], 0.0), "contamination": float(row["split"] == "train"),
-        }  # fmt: skip
+            "duplicate": 1 - likeness.get(row["episode_id"], 0.0),
+            "contamination": float(row["split"] == "train"),
+        }
         is_out = row["outcome"] == "crashed" or row["reward"] is None or row["split"] != "train"
         if is_out or scores["leak"] < 1 or scores["duplicate"] < 0.1:
             route = "withheld"

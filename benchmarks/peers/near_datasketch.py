@@ -1,6 +1,6 @@
 """Near-duplicate pairs with datasketch: MinHash of every document, LSH, then the exact Jaccard index of each candidate.
 
-    python near_datasketch.py FILE.parquet THRESHOLD sha1|crc32 WEIGHT_OF_FALSE_NEGATIVES
+python near_datasketch.py FILE.parquet THRESHOLD sha1|crc32 WEIGHT_OF_FALSE_NEGATIVES
 """
 
 from __future__ import annotations
@@ -38,10 +38,18 @@ def main() -> None:
         index.insert(i, minhash)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     planted = {(i, j) for i, j in enumerate(pq.read_table(path, columns=["original"])["original"].to_pylist()) if j >= 0}
-    print(json.dumps({
-        "seconds": seconds, "cpu_s": cpu_s, "peak_mb": peak_mb(), "pairs": len(found),
-        "planted": len(planted), "recall": len(planted & found) / max(1, len(planted)),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "cpu_s": cpu_s,
+                "peak_mb": peak_mb(),
+                "pairs": len(found),
+                "planted": len(planted),
+                "recall": len(planted & found) / max(1, len(planted)),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

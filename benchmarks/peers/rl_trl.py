@@ -69,10 +69,17 @@ class Trl(Library):
         total: Any = 0.0
         for rows in groups:
             total = total + loss(
-                case.logprobs[rows], case.old_logprobs[rows], case.advantages[rows], case.mask[rows], loss_type=LOSS_TYPES[aggregation],
-                num_parts=len(groups), num_tokens=int(case.mask.sum()), epsilon_low=case.clip_low, epsilon_high=case.clip_high,
+                case.logprobs[rows],
+                case.old_logprobs[rows],
+                case.advantages[rows],
+                case.mask[rows],
+                loss_type=LOSS_TYPES[aggregation],
+                num_parts=len(groups),
+                num_tokens=int(case.mask.sum()),
+                epsilon_low=case.clip_low,
+                epsilon_high=case.clip_high,
                 delta=case.dual_clip,
-            )  # fmt: skip
+            )
         return total
 
     def kl_k3(self, logprobs: Any, reference: Any) -> Any:
@@ -81,9 +88,16 @@ class Trl(Library):
             for t in range(logprobs.shape[1]):
                 one = logprobs[row : row + 1, t : t + 1]
                 found[row, t] = loss(
-                    one, one, torch.zeros_like(one), torch.ones(1, 1, dtype=torch.bool), loss_type="grpo", beta=1.0,
-                    ref_per_token_logps=reference[row : row + 1, t : t + 1], epsilon_low=0.2, epsilon_high=0.28,
-                )  # fmt: skip
+                    one,
+                    one,
+                    torch.zeros_like(one),
+                    torch.ones(1, 1, dtype=torch.bool),
+                    loss_type="grpo",
+                    beta=1.0,
+                    ref_per_token_logps=reference[row : row + 1, t : t + 1],
+                    epsilon_low=0.2,
+                    epsilon_high=0.28,
+                )
         return found
 
 

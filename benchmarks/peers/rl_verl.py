@@ -66,24 +66,36 @@ class Verl(Library):
 
     def group(self, rewards_E: Any, groups_E: Sequence[str], *, normalise_std: bool) -> Any:
         advantages, _ = core_algos.compute_grpo_outcome_advantage(
-            tensor(rewards_E)[:, None].clone(), torch.ones(len(rewards_E), 1, dtype=torch.float64), np.array(groups_E, dtype=object),
+            tensor(rewards_E)[:, None].clone(),
+            torch.ones(len(rewards_E), 1, dtype=torch.float64),
+            np.array(groups_E, dtype=object),
             norm_adv_by_std_in_grpo=normalise_std,
-        )  # fmt: skip
+        )
         return advantages[:, 0].numpy()
 
     def policy_loss(self, case: LossCase, *, aggregation: str, parts: Sequence[Sequence[int]] | None = None) -> Any:
         info = {"batch_num_tokens": int(case.mask.sum()), "global_batch_size": len(case.mask)}
         settings = ActorSettings(
-            clip_ratio=case.clip_low, clip_ratio_low=case.clip_low, clip_ratio_high=case.clip_high, clip_ratio_c=case.dual_clip or 1e9,
+            clip_ratio=case.clip_low,
+            clip_ratio_low=case.clip_low,
+            clip_ratio_high=case.clip_high,
+            clip_ratio_c=case.dual_clip or 1e9,
             global_batch_info=info,
-        )  # fmt: skip
+        )
         total: Any = 0.0
         for rows in parts or [list(range(len(case.mask)))]:
             chosen = list(rows)
-            total = total + core_algos.compute_policy_loss_vanilla(
-                case.old_logprobs[chosen], case.logprobs[chosen], case.advantages[chosen], case.mask[chosen].to(case.logprobs.dtype),
-                loss_agg_mode=MODES[aggregation], config=settings,
-            )[0]  # fmt: skip
+            total = (
+                total
+                + core_algos.compute_policy_loss_vanilla(
+                    case.old_logprobs[chosen],
+                    case.logprobs[chosen],
+                    case.advantages[chosen],
+                    case.mask[chosen].to(case.logprobs.dtype),
+                    loss_agg_mode=MODES[aggregation],
+                    config=settings,
+                )[0]
+            )
         return total
 
     def kl_k3(self, logprobs: Any, reference: Any) -> Any:

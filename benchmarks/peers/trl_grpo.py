@@ -57,9 +57,16 @@ def sample(trainer: GRPOTrainer, prompts: list[list[int]]) -> list[dict[str, Any
     mask_BT = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     trainer.model.eval()
     made = trainer.model.generate(
-        input_ids=ids_BT, attention_mask=mask_BT, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-        max_new_tokens=trainer.args.max_completion_length, return_dict_in_generate=True, output_logits=True,
-    )  # fmt: skip
+        input_ids=ids_BT,
+        attention_mask=mask_BT,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=trainer.args.max_completion_length,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
     trainer.model.train()
     written_BT = made.sequences[:, width:]
     logprobs_BT = torch.stack(made.logits, dim=1).float().log_softmax(-1).gather(2, written_BT[..., None])[..., 0]
@@ -90,21 +97,46 @@ def main(settings: dict[str, Any]) -> None:
     import_file(Path(settings["model_class"]))
     num_parts = settings["round_episodes"] // settings["minibatch_episodes"]
     arguments = GRPOConfig(
-        output_dir=settings["output"], seed=settings["seed"], max_steps=settings["rounds"] * num_parts * settings["epochs"],
-        per_device_train_batch_size=settings["minibatch_episodes"], gradient_accumulation_steps=1, steps_per_generation=num_parts,
-        num_generations=settings["group_size"], num_iterations=settings["epochs"], max_completion_length=settings["max_new_tokens"],
-        temperature=1.0, loss_type="grpo", scale_rewards="group", beta=0.0,
-        epsilon=settings["clip_low"], epsilon_high=settings["clip_high"], max_grad_norm=settings["max_grad_norm"],
-        learning_rate=settings["learning_rate"], lr_scheduler_type="constant_with_warmup", warmup_steps=settings["warmup_steps"],
-        optim="adamw_torch", weight_decay=0.0, adam_beta1=settings["adam_beta1"], adam_beta2=settings["adam_beta2"],
-        bf16=False, use_cpu=True, gradient_checkpointing=False, save_strategy="no", report_to=[], logging_steps=1, disable_tqdm=True,
+        output_dir=settings["output"],
+        seed=settings["seed"],
+        max_steps=settings["rounds"] * num_parts * settings["epochs"],
+        per_device_train_batch_size=settings["minibatch_episodes"],
+        gradient_accumulation_steps=1,
+        steps_per_generation=num_parts,
+        num_generations=settings["group_size"],
+        num_iterations=settings["epochs"],
+        max_completion_length=settings["max_new_tokens"],
+        temperature=1.0,
+        loss_type="grpo",
+        scale_rewards="group",
+        beta=0.0,
+        epsilon=settings["clip_low"],
+        epsilon_high=settings["clip_high"],
+        max_grad_norm=settings["max_grad_norm"],
+        learning_rate=settings["learning_rate"],
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=settings["warmup_steps"],
+        optim="adamw_torch",
+        weight_decay=0.0,
+        adam_beta1=settings["adam_beta1"],
+        adam_beta2=settings["adam_beta2"],
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        save_strategy="no",
+        report_to=[],
+        logging_steps=1,
+        disable_tqdm=True,
         dataloader_pin_memory=False,
-    )  # fmt: skip
+    )
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(settings["start"], dtype=torch.float32), reward_funcs=rewards, args=arguments,
-        processing_class=AutoTokenizer.from_pretrained(settings["start"]), rollout_func=rollout,
+        model=AutoModelForCausalLM.from_pretrained(settings["start"], dtype=torch.float32),
+        reward_funcs=rewards,
+        args=arguments,
+        processing_class=AutoTokenizer.from_pretrained(settings["start"]),
+        rollout_func=rollout,
         train_dataset=Dataset.from_dict({"prompt": ["a page"] * (settings["round_episodes"] // settings["group_size"])}),
-    )  # fmt: skip
+    )
     started_cpu_s = time.process_time()
     trainer.train()
     cpu_s = time.process_time() - started_cpu_s

@@ -34,17 +34,38 @@ def trainer_of(folder: Path, mode: str, settings: dict[str, Any], clock: Clock) 
     samples = json.loads((folder / "samples.json").read_text())
     rows = settings["rows_per_step"] if not is_packed else settings["packed_rows_per_step"]
     arguments = SFTConfig(
-        output_dir=str(folder / "trl"), max_steps=settings["steps"], per_device_train_batch_size=rows,
-        learning_rate=settings["learning_rate"], lr_scheduler_type="cosine", warmup_steps=0, weight_decay=0.0,
-        adam_beta2=settings["adam_beta2"], max_grad_norm=1.0,
-        optim="adamw_torch_fused", packing=is_packed, packing_strategy="bfd", max_length=settings["max_length"],
-        gradient_checkpointing=False, bf16=False, use_cpu=True, logging_steps=1, logging_first_step=True, save_strategy="no", report_to=[],
-        disable_tqdm=True, shuffle_dataset=False, dataloader_pin_memory=False, train_sampling_strategy="sequential",
-    )  # fmt: skip
+        output_dir=str(folder / "trl"),
+        max_steps=settings["steps"],
+        per_device_train_batch_size=rows,
+        learning_rate=settings["learning_rate"],
+        lr_scheduler_type="cosine",
+        warmup_steps=0,
+        weight_decay=0.0,
+        adam_beta2=settings["adam_beta2"],
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        packing=is_packed,
+        packing_strategy="bfd",
+        max_length=settings["max_length"],
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        logging_steps=1,
+        logging_first_step=True,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        shuffle_dataset=False,
+        dataloader_pin_memory=False,
+        train_sampling_strategy="sequential",
+    )
     return SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="sdpa"), args=arguments,
-        processing_class=AutoTokenizer.from_pretrained(folder / "model"), train_dataset=Dataset.from_list(samples), callbacks=[clock],
-    )  # fmt: skip
+        model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="sdpa"),
+        args=arguments,
+        processing_class=AutoTokenizer.from_pretrained(folder / "model"),
+        train_dataset=Dataset.from_list(samples),
+        callbacks=[clock],
+    )
 
 
 def batches_of(trainer: SFTTrainer, settings: dict[str, Any]) -> list[list[dict[str, list[int]]]]:

@@ -160,8 +160,15 @@ class Arm:
             with self._state(platter, random.Random(f"{self._seed} {moment}")) as (home, num_lost):
                 promises = [Promise.read(text) for text in platter.marks]
                 lines = judge(self.name, home, promises, self.asked(), goes_on=moment in going_on, dice=random.Random(moment))
-            row = {"arm": self.name, "moment": moment, "stage": stages[moment], "after": promises[-1].said, "blocks_lost": num_lost,
-                   "faults": lines, "went_on": self.name != "run" or moment in going_on}  # fmt: skip
+            row = {
+                "arm": self.name,
+                "moment": moment,
+                "stage": stages[moment],
+                "after": promises[-1].said,
+                "blocks_lost": num_lost,
+                "faults": lines,
+                "went_on": self.name != "run" or moment in going_on,
+            }
             found.append(row)
             with self._results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -200,8 +207,14 @@ def report(rows: list[dict[str, Any]], console: Console) -> int:
     for arm, stage in dict.fromkeys((row["arm"], row["stage"]) for row in rows):
         of_arm = [row for row in rows if row["arm"] == arm and row["stage"] == stage]
         bad, lost = sum(bool(row["faults"]) for row in of_arm), [row["blocks_lost"] for row in of_arm]
-        table.add_row(arm, stage, str(len(of_arm)), f"{sum(map(bool, lost))} (at most {max(lost)})", str(bad),
-                      str(sum(row["went_on"] for row in of_arm)))  # fmt: skip
+        table.add_row(
+            arm,
+            stage,
+            str(len(of_arm)),
+            f"{sum(map(bool, lost))} (at most {max(lost)})",
+            str(bad),
+            str(sum(row["went_on"] for row in of_arm)),
+        )
         num_bad += bad
     console.print(table)
     faults = Counter(re.sub(r"/\S*/home/", "", line)[:120] for row in rows for line in row["faults"])

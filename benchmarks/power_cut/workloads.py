@@ -50,8 +50,10 @@ def commits(disk: LoggedDisk, home: Path, dice: random.Random) -> None:
 def commit(warehouse: Warehouse, kind: str, number: int, dice: random.Random) -> None:
     place = {"iteration": f"{dice.randrange(1, 4):04d}", "stage": "rollouts"}
     if kind == "pictures":
-        rows = [{"screenshot_id": f"shot-{number}-{each}", "format": "png", "width_px": 1, "height_px": 1, "data": dice.randbytes(3000)}
-                for each in range(dice.randrange(1, 9))]  # fmt: skip
+        rows = [
+            {"screenshot_id": f"shot-{number}-{each}", "format": "png", "width_px": 1, "height_px": 1, "data": dice.randbytes(3000)}
+            for each in range(dice.randrange(1, 9))
+        ]
         warehouse.add_screenshots(rows)
     elif kind == "replace":
         warehouse.replace_partition("ct_samples", [_sample(f"r-{number}-{each}") for each in range(dice.randrange(0, 200))], **place)
@@ -61,10 +63,16 @@ def commit(warehouse: Warehouse, kind: str, number: int, dice: random.Random) ->
 
 def _sample(name: str) -> dict[str, Any]:
     return {
-        "sample_id": name, "origin": "demonstration", "domain": "pointing", "episode_id": None, "step_index": None, "annotation_id": None,
+        "sample_id": name,
+        "origin": "demonstration",
+        "domain": "pointing",
+        "episode_id": None,
+        "step_index": None,
+        "annotation_id": None,
         "messages": [{"role": "user", "content": name, "loss": 0.0}, {"role": "assistant", "content": name[::-1], "loss": 1.0}],
-        "verdict": True, "withdrawn": False,
-    }  # fmt: skip
+        "verdict": True,
+        "withdrawn": False,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +91,10 @@ def table_commands(home: Path, files: Path) -> list[Command]:
         (episode,) = con.execute("select min(episode_id) from episodes where purpose = 'rollout'").fetchall()[0]
         (release,) = con.execute("select max(checkpoint_id) from checkpoints where stage = 'merged_policy'").fetchall()[0]
     general = files / "chat.jsonl"
-    chat = [{"messages": [{"role": "user", "content": f"What is {n} and one?"}, {"role": "assistant", "content": f"It is {n + 1}."}]}
-            for n in range(40)]  # fmt: skip
+    chat = [
+        {"messages": [{"role": "user", "content": f"What is {n} and one?"}, {"role": "assistant", "content": f"It is {n + 1}."}]}
+        for n in range(40)
+    ]
     general.write_text("".join(json.dumps(each) + "\n" for each in chat))
     tasks = files / "tasks.txt"
     tasks.write_text("click-test-2\nclick-link\n")
@@ -93,12 +103,14 @@ def table_commands(home: Path, files: Path) -> list[Command]:
     return [
         Command(name="withdraw", arguments=("withdraw", sft), effect=withdrawn.format(kind="sft", id=sft)),
         Command(
-            name="verdict", arguments=("verdict", episode, "--good", "--reason", "it was done"),
+            name="verdict",
+            arguments=("verdict", episode, "--good", "--reason", "it was done"),
             effect=f"select count(*) from verdicts where episode_id = '{episode}' and origin = 'human'",
         ),
         Command(name="reroute", arguments=("reroute",), effect=f"select count(*) from routes where episode_id = '{episode}'"),
         Command(
-            name="import general", arguments=("import", "general", str(general)),
+            name="import general",
+            arguments=("import", "general", str(general)),
             effect="select count(*) from ct_samples where origin = 'general'",
         ),
         Command(
@@ -110,7 +122,7 @@ def table_commands(home: Path, files: Path) -> list[Command]:
         Command(name="restore", arguments=("restore", "training_metrics", "0"), effect="select 1"),
         Command(name="purge", arguments=("withdraw", ct, "--purge", "--yes"), effect=withdrawn.format(kind="ct", id=ct)),
         Command(name="eval", arguments=("eval", release, "--per-task", "1"), effect="select 1"),
-    ]  # fmt: skip
+    ]
 
 
 def flywheel(home: Path, *arguments: str, timeout_s: float = RUN_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
@@ -143,8 +155,9 @@ def run(disk: LoggedDisk, home: Path) -> None:
     """A run of PROFILE in an empty home. Acknowledged is what could be read some seconds ago, and stages that its log calls finished."""
     digests, seen = Digests(home), _Seen()
     command = [sys.executable, "-m", "pipelines.cli", *RUN]
-    process = subprocess.Popen(command, cwd=ROOT, env=_environment(home), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               start_new_session=True)  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=_environment(home), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.extend(_lines(process)), daemon=True)
     reader.start()

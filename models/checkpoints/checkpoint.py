@@ -59,8 +59,15 @@ class Card(BaseModel):
 
 
 def write(
-    folder: Path, fill: Callable[[Path], None], *, stage: str, iteration: str, parents: tuple[str, ...] = (),
-    datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None,
+    folder: Path,
+    fill: Callable[[Path], None],
+    *,
+    stage: str,
+    iteration: str,
+    parents: tuple[str, ...] = (),
+    datasets: tuple[str, ...] = (),
+    config: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
 ) -> Card:
     """Make a checkpoint of the files that `fill` writes into the folder it is handed; replaces what was at `folder`.
 
@@ -73,9 +80,16 @@ def write(
         fill(aside)
         digests = {path.name: file_digest(path) for path in sorted(aside.iterdir()) if path.is_file()}
         card = Card(
-            checkpoint_id=digests_id("checkpoint", digests.items()), stage=stage, iteration=iteration, parents=parents, datasets=datasets,
-            config=dict(config or {}), metrics=dict(metrics or {}), created_at=datetime.now(UTC),
-            versions={package: version(package) for package in VERSIONED_PACKAGES}, files=digests,
+            checkpoint_id=digests_id("checkpoint", digests.items()),
+            stage=stage,
+            iteration=iteration,
+            parents=parents,
+            datasets=datasets,
+            config=dict(config or {}),
+            metrics=dict(metrics or {}),
+            created_at=datetime.now(UTC),
+            versions={package: version(package) for package in VERSIONED_PACKAGES},
+            files=digests,
         )
         (aside / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
         for path in (*aside.iterdir(), aside):
@@ -91,8 +105,15 @@ def write(
 
 
 def save(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast | ChatCodec, *, stage: str, iteration: str,
-    parents: tuple[str, ...] = (), datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None,
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast | ChatCodec,
+    *,
+    stage: str,
+    iteration: str,
+    parents: tuple[str, ...] = (),
+    datasets: tuple[str, ...] = (),
+    config: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> Card:
     """Write a model and its tokenizer (or the codec that has it) as a checkpoint: see `write`."""

@@ -50,8 +50,15 @@ def fetch(model: str, revision: str | None) -> Path:
 
 
 def import_checkpoint(
-    source: Path, output: Path, *, stage: str, iteration: str, dtype: str = "as stored", link: bool = False,
-    max_image_pixels: int | None = None, origin: Mapping[str, Any] | None = None,
+    source: Path,
+    output: Path,
+    *,
+    stage: str,
+    iteration: str,
+    dtype: str = "as stored",
+    link: bool = False,
+    max_image_pixels: int | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Card:
     """Write the checkpoint `output` from the model in the folder `source`. `origin` goes onto the card as its configuration.
 

@@ -45,9 +45,11 @@ def companions(folder: Path, *, code: bool) -> list[Path]:
     return [
         path
         for path in sorted(folder.iterdir())
-        if path.suffix in suffixes and path.is_file() and path.name not in (CARD_FILE, TRAINER_STATE_FILE)
+        if path.suffix in suffixes
+        and path.is_file()
+        and path.name not in (CARD_FILE, TRAINER_STATE_FILE)
         and not path.name.endswith(_INDEX_ENDING)
-    ]  # fmt: skip
+    ]
 
 
 def is_plain_name(name: str) -> bool:

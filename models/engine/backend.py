@@ -52,9 +52,11 @@ def groups(rows: Sequence[Row]) -> Iterator[list[int]]:
         pending = rows[index].num_pending
         longest = rows[group[0]].num_pending if group else pending
         if group and (
-            len(group) == PREFILL_ROWS or longest * (len(group) + 1) > PREFILL_TOKENS or pending < PREFILL_LIKENESS * longest
+            len(group) == PREFILL_ROWS
+            or longest * (len(group) + 1) > PREFILL_TOKENS
+            or pending < PREFILL_LIKENESS * longest
             or bool(rows[index].num_cached) != bool(rows[group[0]].num_cached)
-        ):  # fmt: skip
+        ):
             yield group
             group = []
         group.append(index)
@@ -70,8 +72,9 @@ def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     wrong += [f"{name} is missing" for name, tensor in own.items() if name not in state and tensor.data_ptr() not in given]
     wrong += [
         f"{name} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
-        for name, tensor in own.items() if name in state and state[name].shape != tensor.shape
-    ]  # fmt: skip
+        for name, tensor in own.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
     if wrong:
         raise ModelError(f"{len(wrong)} of {len(own)} tensors do not match: {'; '.join(wrong[:3])}")
     with torch.no_grad():

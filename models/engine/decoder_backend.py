@@ -98,11 +98,12 @@ class DecoderBackend:
             norms = [attention.q_norm.weight] * self._num_queries + [attention.k_norm.weight] * self._num_keys
             head_norms = torch.stack(norms).detach()
         return _Layer(
-            qkv=_weight(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm), head_norms=head_norms,
+            qkv=_weight(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm),
+            head_norms=head_norms,
             output=_weight(attention.o_proj),
             gate_up=_weight(mlp.gate_proj, mlp.up_proj, norm=layer.post_attention_layernorm),
             down=_weight(mlp.down_proj),
-        )  # fmt: skip
+        )
 
     def _rotary(self, embedding: Any) -> Tensor:
         """Cosine and signed sine (P, 2, K) of the model's rotary embedding: rotate(x) = x cos + swap(x) (±sin), where swap exchanges the

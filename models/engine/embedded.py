@@ -68,10 +68,18 @@ class EmbeddedEngine:
     is_continuous = True
 
     def __init__(
-        self, model: PreTrainedModel, codec: ChatCodec | PreTrainedTokenizerFast, checkpoint_id: str, *, version: int = 0,
-        settings: EngineSettings | None = None, critic: Critic | None = None, dtype: str | None = None, device: str | None = None,
+        self,
+        model: PreTrainedModel,
+        codec: ChatCodec | PreTrainedTokenizerFast,
+        checkpoint_id: str,
+        *,
+        version: int = 0,
+        settings: EngineSettings | None = None,
+        critic: Critic | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
         gives_away: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`dtype` and `device` are of the copy; none: the model's own. `gives_away`: nobody else has the model, and no copy is made.
         `critic` is for callers who want values with their tokens: a copy of it estimates, at each, what the episode will still earn
         (`Response.values`). Training does not need it: it estimates values again with its current critic. Raises ModelError for a model
@@ -222,9 +230,14 @@ class EmbeddedEngine:
             return
         encoded, asked = self._codec.encode(prompt.messages, prompt.images), prompt.sampling
         request = Request(
-            prompt=tuple(encoded.token_ids), temperature=asked.temperature, top_p=asked.top_p, max_new_tokens=asked.max_new_tokens,
-            seed=asked.seed, conversation=prompt.conversation, vision=encoded.vision,
-        )  # fmt: skip
+            prompt=tuple(encoded.token_ids),
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            max_new_tokens=asked.max_new_tokens,
+            seed=asked.seed,
+            conversation=prompt.conversation,
+            vision=encoded.vision,
+        )
         self._add(request, answer)
 
     def _add(self, request: Request, answer: Future[Response], on_token: OnToken | None = None) -> None:
@@ -284,9 +297,14 @@ class EmbeddedEngine:
 
     def _response(self, request: Request, row: Row, values: Sequence[float]) -> Response:
         return Response(
-            text=self._codec.decode(row.answer), prompt_token_ids=tuple(request.prompt), token_ids=tuple(row.answer),
-            logprobs=tuple(row.logprobs), policy_id=row.policy_id or self.policy_id, versions=tuple(row.versions), values=tuple(values),
-        )  # fmt: skip
+            text=self._codec.decode(row.answer),
+            prompt_token_ids=tuple(request.prompt),
+            token_ids=tuple(row.answer),
+            logprobs=tuple(row.logprobs),
+            policy_id=row.policy_id or self.policy_id,
+            versions=tuple(row.versions),
+            values=tuple(values),
+        )
 
 
 def _settle(future: Future[Any], make: Callable[[], Any]) -> None:

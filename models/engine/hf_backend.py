@@ -167,9 +167,13 @@ class HuggingFaceBackend:
         for layer in self._layers:
             layer.target = target
         logits = self._model(
-            input_ids=torch.tensor(ids, device=device), position_ids=self._positions(rows, slots_BT),
-            attention_mask=self._mask(target, slots_BT), past_key_values=self._cache, use_cache=True, **more,
-        ).logits  # fmt: skip
+            input_ids=torch.tensor(ids, device=device),
+            position_ids=self._positions(rows, slots_BT),
+            attention_mask=self._mask(target, slots_BT),
+            past_key_values=self._cache,
+            use_cache=True,
+            **more,
+        ).logits
         return (logits, kept) if self._keeps_logits else (logits[:, kept], kept)
 
     def _positions(self, rows: Sequence[Row], slots_BT: Tensor) -> Tensor:
@@ -193,8 +197,9 @@ class HuggingFaceBackend:
         dtype = self._model.dtype
         additive = {
             kind: torch.zeros(hidden.shape, dtype=dtype, device=slots_BT.device).masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)
-            for kind, hidden in masks.items() if kind in self._layer_types
-        }  # fmt: skip
+            for kind, hidden in masks.items()
+            if kind in self._layer_types
+        }
         return additive if len(additive) > 1 else next(iter(additive.values()))
 
     def _previous_ids(self, rows: Sequence[Row]) -> Tensor:

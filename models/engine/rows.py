@@ -91,9 +91,13 @@ class Row:
         if request.temperature > 0:
             draws = torch.rand(request.max_new_tokens, generator=torch.Generator().manual_seed(request.seed)).tolist()
         return cls(
-            request=request, tokens=list(request.prompt), keys=request.prompt if keys is None else keys, draws=draws, extra=extra,
+            request=request,
+            tokens=list(request.prompt),
+            keys=request.prompt if keys is None else keys,
+            draws=draws,
+            extra=extra,
             constraint=request.grammar.begin() if request.grammar is not None else None,
-        )  # fmt: skip
+        )
 
     @property
     def shifts_logits(self) -> bool:

@@ -82,25 +82,53 @@ class ModelShape:
 
 KNOWN_CONFIGS: dict[str, Config] = {
     "Qwen/Qwen2-VL-2B-Instruct": {
-        "model_type": "qwen2_vl", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
-        "num_key_value_heads": 2, "vocab_size": 151_936, "tie_word_embeddings": True, "max_position_embeddings": 32_768,
+        "model_type": "qwen2_vl",
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32_768,
         "vision_config": {"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "hidden_size": 1536, "patch_size": 14, "spatial_merge_size": 2},
     },
     "ByteDance-Seed/UI-TARS-1.5-7B": {
-        "model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "vocab_size": 152_064, "tie_word_embeddings": False, "max_position_embeddings": 128_000,
+        "model_type": "qwen2_5_vl",
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152_064,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 128_000,
         "vision_config": {
-            "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2,
+            "depth": 32,
+            "hidden_size": 1280,
+            "intermediate_size": 3420,
+            "out_hidden_size": 3584,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
         },
     },
-}  # fmt: skip
+}
 """What the configurations of the models in our full-size profiles say, so that a plan can be made before anything is downloaded. UI-TARS
 1.5 is a Qwen2.5-VL-7B by shape."""
 
 _ATTENTION = {
-    "qwen2": "bias", "qwen2_vl": "bias", "qwen2_5_vl": "bias", "qwen2_vl_text": "bias", "qwen2_5_vl_text": "bias",
-    "qwen3": "norm", "qwen3_vl": "norm", "qwen3_vl_text": "norm", "shift_qwen3": "norm", "llama": "plain", "mistral": "plain",
-}  # fmt: skip
+    "qwen2": "bias",
+    "qwen2_vl": "bias",
+    "qwen2_5_vl": "bias",
+    "qwen2_vl_text": "bias",
+    "qwen2_5_vl_text": "bias",
+    "qwen3": "norm",
+    "qwen3_vl": "norm",
+    "qwen3_vl_text": "norm",
+    "shift_qwen3": "norm",
+    "llama": "plain",
+    "mistral": "plain",
+}
 """What a kind's attention has beside its four matrices: biases on queries, keys and values; norms on queries and keys; nothing."""
 
 
@@ -128,12 +156,20 @@ def _decoder(kind: str, config: Config, text: Config) -> ModelShape:
     extra = {"bias": queries + 2 * keys, "norm": 2 * head, "plain": 0}[_ATTENTION[kind]]
     vision: Config | None = config.get("vision_config")
     return ModelShape(
-        model_type=kind, hidden_size=hidden, intermediate_size=inner, num_layers=int(text["num_hidden_layers"]), num_heads=heads,
-        num_kv_heads=kv_heads, head_dim=head, vocab_size=int(text["vocab_size"]), is_tied=_is_tied(config, text),
-        max_positions=int(text.get("max_position_embeddings") or 0), layer_parameters=attention + extra + 3 * hidden * inner + 2 * hidden,
+        model_type=kind,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_layers=int(text["num_hidden_layers"]),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head,
+        vocab_size=int(text["vocab_size"]),
+        is_tied=_is_tied(config, text),
+        max_positions=int(text.get("max_position_embeddings") or 0),
+        layer_parameters=attention + extra + 3 * hidden * inner + 2 * hidden,
         other_parameters=hidden + int(text.get("num_shifted_tokens") or 0) * hidden * hidden,
         vision=_tower(kind, vision) if vision is not None else None,
-    )  # fmt: skip
+    )
 
 
 def _is_tied(config: Config, text: Config) -> bool:
@@ -142,8 +178,10 @@ def _is_tied(config: Config, text: Config) -> bool:
 
 
 _TOWER_DEFAULTS: dict[str, tuple[int, int, int, int]] = {
-    "qwen2_vl": (32, 1280, 0, 14), "qwen2_5_vl": (32, 3584, 3420, 14), "qwen3_vl": (27, 1152, 4304, 16),
-}  # fmt: skip
+    "qwen2_vl": (32, 1280, 0, 14),
+    "qwen2_5_vl": (32, 3584, 3420, 14),
+    "qwen3_vl": (27, 1152, 4304, 16),
+}
 """Layers, width, inner width and patch that a tower's class has where its configuration says nothing."""
 
 
@@ -168,6 +206,10 @@ def _tower(kind: str, vision: Config) -> VisionShape:
         positions, heard = int(vision.get("num_position_embeddings", 2304)), len(vision.get("deepstack_visual_indexes", (8, 16, 24)))
         other += width + positions * width + heard * (2 * merged + merger)
     return VisionShape(
-        patch_px=patch, merge=merge, hidden_size=width, intermediate_size=inner, num_layers=layers,
+        patch_px=patch,
+        merge=merge,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_layers=layers,
         num_parameters=layers * (attention + mlp + 2 * norm) + other,
-    )  # fmt: skip
+    )

@@ -28,10 +28,19 @@ class ShiftQwen3Config(Qwen3Config):
 def tiny_config(vocab_size: int, *, pad_token_id: int, bos_token_id: int, eos_token_id: int, **changes: Any) -> ShiftQwen3Config:
     """The quickstart's 0.45 M-parameter model; `changes` override any field."""
     fields: dict[str, Any] = {
-        "vocab_size": vocab_size, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
-        "head_dim": 24, "intermediate_size": 256, "max_position_embeddings": 2048, "tie_word_embeddings": True,
+        "vocab_size": vocab_size,
+        "hidden_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 24,
+        "intermediate_size": 256,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-        "pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id,
+        "pad_token_id": pad_token_id,
+        "bos_token_id": bos_token_id,
+        "eos_token_id": eos_token_id,
     }
     return ShiftQwen3Config(**{**fields, **changes})
 
@@ -66,9 +75,15 @@ class ShiftQwen3Model(Qwen3Model):
         return shifted
 
     def forward(
-        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, position_ids: torch.Tensor | None = None,
-        past_key_values: Any = None, inputs_embeds: torch.Tensor | None = None, use_cache: bool | None = None,
-        previous_ids: torch.Tensor | None = None, **kwargs: Any,
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        previous_ids: torch.Tensor | None = None,
+        **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """As Qwen3Model, but always from ids. Raises ValueError on embeddings, or on a filled cache without `previous_ids`."""
         if input_ids is None or inputs_embeds is not None:
@@ -82,8 +97,12 @@ class ShiftQwen3Model(Qwen3Model):
             position_ids = self._positions(input_ids, attention_mask, num_past)
         embeds = self.embed(input_ids, position_ids, previous_ids)
         outputs: BaseModelOutputWithPast = super().forward(
-            attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values, inputs_embeds=embeds,
-            use_cache=use_cache, **kwargs,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=embeds,
+            use_cache=use_cache,
+            **kwargs,
         )
         return outputs
 

@@ -35,9 +35,11 @@ and only with `enable_thinking` off also into the prompt that asks for it."""
 _OPEN, _CLOSE = "\ue010", "\ue011"
 _MARK = re.compile(f"[{_OPEN}{_CLOSE}]")
 _PROBE = (
-    Message(role="user", content="Open the page"), Message(role="assistant", content="click 12", loss=1.0),
-    Message(role="user", content="It is open"), Message(role="assistant", content="finished", loss=1.0),
-)  # fmt: skip
+    Message(role="user", content="Open the page"),
+    Message(role="assistant", content="click 12", loss=1.0),
+    Message(role="user", content="It is open"),
+    Message(role="assistant", content="finished", loss=1.0),
+)
 
 Content = Callable[[Message, Sequence[str]], Any]
 """A message and its texts (perhaps with marks) as the `content` that the template gets."""
@@ -89,9 +91,8 @@ class TemplateCodec:
         return int(pad) if pad is not None else self._eos_token_ids[0]
 
     def encode(
-        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0,
-        tools: Tools = (),
-    ) -> EncodedChat:  # fmt: skip
+        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0, tools: Tools = ()
+    ) -> EncodedChat:
         """`tools` are functions that the answer may call, as OpenAI's interface describes them: the template writes them."""
         token_ids, loss_weights = self.tokens(messages, prompt_loss_weight=prompt_loss_weight, tools=tools)
         return EncodedChat(token_ids=token_ids, loss_weights=loss_weights)
@@ -241,9 +242,14 @@ class _AddedTokens:
         return found.group() if found else None
 
     def pieces(
-        self, parts: Sequence[Part], is_assistant: Sequence[bool], expand: ExpandPlaceholders | None = None, *, lead: str = "",
+        self,
+        parts: Sequence[Part],
+        is_assistant: Sequence[bool],
+        expand: ExpandPlaceholders | None = None,
+        *,
+        lead: str = "",
         ends: Sequence[int] = (),
-    ) -> list[tuple[int | Run, int | None]]:  # fmt: skip
+    ) -> list[tuple[int | Run, int | None]]:
         """Obeyed tokens (id, its message) and runs of text between them, in order. An answer is a run of its own, with the template's
         `lead` before it; the first of `ends` after it belongs to it."""
         answer: int | None = None

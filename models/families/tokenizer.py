@@ -30,17 +30,75 @@ PAD, BOS, ACT, EOS = SPECIALS = ("<pad>", "<bos>", "<act>", "<eos>")
 """Special tokens live outside the model's own vocabulary: a page that shows the text `<eos>` gets it spelled, never the token."""
 NEWLINE = "<nl>"
 ROLES = (
-    "button", "link", "text", "input", "textarea", "checkbox", "radio", "tab", "select", "option", "item", "header", "image", "slider",
-    "label", "cell", "row", "list", "menu", "dialog", "date", "spinner", "shape", "circle", "rectangle", "line", "draggable", "target",
-    "icon", "canvas",
+    "button",
+    "link",
+    "text",
+    "input",
+    "textarea",
+    "checkbox",
+    "radio",
+    "tab",
+    "select",
+    "option",
+    "item",
+    "header",
+    "image",
+    "slider",
+    "label",
+    "cell",
+    "row",
+    "list",
+    "menu",
+    "dialog",
+    "date",
+    "spinner",
+    "shape",
+    "circle",
+    "rectangle",
+    "line",
+    "draggable",
+    "target",
+    "icon",
+    "canvas",
 )
 MAX_INDEX = 60
 MAX_NUMBER = 500
 KEYWORDS = (
-    "Thought", "Action", "click", "double", "right", "type", "press", "select", "drag", "scroll", "up", "down", "left", "wait", "finished",
-    "enter", "tab", "escape", "backspace", "delete", "ctrl", "shift", "invalid",
-    "earlier", "steps", "times", "no", "change", "more", "elements",
-    "checked", "focused", "selected", "disabled", "expanded",
+    "Thought",
+    "Action",
+    "click",
+    "double",
+    "right",
+    "type",
+    "press",
+    "select",
+    "drag",
+    "scroll",
+    "up",
+    "down",
+    "left",
+    "wait",
+    "finished",
+    "enter",
+    "tab",
+    "escape",
+    "backspace",
+    "delete",
+    "ctrl",
+    "shift",
+    "invalid",
+    "earlier",
+    "steps",
+    "times",
+    "no",
+    "change",
+    "more",
+    "elements",
+    "checked",
+    "focused",
+    "selected",
+    "disabled",
+    "expanded",
 )
 """Words of the compact grammar, of its keys and of element states."""
 _MARK = r"[!#-/:-@\[-`{-~]"
@@ -66,28 +124,34 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE(vocab=_vocabulary(words), merges=[], continuing_subword_prefix=GLUE, ignore_merges=True))
-    core.normalizer = normalizers.Sequence([
-        normalizers.NFKD(),
-        normalizers.StripAccents(),
-        normalizers.Replace('\n"', ' "'),  # a line that begins with a name needs no other sign
-        normalizers.Replace("\n", f" {NEWLINE} "),
-        normalizers.Replace(Regex(r"[\x00-\x1f\x7f]"), " "),
-        normalizers.Replace(Regex(r"[^\x00-\x7f]"), "?"),
-        normalizers.Replace('"', ' " '),
-        normalizers.Replace(Regex(rf"(?<={_MARK})(?=[A-Za-z0-9]){_NOT_TAG_START}"), f" {GLUE}{GLUE} "),
-        normalizers.Replace(Regex(rf"(?<=[!-~])(?={_MARK}){_NOT_TAG_END}"), f" {GLUE}"),
-    ])
+    core.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKD(),
+            normalizers.StripAccents(),
+            normalizers.Replace('\n"', ' "'),  # a line that begins with a name needs no other sign
+            normalizers.Replace("\n", f" {NEWLINE} "),
+            normalizers.Replace(Regex(r"[\x00-\x1f\x7f]"), " "),
+            normalizers.Replace(Regex(r"[^\x00-\x7f]"), "?"),
+            normalizers.Replace('"', ' " '),
+            normalizers.Replace(Regex(rf"(?<={_MARK})(?=[A-Za-z0-9]){_NOT_TAG_START}"), f" {GLUE}{GLUE} "),
+            normalizers.Replace(Regex(rf"(?<=[!-~])(?={_MARK}){_NOT_TAG_END}"), f" {GLUE}"),
+        ]
+    )
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    core.decoder = decoders.Sequence([
-        decoders.WordPiece(prefix=GLUE, cleanup=False),
-        decoders.Fuse(),
-        decoders.Replace(f"{GLUE} ", ""),
-        decoders.Replace(GLUE, ""),
-    ])
+    core.decoder = decoders.Sequence(
+        [decoders.WordPiece(prefix=GLUE, cleanup=False), decoders.Fuse(), decoders.Replace(f"{GLUE} ", ""), decoders.Replace(GLUE, "")]
+    )
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token=PAD, bos_token=BOS, eos_token=EOS, extra_special_tokens={"act_token": ACT},
-        chat_template=CHAT_TEMPLATE, padding_side="left", clean_up_tokenization_spaces=False, model_max_length=2048,
+        tokenizer_object=core,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        extra_special_tokens={"act_token": ACT},
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=2048,
     )
 
 
@@ -95,9 +159,15 @@ def _vocabulary(words: Iterable[str]) -> dict[str, int]:
     characters = [chr(code) for code in range(33, 127)]
     usable = [word for word in words if word.isascii() and word.isalnum()]
     tokens = [
-        NEWLINE, *(f"<{role}>" for role in ROLES), *(f"[{index}]" for index in range(1, MAX_INDEX + 1)),
-        GLUE * 2, *characters, *(GLUE + character for character in characters),
-        *(str(number) for number in range(10, MAX_NUMBER + 1)), *KEYWORDS, *usable,
+        NEWLINE,
+        *(f"<{role}>" for role in ROLES),
+        *(f"[{index}]" for index in range(1, MAX_INDEX + 1)),
+        GLUE * 2,
+        *characters,
+        *(GLUE + character for character in characters),
+        *(str(number) for number in range(10, MAX_NUMBER + 1)),
+        *KEYWORDS,
+        *usable,
     ]
     return {token: index for index, token in enumerate(dict.fromkeys(tokens))}
 

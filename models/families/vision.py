@@ -104,7 +104,10 @@ class VisionCodec(TemplateCodec):
     """The ChatCodec of a vision-language model. Pictures stand where messages show them, as many tokens as the size of each asks for."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, reader: ImageReader, eos_token_ids: Sequence[int] = (),
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        reader: ImageReader,
+        eos_token_ids: Sequence[int] = (),
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """`files` are the processor's, by name, to be saved as they were read; None lets the reader write its own."""
@@ -112,9 +115,8 @@ class VisionCodec(TemplateCodec):
         super().__init__(tokenizer, eos_token_ids, content=image_content)
 
     def encode(
-        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0,
-        tools: Tools = (),
-    ) -> EncodedChat:  # fmt: skip
+        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0, tools: Tools = ()
+    ) -> EncodedChat:
         pictures = [open_picture(name, images or {}) for name in screenshot_ids(messages)]
         token_ids, loss_weights = self._with_pictures(messages, [picture.size for picture in pictures], prompt_loss_weight, tools)
         return EncodedChat(token_ids=token_ids, loss_weights=loss_weights, vision=self._tensors(pictures) if pictures else {})

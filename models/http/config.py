@@ -61,9 +61,9 @@ class Capabilities(BaseModel):
     logprobs_follow_temperature: Annotated[bool, Field(description="they are of the distribution after temperature")] = False
     logprobs_follow_top_p: Annotated[bool, Field(description="they are of the distribution after top-p")] = False
     versions: Annotated[bool, Field(description="returns which weights wrote each token")] = False
-    loads: Annotated[
-        Literal["checkpoints", "adapters", "nothing"], Field(description="what it can load from a folder at run time")
-    ] = "nothing"
+    loads: Annotated[Literal["checkpoints", "adapters", "nothing"], Field(description="what it can load from a folder at run time")] = (
+        "nothing"
+    )
 
     def gives_logprobs(self, temperature: float, top_p: float) -> bool:
         """Whether log-probabilities are of the distribution that such answers are sampled from. Greedy ones are of temperature 1 and all
@@ -75,9 +75,14 @@ class Capabilities(BaseModel):
     def why_not_learnable(self, temperature: float = 1.0, top_p: float = 1.0) -> str | None:
         """What is missing for learning from answers sampled so; None where nothing is."""
         missing = [
-            name for name, given in (("token ids of the prompt", self.prompt_token_ids), ("token ids of the answer", self.token_ids),
-                                     ("log-probabilities", self.logprobs)) if not given
-        ]  # fmt: skip
+            name
+            for name, given in (
+                ("token ids of the prompt", self.prompt_token_ids),
+                ("token ids of the answer", self.token_ids),
+                ("log-probabilities", self.logprobs),
+            )
+            if not given
+        ]
         if missing:
             return "it gives no " + ", no ".join(missing)
         if not self.gives_logprobs(temperature, top_p):

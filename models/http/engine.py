@@ -163,8 +163,14 @@ class HttpEngine:
         weights, sampling = self._weights, prompt.sampling
         ids = tuple(self._codec.encode(prompt.messages).token_ids) if self._codec and self._config.send == "token_ids" else None
         ask = Ask(
-            model=self._model, messages=prompt.messages, images=prompt.images, token_ids=ids, sampling=sampling, stop=self._config.stop,
-            extras=self._extras, conversation=prompt.conversation,
+            model=self._model,
+            messages=prompt.messages,
+            images=prompt.images,
+            token_ids=ids,
+            sampling=sampling,
+            stop=self._config.stop,
+            extras=self._extras,
+            conversation=prompt.conversation,
         )
         try:
             data = await self._client.post(self._dialect.path, self._dialect.body(ask), self._dialect.is_broken_off)
@@ -185,8 +191,11 @@ class HttpEngine:
         text = answer.text if self._codec is None or not token_ids else self._until_stop(self._codec.decode(token_ids))
         by_counting = () if weights.version is None else (weights.version,) * len(token_ids)
         return Response(
-            text=text, prompt_token_ids=sent_ids or answer.prompt_token_ids or (), token_ids=token_ids,
-            logprobs=(answer.logprobs or ()) if is_of_sampling and token_ids else (), policy_id=answer.policy_id or weights.policy_id,
+            text=text,
+            prompt_token_ids=sent_ids or answer.prompt_token_ids or (),
+            token_ids=token_ids,
+            logprobs=(answer.logprobs or ()) if is_of_sampling and token_ids else (),
+            policy_id=answer.policy_id or weights.policy_id,
             versions=answer.versions or by_counting,
         )
 

@@ -13,32 +13,51 @@ _CHAT_IDS = {"logprobs": True, "return_token_ids": True}
 _PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 KINDS: Mapping[ServerKind, Kind] = {
     "flywheel": Kind(
-        owner="flywheel", declares_in=OWN_FIELD, chat_fields=_CHAT_IDS, takes_conversation=True, tokens=Completions,
+        owner="flywheel",
+        declares_in=OWN_FIELD,
+        chat_fields=_CHAT_IDS,
+        takes_conversation=True,
+        tokens=Completions,
         loading=Loading(
-            takes="checkpoints", path="/v1/weights", confirmed_by="policy_id", forbidden_code="folder_not_allowed",
+            takes="checkpoints",
+            path="/v1/weights",
+            confirmed_by="policy_id",
+            forbidden_code="folder_not_allowed",
             body=lambda folder, checkpoint_id, version, name: {"folder": folder, "policy_id": checkpoint_id, "version": version},
         ),
     ),
     "vllm": Kind(
-        owner="vllm", neutral=_PLAIN_SAMPLING, chat_fields=_CHAT_IDS, tokens=Completions,
+        owner="vllm",
+        neutral=_PLAIN_SAMPLING,
+        chat_fields=_CHAT_IDS,
+        tokens=Completions,
         loading=Loading(
-            takes="adapters", path="/v1/load_lora_adapter", adds_model=True,
+            takes="adapters",
+            path="/v1/load_lora_adapter",
+            adds_model=True,
             body=lambda folder, checkpoint_id, version, name: {"lora_name": name, "lora_path": folder, "load_inplace": True},
-            unload_path="/v1/unload_lora_adapter", unload_body=lambda name: {"lora_name": name},
+            unload_path="/v1/unload_lora_adapter",
+            unload_body=lambda name: {"lora_name": name},
         ),
     ),
     "sglang": Kind(
-        owner="sglang", neutral=_PLAIN_SAMPLING, tokens=SglangTokens,
+        owner="sglang",
+        neutral=_PLAIN_SAMPLING,
+        tokens=SglangTokens,
         chat_fields={"logprobs": True, "return_meta_info": True, "return_prompt_token_ids": True},
         loading=Loading(
-            takes="checkpoints", path="/update_weights_from_disk", confirmed_by="success",
+            takes="checkpoints",
+            path="/update_weights_from_disk",
+            confirmed_by="success",
             body=lambda folder, checkpoint_id, version, name: {
-                "model_path": folder, "weight_version": checkpoint_id, "abort_all_requests": False
+                "model_path": folder,
+                "weight_version": checkpoint_id,
+                "abort_all_requests": False,
             },
         ),
     ),
     "openai": Kind(chat_fields=_CHAT_IDS, tokens=Completions),
-}  # fmt: skip
+}
 """All that differs between kinds of servers."""
 
 

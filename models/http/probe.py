@@ -44,12 +44,18 @@ async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec |
     loading = KINDS[kind].loading
     found = Capabilities.model_validate(
         {
-            "server": kind, "model": model, "policy_id": _policy_id(entry, model), "max_context": entry.get("max_model_len"),
-            "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None, "token_ids": answer.token_ids is not None,
-            "logprobs": answer.logprobs is not None, "logprobs_follow_temperature": follows_temperature,
-            "logprobs_follow_top_p": follows_top_p, "loads": loading.takes if loading else "nothing",
+            "server": kind,
+            "model": model,
+            "policy_id": _policy_id(entry, model),
+            "max_context": entry.get("max_model_len"),
+            "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None,
+            "token_ids": answer.token_ids is not None,
+            "logprobs": answer.logprobs is not None,
+            "logprobs_follow_temperature": follows_temperature,
+            "logprobs_follow_top_p": follows_top_p,
+            "loads": loading.takes if loading else "nothing",
         }
-    )  # fmt: skip
+    )
     return found, extras
 
 
@@ -136,7 +142,12 @@ class _Asking:
 
     async def _ask(self, extras: Mapping[str, Any], *, temperature: float = 1.0, top_p: float = 1.0) -> Answer:
         ask = Ask(
-            model=self._model, messages=QUESTION, images={}, token_ids=self._token_ids, stop=(), extras=extras,
+            model=self._model,
+            messages=QUESTION,
+            images={},
+            token_ids=self._token_ids,
+            stop=(),
+            extras=extras,
             sampling=Sampling(temperature=temperature, top_p=top_p, max_new_tokens=1),
         )
         return self._dialect.read(await self._client.post(self._dialect.path, self._dialect.body(ask)))

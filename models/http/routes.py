@@ -48,7 +48,11 @@ class Chat:
         if meta_ids is not None:
             ids, logprobs = meta_ids, meta_logprobs
         return _answer(
-            data, choice, text=str(message.get("content") or ""), token_ids=_ids(choice.get("token_ids")) or ids, logprobs=logprobs,
+            data,
+            choice,
+            text=str(message.get("content") or ""),
+            token_ids=_ids(choice.get("token_ids")) or ids,
+            logprobs=logprobs,
             top_logprob=top_logprob,
         )
 
@@ -97,9 +101,12 @@ class SglangTokens:
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
         parameters = dict(self._kind.neutral) | {
-            "temperature": sampling.temperature, "top_p": sampling.top_p, "max_new_tokens": sampling.max_new_tokens,
-            "sampling_seed": sampling.seed, "stop": list(ask.stop),
-        }  # fmt: skip
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_new_tokens": sampling.max_new_tokens,
+            "sampling_seed": sampling.seed,
+            "stop": list(ask.stop),
+        }
         return {"input_ids": _wanted_ids(ask), "sampling_params": parameters} | dict(ask.extras)
 
     def read(self, data: Mapping[str, Any]) -> Answer:
@@ -109,8 +116,11 @@ class SglangTokens:
         ids, logprobs = _meta_tokens(meta)
         top = meta.get("output_top_logprobs")
         return Answer(
-            text=data["text"], token_ids=ids if ids is not None else _ids(data.get("output_ids")), logprobs=logprobs,
-            top_logprob=float(top[0][0][0]) if top and top[0] else None, policy_id=_named(meta),
+            text=data["text"],
+            token_ids=ids if ids is not None else _ids(data.get("output_ids")),
+            logprobs=logprobs,
+            top_logprob=float(top[0][0][0]) if top and top[0] else None,
+            policy_id=_named(meta),
         )
 
     def is_broken_off(self, data: Any) -> bool:
@@ -121,8 +131,11 @@ class SglangTokens:
 def _common(ask: Ask, kind: Kind) -> dict[str, Any]:
     sampling = ask.sampling
     fields: dict[str, Any] = {
-        "max_tokens": sampling.max_new_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed,
-    }  # fmt: skip
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+    }
     if ask.stop:
         fields["stop"] = list(ask.stop)
     if kind.takes_conversation and ask.conversation is not None:
@@ -159,7 +172,12 @@ def _choice(data: Any) -> dict[str, Any]:
 
 
 def _answer(
-    data: Mapping[str, Any], choice: Mapping[str, Any], *, text: str, token_ids: tuple[int, ...] | None, logprobs: tuple[float, ...] | None,
+    data: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    *,
+    text: str,
+    token_ids: tuple[int, ...] | None,
+    logprobs: tuple[float, ...] | None,
     top_logprob: float | None,
 ) -> Answer:
     """Prompt ids stand at the top of a chat completion and in the choice of a completion; ours returns versions in `flywheel`."""
@@ -168,8 +186,13 @@ def _answer(
     if token_ids is not None and logprobs is not None and len(token_ids) != len(logprobs):
         raise ModelError(f"the server returned {len(token_ids)} token ids and {len(logprobs)} log-probabilities for one answer")
     return Answer(
-        text=text, prompt_token_ids=_ids(prompt), token_ids=token_ids, logprobs=logprobs, top_logprob=top_logprob,
-        versions=tuple(own.get("versions") or ()), policy_id=own.get("policy_id") or _named(data.get("metadata")),
+        text=text,
+        prompt_token_ids=_ids(prompt),
+        token_ids=token_ids,
+        logprobs=logprobs,
+        top_logprob=top_logprob,
+        versions=tuple(own.get("versions") or ()),
+        policy_id=own.get("policy_id") or _named(data.get("metadata")),
     )
 
 

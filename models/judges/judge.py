@@ -84,13 +84,14 @@ async def ask(
     built = [builder.build(case.record, reference=case.reference) for case in cases]
     prompts = [
         Prompt(
-            messages=messages, images=case.images,
+            messages=messages,
+            images=case.images,
             sampling=Sampling(
-                temperature=temperature, max_new_tokens=max_new_tokens, seed=stable_seed("judge", case.record.episode_id, vote) % 2**31,
+                temperature=temperature, max_new_tokens=max_new_tokens, seed=stable_seed("judge", case.record.episode_id, vote) % 2**31
             ),
         )
         for case, messages in zip(cases, built, strict=True)
-    ]  # fmt: skip
+    ]
     started = time.monotonic()
     responses = await policy.act(prompts)
     each_ms = 1000 * (time.monotonic() - started) / max(1, len(cases))

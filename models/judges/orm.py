@@ -33,9 +33,16 @@ class Orm:
     origin: Literal["judge", "orm"] = "orm"
 
     def __init__(
-        self, policy: Policy, builder: JudgeBuilder, *, scores: VerdictScores | None = None, votes: int = 1, temperature: float = 0.7,
-        max_new_tokens: int = 96, decode: Callable[[Sequence[int]], str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        policy: Policy,
+        builder: JudgeBuilder,
+        *,
+        scores: VerdictScores | None = None,
+        votes: int = 1,
+        temperature: float = 0.7,
+        max_new_tokens: int = 96,
+        decode: Callable[[Sequence[int]], str] | None = None,
+    ) -> None:
         """One vote is greedy; several are sampled at `temperature`. `decode` makes text of a server's tokens, to find the verdict's among
         them; without it the last before the end token is taken for it."""
         self._policy, self._builder, self._scores = policy, builder, scores
@@ -79,8 +86,13 @@ def _judgement(case: Case, asked: Sequence[Asked], scores: Sequence[float | None
     if len(read) < len(asked):
         reasons.insert(0, f"{NO_VERDICT} in {len(asked) - len(read)} of {len(asked)} answers")
     return Judgement(
-        episode_id=case.record.episode_id, score=bounded(sum(known) / len(asked)), reasons=tuple(reasons), num_asked=len(asked),
-        num_readable=len(read), cost_tokens=total_tokens(asked), cost_ms=cost_ms,
+        episode_id=case.record.episode_id,
+        score=bounded(sum(known) / len(asked)),
+        reasons=tuple(reasons),
+        num_asked=len(asked),
+        num_readable=len(read),
+        cost_tokens=total_tokens(asked),
+        cost_ms=cost_ms,
     )
 
 

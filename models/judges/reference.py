@@ -38,9 +38,13 @@ class ReferenceJudge:
             for repeat in range(self._repeats + 1):
                 temperature = FURTHER_TEMPERATURE if vote or repeat else 0.0
                 asked, each_ms = await ask(
-                    self._policy, self._builder, [cases[index] for index in waiting], vote=vote * (self._repeats + 1) + repeat,
-                    temperature=temperature, max_new_tokens=self._max_new_tokens,
-                )  # fmt: skip
+                    self._policy,
+                    self._builder,
+                    [cases[index] for index in waiting],
+                    vote=vote * (self._repeats + 1) + repeat,
+                    temperature=temperature,
+                    max_new_tokens=self._max_new_tokens,
+                )
                 for index, each in zip(waiting, asked, strict=True):
                     answers[index].append(each)
                     cost_ms[index] += each_ms
@@ -57,6 +61,11 @@ def _judgement(case: Case, asked: Sequence[Asked], cost_ms: float) -> Judgement:
     if len(read) < len(asked):
         reasons.insert(0, f"{NO_VERDICT} in {len(asked) - len(read)} of {len(asked)} answers")
     return Judgement(
-        episode_id=case.record.episode_id, score=bounded(score), reasons=tuple(reasons), num_asked=len(asked), num_readable=len(read),
-        cost_tokens=total_tokens(asked), cost_ms=cost_ms,
+        episode_id=case.record.episode_id,
+        score=bounded(score),
+        reasons=tuple(reasons),
+        num_asked=len(asked),
+        num_readable=len(read),
+        cost_tokens=total_tokens(asked),
+        cost_ms=cost_ms,
     )

@@ -52,9 +52,7 @@ class ModelVerdictScores:
         return scores
 
     def _place(self, index: int, prompt: Sequence[Message], pair: tuple[str, str], case: Case) -> _Place:
-        good, bad = (
-            self._codec.encode((*prompt, Message(role="assistant", content=answer, loss=1.0)), case.images) for answer in pair
-        )
+        good, bad = (self._codec.encode((*prompt, Message(role="assistant", content=answer, loss=1.0)), case.images) for answer in pair)
         both = list(zip(good.token_ids, bad.token_ids, strict=False))
         length = next((place for place, (first, second) in enumerate(both) if first != second), None)
         if length is None:

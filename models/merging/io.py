@@ -70,9 +70,15 @@ class TensorJob:
     """One tensor of the output while it is made."""
 
     def __init__(
-        self, tensor: TensorInfo, parents: Sequence[Span], base: Span | None, output: Span, scratch: Scratch,
-        stop: threading.Event, advance: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        tensor: TensorInfo,
+        parents: Sequence[Span],
+        base: Span | None,
+        output: Span,
+        scratch: Scratch,
+        stop: threading.Event,
+        advance: Callable[[int], None],
+    ) -> None:
         self.tensor = tensor
         self._parents, self._base, self._output = parents, base, output
         self.scratch, self._stop, self._advance = scratch, stop, advance
@@ -107,9 +113,12 @@ class TensorJob:
             buffer[size:] = 0
             filled.append(buffer)
         return Piece(
-            index=index, offset=offset, size=size, parents=tuple(filled[: self.num_parents]),
+            index=index,
+            offset=offset,
+            size=size,
+            parents=tuple(filled[: self.num_parents]),
             base=None if self._base is None else filled[-1],
-        )  # fmt: skip
+        )
 
     def sample(self, num_chunks: int, chunk_bytes: int) -> Iterator[Piece]:
         """Small pieces at even distances."""
@@ -191,9 +200,13 @@ class TensorPlan:
 
 
 def run(
-    plans: Sequence[TensorPlan], output: Path, merge_tensor: Callable[[TensorJob], None], *, num_threads: int,
+    plans: Sequence[TensorPlan],
+    output: Path,
+    merge_tensor: Callable[[TensorJob], None],
+    *,
+    num_threads: int,
     advance: Callable[[int], None],
-) -> None:  # fmt: skip
+) -> None:
     """Make every tensor in the files that are there in the folder `output`. The first error stops all threads and is raised.
 
     `advance` is called, from any thread, with the number of bytes written.

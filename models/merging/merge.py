@@ -49,9 +49,14 @@ def merge(
 
 
 def carry_out(
-    plan: MergePlan, output: Path, *, stage: str = "merged_policy", iteration: str | None = None, num_threads: int | None = None,
+    plan: MergePlan,
+    output: Path,
+    *,
+    stage: str = "merged_policy",
+    iteration: str | None = None,
+    num_threads: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> Card:  # fmt: skip
+) -> Card:
     """Carry out a plan; see `merge`. `advance` is called, from any thread, with the number of bytes of weights written."""
     check_room(plan, output)
     method = METHODS[plan.config.method]

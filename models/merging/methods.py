@@ -29,26 +29,32 @@ class Method:
 
 
 METHODS: dict[MethodName, Method] = {
-    "linear": Method(
-        merge_tensor=linear.merge_tensor, needs_base=False, parameters=("fused",), summary="weighted mean of the parents",
-    ),
+    "linear": Method(merge_tensor=linear.merge_tensor, needs_base=False, parameters=("fused",), summary="weighted mean of the parents"),
     "slerp": Method(
-        merge_tensor=slerp.merge_tensor, needs_base=False, parameters=(), summary="weighted mean on the sphere, tensor by tensor",
+        merge_tensor=slerp.merge_tensor, needs_base=False, parameters=(), summary="weighted mean on the sphere, tensor by tensor"
     ),
     "task_arithmetic": Method(
-        merge_tensor=task_arithmetic.merge_tensor, needs_base=True, parameters=("scale", "normalize"),
+        merge_tensor=task_arithmetic.merge_tensor,
+        needs_base=True,
+        parameters=("scale", "normalize"),
         summary="base plus the weighted sum of what each parent learned",
     ),
     "ties": Method(
-        merge_tensor=ties.merge_tensor, needs_base=True, parameters=("density", "scale", "normalize"),
+        merge_tensor=ties.merge_tensor,
+        needs_base=True,
+        parameters=("density", "scale", "normalize"),
         summary="keep the largest changes, elect a sign for each element, average those that agree",
     ),
     "dare_linear": Method(
-        merge_tensor=dare.merge_linear, needs_base=True, parameters=("density", "scale", "normalize", "seed"),
+        merge_tensor=dare.merge_linear,
+        needs_base=True,
+        parameters=("density", "scale", "normalize", "seed"),
         summary="drop changes at random, scale the rest up, add them",
     ),
     "dare_ties": Method(
-        merge_tensor=dare.merge_ties, needs_base=True, parameters=("density", "scale", "normalize", "seed"),
+        merge_tensor=dare.merge_ties,
+        needs_base=True,
+        parameters=("density", "scale", "normalize", "seed"),
         summary="drop changes at random, scale the rest up, then elect signs as TIES does",
     ),
-}  # fmt: skip
+}

@@ -126,9 +126,7 @@ def _check_ancestry(sources: Sequence[Source], base: Source | None) -> None:
     )
     shared = set.intersection(*lines)
     if not shared:
-        raise MergeError(
-            f"the parents were not trained from one checkpoint ({known}): merge only specialists of the same SFT checkpoint"
-        )
+        raise MergeError(f"the parents were not trained from one checkpoint ({known}): merge only specialists of the same SFT checkpoint")
     if base is not None and base.name not in shared:
         raise MergeError(
             f"the parents were not trained from the base {base.folder.name} ({base.name}; {known}): use {' or '.join(sorted(shared))}"
@@ -140,9 +138,7 @@ def _check_tokenizers(folders: Sequence[Path]) -> None:
         contents = [(folder / name).read_bytes() if (folder / name).is_file() else None for folder in folders]
         for folder, content in zip(folders[1:], contents[1:], strict=True):
             if content != contents[0] and _without_state(content) != _without_state(contents[0]):
-                raise MergeError(
-                    f"{name} of {folder} differs from that of {folders[0]}: merge only checkpoints with the same tokenizer"
-                )
+                raise MergeError(f"{name} of {folder} differs from that of {folders[0]}: merge only checkpoints with the same tokenizer")
 
 
 def _without_state(content: bytes | None) -> Any:

@@ -258,9 +258,14 @@ def collate(trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, pad_
 
 
 def step_batches(
-    trajectories: Sequence[Trajectory], chosen: Sequence[int], *, max_tokens: int, pad_id: int, device: torch.device | None = None,
+    trajectories: Sequence[Trajectory],
+    chosen: Sequence[int],
+    *,
+    max_tokens: int,
+    pad_id: int,
+    device: torch.device | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
-) -> Iterator[StepBatch]:  # fmt: skip
+) -> Iterator[StepBatch]:
     """All steps of the chosen trajectories in length-sorted micro-batches; of several processes each gets its share of the steps."""
     refs = step_refs(trajectories, chosen)
     refs = [refs[i] for i in group.own_rows(step_lengths(trajectories, refs))]

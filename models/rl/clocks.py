@@ -69,9 +69,13 @@ class Reading:
     @classmethod
     def of(cls, pool: RolloutPool, policy: MeteredPolicy) -> Reading:
         return cls(
-            wall_s=time.perf_counter(), cpu_s=time.process_time(), gen_s=policy.busy_s, num_tokens=policy.num_tokens,
-            num_steps=pool.num_env_steps, leases=pool.lease_use,
-        )  # fmt: skip
+            wall_s=time.perf_counter(),
+            cpu_s=time.process_time(),
+            gen_s=policy.busy_s,
+            num_tokens=policy.num_tokens,
+            num_steps=pool.num_env_steps,
+            leases=pool.lease_use,
+        )
 
 
 def times(start: Reading, collected: Reading, end: Reading, update_cpu_s: float, *, is_streaming: bool) -> dict[str, float]:

@@ -24,18 +24,30 @@ Count = Annotated[int, Field(ge=1)]
 class PpoConfig(ShapingConfig, AdapterConfig):
     """One specialist's reinforcement learning, by PPO or by one of the algorithms it is compared with."""
 
-    algorithm: Annotated[Literal["ppo", "reinforce", "reinforce++", "grpo", "rejection"], Field(
-        description="ppo: critic and GAE; reinforce: per-task baseline; reinforce++: normalised over the batch; grpo: normalised in each "
-        "group; rejection: log-likelihood of successful episodes alone. All but ppo do without a critic"
-    )] = "ppo"  # fmt: skip
-    mode: Annotated[Literal["learn", "replay_only"], Field(
-        description="replay_only is a benchmark's control: as many episodes and as much compute, every advantage 0, so only replay teaches"
-    )] = "learn"  # fmt: skip
+    algorithm: Annotated[
+        Literal["ppo", "reinforce", "reinforce++", "grpo", "rejection"],
+        Field(
+            description="ppo: critic and GAE; reinforce: per-task baseline; reinforce++: normalised over the batch; grpo: normalised in "
+            "each group; rejection: log-likelihood of successful episodes alone. All but ppo do without a critic"
+        ),
+    ] = "ppo"
+    mode: Annotated[
+        Literal["learn", "replay_only"],
+        Field(
+            description="replay_only is a benchmark's control: as many episodes and as much compute, every advantage 0, so only replay "
+            "teaches"
+        ),
+    ] = "learn"
     seed: Annotated[int, Field(ge=0, description="of minibatch order and replay choice; episodes sample by their own ids")] = 0
-    num_processes: Annotated[int, Field(
-        ge=1, le=64, description="processes of this machine that learn together, each on a GPU of its own where there are any; what is "
-        "learned differs by rounding alone, and a killed run may go on with another number"
-    )] = 1  # fmt: skip
+    num_processes: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=64,
+            description="processes of this machine that learn together, each on a GPU of its own where there are any; what is "
+            "learned differs by rounding alone, and a killed run may go on with another number",
+        ),
+    ] = 1
 
     # Collection
     rounds: Annotated[Count, Field(description="collect-then-update rounds")] = 6
@@ -45,10 +57,13 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         int, Field(ge=0, description="train seeds of each task to skip, so that no run meets the seeds of an earlier one")
     ] = 0
     group_size: Annotated[Count, Field(description="attempts at each instance (task and seed); GRPO's groups: 8 or more are usual")] = 1
-    temperature: Annotated[Positive, Field(
-        description="sampling temperature; the loss uses the same distribution. Every token that an answer may hold can be sampled: a "
-        "top-p cut would make the learner's probabilities and the sampler's two different things"
-    )] = 1.0  # fmt: skip
+    temperature: Annotated[
+        Positive,
+        Field(
+            description="sampling temperature; the loss uses the same distribution. Every token that an answer may hold can be sampled: a "
+            "top-p cut would make the learner's probabilities and the sampler's two different things"
+        ),
+    ] = 1.0
     screenshots: Annotated[bool, Field(description="record screenshots of learning episodes: only for a policy that sees")] = False
     reward: Annotated[
         Literal["success", "score"],
@@ -56,9 +71,10 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     ] = "success"
 
     # Advantages
-    level: Annotated[Literal["token", "step"], Field(
-        description="what GAE runs over: every response token, or one decision a step, valued at its first response token"
-    )] = "step"  # fmt: skip
+    level: Annotated[
+        Literal["token", "step"],
+        Field(description="what GAE runs over: every response token, or one decision a step, valued at its first response token"),
+    ] = "step"
     gamma: Annotated[float, Field(gt=0, le=1, description="discount per token or step; 1 in UI-TARS-2's sources")] = 1.0
     lambda_policy: Annotated[Fraction | None, Field(description="fixed trace of the policy's advantages; null: length-adaptive")] = None
     lambda_alpha: Annotated[
@@ -72,71 +88,104 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         Fraction, Field(description="lowest lambda; without it episodes below 1/alpha tokens would get a negative one")
     ] = 0.95
     lambda_critic: Annotated[Fraction, Field(description="trace of the critic's targets; 1 is the Monte-Carlo return (VC-PPO, VAPO)")] = 1.0
-    bootstrap_truncated: Annotated[bool, Field(
-        description="an episode cut off by a limit of steps or time ends in the critic's value instead of 0"
-    )] = True  # fmt: skip
+    bootstrap_truncated: Annotated[
+        bool, Field(description="an episode cut off by a limit of steps or time ends in the critic's value instead of 0")
+    ] = True
     baseline_std_floor: Annotated[Positive, Field(description="added to the standard deviation of a task's rewards")] = 0.1
-    advantage_clip: Annotated[Positive | Literal["by_algorithm"] | None, Field(
-        description="advantages are clipped to +-this after scaling; null: no bound. by_algorithm: 2 for ppo and reinforce, none for the "
-        "others, as they are published"
-    )] = "by_algorithm"  # fmt: skip
-    advantage_normalisation: Annotated[Literal["none", "std", "mean_std"], Field(
-        description="of the critic's advantages: as they are, divided by their spread, or also centred (UI-TARS-2 is silent; most PPO "
-        "codes centre). std keeps each advantage's sign, which is the critic's verdict"
-    )] = "std"  # fmt: skip
-    advantage_scope: Annotated[Literal["batch", "minibatch"], Field(
-        description="what mean and spread are taken over, each value counted once: tokens, or steps at level step"
-    )] = "batch"  # fmt: skip
-    skip_uniform_tasks: Annotated[bool, Field(
-        description="no policy gradient from a task (or group_by's group) whose episodes were all rewarded alike, a KL penalty aside; "
-        "rejection, which compares nothing, learns from all successes"
-    )] = True  # fmt: skip
-    group_by: Annotated[Literal["instance", "task"], Field(
-        description="GRPO's group, and the baseline's of reinforce++: attempts at one instance, as published, or all episodes of a task"
-    )] = "instance"  # fmt: skip
-    group_normalise_std: Annotated[bool, Field(
-        description="GRPO divides by the group's standard deviation; false is Dr. GRPO, whose other half is aggregation: episode"
-    )] = True  # fmt: skip
+    advantage_clip: Annotated[
+        Positive | Literal["by_algorithm"] | None,
+        Field(
+            description="advantages are clipped to +-this after scaling; null: no bound. by_algorithm: 2 for ppo and reinforce, none for "
+            "the others, as they are published"
+        ),
+    ] = "by_algorithm"
+    advantage_normalisation: Annotated[
+        Literal["none", "std", "mean_std"],
+        Field(
+            description="of the critic's advantages: as they are, divided by their spread, or also centred (UI-TARS-2 is silent; most PPO "
+            "codes centre). std keeps each advantage's sign, which is the critic's verdict"
+        ),
+    ] = "std"
+    advantage_scope: Annotated[
+        Literal["batch", "minibatch"],
+        Field(description="what mean and spread are taken over, each value counted once: tokens, or steps at level step"),
+    ] = "batch"
+    skip_uniform_tasks: Annotated[
+        bool,
+        Field(
+            description="no policy gradient from a task (or group_by's group) whose episodes were all rewarded alike, a KL penalty aside; "
+            "rejection, which compares nothing, learns from all successes"
+        ),
+    ] = True
+    group_by: Annotated[
+        Literal["instance", "task"],
+        Field(
+            description="GRPO's group, and the baseline's of reinforce++: attempts at one instance, as published, or all episodes of a task"
+        ),
+    ] = "instance"
+    group_normalise_std: Annotated[
+        bool,
+        Field(description="GRPO divides by the group's standard deviation; false is Dr. GRPO, whose other half is aggregation: episode"),
+    ] = True
     group_baseline: Annotated[bool, Field(description="reinforce++ subtracts the group's mean first: its Baseline variant")] = False
 
     # Policy update
     clip_low: Annotated[float, Field(gt=0, lt=1, description="1 - clip_low bounds the ratio from below (VAPO)")] = 0.2
     clip_high: Annotated[Positive, Field(description="1 + clip_high bounds the ratio from above: clip-higher (DAPO, VAPO)")] = 0.28
-    dual_clip: Annotated[float | None, Field(
-        gt=1, description="bounds the loss of a token with negative advantage at this times |A|; 3 in arXiv 1912.09729; null: no bound"
-    )] = None  # fmt: skip
-    aggregation: Annotated[Literal["token", "episode", "episode_mean", "step"], Field(
-        description="episode: summed over an episode's tokens, mean over episodes (Dr. GRPO); episode_mean: mean over an episode's tokens, "
-        "mean over episodes (GRPO); token: mean over tokens (DAPO, VAPO); step: mean over steps"
-    )] = "episode"  # fmt: skip
+    dual_clip: Annotated[
+        float | None,
+        Field(
+            gt=1, description="bounds the loss of a token with negative advantage at this times |A|; 3 in arXiv 1912.09729; null: no bound"
+        ),
+    ] = None
+    aggregation: Annotated[
+        Literal["token", "episode", "episode_mean", "step"],
+        Field(
+            description="episode: summed over an episode's tokens, mean over episodes (Dr. GRPO); episode_mean: mean over an episode's "
+            "tokens, mean over episodes (GRPO); token: mean over tokens (DAPO, VAPO); step: mean over steps"
+        ),
+    ] = "episode"
     episode_scale: Annotated[Positive, Field(description="divides the episode-wise loss; about the tokens that decide in an episode")] = 6.0
     kl_coefficient: Annotated[float, Field(ge=0, description="penalty for leaving the initial policy; none in UI-TARS-2's objective")] = 0.0
-    kl_placement: Annotated[Literal["loss", "reward"], Field(
-        description="loss: estimator k3 beside the policy loss (GRPO); reward: estimator k1 off each token's reward (REINFORCE++)"
-    )] = "loss"  # fmt: skip
-    entropy_coefficient: Annotated[float, Field(
-        ge=0, description="bonus for entropy; 0: UI-TARS-2 watches it (it rises by itself on GUI tasks) and does not steer it"
-    )] = 0.0  # fmt: skip
-    positive_nll_weight: Annotated[float, Field(
-        ge=0, description="weight of the log-likelihood of successful episodes' tokens beside the policy loss (VAPO: 0.1)"
-    )] = 0.0  # fmt: skip
+    kl_placement: Annotated[
+        Literal["loss", "reward"],
+        Field(description="loss: estimator k3 beside the policy loss (GRPO); reward: estimator k1 off each token's reward (REINFORCE++)"),
+    ] = "loss"
+    entropy_coefficient: Annotated[
+        float, Field(ge=0, description="bonus for entropy; 0: UI-TARS-2 watches it (it rises by itself on GUI tasks) and does not steer it")
+    ] = 0.0
+    positive_nll_weight: Annotated[
+        float, Field(ge=0, description="weight of the log-likelihood of successful episodes' tokens beside the policy loss (VAPO: 0.1)")
+    ] = 0.0
     max_kl: Annotated[Positive, Field(description="a round stops where its approximate KL exceeds this, in nats a step")] = 0.04
-    kl_check: Annotated[Literal["epoch", "minibatch"], Field(
-        description="epoch: a round's KL is that of a whole pass, looked at when the pass is over; minibatch: each minibatch's, before its "
-        "step is made, so that large steps cannot run far in one pass (Stable-Baselines3's target_kl)"
-    )] = "epoch"  # fmt: skip
-    explosive_kl: Annotated[Positive, Field(
-        description="a minibatch whose approximate KL exceeds this, in nats a step, ends the update at once: the policy has left what its "
-        "samples speak of"
-    )] = 2.0  # fmt: skip
-    on_explosion: Annotated[Literal["stop", "roll_back"], Field(
-        description="stop: keep what was learned before that minibatch; roll_back: undo the whole update (costs a copy of weights and "
-        "optimizer state)"
-    )] = "stop"  # fmt: skip
-    on_non_finite: Annotated[Literal["raise", "skip"], Field(
-        description="a loss or gradient that is not finite: raise ends the run; skip leaves the minibatch out and counts it, and "
-        "raises when nothing else is left"
-    )] = "raise"  # fmt: skip
+    kl_check: Annotated[
+        Literal["epoch", "minibatch"],
+        Field(
+            description="epoch: a round's KL is that of a whole pass, looked at when the pass is over; minibatch: each minibatch's, before "
+            "its step is made, so that large steps cannot run far in one pass (Stable-Baselines3's target_kl)"
+        ),
+    ] = "epoch"
+    explosive_kl: Annotated[
+        Positive,
+        Field(
+            description="a minibatch whose approximate KL exceeds this, in nats a step, ends the update at once: the policy has left what "
+            "its samples speak of"
+        ),
+    ] = 2.0
+    on_explosion: Annotated[
+        Literal["stop", "roll_back"],
+        Field(
+            description="stop: keep what was learned before that minibatch; roll_back: undo the whole update (costs a copy of weights and "
+            "optimizer state)"
+        ),
+    ] = "stop"
+    on_non_finite: Annotated[
+        Literal["raise", "skip"],
+        Field(
+            description="a loss or gradient that is not finite: raise ends the run; skip leaves the minibatch out and counts it, and "
+            "raises when nothing else is left"
+        ),
+    ] = "raise"
     epochs: Annotated[Count, Field(description="passes over a round's episodes")] = 2
     minibatch_episodes: Annotated[Count, Field(description="episodes an optimizer step")] = 48
     microbatch_tokens: Annotated[
@@ -158,69 +207,105 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     critic_weight_decay: Annotated[float, Field(ge=0, description="AdamW, on all that the critic trains")] = 0.01
     critic_epochs: Annotated[Count, Field(description="passes over a round's episodes, after the gate")] = 1
     critic_minibatch_tokens: Annotated[Count, Field(description="padded tokens of one critic step")] = 6144
-    value_clip: Annotated[float | None, Field(
-        gt=0, description="keeps new value estimates this near to those before the fit (PPO2; 0.2); null, as VAPO: no clipping"
-    )] = None  # fmt: skip
+    value_clip: Annotated[
+        float | None,
+        Field(gt=0, description="keeps new value estimates this near to those before the fit (PPO2; 0.2); null, as VAPO: no clipping"),
+    ] = None
 
     # Value pretraining
     pretraining_rounds: Annotated[int, Field(ge=0, description="at most so many of the rounds fit the critic before it may steer")] = 1
     pretraining_epochs: Annotated[Count, Field(description="passes of the critic over each of these rounds")] = 3
-    pretraining_policy: Annotated[Literal["frozen", "baseline"], Field(
-        description="frozen: the policy waits, as published; baseline: it learns by REINFORCE meanwhile, so that no episode is wasted"
-    )] = "frozen"  # fmt: skip
+    pretraining_policy: Annotated[
+        Literal["frozen", "baseline"],
+        Field(
+            description="frozen: the policy waits, as published; baseline: it learns by REINFORCE meanwhile, so that no episode is wasted"
+        ),
+    ] = "frozen"
     gate_explained_variance: Annotated[float, Field(lt=1, description="the critic passes above this, on episodes it was not fitted to")] = (
         0.1
     )
     gate_holdout: Annotated[float, Field(gt=0, lt=1, description="share of a pretraining round's episodes kept for the gate")] = 0.25
-    gate_policy: Annotated[Literal["block", "fallback", "open"], Field(
-        description="when pretraining ends and the critic has not passed: block raises and blocks the merge; fallback lets the per-task "
-        "baseline steer until it passes, and warns; open lets the critic steer all the same, for comparison, and warns"
-    )] = "fallback"  # fmt: skip
+    gate_policy: Annotated[
+        Literal["block", "fallback", "open"],
+        Field(
+            description="when pretraining ends and the critic has not passed: block raises and blocks the merge; fallback lets the "
+            "per-task baseline steer until it passes, and warns; open lets the critic steer all the same, for comparison, and warns"
+        ),
+    ] = "fallback"
 
     # Tokens that other weights than the learner's sampled
-    off_policy: Annotated[Literal["none", "tis", "decoupled", "icepop", "sequence_mask"], Field(
-        description="none: ratio and clipping against the sampler's log-probabilities. The others clip against the learner's own at the "
-        "update's start (proximal) and weigh each token by proximal / sampler: tis truncates that weight (verl, SkyRL); decoupled takes it "
-        "whole (AReaL); icepop drops tokens outside a band; sequence_mask drops episodes whose mean is off (SkyRL)"
-    )] = "none"  # fmt: skip
-    proximal: Annotated[Literal["recompute", "loglinear"], Field(
-        description="proximal log-probabilities: by a forward pass, or interpolated between sampler and learner by token version (A-3PO)"
-    )] = "recompute"  # fmt: skip
+    off_policy: Annotated[
+        Literal["none", "tis", "decoupled", "icepop", "sequence_mask"],
+        Field(
+            description="none: ratio and clipping against the sampler's log-probabilities. The others clip against the learner's own at "
+            "the update's start (proximal) and weigh each token by proximal / sampler: tis truncates that weight (verl, SkyRL); decoupled "
+            "takes it whole (AReaL); icepop drops tokens outside a band; sequence_mask drops episodes whose mean is off (SkyRL)"
+        ),
+    ] = "none"
+    proximal: Annotated[
+        Literal["recompute", "loglinear"],
+        Field(
+            description="proximal log-probabilities: by a forward pass, or interpolated between sampler and learner by token version "
+            "(A-3PO)"
+        ),
+    ] = "recompute"
     tis_cap: Annotated[float, Field(ge=1, description="tis truncates weights here (verl, SkyRL: 2 a token, 1.5 to 5)")] = 2.0
-    decoupled_cap: Annotated[float | None, Field(
-        gt=1, description="decoupled drops tokens whose weight exceeds this (AReaL's behave_imp_weight_cap: 5); null keeps all"
-    )] = 5.0  # fmt: skip
+    decoupled_cap: Annotated[
+        float | None,
+        Field(gt=1, description="decoupled drops tokens whose weight exceeds this (AReaL's behave_imp_weight_cap: 5); null keeps all"),
+    ] = 5.0
     icepop_low: Annotated[float, Field(gt=0, le=1, description="lowest weight that icepop keeps (IcePop: 0.5)")] = 0.5
     icepop_high: Annotated[float, Field(ge=1, description="highest weight that icepop keeps (IcePop: 5; SkyRL: 2)")] = 5.0
     sequence_mask_low: Annotated[float, Field(gt=0, le=1, description="lowest geometric mean of an episode's weights (SkyRL)")] = 0.99
     sequence_mask_high: Annotated[float, Field(ge=1, description="highest geometric mean of an episode's weights (SkyRL)")] = 1.01
-    max_staleness: Annotated[int | None, Field(
-        ge=0, description="tokens whose weights lag more updates than this give no policy gradient; they stay part of GAE; null: no bound"
-    )] = None  # fmt: skip
+    max_staleness: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="tokens whose weights lag more updates than this give no policy gradient; they stay part of GAE; null: no bound",
+        ),
+    ] = None
 
     # Rounds that the sandbox spoils
-    min_intact: Annotated[Fraction, Field(
-        description="share of a batch's episodes that must not have crashed, twice each; with fewer the round passes without an update, "
-        "rather than learn from the few that were spared"
-    )] = 0.25  # fmt: skip
+    min_intact: Annotated[
+        Fraction,
+        Field(
+            description="share of a batch's episodes that must not have crashed, twice each; with fewer the round passes without an "
+            "update, rather than learn from the few that were spared"
+        ),
+    ] = 0.25
     max_fruitless_rounds: Annotated[Count, Field(description="so many rounds in a row without anything to learn from end the run")] = 3
-    fruitless_pause_s: Annotated[float, Field(
-        ge=0, description="pause after a round without anything to learn from, doubled after each further one: most outages are short"
-    )] = 30.0  # fmt: skip
+    fruitless_pause_s: Annotated[
+        float,
+        Field(
+            ge=0, description="pause after a round without anything to learn from, doubled after each further one: most outages are short"
+        ),
+    ] = 30.0
 
     # Streaming
-    streaming: Annotated[bool, Field(
-        description="episodes go on while the policy learns, and an update starts when enough have finished (UI-TARS-2); else each round "
-        "collects, then learns"
-    )] = False  # fmt: skip
-    min_batch_episodes: Annotated[int | None, Field(
-        ge=1, description="finished episodes that start a streaming update, in whole groups; null: a round's. The run has rounds x "
-        "episodes_per_task x tasks episodes either way, so that a smaller batch means more updates, and none is larger than that"
-    )] = None  # fmt: skip
-    batches_ahead: Annotated[int, Field(
-        ge=0, description="an episode is admitted while episodes before it fill at most so many batches more than were learned from: "
-        "AReaL's eta (max_head_offpolicyness; 2 to 8, NeMo-RL 1); 0 waits as rounds do"
-    )] = 2  # fmt: skip
+    streaming: Annotated[
+        bool,
+        Field(
+            description="episodes go on while the policy learns, and an update starts when enough have finished (UI-TARS-2); else each "
+            "round collects, then learns"
+        ),
+    ] = False
+    min_batch_episodes: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="finished episodes that start a streaming update, in whole groups; null: a round's. The run has rounds x "
+            "episodes_per_task x tasks episodes either way, so that a smaller batch means more updates, and none is larger than that",
+        ),
+    ] = None
+    batches_ahead: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="an episode is admitted while episodes before it fill at most so many batches more than were learned from: "
+            "AReaL's eta (max_head_offpolicyness; 2 to 8, NeMo-RL 1); 0 waits as rounds do",
+        ),
+    ] = 2
     state_every: Annotated[Count, Field(description="updates between states on disk; after a kill the updates since are done again")] = 1
 
     @property

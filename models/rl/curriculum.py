@@ -128,10 +128,15 @@ def _requests(groups: Sequence[Task], met: Mapping[str, int], config: PpoConfig,
     }
     return [
         EpisodeRequest(
-            purpose="rl", task=task, seed=seed, attempt=attempt, policy_id=policy_id, temperature=config.temperature,
+            purpose="rl",
+            task=task,
+            seed=seed,
+            attempt=attempt,
+            policy_id=policy_id,
+            temperature=config.temperature,
             screenshots=config.screenshots,
         )
         for task in groups
         for seed in [next(seeds[task.task_id])]
         for attempt in range(config.group_size)
-    ]  # fmt: skip
+    ]

@@ -85,10 +85,7 @@ class Learner:
     def trajectories(self, episodes: Sequence[Episode]) -> list[Trajectory]:
         """What there is to learn from."""
         config = self.config
-        found = (
-            trajectory(episode, reward=config.reward, shaping=config, codec=self.codec, never=self.never)
-            for episode in episodes
-        )  # fmt: skip
+        found = (trajectory(episode, reward=config.reward, shaping=config, codec=self.codec, never=self.never) for episode in episodes)
         return [item for item in found if item is not None]
 
     def learn_from(self, items: Sequence[Trajectory], round_: Round) -> dict[str, float]:
@@ -99,9 +96,7 @@ class Learner:
         weighting = weigh_round(items, self.config, self.values, round_.num_fruitful + 1, generator, reference=reference)
         metrics = dict(weighting.metrics)
         if weighting.advantages is not None:
-            metrics |= self.policy.update(
-                items, weighting.advantages, generator, version=round_.version, unscaled_E=weighting.unscaled_E
-            )  # fmt: skip
+            metrics |= self.policy.update(items, weighting.advantages, generator, version=round_.version, unscaled_E=weighting.unscaled_E)
         self.check_same_weights()
         return metrics
 

@@ -47,13 +47,7 @@ def log_ratio(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
 
 
 def clipped_objective(
-    logprobs_N: Tensor,
-    old_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
+    logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> Tensor:
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) for each token, r = exp(logprob - old logprob).
 

@@ -79,18 +79,33 @@ class RankProcesses:
     """The processes of ranks 1 and up of the run in `run_folder`. Used from one thread at a time."""
 
     def __init__(
-        self, group: ProcessGroup, run_folder: Path, *, init: Path, config: PpoConfig, state: Path, episodes: Path, replay: ReplayPool,
+        self,
+        group: ProcessGroup,
+        run_folder: Path,
+        *,
+        init: Path,
+        config: PpoConfig,
+        state: Path,
+        episodes: Path,
+        replay: ReplayPool,
         device: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises ModelError where there are too few GPUs."""
         self._group, self._folder, self._on_gpu = group, run_folder.resolve() / "gang", device.startswith("cuda")
         self._jobs = [
             Job(
-                rank=rank, leader_pid=os.getpid(), device=device_beside(device, rank), init=init.resolve(), config=config,
-                state=state.resolve(), episodes=episodes.resolve(), num_sft=len(replay.sft), num_ct=len(replay.ct),
+                rank=rank,
+                leader_pid=os.getpid(),
+                device=device_beside(device, rank),
+                init=init.resolve(),
+                config=config,
+                state=state.resolve(),
+                episodes=episodes.resolve(),
+                num_sft=len(replay.sft),
+                num_ct=len(replay.ct),
             )
             for rank in range(1, group.size)
-        ]  # fmt: skip
+        ]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:

@@ -25,19 +25,23 @@ class ShapingConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     shaping_format: Annotated[Weight, Field(description="penalty if every step's answer cannot be parsed; its share for fewer")] = 0.0
-    shaping_repeat: Annotated[Weight, Field(
-        description="penalty if every step repeats the action before it on a screen that did not change; its share for fewer"
-    )] = 0.0  # fmt: skip
-    shaping_length: Annotated[Weight, Field(
-        description="penalty if every answer is longer than shaping_length_max; answers between the two lengths count in part (DAPO, arXiv "
-        "2503.14476, soft overlong punishment)"
-    )] = 0.0  # fmt: skip
+    shaping_repeat: Annotated[
+        Weight, Field(description="penalty if every step repeats the action before it on a screen that did not change; its share for fewer")
+    ] = 0.0
+    shaping_length: Annotated[
+        Weight,
+        Field(
+            description="penalty if every answer is longer than shaping_length_max; answers between the two lengths count in part (DAPO, "
+            "arXiv 2503.14476, soft overlong punishment)"
+        ),
+    ] = 0.0
     shaping_length_soft: Annotated[int, Field(ge=0, description="tokens of the longest answer that costs nothing")] = 32
     shaping_length_max: Annotated[int, Field(ge=1, description="tokens of an answer that costs in full")] = 64
     shaping_steps: Annotated[Weight, Field(description="penalty for using all steps that the task allows; its share for fewer")] = 0.0
-    shaping_progress: Annotated[Weight, Field(
-        description="worth of the task's own progress signal, as a potential: paid when reached, taken back when the episode ends"
-    )] = 0.0  # fmt: skip
+    shaping_progress: Annotated[
+        Weight,
+        Field(description="worth of the task's own progress signal, as a potential: paid when reached, taken back when the episode ends"),
+    ] = 0.0
 
     @model_validator(mode="after")
     def _outcome_dominates(self) -> Self:

@@ -185,9 +185,15 @@ class _Trainer:
         self._start_over_if_barren()
         self.counters = self.learner.load(self._state_folder)
         self._other_ranks = RankProcesses(
-            group, self.folder, init=run.init_checkpoint, config=run.config, state=self._state_folder, episodes=self.folder / EPISODES,
-            replay=run.replay, device=device,
-        )  # fmt: skip
+            group,
+            self.folder,
+            init=run.init_checkpoint,
+            config=run.config,
+            state=self._state_folder,
+            episodes=self.folder / EPISODES,
+            replay=run.replay,
+            device=device,
+        )
         self.policy_id = self._live_id()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))
         self._saving: Future[None] | None = None
@@ -269,9 +275,7 @@ class _Trainer:
                 pool.admit(round_requests(run.tasks, quotas(run.tasks, config, rates), met, config, self.policy_id))
             return len(pool.blocks[index - 1].requests)
         size = batch_episodes(config, len(run.tasks))
-        num_more = room(
-            pool.num_admitted, index - 1, batch_size=size, batches_ahead=config.batches_ahead, num_batches=self.num_rounds
-        )  # fmt: skip
+        num_more = room(pool.num_admitted, index - 1, batch_size=size, batches_ahead=config.batches_ahead, num_batches=self.num_rounds)
         if num_more:
             passes = pool.blocks[-1].passes if pool.blocks else {}
             pool.admit(*stream_requests(run.tasks, num_more, passes, rates, met, config, self.policy_id))
@@ -348,11 +352,21 @@ class _Trainer:
         if (dtype := checkpoint.stored_dtype(run.init_checkpoint)) is not None:
             model.to(dtype=getattr(torch, dtype))  # type: ignore[call-arg]
         card = checkpoint.save(
-            run.output, model, self.learner.codec, stage=run.stage, iteration=run.iteration,
-            parents=(self._card.checkpoint_id,), datasets=run.datasets, config=run.config.model_dump(mode="json"),
+            run.output,
+            model,
+            self.learner.codec,
+            stage=run.stage,
+            iteration=run.iteration,
+            parents=(self._card.checkpoint_id,),
+            datasets=run.datasets,
+            config=run.config.model_dump(mode="json"),
             metrics=counters.metrics[-1] if counters.metrics else {},
-        )  # fmt: skip
+        )
         return PpoResult(
-            card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, rollout_log=self.rollout_log, state=self._state_folder,
+            card=card,
+            metrics=counters.metrics,
+            policy_ids=counters.policy_ids,
+            rollout_log=self.rollout_log,
+            state=self._state_folder,
             episode_ids=self.rollout_log.learned_from(counters.round_index) if counters.version else (),
-        )  # fmt: skip
+        )

@@ -76,9 +76,15 @@ class PolicyLearner:
     each process does the forward and backward passes of its share; steps are made by all alike."""
 
     def __init__(
-        self, model: PreTrainedModel, config: PpoConfig, *, pad_id: int, replay: ReplayPool, reference: PreTrainedModel | None = None,
+        self,
+        model: PreTrainedModel,
+        config: PpoConfig,
+        *,
+        pad_id: int,
+        replay: ReplayPool,
+        reference: PreTrainedModel | None = None,
         group: ProcessGroup = SINGLE_PROCESS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model = model
         self.num_updates = 0
         self._config = config
@@ -92,9 +98,14 @@ class PolicyLearner:
         self.optimizer = torch.optim.Adam(trained_parameters(model), lr=config.learning_rate, betas=betas)
 
     def update(
-        self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], generator: np.random.Generator, *, version: int = 0,
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: Sequence[Floats],
+        generator: np.random.Generator,
+        *,
+        version: int = 0,
         unscaled_E: NDArray[np.bool_] | None = None,
-    ) -> dict[str, float]:  # fmt: skip
+    ) -> dict[str, float]:
         """Learn from a round: `advantages[i][t]` weighs response token t of trajectory i. `version` counts the updates that these weights
         have seen; a token's staleness is the difference to its own. `unscaled_E` marks trajectories whose advantages are normalised and
         clipped here, over those of their minibatch; without it all are taken as they are. Returns the metrics (UpdateCounters.metrics).
@@ -154,14 +165,22 @@ class PolicyLearner:
 
     def _step_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[StepBatch]:
         return step_batches(
-            trajectories, chosen, max_tokens=self._config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device,
+            trajectories,
+            chosen,
+            max_tokens=self._config.microbatch_tokens,
+            pad_id=self._pad_id,
+            device=self.model.device,
             group=self._group,
-        )  # fmt: skip
+        )
 
     def _prepared(
-        self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], active: Sequence[int], version: int,
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: Sequence[Floats],
+        active: Sequence[int],
+        version: int,
         unscaled_E: NDArray[np.bool_] | None,
-    ) -> _Batch:  # fmt: skip
+    ) -> _Batch:
         config = self._config
         recomputes = config.off_policy != "none" and config.proximal == "recompute"
         proximal = self.logprobs(trajectories, active) if recomputes else None
@@ -171,7 +190,7 @@ class PolicyLearner:
         ages = [staleness(item, version).astype(np.float64) for item in trajectories]
         return _Batch(
             trajectories=trajectories, advantages=advantages, unscaled_E=unscaled_E, proximal=proximal, corrections=corrections, ages=ages
-        )  # fmt: skip
+        )
 
     def _run_epochs(self, batch: _Batch, active: Sequence[int], generator: np.random.Generator, counters: UpdateCounters) -> None:
         config = self._config
@@ -238,13 +257,18 @@ class PolicyLearner:
         minibatch.tokens = sum(items[i].num_response_tokens for i in chosen)
         num_positive = sum(items[i].num_response_tokens for i in chosen if items[i].is_success)
         for steps in self._step_batches(items, chosen):
-            tokens_N = torch.tensor(
-                [float(items[ref.trajectory].num_response_tokens) for ref in steps.refs], device=self.model.device
-            )[steps.rows_N]  # fmt: skip
+            tokens_N = torch.tensor([float(items[ref.trajectory].num_response_tokens) for ref in steps.refs], device=self.model.device)[
+                steps.rows_N
+            ]
             weights_N = token_weights(
-                steps.rows_N, aggregation=config.aggregation, num_episodes=len(chosen), num_steps=minibatch.steps,
-                num_tokens=minibatch.tokens, episode_scale=config.episode_scale, episode_tokens_N=tokens_N,
-            )  # fmt: skip
+                steps.rows_N,
+                aggregation=config.aggregation,
+                num_episodes=len(chosen),
+                num_steps=minibatch.steps,
+                num_tokens=minibatch.tokens,
+                episode_scale=config.episode_scale,
+                episode_tokens_N=tokens_N,
+            )
             if config.mode == "replay_only":
                 weights_N = torch.zeros_like(weights_N)  # the same compute, and nothing of it teaches: no penalty, no bonus
             positive_N = None
@@ -279,9 +303,16 @@ class PolicyLearner:
             old_N = loglinear_proximal(logprobs_N, steps.old_logprobs_N, gathered(steps, items, batch.ages))
             correction_N = correction_N * token_correction(old_N, steps.old_logprobs_N, config)
         result = policy_loss(
-            log_distribution_NV, steps.targets_N, old_N, advantages_N, weights_N, self._loss,
-            correction_N=correction_N, reference_logprobs_N=self._reference_logprobs(steps), positive_weights_N=positive_N,
-        )  # fmt: skip
+            log_distribution_NV,
+            steps.targets_N,
+            old_N,
+            advantages_N,
+            weights_N,
+            self._loss,
+            correction_N=correction_N,
+            reference_logprobs_N=self._reference_logprobs(steps),
+            positive_weights_N=positive_N,
+        )
         if not torch.isfinite(result.loss):
             raise TrainingDiverged(f"the policy loss is {result.loss.item()} at update {self.num_updates + 1}: lower learning_rate")
         result.loss.backward()

@@ -125,10 +125,19 @@ class ValueLearner:
         loss = 0.0
         for _ in range(epochs):
             loss = fit_epoch(
-                self.critic, self.optimizer, trajectories, targets, chosen,
-                level=self._config.level, batching=self._batching, max_grad_norm=self._config.max_grad_norm, generator=generator,
-                old_values=old_values, value_clip=self._config.value_clip, group=self._group,
-            )  # fmt: skip
+                self.critic,
+                self.optimizer,
+                trajectories,
+                targets,
+                chosen,
+                level=self._config.level,
+                batching=self._batching,
+                max_grad_norm=self._config.max_grad_norm,
+                generator=generator,
+                old_values=old_values,
+                value_clip=self._config.value_clip,
+                group=self._group,
+            )
         self.gate = self.gate.model_copy(update={"num_fits": self.gate.num_fits + 1})
         return loss
 
@@ -145,9 +154,12 @@ class ValueLearner:
             # Where nobody recorded what lay behind the cut, its value is taken to be that of the last state that the policy was shown.
             after_the_cut = float(values[-1]) if final is None else final
             result = decoupled_gae(
-                rewards_per_value(item, config.level), values,
-                gamma=config.gamma, lambda_policy=self.lambda_policy(item), lambda_critic=lambda_critic,
+                rewards_per_value(item, config.level),
+                values,
+                gamma=config.gamma,
+                lambda_policy=self.lambda_policy(item),
+                lambda_critic=lambda_critic,
                 bootstrap_value=after_the_cut if item.is_truncated and config.bootstrap_truncated else 0.0,
-            )  # fmt: skip
+            )
             results.append(result)
         return results

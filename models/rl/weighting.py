@@ -129,9 +129,7 @@ def _by_critic(
     return advantages
 
 
-def _steered(
-    advantages: Sequence[Floats], items: Sequence[Trajectory], config: PpoConfig, skipped_E: NDArray[np.bool_]
-) -> list[Floats]:
+def _steered(advantages: Sequence[Floats], items: Sequence[Trajectory], config: PpoConfig, skipped_E: NDArray[np.bool_]) -> list[Floats]:
     """The critic's advantages, normalised over the batch (here) or each minibatch (update.py), clipped, one a token; 0 for the skipped."""
     kind = config.advantage_normalisation if config.advantage_scope == "batch" else "none"
     scaled = normalised(advantages, kind, skipped_E=skipped_E)
@@ -171,13 +169,7 @@ def _by_rejection(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.
     return [np.full(item.num_response_tokens, float(item.is_success)) for item in items]
 
 
-WEIGH: dict[str, Weigh] = {
-    "ppo": _by_task,
-    "reinforce": _by_task,
-    "reinforce++": _by_batch,
-    "grpo": _by_group,
-    "rejection": _by_rejection,
-}
+WEIGH: dict[str, Weigh] = {"ppo": _by_task, "reinforce": _by_task, "reinforce++": _by_batch, "grpo": _by_group, "rejection": _by_rejection}
 """What weighs an episode's tokens where no critic steers."""
 
 

@@ -109,10 +109,13 @@ class ChatWriter(Writer):
     def _whole_choice(self, number: int, parts: Sequence[Part]) -> ChatChoice:
         text, calls = self._read(number, "".join(part.text for part in parts), is_end=True)
         return ChatChoice(
-            index=number, message=ChatText(role="assistant", content=text if text or not calls else None, tool_calls=calls or None),
-            logprobs=self._logprobs(parts), token_ids=self._token_ids(parts), finish_reason=self._finish(number, parts[-1]),
+            index=number,
+            message=ChatText(role="assistant", content=text if text or not calls else None, tool_calls=calls or None),
+            logprobs=self._logprobs(parts),
+            token_ids=self._token_ids(parts),
+            finish_reason=self._finish(number, parts[-1]),
             flywheel=self._extension(parts),
-        )  # fmt: skip
+        )
 
     def _opening(self) -> str | None:
         choices = [ChatChoice(index=number, delta=ChatText(role="assistant", content="")) for number in range(len(self._job.requests))]
@@ -121,9 +124,13 @@ class ChatWriter(Writer):
     def _chunk(self, number: int, part: Part, *, is_first: bool) -> str:
         text, calls = self._read(number, part.text, is_end=part.finish is not None, in_chunks=True)
         choice = ChatChoice(
-            index=number, delta=ChatText(content=text, tool_calls=calls or None), logprobs=self._logprobs([part]),
-            token_ids=self._token_ids([part]), finish_reason=self._finish(number, part), flywheel=self._extension([part]),
-        )  # fmt: skip
+            index=number,
+            delta=ChatText(content=text, tool_calls=calls or None),
+            logprobs=self._logprobs([part]),
+            token_ids=self._token_ids([part]),
+            finish_reason=self._finish(number, part),
+            flywheel=self._extension([part]),
+        )
         return self._answer("chat.completion.chunk", [choice])
 
     def _read(self, number: int, text: str, *, is_end: bool, in_chunks: bool = False) -> tuple[str, list[ToolCall]]:
@@ -135,11 +142,12 @@ class ChatWriter(Writer):
         said, calls = reader.add(text, is_end=is_end)
         return said, [
             ToolCall(
-                id=f"c{secrets.token_hex(4)}", function=CalledFunction(name=call.name, arguments=call.arguments),
+                id=f"c{secrets.token_hex(4)}",
+                function=CalledFunction(name=call.name, arguments=call.arguments),
                 index=first + place if in_chunks else None,
             )
             for place, call in enumerate(calls)
-        ]  # fmt: skip
+        ]
 
     def _finish(self, number: int, last: Part) -> Finish | None:
         has_called = bool(self._readers) and self._readers[number].num_calls > 0
@@ -165,13 +173,11 @@ class ChatWriter(Writer):
         token = self._token(token_id)
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
-    def _answer(
-        self, kind: str, choices: list[ChatChoice], *, prompt_ids: list[int] | None = None, usage: Usage | None = None
-    ) -> str:
+    def _answer(self, kind: str, choices: list[ChatChoice], *, prompt_ids: list[int] | None = None, usage: Usage | None = None) -> str:
         fields = {"id": f"chatcmpl-{self._id}", "object": kind, "created": self._created, "model": self._model}
-        return ChatAnswer.model_validate(
-            fields | {"choices": choices, "usage": usage, "prompt_token_ids": prompt_ids}
-        ).model_dump_json(exclude_none=True)  # fmt: skip
+        return ChatAnswer.model_validate(fields | {"choices": choices, "usage": usage, "prompt_token_ids": prompt_ids}).model_dump_json(
+            exclude_none=True
+        )
 
 
 class CompletionWriter(Writer):
@@ -192,13 +198,19 @@ class CompletionWriter(Writer):
         logprobs = None
         if self._tells_logprobs:
             logprobs = CompletionLogprobs(
-                tokens=[self._token(part.written.token_id) for part in parts], token_logprobs=[part.written.logprob for part in parts],
+                tokens=[self._token(part.written.token_id) for part in parts],
+                token_logprobs=[part.written.logprob for part in parts],
                 top_logprobs=[self._likeliest(part) for part in parts],
             )
         return CompletionChoice(
-            index=number, text="".join(part.text for part in parts), logprobs=logprobs, prompt_token_ids=prompt_ids,
-            token_ids=self._token_ids(parts), finish_reason=parts[-1].finish, flywheel=self._extension(parts),
-        )  # fmt: skip
+            index=number,
+            text="".join(part.text for part in parts),
+            logprobs=logprobs,
+            prompt_token_ids=prompt_ids,
+            token_ids=self._token_ids(parts),
+            finish_reason=parts[-1].finish,
+            flywheel=self._extension(parts),
+        )
 
     def _likeliest(self, part: Part) -> dict[str, float]:
         """By their text; of tokens with the same text the likeliest."""

@@ -58,9 +58,12 @@ def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None
     metrics = Metrics()
     service = Service(engine, settings, metrics)
     app = FastAPI(
-        title="Flywheel policy", description=DESCRIPTION, docs_url=None, redoc_url=None,
+        title="Flywheel policy",
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
         responses={"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}},
-    )  # fmt: skip
+    )
     for kind in (FlywheelError, RequestValidationError, TooLarge, Exception):
         app.add_exception_handler(kind, answer_error)
     for status, handler in {400: answer_unreadable, 404: answer_unknown, 405: answer_unknown}.items():
@@ -150,10 +153,18 @@ class _Routes:
     def _entry(self) -> ModelEntry:
         name, max_context, policy_id = self._settings.model_name, self._engine.max_context, self._engine.policy_id
         gives = Capabilities(
-            server="flywheel", model=name, policy_id=policy_id, max_context=max_context, prompt_token_ids=True, token_ids=True,
-            logprobs=True, logprobs_follow_temperature=True, logprobs_follow_top_p=True, versions=True,
+            server="flywheel",
+            model=name,
+            policy_id=policy_id,
+            max_context=max_context,
+            prompt_token_ids=True,
+            token_ids=True,
+            logprobs=True,
+            logprobs_follow_temperature=True,
+            logprobs_follow_top_p=True,
+            versions=True,
             loads="checkpoints" if self._settings.weight_roots else "nothing",
-        )  # fmt: skip
+        )
         return ModelEntry(id=name, created=self._created, root=policy_id, max_model_len=max_context, flywheel=gives)
 
     def _check_name(self, name: str | None) -> None:
@@ -188,9 +199,12 @@ class _Routes:
     async def health(self) -> Health:
         service = self._service
         return Health(
-            status="closing" if service.is_closing else "ok", policy_id=self._engine.policy_id, version=self._engine.version,
-            num_running=service.num_running, num_waiting=service.num_waiting,
-        )  # fmt: skip
+            status="closing" if service.is_closing else "ok",
+            policy_id=self._engine.policy_id,
+            version=self._engine.version,
+            num_running=service.num_running,
+            num_waiting=service.num_waiting,
+        )
 
     async def metrics(self) -> Response:
         return Response(self._service.metrics.render(), media_type=MEDIA_TYPE)

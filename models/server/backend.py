@@ -178,4 +178,3 @@ class ServedEngine:
 
     def close(self) -> None:
         self._engine.close()
-

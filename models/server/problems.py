@@ -43,16 +43,18 @@ def wrong(message: str, *, param: str | None = None, code: str | None = None, st
 def too_long(num_prompt: int, limit: int, max_context: int) -> ApiError:
     return wrong(
         f"the prompt has {num_prompt} tokens and the answer may have {limit}; together at most {max_context} fit: shorten either",
-        param="messages", code="context_length_exceeded",
-    )  # fmt: skip
+        param="messages",
+        code="context_length_exceeded",
+    )
 
 
 def unauthorised() -> ApiError:
     """The same for every request without the token, whatever it asked for."""
     return ApiError(
-        401, Problem(message="Send the server's token: `Authorization: Bearer …`.", type="authentication_error", code="invalid_api_key"),
+        401,
+        Problem(message="Send the server's token: `Authorization: Bearer …`.", type="authentication_error", code="invalid_api_key"),
         {"www-authenticate": "Bearer"},
-    )  # fmt: skip
+    )
 
 
 def forbidden(message: str, code: str) -> ApiError:

@@ -23,9 +23,7 @@ class Encode(Protocol):
     def __call__(self, messages: Sequence[Message], images: Mapping[str, bytes], tools: Tools) -> EncodedChat: ...
 
 
-def encode_messages(
-    encode: Encode, asked: Sequence[ChatMessage], max_image_pixels: int, tools: Tools = ()
-) -> EncodedChat:
+def encode_messages(encode: Encode, asked: Sequence[ChatMessage], max_image_pixels: int, tools: Tools = ()) -> EncodedChat:
     """The tokens of a conversation, opened for the assistant's answer. Raises ApiError for a picture that cannot be read, also where the
     model reads none, and for a conversation that ends with the assistant."""
     if asked[-1].role == "assistant":

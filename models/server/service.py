@@ -164,8 +164,9 @@ class Service:
     async def _parts(self, job: Job, request: Request) -> AsyncGenerator[Part, None]:
         asked_s, num_written = time.monotonic(), 0
         keeps_special = job.tools is not None and job.tools.is_special
-        eos, so_far = self.engine.codec.eos_token_ids, TextSoFar(
-            self.engine.decode_whole if keeps_special else self.engine.codec.decode, job.stops
+        eos, so_far = (
+            self.engine.codec.eos_token_ids,
+            TextSoFar(self.engine.decode_whole if keeps_special else self.engine.codec.decode, job.stops),
         )
         if self._has_given_up:  # between its turn and its beginning
             raise closing()

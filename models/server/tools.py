@@ -61,7 +61,7 @@ def form_of(codec: TemplateCodec) -> ToolForm:
     tool = {
         "type": "function",
         "function": {"name": NAME, "description": "", "parameters": {"type": "object", "properties": {KEY: {"type": "string"}}}},
-    }  # fmt: skip
+    }
     asked = (Message(role="user", content="hello"),)
     call = {"id": CALL_ID, "type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
     prompt = codec.rendered(asked, tools=[tool])
@@ -80,10 +80,14 @@ def form_of(codec: TemplateCodec) -> ToolForm:
             (only,) = value if isinstance(value, list) else [value]
             specials = {text: token for text, token in codec.special_tokens().items() if text in written[:start] + closing}
             return ToolForm(
-                opening=written[:start], closing=closing, is_list=isinstance(value, list), is_special=bool(specials), special_ids=specials,
+                opening=written[:start],
+                closing=closing,
+                is_list=isinstance(value, list),
+                is_special=bool(specials),
+                special_ids=specials,
                 name_key=next(key for key, part in only.items() if part == NAME),
                 arguments_key=next(key for key, part in only.items() if part == {KEY: VALUE}),
-            )  # fmt: skip
+            )
     raise ModelError(f"the checkpoint's chat template writes tool calls in an unknown form: {written[:200]!r}; only JSON is supported")
 
 

@@ -2,7 +2,7 @@
 
 The processes run models/supervised/process.py. They read files (`JOB_FILE` in the run folder, the samples it names) and write files:
 metrics.jsonl while they train, then the gathered weights and a result or an error. With SupervisedConfig.deepspeed_stage they train by
-DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism. """
+DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism."""
 
 from __future__ import annotations
 
@@ -52,7 +52,12 @@ class Job(BaseModel):
 
 
 def fit_in_processes(
-    init: Path, chosen: TrainingSet, config: SupervisedConfig, run_folder: Path, on_progress: OnProgress = ignore_progress, *,
+    init: Path,
+    chosen: TrainingSet,
+    config: SupervisedConfig,
+    run_folder: Path,
+    on_progress: OnProgress = ignore_progress,
+    *,
     read_image: ReadImage | None = None,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
     """As `fitting.fit` on the checkpoint `init`, in config.num_processes processes: the trained model and the closing metrics.
@@ -61,7 +66,10 @@ def fit_in_processes(
     """
     run_folder.mkdir(parents=True, exist_ok=True)
     job = Job(
-        init=init.resolve(), launcher_pid=os.getpid(), config=config, trained=chosen.trained.path.resolve(),
+        init=init.resolve(),
+        launcher_pid=os.getpid(),
+        config=config,
+        trained=chosen.trained.path.resolve(),
         held_out=chosen.held_out.path.resolve(),
     )
     for name in (*chosen.trained.screenshot_ids(), *chosen.held_out.screenshot_ids()):

@@ -42,9 +42,16 @@ BEST_FOLDER = "best"
 
 
 def fit(
-    model: PreTrainedModel, samples: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
-    on_progress: OnProgress = ignore_progress, *, held_out: Sequence[EncodedSample] = (), weights_folder: Path | None = None,
-    pixels: PixelLoader | None = None, plan: Sequence[Sequence[int]] | None = None,
+    model: PreTrainedModel,
+    samples: Sequence[EncodedSample],
+    config: SupervisedConfig,
+    run_folder: Path,
+    on_progress: OnProgress = ignore_progress,
+    *,
+    held_out: Sequence[EncodedSample] = (),
+    weights_folder: Path | None = None,
+    pixels: PixelLoader | None = None,
+    plan: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, float]:
     """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
     the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `pixels` loads the
@@ -66,8 +73,12 @@ def fit(
     pad = _pad_id(model)
     batches = PlannedBatches(samples, plan, pad, packing=config.packing, rank=rank, num_ranks=num_ranks, pixels=pixels)
     trainer = _WeightedTrainer(
-        model=model, config=config, args=_arguments(config, run_folder), callbacks=[_Reporter(log, config)],
-        train_dataset=batches, data_collator=lambda items: items[0],
+        model=model,
+        config=config,
+        args=_arguments(config, run_folder),
+        callbacks=[_Reporter(log, config)],
+        train_dataset=batches,
+        data_collator=lambda items: items[0],
     )
     curve = load_curve(last)
     if held_out:
@@ -92,8 +103,13 @@ def fit(
     tail = [progress.metrics["loss"] for progress in read_metrics(run_folder) if "loss" in progress.metrics][-3:]
     num_tokens = sum(int(lengths[row]) for rows in plan[resume_step:step] for row in rows)
     return {
-        "loss": sum(tail) / max(1, len(tail)), "steps": float(step), "samples": float(len(samples)), "tokens": float(num_tokens),
-        "cpu_s": time.process_time() - started, "resumed_from_step": float(resume_step), **curve.metrics(len(held_out)),
+        "loss": sum(tail) / max(1, len(tail)),
+        "steps": float(step),
+        "samples": float(len(samples)),
+        "tokens": float(num_tokens),
+        "cpu_s": time.process_time() - started,
+        "resumed_from_step": float(resume_step),
+        **curve.metrics(len(held_out)),
     }
 
 
@@ -202,9 +218,14 @@ class _HeldOut(TrainerCallback):
     process measures all of them, so that all decide alike."""
 
     def __init__(
-        self, trainer: _WeightedTrainer, samples: Sequence[EncodedSample], pad: int, curve: HeldOutCurve, log: MetricLog | None,
+        self,
+        trainer: _WeightedTrainer,
+        samples: Sequence[EncodedSample],
+        pad: int,
+        curve: HeldOutCurve,
+        log: MetricLog | None,
         pixels: PixelLoader | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._trainer, self._config, self._curve, self._log = trainer, trainer._config, curve, log
         self._samples = samples
         self._batches = cut_padded(range(len(samples)), sizes(samples)[0], self._config.batch_tokens)
@@ -264,10 +285,23 @@ def _rank_and_number(config: SupervisedConfig) -> tuple[int, int]:
 def _arguments(config: SupervisedConfig, run_folder: Path) -> TrainingArguments:
     has_gpu = torch.cuda.is_available()
     return TrainingArguments(
-        output_dir=str(run_folder), max_steps=config.steps, per_device_train_batch_size=1, max_grad_norm=config.max_grad_norm,
-        logging_strategy="steps", logging_steps=config.log_every, save_strategy="steps", save_steps=config.save_every, save_total_limit=2,
-        report_to=[], disable_tqdm=True, log_level="error", use_cpu=not has_gpu, seed=config.seed,
-        dataloader_pin_memory=False, remove_unused_columns=False, **_distributed_arguments(config, has_gpu),
+        output_dir=str(run_folder),
+        max_steps=config.steps,
+        per_device_train_batch_size=1,
+        max_grad_norm=config.max_grad_norm,
+        logging_strategy="steps",
+        logging_steps=config.log_every,
+        save_strategy="steps",
+        save_steps=config.save_every,
+        save_total_limit=2,
+        report_to=[],
+        disable_tqdm=True,
+        log_level="error",
+        use_cpu=not has_gpu,
+        seed=config.seed,
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+        **_distributed_arguments(config, has_gpu),
     )
 
 
@@ -281,11 +315,14 @@ def _distributed_arguments(config: SupervisedConfig, has_gpu: bool) -> dict[str,
         "deepspeed": {
             "zero_optimization": {"stage": config.deepspeed_stage, "stage3_gather_16bit_weights_on_model_save": True},
             "bf16": {"enabled": config.bf16},
-            "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": config.max_grad_norm,
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": config.max_grad_norm,
             # Our AdamW is torch's own: DeepSpeed's would be compiled first.
-            "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
         },
-    }  # fmt: skip
+    }
 
 
 def _scaled(sample: EncodedSample) -> EncodedSample:

@@ -54,7 +54,11 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
     prepare_for_training(model, job.config, seed=job.config.seed)
     images = run_folder / IMAGES_FOLDER
     metrics = fit(
-        model, SampleFile(job.trained), job.config, run_folder, held_out=SampleFile(job.held_out),
+        model,
+        SampleFile(job.trained),
+        job.config,
+        run_folder,
+        held_out=SampleFile(job.held_out),
         weights_folder=run_folder / WEIGHTS_FOLDER,
         pixels=pixel_loader(load_codec(job.init), lambda name: (images / name).read_bytes()),
     )

@@ -30,8 +30,16 @@ from warehouse.core.identity import content_id
 
 
 def train_supervised(
-    config: SupervisedConfig, samples: Iterable[TrainingSample], *, init: Path, output: Path, stage: str, iteration: str,
-    run_folder: Path | None = None, datasets: tuple[str, ...] = (), on_progress: OnProgress = ignore_progress,
+    config: SupervisedConfig,
+    samples: Iterable[TrainingSample],
+    *,
+    init: Path,
+    output: Path,
+    stage: str,
+    iteration: str,
+    run_folder: Path | None = None,
+    datasets: tuple[str, ...] = (),
+    on_progress: OnProgress = ignore_progress,
     read_image: ReadImage | None = None,
 ) -> Card:
     """Train the checkpoint `init` on `samples` and write the checkpoint `output`. What a killed run resumes from lies in `run_folder`
@@ -48,9 +56,14 @@ def train_supervised(
     parent = read_card(init).checkpoint_id
     run_folder = run_folder or output.parent / f"{output.name}.run"
     chosen = training_set(
-        run_folder / SAMPLES_FOLDER, codec, samples, prompt_loss_weight=config.prompt_loss_weight, eval_fraction=config.eval_fraction,
-        max_tokens=max_positions(init), read_image=read_image,
-    )  # fmt: skip
+        run_folder / SAMPLES_FOLDER,
+        codec,
+        samples,
+        prompt_loss_weight=config.prompt_loss_weight,
+        eval_fraction=config.eval_fraction,
+        max_tokens=max_positions(init),
+        read_image=read_image,
+    )
     clear_unless_of(run_folder, content_id("run", [config.model_dump(mode="json"), parent, chosen.digest]), keep=SAMPLES_FOLDER)
     if config.is_distributed:
         model, metrics = fit_in_processes(init, chosen, config, run_folder, on_progress, read_image=read_image)
@@ -61,8 +74,14 @@ def train_supervised(
             model, chosen.trained, config, run_folder, on_progress, held_out=chosen.held_out, pixels=pixel_loader(codec, read_image)
         )
     card = write(
-        output, partial(_fill, model, codec, config), stage=stage, iteration=iteration, parents=(parent,), datasets=datasets,
-        config=config.model_dump(mode="json"), metrics={**metrics, **chosen.left_out.metrics()},
+        output,
+        partial(_fill, model, codec, config),
+        stage=stage,
+        iteration=iteration,
+        parents=(parent,),
+        datasets=datasets,
+        config=config.model_dump(mode="json"),
+        metrics={**metrics, **chosen.left_out.metrics()},
     )
     of_use_meanwhile = (run_folder / name for name in (SAMPLES_FOLDER, BEST_FOLDER, WEIGHTS_FOLDER, IMAGES_FOLDER))
     for folder in (*trainer_checkpoints(run_folder), *of_use_meanwhile):

@@ -22,10 +22,15 @@ from models.training.batching import EncodedSample
 
 PART_TOKENS = 1 << 20
 """Tokens that are held until they are written together."""
-_SCHEMA = pa.schema({
-    "token_ids": pa.large_list(pa.int32()), "loss_weights": pa.large_list(pa.float32()), "weight": pa.float64(), "sample_id": pa.string(),
-    "screenshot_ids": pa.list_(pa.string()),
-})  # fmt: skip
+_SCHEMA = pa.schema(
+    {
+        "token_ids": pa.large_list(pa.int32()),
+        "loss_weights": pa.large_list(pa.float32()),
+        "weight": pa.float64(),
+        "sample_id": pa.string(),
+        "screenshot_ids": pa.list_(pa.string()),
+    }
+)
 
 
 class SampleWriter:
@@ -69,9 +74,10 @@ class SampleWriter:
         columns = {
             "token_ids": pa.LargeListArray.from_arrays(offsets, np.concatenate([sample.token_ids for sample in samples])),
             "loss_weights": pa.LargeListArray.from_arrays(offsets, np.concatenate([sample.loss_weights for sample in samples])),
-            "weight": [sample.weight for sample in samples], "sample_id": [sample.sample_id for sample in samples],
+            "weight": [sample.weight for sample in samples],
+            "sample_id": [sample.sample_id for sample in samples],
             "screenshot_ids": [sample.screenshot_ids for sample in samples],
-        }  # fmt: skip
+        }
         self._file.write_batch(pa.RecordBatch.from_pydict(columns, schema=_SCHEMA))
 
 
@@ -109,9 +115,10 @@ class SampleFile(Sequence[EncodedSample]):
         return EncodedSample(
             token_ids=part.column("token_ids").values.to_numpy()[tokens],
             loss_weights=part.column("loss_weights").values.to_numpy()[tokens],
-            weight=float(self.weights[row]), sample_id=part.column("sample_id")[place].as_py(),
+            weight=float(self.weights[row]),
+            sample_id=part.column("sample_id")[place].as_py(),
             screenshot_ids=tuple(part.column("screenshot_ids")[place].as_py()),
-        )  # fmt: skip
+        )
 
     def screenshot_ids(self) -> list[str]:
         """Those that any of the samples shows, each once."""

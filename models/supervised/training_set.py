@@ -63,8 +63,13 @@ class LeftOut:
                 "snapshot"
             )
         if self.num_too_long:
-            _LOG.warning("%d of %d samples are longer than %d tokens and left out: %s", self.num_too_long, self.num_samples, max_tokens,
-                         ", ".join(self.too_long))  # fmt: skip
+            _LOG.warning(
+                "%d of %d samples are longer than %d tokens and left out: %s",
+                self.num_too_long,
+                self.num_samples,
+                max_tokens,
+                ", ".join(self.too_long),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +83,15 @@ class TrainingSet:
 
 
 def training_set(
-    folder: Path, codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], *, prompt_loss_weight: float,
-    eval_fraction: float, max_tokens: int, read_image: ReadImage | None = None,
-) -> TrainingSet:  # fmt: skip
+    folder: Path,
+    codec: ChatCodec | PreTrainedTokenizerFast,
+    samples: Iterable[TrainingSample],
+    *,
+    prompt_loss_weight: float,
+    eval_fraction: float,
+    max_tokens: int,
+    read_image: ReadImage | None = None,
+) -> TrainingSet:
     """Encode samples into files of `folder`, which is emptied first: those to train on, and the share `eval_fraction` to measure on. See
     `encode_samples` for what is left out.
 
@@ -102,9 +113,11 @@ def training_set(
         raise
     left_out.report(max_tokens)
     made = TrainingSet(
-        trained=SampleFile(folder / TRAINED_FILE), held_out=SampleFile(folder / HELD_OUT_FILE), left_out=left_out,
+        trained=SampleFile(folder / TRAINED_FILE),
+        held_out=SampleFile(folder / HELD_OUT_FILE),
+        left_out=left_out,
         digest=content_id("samples", [trained.digest, held_out.digest]),
-    )  # fmt: skip
+    )
     if eval_fraction and not (len(made.held_out) and made.trained.weights.any()):
         raise ConfigError(
             f"eval_fraction {eval_fraction} of {left_out.num_samples} samples holds out {len(made.held_out)} and trains on "
@@ -114,9 +127,13 @@ def training_set(
 
 
 def encode_samples(
-    codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, *, max_tokens: int,
+    codec: ChatCodec | PreTrainedTokenizerFast,
+    samples: Iterable[TrainingSample],
+    prompt_loss_weight: float,
+    *,
+    max_tokens: int,
     read_image: ReadImage | None = None,
-) -> list[EncodedSample]:  # fmt: skip
+) -> list[EncodedSample]:
     """Token ids and loss weights of each sample; of the images that it shows only the sizes are read yet. One that is too long for the
     model, or has nothing to learn, is left out, counted and logged. Raises ConfigError when none is left, ModelError when an image is
     missing. A bare tokenizer is the quickstart's."""
@@ -127,9 +144,13 @@ def encode_samples(
 
 
 def _encoded(
-    codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, max_tokens: int,
-    read_image: ReadImage | None, left_out: LeftOut,
-) -> Iterator[EncodedSample]:  # fmt: skip
+    codec: ChatCodec | PreTrainedTokenizerFast,
+    samples: Iterable[TrainingSample],
+    prompt_loss_weight: float,
+    max_tokens: int,
+    read_image: ReadImage | None,
+    left_out: LeftOut,
+) -> Iterator[EncodedSample]:
     """One after the other; those left out are counted in `left_out`."""
     codec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
     for sample in samples:

@@ -43,7 +43,12 @@ class EncodedSample:
 
 
 def plan_batches(
-    lengths: Lengths, weights: Sequence[float] | NDArray[np.float64], *, batch_tokens: int, steps: int, seed: int,
+    lengths: Lengths,
+    weights: Sequence[float] | NDArray[np.float64],
+    *,
+    batch_tokens: int,
+    steps: int,
+    seed: int,
     packing: Packing = "padded",
 ) -> list[list[int]]:
     """Row numbers of each of `steps` batches. A batch holds as many rows as fit into `batch_tokens`; at least one.
@@ -115,8 +120,15 @@ class PlannedBatches(Dataset[dict[str, Any]]):
     """
 
     def __init__(
-        self, samples: Sequence[EncodedSample], plan: Sequence[Sequence[int]], pad_token_id: int, *, packing: Packing = "padded",
-        rank: int = 0, num_ranks: int = 1, pixels: PixelLoader | None = None,
+        self,
+        samples: Sequence[EncodedSample],
+        plan: Sequence[Sequence[int]],
+        pad_token_id: int,
+        *,
+        packing: Packing = "padded",
+        rank: int = 0,
+        num_ranks: int = 1,
+        pixels: PixelLoader | None = None,
     ) -> None:
         self._samples, self._plan, self._pad, self.packing, self.pixels = samples, plan, pad_token_id, packing, pixels
         self._rank, self._num_ranks = rank, num_ranks

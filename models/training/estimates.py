@@ -41,7 +41,12 @@ class TrainingMemory:
 
 
 def model_states(
-    num_trained: float, *, stage: int, num_processes: int, num_frozen: float = 0, bytes_each: tuple[int, int, int] = MIXED,
+    num_trained: float,
+    *,
+    stage: int,
+    num_processes: int,
+    num_frozen: float = 0,
+    bytes_each: tuple[int, int, int] = MIXED,
     frozen_bytes: int = 2,
 ) -> tuple[float, float, float]:
     """Bytes of weights, gradients and optimizer state in each of N processes (ZeRO, section 5 and figure 1).
@@ -87,8 +92,17 @@ def logits_bytes(shape: ModelShape, num_tokens: float, *, bytes_each: int = 2) -
 
 
 def training_memory(
-    shape: ModelShape, *, stage: int, num_processes: int, num_tokens: float, num_learned: float, checkpointing: bool,
-    bytes_each: tuple[int, int, int] = MIXED, compute_bytes: int = 2, num_trained: float | None = None, frozen_bytes: int = 2,
+    shape: ModelShape,
+    *,
+    stage: int,
+    num_processes: int,
+    num_tokens: float,
+    num_learned: float,
+    checkpointing: bool,
+    bytes_each: tuple[int, int, int] = MIXED,
+    compute_bytes: int = 2,
+    num_trained: float | None = None,
+    frozen_bytes: int = 2,
     num_patches: float = 0,
 ) -> TrainingMemory:
     """What one process needs for a step on `num_tokens` tokens at once, `num_learned` of them with a loss.
@@ -98,18 +112,22 @@ def training_memory(
     """
     trained = shape.num_parameters if num_trained is None else num_trained
     weights, gradients, optimizer = model_states(
-        trained, num_frozen=shape.num_parameters - trained, stage=stage, num_processes=num_processes,
-        bytes_each=bytes_each, frozen_bytes=frozen_bytes,
-    )  # fmt: skip
+        trained,
+        num_frozen=shape.num_parameters - trained,
+        stage=stage,
+        num_processes=num_processes,
+        bytes_each=bytes_each,
+        frozen_bytes=frozen_bytes,
+    )
     largest = max(shape.layer_parameters, shape.vocab_size * shape.hidden_size)
     return TrainingMemory(
-        weights=weights, gradients=gradients, optimizer=optimizer,
-        activations=activation_bytes(
-            shape, num_tokens, checkpointing=checkpointing, bytes_each=compute_bytes, num_patches=num_patches
-        ),
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activation_bytes(shape, num_tokens, checkpointing=checkpointing, bytes_each=compute_bytes, num_patches=num_patches),
         logits=logits_bytes(shape, num_learned, bytes_each=compute_bytes),
         gathered=2 * largest * bytes_each[0] if stage == 3 and num_processes > 1 else 0.0,
-    )  # fmt: skip
+    )
 
 
 def lora_parameters(shape: ModelShape, rank: int, targets: tuple[str, ...]) -> int:
@@ -118,9 +136,14 @@ def lora_parameters(shape: ModelShape, rank: int, targets: tuple[str, ...]) -> i
     hidden, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     sides = {
-        "q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden,
-        "gate_proj": hidden + inner, "up_proj": hidden + inner, "down_proj": inner + hidden,
-    }  # fmt: skip
+        "q_proj": hidden + queries,
+        "k_proj": hidden + keys,
+        "v_proj": hidden + keys,
+        "o_proj": queries + hidden,
+        "gate_proj": hidden + inner,
+        "up_proj": hidden + inner,
+        "down_proj": inner + hidden,
+    }
     return shape.num_layers * rank * sum(sides.get(name, 0) for name in targets)
 
 

@@ -27,9 +27,12 @@ from models.training.packing import Questions, Segments, attend, attend_from, qu
 
 
 def hidden_where(
-    model: PreTrainedModel, input_ids_BT: Tensor, wanted_BT: Tensor, layout: Segments | None = None,
+    model: PreTrainedModel,
+    input_ids_BT: Tensor,
+    wanted_BT: Tensor,
+    layout: Segments | None = None,
     vision: Mapping[str, Tensor] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Final hidden states (N, D) at the positions where `wanted_BT` is True, in reading order. Rows are padded on the right, if at all:
     causal attention never looks there, so no mask is needed. With a `layout` B is 1 and the row is packed; any model but ShiftQwen3 then
     has to be inside models.training.packing.segments_attention. `vision` holds the tensors of the rows' images
@@ -134,7 +137,10 @@ def _from_questions(layout: Segments, asked: Questions, query: Tensor, key: Tens
 
 
 def _layer(
-    layer: Any, x_BTD: Tensor, rotary: tuple[Tensor, Tensor], attended_by: _Attend,
+    layer: Any,
+    x_BTD: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    attended_by: _Attend,
     asking: tuple[Tensor, tuple[Tensor, Tensor]] | None = None,
 ) -> Tensor:
     """One decoder layer. Keys and values are everywhere; queries too, unless `asking` gives theirs (B, Q, D) with their rotary tables."""

@@ -147,8 +147,15 @@ def attend_from(query_NHK: Tensor, key_THK: Tensor, value_THK: Tensor, layout: S
 
 
 def _segments_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *, segments: Segments,
-    scaling: float | None = None, **kwargs: Any,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    segments: Segments,
+    scaling: float | None = None,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """`attend` as transformers calls it: tensors (1, H, T, K), result (1, T, H, K)."""
     query_THK, key_THK, value_THK = (x[0].transpose(0, 1) for x in (query, key, value))

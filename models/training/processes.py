@@ -24,9 +24,13 @@ def start(arguments: Sequence[str], log: Path, *, is_spoken_to: bool = False) ->
     reaches its starter alone, which ends it. `is_spoken_to` leaves its standard input to the caller."""
     with log.open("wb") as said:
         return subprocess.Popen(
-            [sys.executable, *arguments], stdin=subprocess.PIPE if is_spoken_to else subprocess.DEVNULL, stdout=said, stderr=said,
-            env=_environment(), start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE if is_spoken_to else subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env=_environment(),
+            start_new_session=True,
+        )
 
 
 def _environment() -> dict[str, str]:

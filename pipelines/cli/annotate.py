@@ -34,7 +34,7 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the account.")]
 RoleOption = Annotated[str, typer.Option(help="annotator, reviewer (also reviews), or admin (also runs it all).")]
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Address that people reach the server at \\[default: that of the server on this home].")
-]  # fmt: skip
+]
 
 
 @annotate.command()
@@ -83,9 +83,16 @@ def serve(
     place = home_of(home)
     settings = profiles.load(*profile_of(place, profile, set_))
     plan = ServerPlan(
-        host=host, port=port, url=url_of(place, database), sandbox=sandbox, num_sessions=sessions, num_workers=workers,
-        behind_proxy=behind_proxy, public_url=public_url.rstrip("/") if public_url else None, allowed_hosts=tuple(allow_host or []),
-    )  # fmt: skip
+        host=host,
+        port=port,
+        url=url_of(place, database),
+        sandbox=sandbox,
+        num_sessions=sessions,
+        num_workers=workers,
+        behind_proxy=behind_proxy,
+        public_url=public_url.rstrip("/") if public_url else None,
+        allowed_hosts=tuple(allow_host or []),
+    )
     serve_annotation(place, settings.acting, plan)
 
 
@@ -175,8 +182,12 @@ def list_users(database: DatabaseOption = None, home: HomeOption = None) -> None
 
 
 @users.command()
-def role(name: NameArgument, role: Annotated[str, typer.Argument(help="annotator, reviewer or admin.")], database: DatabaseOption = None,
-         home: HomeOption = None) -> None:  # fmt: skip
+def role(
+    name: NameArgument,
+    role: Annotated[str, typer.Argument(help="annotator, reviewer or admin.")],
+    database: DatabaseOption = None,
+    home: HomeOption = None,
+) -> None:
     """Give an account another role, from its next request on."""
 
     async def work(accounts: Accounts) -> None:

@@ -51,10 +51,20 @@ def create(
     from annotation.service.campaigns import CampaignSpec
 
     spec = _checked(
-        CampaignSpec, name=name, tasks=tuple(tasks), target_count=target, double_share=double, priority=priority, mode=mode, policy=policy,
-        num_candidates=candidates, temperature=temperature, lease_s=lease, members=tuple(member or ()),
+        CampaignSpec,
+        name=name,
+        tasks=tuple(tasks),
+        target_count=target,
+        double_share=double,
+        priority=priority,
+        mode=mode,
+        policy=policy,
+        num_candidates=candidates,
+        temperature=temperature,
+        lease_s=lease,
+        members=tuple(member or ()),
         guidelines=_text_of(guidelines) if guidelines is not None else "",
-    )  # fmt: skip
+    )
     place = home_of(home)
     with opened(place, database) as found:
         made = asyncio.run(_campaigns(found, place).create(spec, by=None))
@@ -86,20 +96,34 @@ def list_campaigns(
 def _row(seen: Seen) -> dict[str, str]:
     one, far = seen.campaign, seen.progress
     return {
-        "campaign": one.name, "state": one.state, "tasks": ", ".join(one.tasks), "policy": one.policy,
-        "finished": f"{far.num_finished}/{one.target_count}", "twice": f"{far.num_second_finished}/{far.num_second_wanted}",
-        "priority": str(one.priority), "at work": str(far.num_leased), "flagged": str(far.num_flagged),
+        "campaign": one.name,
+        "state": one.state,
+        "tasks": ", ".join(one.tasks),
+        "policy": one.policy,
+        "finished": f"{far.num_finished}/{one.target_count}",
+        "twice": f"{far.num_second_finished}/{far.num_second_wanted}",
+        "priority": str(one.priority),
+        "at work": str(far.num_leased),
+        "flagged": str(far.num_flagged),
         "members": ", ".join(seen.members) or "everyone",
-    }  # fmt: skip
+    }
 
 
 def _plain(seen: Seen) -> dict[str, Any]:
     one = seen.campaign
     return {
-        "campaign_id": one.campaign_id, "name": one.name, "state": one.state, "mode": one.mode, "tasks": one.tasks, "policy": one.policy,
-        "target_count": one.target_count, "double_share": one.double_share, "priority": one.priority, "members": seen.members,
+        "campaign_id": one.campaign_id,
+        "name": one.name,
+        "state": one.state,
+        "mode": one.mode,
+        "tasks": one.tasks,
+        "policy": one.policy,
+        "target_count": one.target_count,
+        "double_share": one.double_share,
+        "priority": one.priority,
+        "members": seen.members,
         "progress": asdict(seen.progress),
-    }  # fmt: skip
+    }
 
 
 @campaign.command()
@@ -121,10 +145,13 @@ def change(
     if member and everyone:
         raise ConfigError("--member and --everyone exclude one another: name who works on it, or let everyone")
     wanted = {
-        "policy": policy, "target_count": target, "double_share": double, "priority": priority,
+        "policy": policy,
+        "target_count": target,
+        "double_share": double,
+        "priority": priority,
         "members": () if everyone else tuple(member) if member else None,
         "guidelines": _text_of(guidelines) if guidelines is not None else None,
-    }  # fmt: skip
+    }
     if all(value is None for value in wanted.values()):
         raise ConfigError("nothing to change: give --policy, --target, --double, --priority, --member, --everyone or --guidelines")
     before, after = _change(name, _checked(CampaignChange, **wanted), database, home)

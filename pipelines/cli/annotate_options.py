@@ -23,10 +23,12 @@ VARIABLE = "FLYWHEEL_ANNOTATION_DATABASE"
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
-        "--database", envvar=VARIABLE, show_envvar=True,
+        "--database",
+        envvar=VARIABLE,
+        show_envvar=True,
         help="sqlite:////path/file or postgresql+psycopg://user@host/name \\[default: the profile's people.database, or the home's own].",
     ),
-]  # fmt: skip
+]
 
 
 def url_of(home: Home, given: str | None) -> str:

@@ -53,8 +53,12 @@ def list_recordings(
 def _row(one: RecordingItem) -> dict[str, str]:
     is_complete = one.track is not None
     return {
-        "id": one.recording_id, "query": one.query, "person": one.person, "state": one.state,
-        "actions": str(one.num_actions) if is_complete else "–", "minutes": f"{one.length_s / 60:.1f}" if is_complete else "–",
+        "id": one.recording_id,
+        "query": one.query,
+        "person": one.person,
+        "state": one.state,
+        "actions": str(one.num_actions) if is_complete else "–",
+        "minutes": f"{one.length_s / 60:.1f}" if is_complete else "–",
         "replayed": {None: "–", True: "yes", False: "no"}[one.is_executable],
         "uploaded, UTC": time.strftime("%m-%d %H:%M", time.gmtime(one.created_at_s)),
-    }  # fmt: skip
+    }

@@ -173,7 +173,7 @@ def evaluate(
     else:
         evaluate_budgets(
             warehouse, checkpoint, split, per_task, step_budgets, *settings, console, svg=svg, as_json=json_, release=for_release
-        )  # fmt: skip
+        )
 
 
 @app.command()

@@ -149,9 +149,13 @@ def _judgements(found: Explanation, table: RichTable) -> RichTable:
         threshold = f"{told.threshold:.4g}" + ("" if told.threshold == told.stored_threshold else f" (stored {told.stored_threshold:.4g})")
         word = "abstains" if told.abstains else "passed" if told.passed else "failed"
         table.add_row(
-            f"{told.judge} v{_version(told.judge_version)}", f"{told.effect} {told.precedence}", f"{told.score:.4g}", threshold,
-            f"[bold]{word}, decided[/]" if told.decided else word, escape("; ".join(told.reasons)),
-        )  # fmt: skip
+            f"{told.judge} v{_version(told.judge_version)}",
+            f"{told.effect} {told.precedence}",
+            f"{told.score:.4g}",
+            threshold,
+            f"[bold]{word}, decided[/]" if told.decided else word,
+            escape("; ".join(told.reasons)),
+        )
     return table
 
 
@@ -178,6 +182,4 @@ def _print_rerouted(result: Rerouted, dry_run: bool) -> None:
 def _as_json(result: Rerouted) -> dict[str, Any]:
     moves = [{"episode_id": m.episode_id, "before": m.before, "after": m.after, "reason": m.reason} for m in result.moves]
     samples = {table: {"joined": joined, "left": left} for table, (joined, left) in result.samples.items()}
-    return {
-        "iteration": result.iteration, "episodes": result.num_episodes, "moves": moves, "versions": result.versions, "samples": samples,
-    }  # fmt: skip
+    return {"iteration": result.iteration, "episodes": result.num_episodes, "moves": moves, "versions": result.versions, "samples": samples}

@@ -1,5 +1,4 @@
-"""`flywheel import …`: the commands that bring data and tasks of one's own in. What each does is pipelines/importing's.
-"""
+"""`flywheel import …`: the commands that bring data and tasks of one's own in. What each does is pipelines/importing's."""
 
 from __future__ import annotations
 
@@ -69,9 +68,17 @@ def import_tasks(
     from pipelines.importing.tasks import import_task_files
 
     import_task_files(
-        home_of(home), format_, files, console, name=name, assets=assets or [], held_out=held_out, check=check, dry_run=dry_run,
+        home_of(home),
+        format_,
+        files,
+        console,
+        name=name,
+        assets=assets or [],
+        held_out=held_out,
+        check=check,
+        dry_run=dry_run,
         verbose=verbose,
-    )  # fmt: skip
+    )
 
 
 @imports.command("sets")
@@ -128,11 +135,18 @@ def import_demonstrations(
     from pipelines.importing.rows import DemonstrationSettings, settings_of
 
     settings = settings_of(
-        DemonstrationSettings, track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment,
+        DemonstrationSettings,
+        track=track,
+        grammar=grammar,
+        answers=answers,
+        domain=domain,
+        mode=mode,
+        min_alignment=min_alignment,
         policy=policy,
-        keep_personal_data=keep_personal_data, scripts=tuple(script or ()),
-    )  # fmt: skip
+        keep_personal_data=keep_personal_data,
+        scripts=tuple(script or ()),
+    )
     report = import_demonstration_files(
         home_of(home), format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace
-    )  # fmt: skip
+    )
     check_any(report, format_)

@@ -20,12 +20,7 @@ from pipelines.orchestration.executor import LAUNCH_TAG
 from warehouse.core.home import Home
 from warehouse.core.stages import rl_stage
 
-MARKS = {
-    "SUCCESS": "[green]✓[/]",
-    "FAILURE": "[red]✗[/]",
-    "SKIPPED": "[dim]–[/]",
-    "IN_PROGRESS": "[cyan]▸[/]",
-}
+MARKS = {"SUCCESS": "[green]✓[/]", "FAILURE": "[red]✗[/]", "SKIPPED": "[dim]–[/]", "IN_PROGRESS": "[cyan]▸[/]"}
 ENDED = ("SUCCESS", "FAILURE", "SKIPPED")
 NEWS_S = 60.0
 """So often a log that is read later gets a line of what a stage is at."""

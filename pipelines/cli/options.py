@@ -21,19 +21,18 @@ HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME
 ProfileOption = Annotated[
     str | None,
     typer.Option(
-        "--profile", envvar="FLYWHEEL_PROFILE",
+        "--profile",
+        envvar="FLYWHEEL_PROFILE",
         help="A profile's name (quickstart, smoke, sandbox, generated, full-2b, full-7b) or the path of a YAML file \\[default: the one "
         "that this home was last turned under, else quickstart].",
     ),
-]  # fmt: skip
+]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]
 SourceOption = Annotated[
-    list[str] | None,
-    typer.Option("--source", help="A task source of your own, module:attribute or path/to/file.py:attribute; repeatable."),
+    list[str] | None, typer.Option("--source", help="A task source of your own, module:attribute or path/to/file.py:attribute; repeatable.")
 ]
 SourcesOfOption = Annotated[
-    str | None,
-    typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="With the task sources of this profile, a name or a YAML file."),
+    str | None, typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="With the task sources of this profile, a name or a YAML file.")
 ]
 AsOfOption = Annotated[str | None, typer.Option("--as-of", help="See the tables as they were after this iteration, e.g. 0002.")]
 

@@ -84,9 +84,14 @@ def serve(
     roots = weight_roots(place, weights_root or [])
     try:
         settings = ServerSettings(
-            model_name=name, max_concurrency=max_concurrency, max_waiting=max_waiting, max_tokens=max_tokens, weight_roots=tuple(roots),
-            grace_s=grace, allowed_hosts=(host, *(allow_host or [])),
-        )  # fmt: skip
+            model_name=name,
+            max_concurrency=max_concurrency,
+            max_waiting=max_waiting,
+            max_tokens=max_tokens,
+            weight_roots=tuple(roots),
+            grace_s=grace,
+            allowed_hosts=(host, *(allow_host or [])),
+        )
     except ValidationError as error:
         raise ConfigError(f"these limits cannot be: {error.errors()[0]['msg']}") from error
     from models.checkpoints.importing import assumed, with_card

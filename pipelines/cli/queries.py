@@ -73,9 +73,17 @@ def checkpoint_folder(warehouse: Warehouse, name: str) -> Path:
 
 
 def show_lineage(
-    warehouse: Warehouse, identity: str, direction: str, depth: int | None, svg: Path | None, mermaid: Path | None, console: Console, *,
-    show_all: bool = False, as_json: bool = False,
-) -> None:  # fmt: skip
+    warehouse: Warehouse,
+    identity: str,
+    direction: str,
+    depth: int | None,
+    svg: Path | None,
+    mermaid: Path | None,
+    console: Console,
+    *,
+    show_all: bool = False,
+    as_json: bool = False,
+) -> None:
     """Print a lineage tree; draw it where asked. Raises ConfigError for an unknown direction, UnknownId."""
     from warehouse.lineage.walk import MAX_NODES, MOST_SHOWN, SHOWN_PER_RELATION, trace, trace_back
 
@@ -128,9 +136,8 @@ def _newest(warehouse: Warehouse) -> str:
 
 
 def withdraw_rows(
-    warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *,
-    ask_to_purge: AskToPurge | None = None,
-) -> None:  # fmt: skip
+    warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *, ask_to_purge: AskToPurge | None = None
+) -> None:
     """Withdraw and say of which tables, all of `ids` or none; then purge, if `ask_to_purge` is given. It gets the number of rows, and of
     recordings that the annotation server still holds, before anything is done, and raises to refuse.
 

@@ -157,9 +157,7 @@ def show(name: NameArgument, home: HomeOption = None) -> None:
 
 
 @record.command()
-def delete(
-    name: NameArgument, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, home: HomeOption = None
-) -> None:
+def delete(name: NameArgument, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, home: HomeOption = None) -> None:
     """Erase a recording from this machine. What was uploaded has to be withdrawn there."""
     from annotation.recorder import store as stores
     from annotation.recorder.vault import OpenVault

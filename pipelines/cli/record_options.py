@@ -23,9 +23,7 @@ PASSPHRASE_VARIABLE = "FLYWHEEL_RECORD_PASSPHRASE"
 NameArgument = Annotated[str, typer.Argument(help="Name of the recording.")]
 RecogniserOption = Annotated[str, typer.Option(help="auto, pocketsphinx, faster-whisper (its weights have to be here), or none.")]
 ModelOption = Annotated[str, typer.Option("--speech-model", help="faster-whisper: a folder with weights, or a model's name.")]
-MicrophoneOption = Annotated[
-    str | None, typer.Option("--microphone", help="Name or number of the microphone \\[default: the system's].")
-]  # fmt: skip
+MicrophoneOption = Annotated[str | None, typer.Option("--microphone", help="Name or number of the microphone \\[default: the system's].")]
 SpeechOption = Annotated[bool, typer.Option("--speech/--no-speech", help="Record what you say.")]
 LimitOption = Annotated[float, typer.Option("--limit", help="Seconds after which it ends by itself.")]
 SignedOption = Annotated[

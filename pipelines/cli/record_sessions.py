@@ -86,9 +86,14 @@ def start(
         regions = tuple(region_of(text) for text in exclude_region or ())
         exclusions = Exclusions(applications=tuple(exclude_app or ()), titles=tuple(exclude_title or ()), regions=regions)
         given: dict[str, Any] = {
-            "track": track, "exclusions": exclusions, "pause_keys": keys_of(pause_keys), "stop_keys": keys_of(stop_keys), "sign": sign,
-            "pictures_per_s": pictures_per_s, "unknown_typing": "hide" if hide_unknown else "keep",
-        }  # fmt: skip
+            "track": track,
+            "exclusions": exclusions,
+            "pause_keys": keys_of(pause_keys),
+            "stop_keys": keys_of(stop_keys),
+            "sign": sign,
+            "pictures_per_s": pictures_per_s,
+            "unknown_typing": "hide" if hide_unknown else "keep",
+        }
         task = TaskQuery(query=query, applications=tuple(app or ()), node=node, environment=environment, seed=seed)
         return RecordSettings(**given), task
 
@@ -170,9 +175,7 @@ def browser(
     store = stores.create(root_of(home), name, new_passphrase() if encrypt else None)
 
     async def main() -> Redactor:
-        recorder = BrowserRecorder(
-            store, chosen, task, agreed, text_reader=reader, speech=speech, excluded_sites=exclude_site or ()
-        )  # fmt: skip
+        recorder = BrowserRecorder(store, chosen, task, agreed, text_reader=reader, speech=speech, excluded_sites=exclude_site or ())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, recorder.ask_to_stop)
@@ -194,9 +197,7 @@ def browser(
     _finish(store, recogniser, speech_model, redactor)
 
 
-def resume(
-    name: NameArgument, recogniser: RecogniserOption = "auto", speech_model: ModelOption = "", home: HomeOption = None
-) -> None:
+def resume(name: NameArgument, recogniser: RecogniserOption = "auto", speech_model: ModelOption = "", home: HomeOption = None) -> None:
     """Finish a recording whose process was killed: everything up to its last action is there."""
     store = opened(name, home)
     if store.is_live:
@@ -223,8 +224,10 @@ def _finish(store: Store, recogniser: str, speech_model: str, redactor: Redactor
     thoughts = sum(action.thought is not None for action in manifest.actions)
     console.print(
         f"{len(manifest.actions)} actions, {thoughts} with a thought, {len(manifest.screens)} pictures; "
-        f"look through it before it can be uploaded: flywheel record review {store.name}", highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        f"look through it before it can be uploaded: flywheel record review {store.name}",
+        highlight=False,
+        soft_wrap=True,
+    )
     return manifest
 
 

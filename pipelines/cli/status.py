@@ -115,11 +115,13 @@ def read_status(warehouse: Warehouse) -> Status:
         of = told[key]
         checkpoints = [
             StageStatus(
-                stage=made.stage, artefact=made.checkpoint_id, note=made.note,
+                stage=made.stage,
+                artefact=made.checkpoint_id,
+                note=made.note,
                 same_as=_made_before(first_made, made.checkpoint_id, f"{key}/{made.stage}"),
             )
             for made in sorted(of.checkpoints, key=lambda made: rank(made.stage))
-        ]  # fmt: skip
+        ]
         iterations.append(
             IterationStatus(
                 iteration=key,
@@ -136,9 +138,15 @@ def read_status(warehouse: Warehouse) -> Status:
         newest = (sorted(opened) or [SEED_ITERATION])[-1]
         at_work = [f"{each.stage} {each.done}/{each.total or '?'} {each.unit}" for each in working(warehouse.home, newest)]
     return Status(
-        home=str(warehouse.home.root), iterations=iterations, turned_by=process, working=at_work, novelty=novel,
-        novel_success=novel_success, not_reported=not_reported, is_of_older_splits=is_of_older_splits,
-    )  # fmt: skip
+        home=str(warehouse.home.root),
+        iterations=iterations,
+        turned_by=process,
+        working=at_work,
+        novelty=novel,
+        novel_success=novel_success,
+        not_reported=not_reported,
+        is_of_older_splits=is_of_older_splits,
+    )
 
 
 def _opened(home: Home) -> set[str]:

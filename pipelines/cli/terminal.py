@@ -65,9 +65,7 @@ def print_counts(heading: str, unit: str, counts: Mapping[str, int], console: Co
     console.print(table)
 
 
-def print_reasons(
-    heading: str, reasons: Sequence[tuple[str, str]], console: Console, *, kept_in: str = "", show_all: bool = False
-) -> None:
+def print_reasons(heading: str, reasons: Sequence[tuple[str, str]], console: Console, *, kept_in: str = "", show_all: bool = False) -> None:
     """What was turned away, each with why; as print_counts."""
     if not reasons:
         return

@@ -48,10 +48,18 @@ def add_human_verdict(
     found = _episode(warehouse, episode)
     said = [reason.strip() for reason in reasons if reason.strip()]
     row = {
-        "episode_id": found["episode_id"], "judge": JUDGE, "judge_version": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "kind": "verdict", "origin": "human", "score": float(is_good), "threshold": 0.5, "passed": is_good,
-        "reasons": said if person is None else [*said, f"by {person}"], "cost_tokens": None, "cost_ms": None,
-    }  # fmt: skip
+        "episode_id": found["episode_id"],
+        "judge": JUDGE,
+        "judge_version": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "kind": "verdict",
+        "origin": "human",
+        "score": float(is_good),
+        "threshold": 0.5,
+        "passed": is_good,
+        "reasons": said if person is None else [*said, f"by {person}"],
+        "cost_tokens": None,
+        "cost_ms": None,
+    }
     return found, warehouse.append_partition("verdicts", [row], iteration=found["iteration"], stage=VERDICT_STAGE)
 
 

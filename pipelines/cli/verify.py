@@ -28,8 +28,14 @@ def verify(warehouse: Warehouse, console: Console, *, all_versions: bool, as_jso
     """Print what is damaged, with advice. Returns the exit status: 1 where anything is."""
     found, num_old = [], 0
     parts = list(_parts(warehouse, all_versions))
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True,
-                  disable=as_json or not console.is_terminal) as bar:  # fmt: skip
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=as_json or not console.is_terminal,
+    ) as bar:
         task = bar.add_task("verify", total=len(parts))
         for name, part in parts:
             bar.update(task, description=name)

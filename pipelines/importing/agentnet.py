@@ -45,9 +45,14 @@ def _demonstration(record: Any, pictures: Pictures, unknown: list[str]) -> Demon
         raise BadRecord(f"`task_completed` is {completed!r}, expected true or false")
     lost: Counter[str] = Counter()
     return Demonstration(
-        task_id=task_id, instruction=instruction, completed=completed, quality=quality, judged_by="judge",
-        load=_loader(steps, pictures, lost), lost=lost,
-    )  # fmt: skip
+        task_id=task_id,
+        instruction=instruction,
+        completed=completed,
+        quality=quality,
+        judged_by="judge",
+        load=_loader(steps, pictures, lost),
+        lost=lost,
+    )
 
 
 def _fields_of(step: Any, unknown: list[str]) -> Mapping[str, Any]:
@@ -56,10 +61,12 @@ def _fields_of(step: Any, unknown: list[str]) -> Mapping[str, Any]:
     value = Fields(fields.take("value", dict), "traj[].value")
     is_correct, is_redundant = value.any("last_step_correct"), value.any("last_step_redundant")
     found = {
-        "image": fields.take("image", str), "code": value.take("code", str), "thought": value.take("thought", str, ""),
+        "image": fields.take("image", str),
+        "code": value.take("code", str),
+        "thought": value.take("thought", str, ""),
         "action": value.take("action", str, ""),
         "is_good": is_correct is not False and is_redundant is not True,
-    }  # fmt: skip
+    }
     fields.keep_aside("index")
     value.keep_aside(*STEP_ASIDE)
     unknown += [*fields.unknown(), *value.unknown()]

@@ -39,9 +39,13 @@ LOSS_UNKNOWN = "what its actions cannot say: it is stored, and cannot be read an
 CHUNK_RECORDS = 64
 CHUNK_BYTES = 64 << 20
 KEYS: Mapping[str, str] = {
-    "tasks": "task_id", "steps": "episode_id", "verdicts": "episode_id", "sft_samples": "sample_id", "ct_samples": "sample_id",
+    "tasks": "task_id",
+    "steps": "episode_id",
+    "verdicts": "episode_id",
+    "sft_samples": "sample_id",
+    "ct_samples": "sample_id",
     "episodes": "episode_id",
-}  # fmt: skip
+}
 """In the order of their commits; the column by which a row is known to be stored."""
 
 
@@ -98,9 +102,17 @@ class Store:
 
 
 def import_demonstration_files(
-    home: Home, format: str, paths: Sequence[Path], settings: DemonstrationSettings, console: Console, *, name: str | None,
-    images: Sequence[Path], dry_run: bool, replace: bool = False,
-) -> Report:  # fmt: skip
+    home: Home,
+    format: str,
+    paths: Sequence[Path],
+    settings: DemonstrationSettings,
+    console: Console,
+    *,
+    name: str | None,
+    images: Sequence[Path],
+    dry_run: bool,
+    replace: bool = False,
+) -> Report:
     """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
     read, maker, screening = _reader(format, settings), RowMaker(format, settings), Screening(settings)
@@ -157,17 +169,16 @@ def _reader(format: str, settings: DemonstrationSettings) -> EntryReader:
     if settings.answers is not None and format != "sharegpt":
         raise ConfigError(f"--answers says how chats are read: it goes with sharegpt, not with {format}")
     readers: Mapping[str, EntryReader] = {
-        "agentnet": agentnet_entries, "mind2web": mind2web_entries,
+        "agentnet": agentnet_entries,
+        "mind2web": mind2web_entries,
         "sharegpt": chat_entries(None if settings.answers is None else grammar_named(settings.answers)),
-    }  # fmt: skip
+    }
     if format not in readers:
         raise ConfigError(f"no format of demonstrations {format!r}: the formats are {', '.join(DEMONSTRATION_FORMATS)}")
     return readers[format]
 
 
-def _take(
-    entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: Kept, *, dry_run: bool
-) -> None:
+def _take(entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: Kept, *, dry_run: bool) -> None:
     """One record: its rows into the store, unless they are there or withheld."""
     report.num_records += 1
     report.unknown.update(set(entry.unknown))

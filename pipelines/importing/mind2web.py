@@ -73,20 +73,29 @@ def _demonstration(record: Any, pictures: Pictures, unknown: list[str]) -> Demon
         raise BadRecord("`actions` is empty")
     lost: Counter[str] = Counter()
     return Demonstration(
-        task_id=task_id, instruction=instruction, completed=True, quality={"num_actions": len(steps)}, judged_by="human",
-        load=_loader(task_id, steps, pictures, lost), lost=lost,
-    )  # fmt: skip
+        task_id=task_id,
+        instruction=instruction,
+        completed=True,
+        quality={"num_actions": len(steps)},
+        judged_by="human",
+        load=_loader(task_id, steps, pictures, lost),
+        lost=lost,
+    )
 
 
 def _fields_of(action: Any, unknown: list[str]) -> Mapping[str, Any]:
     fields = Fields(action, "actions[]")
     operation = Fields(_object(fields.any("operation")), "actions[].operation")
     found = {
-        "uid": str(fields.any("action_uid") or ""), "html": str(fields.any("cleaned_html") or ""),
-        "op": str(operation.any("original_op", "op") or ""), "plain_op": str(operation.any("op") or ""),
-        "value": str(operation.any("value") or ""), "screenshot": fields.any("screenshot"),
-        "targets": _candidates(fields, "pos_candidates", unknown), "others": _candidates(fields, "neg_candidates", unknown),
-    }  # fmt: skip
+        "uid": str(fields.any("action_uid") or ""),
+        "html": str(fields.any("cleaned_html") or ""),
+        "op": str(operation.any("original_op", "op") or ""),
+        "plain_op": str(operation.any("op") or ""),
+        "value": str(operation.any("value") or ""),
+        "screenshot": fields.any("screenshot"),
+        "targets": _candidates(fields, "pos_candidates", unknown),
+        "others": _candidates(fields, "neg_candidates", unknown),
+    }
     fields.keep_aside(*ACTION_ASIDE)
     unknown += [*fields.unknown(), *operation.unknown()]
     return found
@@ -112,9 +121,11 @@ def _candidate(fields: Fields, unknown: list[str]) -> dict[str, Any]:
     """An element, by its own fields; of its attributes, which are the page's, the box alone is asked for."""
     is_target = [bool(fields.any(name)) for name in ("is_original_target", "is_top_level_target")]
     found = {
-        "tag": str(fields.any("tag") or ""), "id": str(fields.any("backend_node_id") or ""),
-        "box": _box(_object(fields.any("attributes") or "{}")), "is_target": any(is_target),
-    }  # fmt: skip
+        "tag": str(fields.any("tag") or ""),
+        "id": str(fields.any("backend_node_id") or ""),
+        "box": _box(_object(fields.any("attributes") or "{}")),
+        "is_target": any(is_target),
+    }
     fields.keep_aside(*CANDIDATE_ASIDE)
     unknown += fields.unknown()
     return found
@@ -208,9 +219,13 @@ def _elements(step: Mapping[str, Any], target: Mapping[str, Any]) -> tuple[Eleme
 def _element(candidate: Mapping[str, Any], texts: Mapping[str, str]) -> Element:
     x, y, width, height = candidate["box"]
     return Element(
-        role=ROLES.get(candidate["tag"], "text"), text=texts.get(candidate["id"], ""), x_px=round(x + width / 2),
-        y_px=round(y + height / 2), width_px=round(width), height_px=round(height),
-    )  # fmt: skip
+        role=ROLES.get(candidate["tag"], "text"),
+        text=texts.get(candidate["id"], ""),
+        x_px=round(x + width / 2),
+        y_px=round(y + height / 2),
+        width_px=round(width),
+        height_px=round(height),
+    )
 
 
 class _Texts(HTMLParser):

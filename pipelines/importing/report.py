@@ -46,10 +46,13 @@ class Report:
     def counts(self) -> dict[str, Any]:
         """The same however often the import was begun, so neither what was added nor what was there."""
         return {
-            "records": self.num_records, "withheld": len(self.withheld), "malformed": len(self.malformed),
-            "unknown": dict(sorted(self.unknown.items())), "lost": dict(sorted(self.lost.items())),
+            "records": self.num_records,
+            "withheld": len(self.withheld),
+            "malformed": len(self.malformed),
+            "unknown": dict(sorted(self.unknown.items())),
+            "lost": dict(sorted(self.lost.items())),
             "for_ct": dict(sorted(self.for_ct.items())),
-        }  # fmt: skip
+        }
 
 
 class Kept:
@@ -105,9 +108,7 @@ def check_any(report: Report, format: str, noun: str = "demonstration") -> None:
 
 
 def progress_on(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console, transient=True
-    )
+    return Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console, transient=True)
 
 
 def tell(report: Report, made: str, console: Console, stage: str, folder: Path, *, dry_run: bool = False) -> None:
@@ -115,8 +116,9 @@ def tell(report: Report, made: str, console: Console, stage: str, folder: Path, 
     verb = "would be added" if dry_run else "added"
     console.print(
         f"{report.num_records} records: {report.num_added} {verb} ({made}), {report.num_there} were there already, "
-        f"{len(report.withheld)} withheld, {len(report.malformed)} malformed.", highlight=False,
-    )  # fmt: skip
+        f"{len(report.withheld)} withheld, {len(report.malformed)} malformed.",
+        highlight=False,
+    )
     manifest, rejected = ("", "") if dry_run else (MANIFEST, REJECTED)
     print_counts("not kept", "times", report.lost, console, kept_in=manifest)
     print_counts("for CT, not for SFT", "records", report.for_ct, console, kept_in=manifest)

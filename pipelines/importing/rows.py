@@ -138,9 +138,15 @@ class RowMaker:
         return rows
 
     def _add_steps(
-        self, rows: Rows, demonstration: Demonstration, request: EpisodeRequest, steps: Sequence[DemonstratedStep],
-        completed: bool | None, *, for_sft: bool,
-    ) -> None:  # fmt: skip
+        self,
+        rows: Rows,
+        demonstration: Demonstration,
+        request: EpisodeRequest,
+        steps: Sequence[DemonstratedStep],
+        completed: bool | None,
+        *,
+        for_sft: bool,
+    ) -> None:
         builder = self._builders[any(step.picture is None for step in steps)]
         memory = builder.start(demonstration.instruction)
         for index, step in enumerate(steps):
@@ -151,9 +157,13 @@ class RowMaker:
             if parsed.invalid is not None or [type(one) for one in parsed.actions] != [type(one) for one in step.actions]:
                 raise BadRecord(f"step {index}: the grammar {self._grammar.name} cannot say {_names(step.actions)} in one answer")
             common: Row = {
-                "domain": request.task.domain, "messages": messages, "response": response, "episode_id": request.episode_id,
-                "step_index": index, "verdict": completed,
-            }  # fmt: skip
+                "domain": request.task.domain,
+                "messages": messages,
+                "response": response,
+                "episode_id": request.episode_id,
+                "step_index": index,
+                "verdict": completed,
+            }
             if for_sft and step.is_good:
                 rows.add("sft_samples", sample_row("sft", origin="demonstration", **common))
             else:
@@ -175,9 +185,16 @@ class RowMaker:
         score = 1.0 if demonstration.completed else 0.0
         reasons = [f"{name} {value}" for name, value in demonstration.quality.items()]
         return {
-            "episode_id": episode_id, "judge": self._format, "judge_version": JUDGE_VERSION, "kind": "verdict",
-            "origin": demonstration.judged_by, "score": score, "threshold": 0.5, "passed": score >= 0.5, "reasons": reasons,
-        }  # fmt: skip
+            "episode_id": episode_id,
+            "judge": self._format,
+            "judge_version": JUDGE_VERSION,
+            "kind": "verdict",
+            "origin": demonstration.judged_by,
+            "score": score,
+            "threshold": 0.5,
+            "passed": score >= 0.5,
+            "reasons": reasons,
+        }
 
     def of_chat(self, chat: Chat) -> Rows:
         """One sample; for SFT where only answers are learned and nothing says that it is of a failure. Raises BadRecord."""
@@ -185,46 +202,75 @@ class RowMaker:
         pictures = chat.pictures()
         rows.add("screenshots", *(picture.row for picture in pictures))
         is_sft = (
-            self._settings.track == "expert" and chat.verdict is not False and chat.origin not in NOT_FOR_SFT
+            self._settings.track == "expert"
+            and chat.verdict is not False
+            and chat.origin not in NOT_FOR_SFT
             and not any(message["loss"] > 0 and message["role"] != "assistant" for message in chat.messages)
-        )  # fmt: skip
+        )
         kind: Literal["sft", "ct"] = "sft" if is_sft else "ct"
         row = chat_row(
-            kind, origin=chat.origin or ("demonstration" if is_sft else CT_ORIGIN), domain=chat.domain or self._settings.domain,
-            messages=chat.messages, verdict=True if is_sft else chat.verdict,
-        )  # fmt: skip
+            kind,
+            origin=chat.origin or ("demonstration" if is_sft else CT_ORIGIN),
+            domain=chat.domain or self._settings.domain,
+            messages=chat.messages,
+            verdict=True if is_sft else chat.verdict,
+        )
         rows.add(f"{kind}_samples", row if chat.sample_id is None else row | {"sample_id": chat.sample_id})
         return rows
 
 
 def _observation(instruction: str, step: DemonstratedStep) -> Observation:
     return Observation(
-        instruction=instruction, elements=step.elements, screenshot=step.picture.data if step.picture else None,
-        width_px=step.size_px[0], height_px=step.size_px[1], time_ms=0.0,
-    )  # fmt: skip
+        instruction=instruction,
+        elements=step.elements,
+        screenshot=step.picture.data if step.picture else None,
+        width_px=step.size_px[0],
+        height_px=step.size_px[1],
+        time_ms=0.0,
+    )
 
 
 def _episode(request: EpisodeRequest, instruction: str, completed: bool | None, num_steps: int, format: str) -> Row:
     """Where nobody says whether it was completed, nothing is claimed: it counts as cut off, without a reward."""
     return {
-        "episode_id": request.episode_id, "purpose": request.purpose, "task_id": request.task.task_id, "task_name": request.task.name,
-        "domain": request.task.domain, "seed": request.seed, "split": request.split.value, "attempt": request.attempt,
-        "policy_id": request.policy_id, "temperature": 0.0, "instruction": instruction,
+        "episode_id": request.episode_id,
+        "purpose": request.purpose,
+        "task_id": request.task.task_id,
+        "task_name": request.task.name,
+        "domain": request.task.domain,
+        "seed": request.seed,
+        "split": request.split.value,
+        "attempt": request.attempt,
+        "policy_id": request.policy_id,
+        "temperature": 0.0,
+        "instruction": instruction,
         "outcome": "truncated" if completed is None else "success" if completed else "failure",
-        "reward": None if completed is None else float(completed), "num_steps": num_steps, "num_retries": 0, "error": None,
-        "duration_ms": 0.0, "environment": f"demonstrations in the format {format}",
-    }  # fmt: skip
+        "reward": None if completed is None else float(completed),
+        "num_steps": num_steps,
+        "num_retries": 0,
+        "error": None,
+        "duration_ms": 0.0,
+        "environment": f"demonstrations in the format {format}",
+    }
 
 
-def _step_row(
-    request: EpisodeRequest, index: int, step: DemonstratedStep, seen: Observation, messages: list[Row], response: str
-) -> Row:
+def _step_row(request: EpisodeRequest, index: int, step: DemonstratedStep, seen: Observation, messages: list[Row], response: str) -> Row:
     return {
-        "episode_id": request.episode_id, "step_index": index, "policy_id": request.policy_id, "observation": render_observation(seen),
-        "screenshot_id": step.picture.screenshot_id if step.picture else None, "messages": messages, "response": response,
-        "thought": step.thought, "action": action_json(step.actions), "prompt_token_ids": [], "response_token_ids": [],
-        "response_logprobs": [], "reward": 0.0, "latency_ms": 0.0,
-    }  # fmt: skip
+        "episode_id": request.episode_id,
+        "step_index": index,
+        "policy_id": request.policy_id,
+        "observation": render_observation(seen),
+        "screenshot_id": step.picture.screenshot_id if step.picture else None,
+        "messages": messages,
+        "response": response,
+        "thought": step.thought,
+        "action": action_json(step.actions),
+        "prompt_token_ids": [],
+        "response_token_ids": [],
+        "response_logprobs": [],
+        "reward": 0.0,
+        "latency_ms": 0.0,
+    }
 
 
 def _names(actions: Sequence[Action]) -> str:

@@ -23,9 +23,13 @@ from warehouse.datasets.chat_formats import IMAGE_TOKEN, SHAREGPT_NAMES, VERDICT
 from warehouse.storage.catalogue import SAMPLE_ORIGINS
 
 ROLES = {name: role for role, name in SHAREGPT_NAMES.items()} | {
-    "user": "user", "assistant": "assistant", "model": "assistant", "chatgpt": "assistant", "observation": "tool",
+    "user": "user",
+    "assistant": "assistant",
+    "model": "assistant",
+    "chatgpt": "assistant",
+    "observation": "tool",
     "function_response": "tool",
-}  # fmt: skip
+}
 _OURS = re.compile(r"sample-[0-9a-f]{16}")
 _INSTRUCTION = re.compile(r"(?:^|\n)(?:## User Instruction|## Task|Task:|Instruction:)[ \t]*\n?(?P<text>.+)\Z", re.DOTALL)
 _DATA = re.compile(r"data:image/[\w.+-]+;base64,(.+)", re.DOTALL)
@@ -71,9 +75,13 @@ def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry
         return found
 
     return Chat(
-        messages=messages, pictures=named, sample_id=str(sample_id) if is_ours else None, origin=claims.origin, domain=claims.domain,
+        messages=messages,
+        pictures=named,
+        sample_id=str(sample_id) if is_ours else None,
+        origin=claims.origin,
+        domain=claims.domain,
         verdict=claims.verdict,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +125,7 @@ def turn_of(turn: Any, listed: str, unknown: list[str]) -> tuple[str, str, float
     return role, text, None if weight is None else float(weight)
 
 
-def _messages(
-    turns: Sequence[tuple[str, str, float | None]], num_images: int, *, is_ours: bool
-) -> tuple[list[dict[str, Any]], list[int]]:
+def _messages(turns: Sequence[tuple[str, str, float | None]], num_images: int, *, is_ours: bool) -> tuple[list[dict[str, Any]], list[int]]:
     """Messages, each with one picture at most, and which of them show one. What we wrote ourselves keeps every space."""
     messages: list[dict[str, Any]] = []
     places: list[int] = []
@@ -162,9 +168,13 @@ def _picture(name: Any, pictures: Pictures) -> Picture:
 
 
 def _trajectory(
-    task_id: str, messages: Sequence[Mapping[str, Any]], places: Sequence[int], load: Callable[[], list[Picture]], answers: Grammar,
+    task_id: str,
+    messages: Sequence[Mapping[str, Any]],
+    places: Sequence[int],
+    load: Callable[[], list[Picture]],
+    answers: Grammar,
     claims: _Claims,
-) -> Demonstration:  # fmt: skip
+) -> Demonstration:
     asked = next((message["content"] for message in messages if message["role"] == "user" and message["content"].strip()), "")
     told = _INSTRUCTION.search(asked)
     instruction = (told["text"] if told else asked).strip()
@@ -182,9 +192,15 @@ def _trajectory(
         return made
 
     return Demonstration(
-        task_id=task_id, instruction=instruction, completed=claims.verdict, quality={}, judged_by="judge", load=steps,
-        lost=_left_out(messages, asked, instruction, claims), domain=claims.domain,
-    )  # fmt: skip
+        task_id=task_id,
+        instruction=instruction,
+        completed=claims.verdict,
+        quality={},
+        judged_by="judge",
+        load=steps,
+        lost=_left_out(messages, asked, instruction, claims),
+        domain=claims.domain,
+    )
 
 
 def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: str, claims: _Claims) -> Counter[str]:
@@ -207,9 +223,7 @@ def _step(number: int, answer: str, picture: Picture | None, answers: Grammar, i
     if picture is None:
         raise BadRecord(f"answer {number} comes before any picture")
     width_px, height_px = picture.size_px
-    seen = Observation(
-        instruction=instruction, elements=(), screenshot=picture.data, width_px=width_px, height_px=height_px, time_ms=0.0
-    )
+    seen = Observation(instruction=instruction, elements=(), screenshot=picture.data, width_px=width_px, height_px=height_px, time_ms=0.0)
     parsed = answers.parse(answer, seen)
     if parsed.invalid is not None:
         raise BadRecord(f"answer {number} is none of the grammar {answers.name}: {parsed.invalid.reason}")

@@ -37,9 +37,18 @@ HOW_TO_TRAIN = (
 
 
 def import_task_files(
-    home: Home, format: str, paths: Sequence[Path], console: Console, *, name: str | None, assets: Sequence[Path], held_out: bool,
-    check: bool, dry_run: bool, verbose: bool,
-) -> Collected:  # fmt: skip
+    home: Home,
+    format: str,
+    paths: Sequence[Path],
+    console: Console,
+    *,
+    name: str | None,
+    assets: Sequence[Path],
+    held_out: bool,
+    check: bool,
+    dry_run: bool,
+    verbose: bool,
+) -> Collected:
     """Import, and say what became of every record. Raises ConfigError where nothing of the files is a task."""
     chosen = check_name(name or re.sub(r"[^a-z0-9_-]+", "-", paths[0].stem.lower()).strip("-_"))
     with Progress(console=console, transient=True) as progress:
@@ -69,10 +78,14 @@ def import_task_files(
 
 def _write(home: Home, name: str, found: Collected, manifest: Mapping[str, Any]) -> TaskSet:
     counts = {
-        "num_records": len(found.records), "num_tasks": len(found.tasks), "num_runnable": found.num_runnable,
-        "num_duplicates": found.num_duplicates, "not_runnable": dict(sorted(found.reasons.items())),
-        "unknown_fields": dict(sorted(found.unknown_fields.items())), "malformed": [list(item) for item in found.malformed],
-    }  # fmt: skip
+        "num_records": len(found.records),
+        "num_tasks": len(found.tasks),
+        "num_runnable": found.num_runnable,
+        "num_duplicates": found.num_duplicates,
+        "not_runnable": dict(sorted(found.reasons.items())),
+        "unknown_fields": dict(sorted(found.unknown_fields.items())),
+        "malformed": [list(item) for item in found.malformed],
+    }
     return write_set(home, name, found.tasks, found.records, found.assets, {**manifest, **counts})
 
 
@@ -113,10 +126,12 @@ def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
     if would := [
         f"{num} with {what}"
         for what, beginnings in (
-            ("files, given with --assets", (NEEDS_FILE,)), ("Debian packages", (NEEDS_PACKAGES,)), ("both", (NEEDS_FILE, NEEDS_PACKAGES)),
+            ("files, given with --assets", (NEEDS_FILE,)),
+            ("Debian packages", (NEEDS_PACKAGES,)),
+            ("both", (NEEDS_FILE, NEEDS_PACKAGES)),
         )
         if (num := found.num_lacking(*beginnings))
-    ]:  # fmt: skip
+    ]:
         console.print(f"of those that do not, these would: {', '.join(would)}.", highlight=False)
     print_counts("does not run because it", "tasks", found.reasons, console, kept_in=MANIFEST)
     print_counts("mapped with a loss", "tasks", found.notes, console, kept_in=TASKS)
@@ -207,12 +222,15 @@ def _set_rows(home: Home) -> list[dict[str, Any]]:
     holdouts = Holdouts.read(home)
     return [
         {
-            "name": each.name, "format": each.manifest.get("format", ""), "tasks": len(each.tasks),
+            "name": each.name,
+            "format": each.manifest.get("format", ""),
+            "tasks": len(each.tasks),
             "runnable": sum(task.is_runnable for task in each.tasks.values()),
-            "held_out": sum(bool(_held_out(task, holdouts)) for task in each.tasks.values()), "set_id": each.set_id,
+            "held_out": sum(bool(_held_out(task, holdouts)) for task in each.tasks.values()),
+            "set_id": each.set_id,
         }
         for each in sets
-    ]  # fmt: skip
+    ]
 
 
 def _held_out(task: ImportedTask, holdouts: Holdouts) -> str:
@@ -226,9 +244,13 @@ def _held_out(task: ImportedTask, holdouts: Holdouts) -> str:
 def _task_rows(task_set: TaskSet, holdouts: Holdouts) -> list[dict[str, Any]]:
     return [
         {
-            "name": task.spec.name, "kind": task.spec.kind, "held_out": _held_out(task, holdouts),
+            "name": task.spec.name,
+            "kind": task.spec.kind,
+            "held_out": _held_out(task, holdouts),
             "split": _split_of(task_set.name, task, holdouts) if task.is_runnable else "",
-            "runs": "yes" if task.is_runnable else "; ".join(task.not_runnable), "where": task.where, "instruction": task.spec.instruction,
+            "runs": "yes" if task.is_runnable else "; ".join(task.not_runnable),
+            "where": task.where,
+            "instruction": task.spec.instruction,
         }
         for task in task_set.tasks.values()
-    ]  # fmt: skip
+    ]

@@ -46,9 +46,12 @@ class Picture:
         """Of the table screenshots. Raises BadRecord."""
         found = self._header
         return {
-            "screenshot_id": self.screenshot_id, "format": found.format, "width_px": found.width_px, "height_px": found.height_px,
+            "screenshot_id": self.screenshot_id,
+            "format": found.format,
+            "width_px": found.width_px,
+            "height_px": found.height_px,
             "data": self.data,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

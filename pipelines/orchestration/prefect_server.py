@@ -77,13 +77,32 @@ def start(home: Home) -> subprocess.Popen[bytes] | None:
         with _bound_socket() as listener, (home.prefect / "server.log").open("ab") as log:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             process = subprocess.Popen(
-                [sys.executable, "-m", "uvicorn", "--factory", APPLICATION,
-                 "--fd", str(listener.fileno()), "--log-level", "critical", "--timeout-keep-alive", "5"],
-                env={**os.environ, **client_environment(home, url),
-                     **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
-                     "PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"{url}/api"},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent, pass_fds=[listener.fileno()],
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "uvicorn",
+                    "--factory",
+                    APPLICATION,
+                    "--fd",
+                    str(listener.fileno()),
+                    "--log-level",
+                    "critical",
+                    "--timeout-keep-alive",
+                    "5",
+                ],
+                env={
+                    **os.environ,
+                    **client_environment(home, url),
+                    **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
+                    "PREFECT_UI_ENABLED": "true",
+                    "PREFECT_UI_API_URL": f"{url}/api",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
+                pass_fds=[listener.fileno()],
+            )
         atomic_write(_record(home), json.dumps({"url": url, "pid": process.pid}).encode())
         return process
 

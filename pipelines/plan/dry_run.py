@@ -60,12 +60,16 @@ def dry_run(
 def _as_json(plan: Plan, checks: Sequence[Check], num_iterations: int) -> dict[str, Any]:
     """Seconds and bytes; `later` is an iteration after the first."""
     return {
-        "profile": plan.profile.name, "iterations": num_iterations, "can_run": all(check.status != "fail" for check in checks),
-        "seconds": plan.seconds(num_iterations), "disk_bytes": plan.disk_bytes(num_iterations), "gpus": plan.gpus_needed,
+        "profile": plan.profile.name,
+        "iterations": num_iterations,
+        "can_run": all(check.status != "fail" for check in checks),
+        "seconds": plan.seconds(num_iterations),
+        "disk_bytes": plan.disk_bytes(num_iterations),
+        "gpus": plan.gpus_needed,
         "checks": [asdict(check) for check in checks],
         "stages": {name: [asdict(stage) for stage in getattr(plan, name)] for name in ("seed", "first", "later")},
         "rests_on": rests_on(plan),
-    }  # fmt: skip
+    }
 
 
 def _measured(home: Home) -> Measured:

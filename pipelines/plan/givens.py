@@ -22,9 +22,11 @@ def see_machine(profile: Profile) -> Machine:
     plan = profile.plan
     memory = plan.gpu_memory_gib * GIB if plan.gpu_memory_gib is not None else min(sizes, default=80.0 * GIB)
     return Machine(
-        num_cores=os.cpu_count() or 1, num_gpus=len(names) if plan.gpus is None else plan.gpus, gpu_memory_bytes=memory,
+        num_cores=os.cpu_count() or 1,
+        num_gpus=len(names) if plan.gpus is None else plan.gpus,
+        gpu_memory_bytes=memory,
         gpu_names=tuple(names),
-    )  # fmt: skip
+    )
 
 
 def _gpus() -> tuple[list[str], list[float]]:

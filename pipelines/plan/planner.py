@@ -26,10 +26,16 @@ def make_plan(profile: Profile, shape: ModelShape, machine: Machine, measured: M
     workload, planner = Workload(profile, shape, measured), _Planner(profile, shape, machine)
     seed = workload.seed()
     return Plan(
-        profile=profile, shape=shape, machine=machine, measured=measured, seed=tuple(map(planner.stage, seed)),
-        first=tuple(map(planner.stage, workload.iteration(1))), later=tuple(map(planner.stage, workload.iteration(1 + profile.ct_every))),
-        demonstrated_steps=sum(work.num_steps for work in seed), sample_tokens=workload.sample_tokens,
-    )  # fmt: skip
+        profile=profile,
+        shape=shape,
+        machine=machine,
+        measured=measured,
+        seed=tuple(map(planner.stage, seed)),
+        first=tuple(map(planner.stage, workload.iteration(1))),
+        later=tuple(map(planner.stage, workload.iteration(1 + profile.ct_every))),
+        demonstrated_steps=sum(work.num_steps for work in seed),
+        sample_tokens=workload.sample_tokens,
+    )
 
 
 class _Planner:
@@ -55,19 +61,33 @@ class _Planner:
         learned = 1.0 if config.prompt_loss_weight else work.response_tokens / (work.prompt_tokens + work.response_tokens)
         patches = self._patches(work.image_tokens)
         memory = self._training_memory(
-            config, tokens=config.batch_tokens / config.num_processes, learned=learned, stage=config.deepspeed_stage or 0,
-            processes=config.num_processes, is_half=config.bf16, image_share=work.image_tokens / work.training_tokens,
-        )  # fmt: skip
+            config,
+            tokens=config.batch_tokens / config.num_processes,
+            learned=learned,
+            stage=config.deepspeed_stage or 0,
+            processes=config.num_processes,
+            is_half=config.bf16,
+            image_share=work.image_tokens / work.training_tokens,
+        )
         trained = estimates.policy_parameters(self._shape, config)
         flops = estimates.training_flops(
-            shape, work.training_tokens, context=sample, num_patches=patches, checkpointing=config.gradient_checkpointing,
+            shape,
+            work.training_tokens,
+            context=sample,
+            num_patches=patches,
+            checkpointing=config.gradient_checkpointing,
             trained_share=trained / shape.num_parameters,
-        )  # fmt: skip
+        )
         return self._row(
-            work, seconds=self._training_seconds(flops, config.num_processes), memory=memory.total + self._host_bytes(self._trains_on_gpus),
-            parts=_parts(memory), processes=config.num_processes, gpus=config.num_processes if self._trains_on_gpus else 0,
-            disk=self._weights_bytes(), passing=2 * estimates.resume_bytes(trained, bytes_each=_states(config, is_half=config.bf16)),
-        )  # fmt: skip
+            work,
+            seconds=self._training_seconds(flops, config.num_processes),
+            memory=memory.total + self._host_bytes(self._trains_on_gpus),
+            parts=_parts(memory),
+            processes=config.num_processes,
+            gpus=config.num_processes if self._trains_on_gpus else 0,
+            disk=self._weights_bytes(),
+            passing=2 * estimates.resume_bytes(trained, bytes_each=_states(config, is_half=config.bf16)),
+        )
 
     def _rl(self, work: Work) -> StagePlan:
         """Collecting, then learning. Streamed on a server with GPUs of its own, the two go on side by side. Memory is that of the process
@@ -76,9 +96,14 @@ class _Planner:
         learned = work.response_tokens / (work.prompt_tokens + work.response_tokens)
         image_share = work.image_tokens / (work.prompt_tokens + work.response_tokens)
         memory = self._training_memory(
-            config, tokens=max(config.microbatch_tokens, work.prompt_tokens + work.response_tokens), learned=learned, stage=0,
-            processes=1, is_half=_is_half(config), image_share=image_share,
-        )  # fmt: skip
+            config,
+            tokens=max(config.microbatch_tokens, work.prompt_tokens + work.response_tokens),
+            learned=learned,
+            stage=0,
+            processes=1,
+            is_half=_is_half(config),
+            image_share=image_share,
+        )
         trained = estimates.policy_parameters(self._shape, config)
         has_critic = config.algorithm == "ppo"
         critic = self._critic_bytes(work, memory, image_share) if has_critic else 0.0
@@ -92,13 +117,16 @@ class _Planner:
         cores = max(1.0, self._machine.num_cores / profile.max_parallel)
         collect = self._collect_seconds(work, cores=cores)
         return self._row(
-            work, seconds=max(collect, update) if config.streaming and self._is_served else collect + update,
+            work,
+            seconds=max(collect, update) if config.streaming and self._is_served else collect + update,
             memory=memory.total + beside * estimates.FRAGMENTATION + generating + self._host_bytes(self._trains_on_gpus),
             parts=_parts(memory, critic=critic, merged=handed, reference=reference, engine=generating),
-            processes=config.num_processes, gpus=config.num_processes if self._trains_on_gpus else 0,
+            processes=config.num_processes,
+            gpus=config.num_processes if self._trains_on_gpus else 0,
             disk=self._weights_bytes() + self._rows_bytes(work),
-            passing=estimates.resume_bytes(resumed, bytes_each=estimates.FLOAT32), server=self._server_bytes(work),
-        )  # fmt: skip
+            passing=estimates.resume_bytes(resumed, bytes_each=estimates.FLOAT32),
+            server=self._server_bytes(work),
+        )
 
     def _exchange_seconds(self, work: Work) -> float:
         """A server reads each update's weights from the disk, in bfloat16."""
@@ -118,12 +146,15 @@ class _Planner:
         config = self._profile.rl
         states = estimates.model_states(
             estimates.critic_parameters(self._shape, config), stage=0, num_processes=1, bytes_each=estimates.FLOAT32
-        )  # fmt: skip
+        )
         tokens = max(config.critic_minibatch_tokens, work.prompt_tokens + work.response_tokens)
         activations = estimates.activation_bytes(
-            self._shape, tokens, checkpointing=config.gradient_checkpointing, bytes_each=2 if _is_half(config) else 4,
+            self._shape,
+            tokens,
+            checkpointing=config.gradient_checkpointing,
+            bytes_each=2 if _is_half(config) else 4,
             num_patches=self._patches(tokens * image_share),
-        )  # fmt: skip
+        )
         return sum(states) + max(0.0, activations - policy.activations - policy.logits)
 
     def _update_flops(self, work: Work) -> float:
@@ -140,9 +171,13 @@ class _Planner:
         updates = config.epochs * math.ceil(work.num_episodes / config.minibatch_episodes)
         replayed = updates * (config.replay_sft + config.replay_ct) * context if config.replay_weight else 0.0
         replay = estimates.training_flops(
-            shape, replayed, context=context, num_patches=patches * replayed / max(1.0, work.training_tokens),
-            checkpointing=config.gradient_checkpointing, trained_share=share,
-        )  # fmt: skip
+            shape,
+            replayed,
+            context=context,
+            num_patches=patches * replayed / max(1.0, work.training_tokens),
+            checkpointing=config.gradient_checkpointing,
+            trained_share=share,
+        )
         return passes * one_pass + replay
 
     def _acting(self, work: Work) -> StagePlan:
@@ -153,10 +188,13 @@ class _Planner:
         overhead = self._plan.collection_overhead_s if work.with_flow else 0.0
         disk = self._rows_bytes(work) + (self._weights_bytes() if work.stage == "merged_policy" else 0.0)
         return self._row(
-            work, seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores)),
-            memory=generating + self._host_bytes(on_gpu, sessions=True), disk=disk, gpus=1 if on_gpu else 0,
+            work,
+            seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores)),
+            memory=generating + self._host_bytes(on_gpu, sessions=True),
+            disk=disk,
+            gpus=1 if on_gpu else 0,
             server=self._server_bytes(work) if answers else 0.0,
-        )  # fmt: skip
+        )
 
     def _collect_seconds(self, work: Work, *, cores: float) -> float:
         """Episodes x steps x latency / concurrency, and never less than what CPU and GPUs need for all the steps."""
@@ -188,9 +226,13 @@ class _Planner:
         prefill = estimates.compute_seconds(self._prefill_flops(work), peak_flops=peak, utilisation=plan.generation_mfu)
         batch = max(1.0, sessions / gpus)
         token = estimates.decode_step_seconds(
-            shape, batch=batch, context=work.prompt_tokens, bandwidth=plan.gpu_bandwidth_gb_s * 1e9, peak_flops=peak,
+            shape,
+            batch=batch,
+            context=work.prompt_tokens,
+            bandwidth=plan.gpu_bandwidth_gb_s * 1e9,
+            peak_flops=peak,
             utilisation=plan.generation_mfu,
-        )  # fmt: skip
+        )
         return prefill + work.response_tokens * token, (prefill + work.response_tokens * token / batch) / gpus
 
     def _training_seconds(self, flops: float, processes: int) -> float:
@@ -204,11 +246,18 @@ class _Planner:
         self, config: AdapterConfig, *, tokens: float, learned: float, stage: int, processes: int, is_half: bool, image_share: float
     ) -> TrainingMemory:
         return estimates.training_memory(
-            self._shape, stage=stage, num_processes=processes, num_tokens=tokens, num_learned=tokens * learned,
-            checkpointing=config.gradient_checkpointing, bytes_each=_states(config, is_half=is_half), compute_bytes=2 if is_half else 4,
-            num_trained=estimates.policy_parameters(self._shape, config), frozen_bytes=2 if config.lora_base_dtype == "bfloat16" else 4,
+            self._shape,
+            stage=stage,
+            num_processes=processes,
+            num_tokens=tokens,
+            num_learned=tokens * learned,
+            checkpointing=config.gradient_checkpointing,
+            bytes_each=_states(config, is_half=is_half),
+            compute_bytes=2 if is_half else 4,
+            num_trained=estimates.policy_parameters(self._shape, config),
+            frozen_bytes=2 if config.lora_base_dtype == "bfloat16" else 4,
             num_patches=self._patches(tokens * image_share),
-        )  # fmt: skip
+        )
 
     def _generation_bytes(self, work: Work, *, bytes_each: int = 4) -> float:
         """The embedded engine: a copy of the weights and the caches of all sessions."""
@@ -243,15 +292,32 @@ class _Planner:
         return image_tokens * self._shape.vision.merge**2 if self._shape.vision else 0.0
 
     def _row(
-        self, work: Work, *, seconds: float, memory: float, parts: str = "", processes: int = 1, gpus: int = 0, disk: float = 0.0,
-        passing: float = 0.0, server: float = 0.0,
-    ) -> StagePlan:  # fmt: skip
+        self,
+        work: Work,
+        *,
+        seconds: float,
+        memory: float,
+        parts: str = "",
+        processes: int = 1,
+        gpus: int = 0,
+        disk: float = 0.0,
+        passing: float = 0.0,
+        server: float = 0.0,
+    ) -> StagePlan:
         tokens = work.training_tokens or work.num_steps * (work.prompt_tokens + work.response_tokens)
         return StagePlan(
-            stage=work.stage, amount=work.amount, num_processes=processes, num_gpus=gpus, tokens=tokens, memory_bytes=memory,
-            memory_parts=parts, server_bytes=server, disk_bytes=disk, passing_bytes=passing,
+            stage=work.stage,
+            amount=work.amount,
+            num_processes=processes,
+            num_gpus=gpus,
+            tokens=tokens,
+            memory_bytes=memory,
+            memory_parts=parts,
+            server_bytes=server,
+            disk_bytes=disk,
+            passing_bytes=passing,
             seconds=seconds + (0.0 if work.kind == "small" else self._plan.stage_overhead_s),
-        )  # fmt: skip
+        )
 
 
 def _states(config: AdapterConfig, *, is_half: bool) -> tuple[int, int, int]:
@@ -268,7 +334,11 @@ def _is_half(config: AdapterConfig) -> bool:
 
 def _parts(memory: TrainingMemory, **more: float) -> str:
     named = {
-        "weights": memory.weights + memory.gathered, "gradients": memory.gradients, "optimizer": memory.optimizer,
-        "activations": memory.activations, "logits": memory.logits, **more,
-    }  # fmt: skip
+        "weights": memory.weights + memory.gathered,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "activations": memory.activations,
+        "logits": memory.logits,
+        **more,
+    }
     return " + ".join(f"{name} {in_bytes(size)}" for name, size in named.items() if size)

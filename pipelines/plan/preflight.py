@@ -72,8 +72,12 @@ def check_model(profile: Profile, shape: ModelShape, source: str) -> Check:
     longest = agent.builder().max_tokens + agent.max_new_tokens
     if shape.max_positions and longest > shape.max_positions:
         mend = f"Set agent.max_prompt_tokens to at most {shape.max_positions - agent.max_new_tokens}"
-        return Check(name="model", status="fail", found=f"{found}; a prompt and its answer may take {longest:,} of "
-                     f"{shape.max_positions:,} positions", mend=mend)  # fmt: skip
+        return Check(
+            name="model",
+            status="fail",
+            found=f"{found}; a prompt and its answer may take {longest:,} of {shape.max_positions:,} positions",
+            mend=mend,
+        )
     is_chat = agent.builder().grammar.layout == "chat"
     if is_chat and shape.vision is None and not agent.list_elements:
         mend = "--set agent.list_elements=true"
@@ -87,10 +91,7 @@ def check_model(profile: Profile, shape: ModelShape, source: str) -> Check:
 def _auto_class(folder: Path) -> str:
     """The class that transformers opens a folder with. Raises ValueError for a kind of model that it does not know."""
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     import models.families.shift_qwen3  # noqa: F401  registers our own class
 
@@ -105,9 +106,12 @@ def check_programs(profile: Profile) -> list[Check]:
     """The programs that the sessions of the profile's tasks are made of, each really started once."""
     kinds = {kind_of(task) for task in pool_tasks(profile.tasks)}
     needed: dict[str, tuple[Callable[[], Check], ...]] = {
-        "page": (check_browser,), "hybrid": (check_browser,), "web": (check_browser, check_web_apps), "terminal": (check_terminal,),
+        "page": (check_browser,),
+        "hybrid": (check_browser,),
+        "web": (check_browser, check_web_apps),
+        "terminal": (check_terminal,),
         "desktop": (check_desktop,),
-    }  # fmt: skip
+    }
     parts = list(dict.fromkeys(part for kind, each in needed.items() if kind in kinds for part in each))
     return [part() for part in parts]
 
@@ -231,7 +235,16 @@ def check_data(profile: Profile, plan: Plan) -> Check:
 def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_iterations: int) -> list[Check]:
     """Every check, in the order of the table."""
     return [
-        check_tasks(profile), check_oracles(profile), check_data(profile, plan), check_model(profile, plan.shape, shape_source),
-        check_training(profile, plan.shape), check_launcher(profile), check_gpus(plan), check_host_memory(plan),
-        check_room(plan, home, num_iterations), check_variables(profile), check_server(profile, home), *check_programs(profile),
-    ]  # fmt: skip
+        check_tasks(profile),
+        check_oracles(profile),
+        check_data(profile, plan),
+        check_model(profile, plan.shape, shape_source),
+        check_training(profile, plan.shape),
+        check_launcher(profile),
+        check_gpus(plan),
+        check_host_memory(plan),
+        check_room(plan, home, num_iterations),
+        check_variables(profile),
+        check_server(profile, home),
+        *check_programs(profile),
+    ]

@@ -69,9 +69,7 @@ def measure(con: duckdb.DuckDBPyConnection) -> Measured:
     ).fetchone()
     known = {domain: steps for domain, num, steps in rows if num >= MIN_EPISODES}
     prompt, response = row if row is not None and known else (None, None)
-    return Measured(
-        num_episodes=sum(num for _, num, _ in rows), steps=known, prompt_tokens=prompt, response_tokens=response
-    )
+    return Measured(num_episodes=sum(num for _, num, _ in rows), steps=known, prompt_tokens=prompt, response_tokens=response)
 
 
 class Workload:
@@ -121,9 +119,14 @@ class Workload:
         num = (num_rollouts + 2 * profile.verdicts.max_measured) * profile.orm.votes
         prompt = float(profile.verdicts.prompt.builder(profile.agent.builder().grammar.layout).max_tokens)
         return Work(
-            stage="judgements", kind="acting", amount=f"{num:,} judgements", num_episodes=num, num_steps=num, prompt_tokens=prompt,
+            stage="judgements",
+            kind="acting",
+            amount=f"{num:,} judgements",
+            num_episodes=num,
+            num_steps=num,
+            prompt_tokens=prompt,
             response_tokens=float(profile.orm.max_new_tokens),
-        )  # fmt: skip
+        )
 
     def prompt_tokens(self, steps: float) -> tuple[float, float]:
         """Mean tokens of a prompt over an episode of so many steps, and of these the pictures'."""
@@ -160,18 +163,33 @@ class Workload:
         return [task for task in self._pool if task.domain in domains and not task.held_out]
 
     def _acting(
-        self, stage: str, tasks: Sequence[Task], per_task: int, *, screens: bool, with_flow: bool = False, oracle: bool = False,
-        amount: str = "", num: int | None = None,
+        self,
+        stage: str,
+        tasks: Sequence[Task],
+        per_task: int,
+        *,
+        screens: bool,
+        with_flow: bool = False,
+        oracle: bool = False,
+        amount: str = "",
+        num: int | None = None,
     ) -> Work:
         """`num`: of episodes in all, where not every task has so many."""
         num = per_task * len(tasks) if num is None else num
         steps = self.steps_of(tasks)
         prompt, pictures = (0.0, 0.0) if oracle else self.prompt_tokens(steps)
         return Work(
-            stage=stage, kind="acting", num_episodes=num, num_steps=num * steps, keeps_screens=screens, with_flow=with_flow,
-            amount=amount or f"{counted(num, 'episode')} of {counted(len(tasks), 'task')}", prompt_tokens=prompt, image_tokens=pictures,
+            stage=stage,
+            kind="acting",
+            num_episodes=num,
+            num_steps=num * steps,
+            keeps_screens=screens,
+            with_flow=with_flow,
+            amount=amount or f"{counted(num, 'episode')} of {counted(len(tasks), 'task')}",
+            prompt_tokens=prompt,
+            image_tokens=pictures,
             response_tokens=0.0 if oracle else self.response_tokens,
-        )  # fmt: skip
+        )
 
     def _supervised(self, stage: str, config: SupervisedConfig) -> Work:
         amount = f"{config.steps:,} steps of {config.batch_tokens:,} tokens"
@@ -179,9 +197,15 @@ class Workload:
         share = pictures / (prompt + self.response_tokens)
         total = float(config.steps * config.batch_tokens)
         return Work(
-            stage=stage, kind="supervised", amount=amount, training_tokens=total, prompt_tokens=prompt,
-            response_tokens=self.response_tokens, image_tokens=share * total, training=config,
-        )  # fmt: skip
+            stage=stage,
+            kind="supervised",
+            amount=amount,
+            training_tokens=total,
+            prompt_tokens=prompt,
+            response_tokens=self.response_tokens,
+            image_tokens=share * total,
+            training=config,
+        )
 
     def _rl(self, domains: Sequence[str], stage: str) -> Work:
         """Of one domain, or of several jointly with the budget of one."""
@@ -190,10 +214,17 @@ class Workload:
         work = self._acting(stage, tasks, config.rounds * groups, screens=config.screenshots)
         tokens = work.num_steps * (work.prompt_tokens + work.response_tokens)
         return Work(
-            stage=work.stage, kind="rl", amount=f"{config.rounds} rounds, {work.num_episodes:,} episodes", training_tokens=tokens,
-            num_episodes=work.num_episodes, num_steps=work.num_steps, prompt_tokens=work.prompt_tokens, image_tokens=work.image_tokens,
-            response_tokens=work.response_tokens, keeps_screens=work.keeps_screens,
-        )  # fmt: skip
+            stage=work.stage,
+            kind="rl",
+            amount=f"{config.rounds} rounds, {work.num_episodes:,} episodes",
+            training_tokens=tokens,
+            num_episodes=work.num_episodes,
+            num_steps=work.num_steps,
+            prompt_tokens=work.prompt_tokens,
+            image_tokens=work.image_tokens,
+            response_tokens=work.response_tokens,
+            keeps_screens=work.keeps_screens,
+        )
 
     def _merge(self) -> Work:
         merge, tasks = self._profile.merge, self._profile.tasks

@@ -24,8 +24,25 @@ FRAME_MS, LAST_FRAME_MS = 1200, 2500
 LEAST_WIDTH, MOST_WIDTH = 480, 1280
 CAPTION_LINES, FONT_PX = 4, 15
 MARK, HALO, BACK, TEXT, QUIET = (224, 36, 94), (255, 255, 255), (26, 29, 39), (231, 234, 243), (152, 161, 183)
-FFMPEG = ("-y", "-f", "image2pipe", "-framerate", "1", "-i", "-", "-vf", "fps=12", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags",
-          "+faststart", "-f", "mp4")  # fmt: skip
+FFMPEG = (
+    "-y",
+    "-f",
+    "image2pipe",
+    "-framerate",
+    "1",
+    "-i",
+    "-",
+    "-vf",
+    "fps=12",
+    "-c:v",
+    "libx264",
+    "-pix_fmt",
+    "yuv420p",
+    "-movflags",
+    "+faststart",
+    "-f",
+    "mp4",
+)
 FFMPEG_TIMEOUT_S = 300
 
 

@@ -43,9 +43,17 @@ from warehouse.storage.tables import Warehouse
 TEMPLATES = Path(__file__).parent
 INDEX = "index.html"
 PAGE_TABLES = (
-    "annotations", "checkpoints", "episodes", "evaluations", "judge_reports", "merge_candidates", "routes", "screenshots", "steps",
+    "annotations",
+    "checkpoints",
+    "episodes",
+    "evaluations",
+    "judge_reports",
+    "merge_candidates",
+    "routes",
+    "screenshots",
+    "steps",
     "training_metrics",
-)  # fmt: skip
+)
 """Tables that the pages of iterations and of runs are made of."""
 READ_HERE = 5
 """Newest iterations whose episodes are on the page of all iterations; those of each are on its own page."""
@@ -99,9 +107,15 @@ class _Site:
     """The pages of iterations and runs, in the folder of `index`. Each says in its head what it was made of."""
 
     def __init__(
-        self, warehouse: Warehouse, listing: Listing, environment: jinja2.Environment, index: Path, keys: list[str],
-        runs: list[runs_of.RunName], checked: list[dict[str, Any]],
-    ) -> None:  # fmt: skip
+        self,
+        warehouse: Warehouse,
+        listing: Listing,
+        environment: jinja2.Environment,
+        index: Path,
+        keys: list[str],
+        runs: list[runs_of.RunName],
+        checked: list[dict[str, Any]],
+    ) -> None:
         self._warehouse, self._environment, self._index, self.checked = warehouse, environment, index, checked
         self.keys, self.runs = keys, runs
         self._digests = listing.digests(PAGE_TABLES, taken_back=["annotations"])
@@ -189,9 +203,14 @@ def _environment(index: str) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(
-        index=index, page_name=page_name, role_name=role_name, split=REPORTED_SPLIT, svg=_svg, svg_style=_svg(STYLE),
+        index=index,
+        page_name=page_name,
+        role_name=role_name,
+        split=REPORTED_SPLIT,
+        svg=_svg,
+        svg_style=_svg(STYLE),
         interval_mark=lambda estimate: _svg(gain_charts.interval_mark(estimate)),
-    )  # fmt: skip
+    )
     return environment
 
 
@@ -200,9 +219,7 @@ def _write(environment: jinja2.Environment, template: str, output: Path, content
     return output
 
 
-def _everything(
-    warehouse: Warehouse, home: Home, listing: Listing, told: Mapping[str, IterationSummary], site: _Site
-) -> dict[str, object]:
+def _everything(warehouse: Warehouse, home: Home, listing: Listing, told: Mapping[str, IterationSummary], site: _Site) -> dict[str, object]:
     keys, seconds = site.keys, overview.stage_seconds(home)
     names = sorted({run.run for run in site.runs}, key=rank)
     drawn = _spread(keys, MAX_LINES)
@@ -250,9 +267,13 @@ def _trajectories(warehouse: Warehouse, iterations: Sequence[str]) -> dict[str, 
 
 
 def _iteration(
-    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, key: str, runs: list[runs_of.RunName], beside: list[str],
+    con: duckdb.DuckDBPyConnection,
+    warehouse: Warehouse,
+    key: str,
+    runs: list[runs_of.RunName],
+    beside: list[str],
     checked: list[dict[str, Any]],
-) -> dict[str, object]:  # fmt: skip
+) -> dict[str, object]:
     gains = gains_of.iteration_gains(con, key, REPORTED_SPLIT)
     by_rl = [(gain.domain, gain.gain.difference) for gain in gains.gains if gain.gain is not None]
     return {
@@ -276,9 +297,7 @@ def _budget_chart(gains: gains_of.IterationGains) -> str:
     return gain_charts.budget_chart(curves, "Greedy success within a step budget")
 
 
-def _run(
-    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, name: runs_of.RunName, beside: list[runs_of.RunName]
-) -> dict[str, object]:
+def _run(con: duckdb.DuckDBPyConnection, warehouse: Warehouse, name: runs_of.RunName, beside: list[runs_of.RunName]) -> dict[str, object]:
     return {"run": runs_of.run_data(con, warehouse, name), "runs": beside}
 
 

@@ -141,10 +141,21 @@ def _cards(con: duckdb.DuckDBPyConnection, warehouse: Warehouse, iteration: str,
     cards = []
     for each in chosen:
         episode_id, _, task, domain, seed, instruction, outcome, num_steps = each.row
-        cards.append(EpisodeCard(
-            episode_id=episode_id, kind=each.kind, task=task, domain=domain, seed=seed, instruction=instruction, outcome=outcome,
-            route=each.route, reason=each.reason, steps=tuple(steps.get(episode_id, ())), num_hidden=max(0, num_steps - MAX_STEPS_SHOWN),
-        ))  # fmt: skip
+        cards.append(
+            EpisodeCard(
+                episode_id=episode_id,
+                kind=each.kind,
+                task=task,
+                domain=domain,
+                seed=seed,
+                instruction=instruction,
+                outcome=outcome,
+                route=each.route,
+                reason=each.reason,
+                steps=tuple(steps.get(episode_id, ())),
+                num_hidden=max(0, num_steps - MAX_STEPS_SHOWN),
+            )
+        )
     return cards
 
 
@@ -174,10 +185,14 @@ def _steps(
         parsed, screen = json.loads(action), screens.get(screenshot_id)
         cards.setdefault(episode_id, []).append(
             StepCard(
-                index=index, observation=_excerpt(observation), thought=shorten(thought or "", THOUGHT_CHARS, placeholder=" …"),
-                action=_action_text(response, parsed), correction=_action_part(correction),
+                index=index,
+                observation=_excerpt(observation),
+                thought=shorten(thought or "", THOUGHT_CHARS, placeholder=" …"),
+                action=_action_text(response, parsed),
+                correction=_action_part(correction),
                 image=None if screen is None else f"data:image/{screen.format};base64,{base64.b64encode(screen.data).decode()}",
-                mark=None if screen is None else _mark(parsed, screen.width_px, screen.height_px), is_annotator=is_annotator,
+                mark=None if screen is None else _mark(parsed, screen.width_px, screen.height_px),
+                is_annotator=is_annotator,
             )
         )
     return cards

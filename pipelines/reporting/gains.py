@@ -81,10 +81,14 @@ def iteration_gains(con: duckdb.DuckDBPyConnection, iteration: str, split: str) 
     kept = {retention.domain: retention for retention in retentions(con, iteration, split)}
     success = success_by_domain(con, iteration, split) | {(policy.role, ""): policy.success for policy in policies}
     return IterationGains(
-        policies=tuple(policies), domains=tuple(domains), success=success,
+        policies=tuple(policies),
+        domains=tuple(domains),
+        success=success,
         gains=tuple(_gain(con, iteration, split, domain, success, kept.get(domain)) for domain in domains),
-        budgets=_budgets(con, iteration, split, policies), merge_weights=merge_weights(con, iteration), mixtures=mixtures(con, iteration),
-    )  # fmt: skip
+        budgets=_budgets(con, iteration, split, policies),
+        merge_weights=merge_weights(con, iteration),
+        mixtures=mixtures(con, iteration),
+    )
 
 
 def tiles(gains: IterationGains) -> list[Tile]:
@@ -104,17 +108,26 @@ def tiles(gains: IterationGains) -> list[Tile]:
 
 
 def _gain(
-    con: duckdb.DuckDBPyConnection, iteration: str, split: str, domain: str, success: Mapping[tuple[str, str], Estimate],
+    con: duckdb.DuckDBPyConnection,
+    iteration: str,
+    split: str,
+    domain: str,
+    success: Mapping[tuple[str, str], Estimate],
     kept: Retention | None,
-) -> DomainGain:  # fmt: skip
+) -> DomainGain:
     roles = {"start": "sft_model", "specialist": rl_stage(domain), "merged": "merged_policy"}
     solved = {name: outcomes(con, iteration, role, split, domain) for name, role in roles.items()}
     beside = compared(solved["merged"], solved["specialist"])
     return DomainGain(
-        domain=domain, gain=compared(solved["specialist"], solved["start"]), merge_gain=compared(solved["merged"], solved["start"]),
-        difference=beside.difference if beside else None, kept=kept, start=success.get((roles["start"], domain)),
-        specialist=success.get((roles["specialist"], domain)), merged=success.get((roles["merged"], domain)),
-    )  # fmt: skip
+        domain=domain,
+        gain=compared(solved["specialist"], solved["start"]),
+        merge_gain=compared(solved["merged"], solved["start"]),
+        difference=beside.difference if beside else None,
+        kept=kept,
+        start=success.get((roles["start"], domain)),
+        specialist=success.get((roles["specialist"], domain)),
+        merged=success.get((roles["merged"], domain)),
+    )
 
 
 def _budgets(

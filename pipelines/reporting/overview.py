@@ -55,9 +55,8 @@ def iterations(listing: Listing) -> list[str]:
 
 
 def tiles(
-    evaluated: Sequence[Evaluation], novel: Novelty | None, told: Mapping[str, IterationSummary],
-    seconds: Mapping[str, Mapping[str, float]],
-) -> list[Tile]:  # fmt: skip
+    evaluated: Sequence[Evaluation], novel: Novelty | None, told: Mapping[str, IterationSummary], seconds: Mapping[str, Mapping[str, float]]
+) -> list[Tile]:
     """Where the wheel started, where it stands, and what it took."""
     every = [one for one in evaluated if one.split == REPORTED_SPLIT]
     result = [*_gain(every), *_novel(novel)]
@@ -126,11 +125,14 @@ def releases(told: Mapping[str, IterationSummary]) -> list[dict[str, str]]:
         merged = {made.checkpoint_id for made in of.checkpoints if made.stage == "merged_policy"}
         found += [
             {
-                "iteration": str(int(iteration)), "checkpoint": made.checkpoint_id, "note": made.note,
+                "iteration": str(int(iteration)),
+                "checkpoint": made.checkpoint_id,
+                "note": made.note,
                 "kind": "merged policy" if made.checkpoint_id in merged else "previous release",
             }
-            for made in of.checkpoints if made.stage == "released_policy"
-        ]  # fmt: skip
+            for made in of.checkpoints
+            if made.stage == "released_policy"
+        ]
     return found
 
 
@@ -161,17 +163,21 @@ def tables(listing: Listing) -> list[dict[str, Any]]:
     """Rows and version of every table that was written."""
     return [
         {"name": table, "version": version, "rows": sum(listing.num_rows(table).values())}
-        for table, version in listing.versions.items() if version >= 0
-    ]  # fmt: skip
+        for table, version in listing.versions.items()
+        if version >= 0
+    ]
 
 
 def checks(home: Home, folder: Path, iteration: str | None = None) -> list[dict[str, Any]]:
     """What the data checks found in each table, newest iteration first, with the address of each page of Data Docs from `folder`."""
     return [
         {
-            "iteration": checked.iteration, "table": checked.table, "rows": checked.num_rows, "expectations": checked.num_expectations,
-            "failures": checked.num_failures, "address": Path(os.path.relpath(checked.page, folder)).as_posix(),
+            "iteration": checked.iteration,
+            "table": checked.table,
+            "rows": checked.num_rows,
+            "expectations": checked.num_expectations,
+            "failures": checked.num_failures,
+            "address": Path(os.path.relpath(checked.page, folder)).as_posix(),
         }
         for checked in checked_tables(home, iteration)
-    ]  # fmt: skip
-
+    ]

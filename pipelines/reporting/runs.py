@@ -84,13 +84,21 @@ def run_data(con: duckdb.DuckDBPyConnection, warehouse: Warehouse, name: RunName
     own_tasks = {task.task for task in tasks if task.is_own}
     own, others = (_compared_on(before, after, own_tasks, among=among) for among in (True, False))
     return RunData(
-        name=name, checkpoint_id=checkpoint_id, parents=parents, before_role=before_role, own=own, others=others, tasks=tuple(tasks),
-        tiles=tuple(_tiles(con, name, curves, tasks, own)), groups=tuple(run_groups(con, name.iteration, name.run)),
-        episodes=tuple(learned_from(con, warehouse, name.iteration, name.run)), settings=tuple(_settings(config)),
-        changed=tuple(evaluated(
-            con, warehouse, name.iteration, _changed(name, evaluated_of, before_role, before, after, own_tasks), REPORTED_SPLIT
-        )),
-    )  # fmt: skip
+        name=name,
+        checkpoint_id=checkpoint_id,
+        parents=parents,
+        before_role=before_role,
+        own=own,
+        others=others,
+        tasks=tuple(tasks),
+        tiles=tuple(_tiles(con, name, curves, tasks, own)),
+        groups=tuple(run_groups(con, name.iteration, name.run)),
+        episodes=tuple(learned_from(con, warehouse, name.iteration, name.run)),
+        settings=tuple(_settings(config)),
+        changed=tuple(
+            evaluated(con, warehouse, name.iteration, _changed(name, evaluated_of, before_role, before, after, own_tasks), REPORTED_SPLIT)
+        ),
+    )
 
 
 def _checkpoint(con: duckdb.DuckDBPyConnection, name: RunName) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
@@ -144,8 +152,9 @@ def _tiles(
         tiles.append(Tile(label="gain, points", value=f"{100 * own.difference.mean:+.1f}", note=note))
     row = con.execute(
         "select count(*), count(*) filter (outcome = 'crashed'), coalesce(sum(num_steps), 0) from episodes "
-        "where iteration = ? and stage = ? and purpose = 'rl'", [name.iteration, name.run]
-    ).fetchone()  # fmt: skip
+        "where iteration = ? and stage = ? and purpose = 'rl'",
+        [name.iteration, name.run],
+    ).fetchone()
     if row is not None and row[0]:
         tiles.append(Tile(label="episodes learned from", value=f"{row[0]:,}", note=f"{row[2]:,} steps, {row[1]} crashed"))
     for metric, label in (("reward", "reward"), ("loss", "loss"), ("entropy", "entropy"), ("staleness_mean", "staleness")):
@@ -167,10 +176,15 @@ def _changed(
         for task, seed in firsts:
             for role, solved in ((str(before_role), not is_won), (name.run, is_won)):
                 reason = f"{'before' if role == before_role else 'after'} the run; an instance that it {word}"
-                shown.append(Instance(
-                    policy_id=evaluated_of[role].checkpoint_id, task=task, seed=int(str(seed)),
-                    kind="solved" if solved else "failed", reason=reason,
-                ))  # fmt: skip
+                shown.append(
+                    Instance(
+                        policy_id=evaluated_of[role].checkpoint_id,
+                        task=task,
+                        seed=int(str(seed)),
+                        kind="solved" if solved else "failed",
+                        reason=reason,
+                    )
+                )
     return shown
 
 

@@ -46,9 +46,7 @@ def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
     )
 
 
-async def _annotate(
-    request: AnnotateRequest, requests: list[EpisodeRequest], context: WorkerContext, keeper: Keeper
-) -> AnnotationResult:
+async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], context: WorkerContext, keeper: Keeper) -> AnnotationResult:
     async with open_annotator(request.acting) as collector:
         return await annotate(
             context.engine(request.checkpoint_id, request.acting.engine),

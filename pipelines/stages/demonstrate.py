@@ -42,9 +42,7 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
     return StageResult(table_versions=versions, counts={**stored.counts, "samples": len(samples)})
 
 
-async def _demonstrate(
-    request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext, played: KeptEpisodes
-) -> None:
+async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext, played: KeptEpisodes) -> None:
     progress, missing = context.progress(), played.missing(requests)
     source = OracleActionSource(request.acting.agent.builder().grammar)
     async with open_collector(request.acting, to_choose=True) as collector:

@@ -40,6 +40,10 @@ def engine_of_learner(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: s
     from models.families.registry import device_named
 
     return EmbeddedEngine(
-        model, codec, checkpoint_id, settings=choice.settings, dtype=None if choice.dtype == "auto" else choice.dtype,
+        model,
+        codec,
+        checkpoint_id,
+        settings=choice.settings,
+        dtype=None if choice.dtype == "auto" else choice.dtype,
         device=None if choice.device == "auto" else device_named(choice.device),
-    )  # fmt: skip
+    )

@@ -45,9 +45,7 @@ async def _evaluate(request: EvaluateRequest, context: WorkerContext, kept: Kept
         splits[checkpoint_id].update(request.splits[role])
     num = {"eval": request.evaluation.eval_per_task, "holdout": request.evaluation.holdout_per_task}
     requests = {
-        checkpoint_id: [
-            one for split in sorted(wanted) for one in greedy_requests(request.acting, checkpoint_id, Split(split), num[split])
-        ]
+        checkpoint_id: [one for split in sorted(wanted) for one in greedy_requests(request.acting, checkpoint_id, Split(split), num[split])]
         for checkpoint_id, wanted in splits.items()
     }
     total = sum(len(group) for group in requests.values())

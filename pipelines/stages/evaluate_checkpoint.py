@@ -33,9 +33,17 @@ from warehouse.storage.tables import Warehouse
 
 
 def evaluate_checkpoint(
-    warehouse: Warehouse, name: str, split: str, per_task: int, profile_name: str, overrides: Mapping[str, Any], console: Console, *,
-    as_json: Path | None = None, release: str | None = None,
-) -> None:  # fmt: skip
+    warehouse: Warehouse,
+    name: str,
+    split: str,
+    per_task: int,
+    profile_name: str,
+    overrides: Mapping[str, Any],
+    console: Console,
+    *,
+    as_json: Path | None = None,
+    release: str | None = None,
+) -> None:
     """Run and print; `as_json` is a file to write, `release` what the split `report` is looked at for. Raises CheckpointError for an
     unknown checkpoint, ConfigError for a split that may not be looked at."""
     chosen = check_split(split, release)
@@ -51,9 +59,7 @@ def evaluate_checkpoint(
         as_json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
-def _note_look(
-    warehouse: Warehouse, release: str | None, policy_id: str, profile: Profile, per_task: int, console: Console
-) -> None:  # fmt: skip
+def _note_look(warehouse: Warehouse, release: str | None, policy_id: str, profile: Profile, per_task: int, console: Console) -> None:
     """Before anything of the report split is played."""
     if release is not None:
         before = record(warehouse.home, release=release, policy_id=policy_id, tasks=list(profile.tasks.lists), per_task=per_task)
@@ -89,9 +95,19 @@ def _add_row(table: RichTable, name: str, rate: float, interval: Interval, solve
 
 
 def evaluate_budgets(
-    warehouse: Warehouse, name: str, split: str, per_task: int, budgets: str, profile_name: str, overrides: Mapping[str, Any],
-    console: Console, *, svg: Path | None = None, as_json: Path | None = None, release: str | None = None,
-) -> None:  # fmt: skip
+    warehouse: Warehouse,
+    name: str,
+    split: str,
+    per_task: int,
+    budgets: str,
+    profile_name: str,
+    overrides: Mapping[str, Any],
+    console: Console,
+    *,
+    svg: Path | None = None,
+    as_json: Path | None = None,
+    release: str | None = None,
+) -> None:
     """Run with growing step budgets and print; `svg` and `as_json` are files to write. Raises as `evaluate_checkpoint` does."""
     chosen, wanted = check_split(split, release), parse_budgets(budgets)
     profile = profiles.load(profile_name, overrides)

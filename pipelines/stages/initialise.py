@@ -31,9 +31,15 @@ def _take_in(request: InitialiseRequest, context: WorkerContext) -> Card:
     source = model_folder(policy)
     context.log(f"taking in {policy.model} from {source}")
     return import_checkpoint(
-        source, context.draft, stage=request.stage, iteration=request.iteration, dtype=policy.dtype, link=policy.link,
-        max_image_pixels=request.max_image_pixels, origin=policy.model_dump(mode="json"),
-    )  # fmt: skip
+        source,
+        context.draft,
+        stage=request.stage,
+        iteration=request.iteration,
+        dtype=policy.dtype,
+        link=policy.link,
+        max_image_pixels=request.max_image_pixels,
+        origin=policy.model_dump(mode="json"),
+    )
 
 
 def model_folder(policy: PolicySettings) -> Path:

@@ -76,9 +76,10 @@ def run(request: JudgeRequest, context: WorkerContext) -> StageResult:
             notes |= {f"{judge.name} threshold of {name}": f"{each.threshold:.4g}: {each.reason}" for name, each in choices.items()}
             metrics |= _figures(judge.name, judged, choices, _words(wanted, judged, "holdout"))
             counts |= {
-                f"judged/{judge.name}": len(judged), f"measured/{judge.name}": len(words),
+                f"judged/{judge.name}": len(judged),
+                f"measured/{judge.name}": len(words),
                 f"without verdict/{judge.name}": sum(each.num_readable == 0 for each in judged),
-            }  # fmt: skip
+            }
     version = context.warehouse.replace_partition("verdicts", rows, iteration=request.iteration, stage=request.stage)
     return StageResult(table_versions={"verdicts": version}, counts=counts, metrics=metrics, notes=notes)
 
@@ -87,9 +88,7 @@ def to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest, log: Callabl
     """The iteration's routed episodes, and of those whose truth is known as many as are to be measured by."""
     settings = request.verdicts
     routed = con.sql(_ROUTED, params={"iteration": request.iteration}).to_arrow_table().to_pylist()
-    known = known_episodes(
-        con, request.iteration, success_threshold=request.success_threshold, unverified=settings.unverified_domains
-    )
+    known = known_episodes(con, request.iteration, success_threshold=request.success_threshold, unverified=settings.unverified_domains)
     rows = {row["episode_id"]: row for row in [*routed, *(each.row for each in to_measure(known, settings.max_measured))]}
     told: dict[str, str] = {}
     if settings.judge.engine is not None:
@@ -98,10 +97,11 @@ def to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest, log: Callabl
             log(f"no reference for {num} instances: {reason}")
     read = records(con, list(rows.values()))
     return ToJudge(
-        rows=rows, records={episode_id: record for episode_id, (record, _) in read.items()},
+        rows=rows,
+        records={episode_id: record for episode_id, (record, _) in read.items()},
         references=told,
         known={each.episode_id: each for each in known if each.episode_id in rows},
-    )  # fmt: skip
+    )
 
 
 def to_measure(known: Sequence[Known], max_measured: int) -> list[Known]:
@@ -186,9 +186,7 @@ def _read_spool(spool: Path) -> dict[str, Judgement]:
     return said
 
 
-def _cases(
-    ids: Sequence[str], builder: JudgeBuilder, wanted: ToJudge, context: WorkerContext, *, with_reference: bool
-) -> list[Case]:
+def _cases(ids: Sequence[str], builder: JudgeBuilder, wanted: ToJudge, context: WorkerContext, *, with_reference: bool) -> list[Case]:
     references = wanted.references if with_reference else {}
     prompts = {
         episode_id: TrainingSample(messages=builder.build(wanted.records[episode_id], reference=references.get(episode_id)))
@@ -197,11 +195,12 @@ def _cases(
     read = spooled_images(context.warehouse, list(prompts.values()), context.folder / "images")
     return [
         Case(
-            record=wanted.records[episode_id], reference=references.get(episode_id),
+            record=wanted.records[episode_id],
+            reference=references.get(episode_id),
             images={name: read(name) for name in screenshot_ids(prompts[episode_id].messages)},
         )
         for episode_id in ids
-    ]  # fmt: skip
+    ]
 
 
 def words_to_choose(wanted: ToJudge, judged: Sequence[Judgement]) -> list[Word]:
@@ -224,14 +223,21 @@ def verdict_rows(
     """Rows of the table `verdicts`, each at the threshold of its episode's domain."""
     return [
         {
-            "episode_id": each.episode_id, "judge": judge.name, "judge_version": judge.version, "kind": "verdict", "origin": judge.origin,
-            "score": each.score, "threshold": choice.threshold, "passed": each.score >= choice.threshold,
+            "episode_id": each.episode_id,
+            "judge": judge.name,
+            "judge_version": judge.version,
+            "kind": "verdict",
+            "origin": judge.origin,
+            "score": each.score,
+            "threshold": choice.threshold,
+            "passed": each.score >= choice.threshold,
             "reasons": [*each.reasons, *([BORROWED] if choice.is_borrowed else [])],
-            "cost_tokens": each.cost_tokens, "cost_ms": each.cost_ms,
+            "cost_tokens": each.cost_tokens,
+            "cost_ms": each.cost_ms,
         }
         for each in judged
         for choice in [choices[domains[each.episode_id]]]
-    ]  # fmt: skip
+    ]
 
 
 def _figures(name: str, judged: Sequence[Judgement], choices: Mapping[str, Choice], words: Sequence[Word]) -> dict[str, float]:

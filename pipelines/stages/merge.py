@@ -62,11 +62,9 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     rows = _rows(request, tried, weights)
     made_from = [parent for parent, share in card.config["weights"].items() if share]
     versions = {
-        "merge_candidates": context.warehouse.replace_partition(
-            "merge_candidates", rows, iteration=request.iteration, stage=request.stage
-        ),
+        "merge_candidates": context.warehouse.replace_partition("merge_candidates", rows, iteration=request.iteration, stage=request.stage),
         "checkpoints": store_checkpoint(context, card, parents=list(dict.fromkeys([*made_from, *([base_id] if base_id else [])]))),
-    }  # fmt: skip
+    }
     context.when_finished(kept.remove)
     return StageResult(
         checkpoint_id=card.checkpoint_id,
@@ -79,9 +77,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
 class _Search:
     """One search: every mixture is merged, plays the same eval instances, and is thrown away."""
 
-    def __init__(
-        self, request: MergeRequest, context: WorkerContext, kept: KeptEpisodes, parents: list[Path], base: Path | None
-    ) -> None:
+    def __init__(self, request: MergeRequest, context: WorkerContext, kept: KeptEpisodes, parents: list[Path], base: Path | None) -> None:
         self._request, self._kept, self._parents, self._base = request, kept, parents, base
         self._candidate = context.candidate
         self._progress: Progress = context.progress()

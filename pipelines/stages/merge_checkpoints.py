@@ -41,9 +41,18 @@ def parse_weights(text: str | None, num_parents: int) -> list[float]:
 
 
 def merge_checkpoints(
-    find: FindCheckpoint, parents: list[str], output: Path, weights: str | None, config: MethodConfig, base: str | None, console: Console,
-    *, check_ancestry: bool = True, num_threads: int | None = None, dry_run: bool = False,
-) -> None:  # fmt: skip
+    find: FindCheckpoint,
+    parents: list[str],
+    output: Path,
+    weights: str | None,
+    config: MethodConfig,
+    base: str | None,
+    console: Console,
+    *,
+    check_ancestry: bool = True,
+    num_threads: int | None = None,
+    dry_run: bool = False,
+) -> None:
     """Merge and say what was made. `find` gives the folder of a checkpoint that is not named by its folder.
 
     Raises MergeError, CheckpointError, StorageFull or ConfigError before anything is written.

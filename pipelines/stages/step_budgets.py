@@ -113,12 +113,14 @@ def budget_points(budget: StepBudget, episodes: Sequence[Episode]) -> list[Budge
             groups[ALL_TASKS].append(episode)
     return [
         BudgetPoint(
-            domain=domain, label=budget.label, success=macro_average(task_counts(group)),
+            domain=domain,
+            label=budget.label,
+            success=macro_average(task_counts(group)),
             steps_per_episode=fmean(len(episode.steps) for episode in group),
             cut_off=sum(episode.outcome is Outcome.TRUNCATED for episode in group) / len(group),
         )
         for domain, group in sorted(groups.items(), key=lambda item: (item[0] == ALL_TASKS, item[0]))
-    ]  # fmt: skip
+    ]
 
 
 def print_points(points: Sequence[BudgetPoint], title: str, console: Console) -> None:
@@ -130,9 +132,14 @@ def print_points(points: Sequence[BudgetPoint], title: str, console: Console) ->
         for point in (point for point in points if point.domain == domain):
             interval = point.success.interval
             table.add_row(
-                domain, point.label, f"{point.success.mean:.3f}", f"{interval.low:.3f} – {interval.high:.3f}",
-                f"{point.steps_per_episode:.1f}", f"{point.cut_off:.0%}", str(point.success.num_episodes),
-            )  # fmt: skip
+                domain,
+                point.label,
+                f"{point.success.mean:.3f}",
+                f"{interval.low:.3f} – {interval.high:.3f}",
+                f"{point.steps_per_episode:.1f}",
+                f"{point.cut_off:.0%}",
+                str(point.success.num_episodes),
+            )
         table.add_section()
     console.print(table)
 
@@ -147,10 +154,15 @@ def write_points(points: Sequence[BudgetPoint], title: str, svg: Path | None, as
     if as_json is not None:
         rows = [
             {
-                "domain": point.domain, "budget": point.label, "success": point.success.mean, "low": point.success.interval.low,
-                "high": point.success.interval.high, "episodes": point.success.num_episodes, "steps": point.steps_per_episode,
+                "domain": point.domain,
+                "budget": point.label,
+                "success": point.success.mean,
+                "low": point.success.interval.low,
+                "high": point.success.interval.high,
+                "episodes": point.success.num_episodes,
+                "steps": point.steps_per_episode,
                 "cut_off": point.cut_off,
             }
             for point in points
-        ]  # fmt: skip
+        ]
         as_json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

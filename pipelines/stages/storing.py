@@ -70,7 +70,7 @@ def _chunks(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
 
 def store_checkpoint(
     context: WorkerContext, card: Card, *, parents: Sequence[str] | None = None, episode_ids: Sequence[str] | None = None
-) -> int:  # fmt: skip
+) -> int:
     """Move the draft to a folder named by its id and enter it in the registry; `parents` are the card's unless given, `episode_ids` of RL.
 
     A stage that is made again leaves the weights it made before where they are: others may have been made from them.

@@ -51,10 +51,7 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
         read_image=spooled_images(warehouse, samples, context.folder / "images") if is_vision(parent.folder) else None,
     )
     curve = [(point.step, point.metrics) for point in read_metrics(context.run_folder)]
-    versions = {
-        "checkpoints": store_checkpoint(context, card),
-        "training_metrics": store_metrics(context, card.checkpoint_id, curve),
-    }
+    versions = {"checkpoints": store_checkpoint(context, card), "training_metrics": store_metrics(context, card.checkpoint_id, curve)}
     counts = {"samples": num_samples, "samples/too long": int(card.metrics["samples_too_long"])}
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics=card.metrics)
 

@@ -17,18 +17,54 @@ SCROLL_SHARE = 0.5
 """One scroll moves the contents by this share of the screen."""
 
 _KEY_CODES = {
-    "Enter": "ENTER", "Tab": "TAB", "Escape": "ESCAPE", "Backspace": "DEL", "Delete": "FORWARD_DEL", "Insert": "INSERT", " ": "SPACE",
-    "ArrowLeft": "DPAD_LEFT", "ArrowUp": "DPAD_UP", "ArrowRight": "DPAD_RIGHT", "ArrowDown": "DPAD_DOWN", "PageUp": "PAGE_UP",
-    "PageDown": "PAGE_DOWN", "End": "MOVE_END", "Home": "MOVE_HOME", "Control": "CTRL_LEFT", "Shift": "SHIFT_LEFT", "Alt": "ALT_LEFT",
-    "Meta": "META_LEFT", "CapsLock": "CAPS_LOCK", "`": "GRAVE", "-": "MINUS", "=": "EQUALS", "[": "LEFT_BRACKET", "]": "RIGHT_BRACKET",
-    "\\": "BACKSLASH", ";": "SEMICOLON", "'": "APOSTROPHE", ",": "COMMA", ".": "PERIOD", "/": "SLASH", "+": "PLUS", "*": "STAR",
-    "#": "POUND", "@": "AT",
-}  # fmt: skip
+    "Enter": "ENTER",
+    "Tab": "TAB",
+    "Escape": "ESCAPE",
+    "Backspace": "DEL",
+    "Delete": "FORWARD_DEL",
+    "Insert": "INSERT",
+    " ": "SPACE",
+    "ArrowLeft": "DPAD_LEFT",
+    "ArrowUp": "DPAD_UP",
+    "ArrowRight": "DPAD_RIGHT",
+    "ArrowDown": "DPAD_DOWN",
+    "PageUp": "PAGE_UP",
+    "PageDown": "PAGE_DOWN",
+    "End": "MOVE_END",
+    "Home": "MOVE_HOME",
+    "Control": "CTRL_LEFT",
+    "Shift": "SHIFT_LEFT",
+    "Alt": "ALT_LEFT",
+    "Meta": "META_LEFT",
+    "CapsLock": "CAPS_LOCK",
+    "`": "GRAVE",
+    "-": "MINUS",
+    "=": "EQUALS",
+    "[": "LEFT_BRACKET",
+    "]": "RIGHT_BRACKET",
+    "\\": "BACKSLASH",
+    ";": "SEMICOLON",
+    "'": "APOSTROPHE",
+    ",": "COMMA",
+    ".": "PERIOD",
+    "/": "SLASH",
+    "+": "PLUS",
+    "*": "STAR",
+    "#": "POUND",
+    "@": "AT",
+}
 """Android's KEYCODE_ names by the name of the key in sandbox/browser/input.py; letters, digits and F keys go by rule."""
 _DEVICE_KEYS = {
-    "back": "BACK", "recents": "APP_SWITCH", "app_switch": "APP_SWITCH", "menu": "MENU", "power": "POWER", "volume_up": "VOLUME_UP",
-    "volume_down": "VOLUME_DOWN", "search": "SEARCH", "home_button": "HOME",
-}  # fmt: skip
+    "back": "BACK",
+    "recents": "APP_SWITCH",
+    "app_switch": "APP_SWITCH",
+    "menu": "MENU",
+    "power": "POWER",
+    "volume_up": "VOLUME_UP",
+    "volume_down": "VOLUME_DOWN",
+    "search": "SEARCH",
+    "home_button": "HOME",
+}
 """Keys that only a phone has. "home" is the cursor key, as everywhere; the phone's own is the action `press_home`."""
 
 

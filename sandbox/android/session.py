@@ -34,12 +34,18 @@ from warehouse.core.errors import SandboxError, SandboxTimeout
 T = TypeVar("T")
 
 APPS = {
-    "settings": "com.android.settings", "contacts": "com.android.contacts", "clock": "com.android.deskclock",
-    "camera": "com.android.camera2", "phone": "com.android.dialer", "messages": "com.android.messaging",
-    "calendar": "com.android.calendar", "chrome": "com.android.chrome",
+    "settings": "com.android.settings",
+    "contacts": "com.android.contacts",
+    "clock": "com.android.deskclock",
+    "camera": "com.android.camera2",
+    "phone": "com.android.dialer",
+    "messages": "com.android.messaging",
+    "calendar": "com.android.calendar",
+    "chrome": "com.android.chrome",
     "files": "com.android.documentsui",
-    "gallery": "com.android.gallery3d", "calculator": "com.android.calculator2",
-}  # fmt: skip
+    "gallery": "com.android.gallery3d",
+    "calculator": "com.android.calculator2",
+}
 """Packages of AOSP's apps by the name under their icon. Others are found by a part of their package's name, or by all of it."""
 
 START_APP = "am start -W -a android.intent.action.MAIN -c android.intent.category.LAUNCHER -f 0x10200000"

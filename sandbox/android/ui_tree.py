@@ -17,11 +17,22 @@ from warehouse.core.errors import SandboxError
 _BOUNDS = re.compile(r"\[(-?\d+),(-?\d+)\]\[(-?\d+),(-?\d+)\]")
 _ROTATION = re.compile(r"<hierarchy[^>]* rotation=\"(\d)\"")
 _ROLES = (
-    ("EditText", "input"), ("AutoCompleteTextView", "input"), ("RadioButton", "radio"), ("CheckedTextView", "radio"),
-    ("CheckBox", "checkbox"), ("Switch", "checkbox"), ("SwitchCompat", "checkbox"), ("ToggleButton", "checkbox"), ("Spinner", "select"),
-    ("SeekBar", "slider"), ("RatingBar", "slider"), ("NumberPicker", "spinner"), ("Button", "button"), ("ImageView", "image"),
+    ("EditText", "input"),
+    ("AutoCompleteTextView", "input"),
+    ("RadioButton", "radio"),
+    ("CheckedTextView", "radio"),
+    ("CheckBox", "checkbox"),
+    ("Switch", "checkbox"),
+    ("SwitchCompat", "checkbox"),
+    ("ToggleButton", "checkbox"),
+    ("Spinner", "select"),
+    ("SeekBar", "slider"),
+    ("RatingBar", "slider"),
+    ("NumberPicker", "spinner"),
+    ("Button", "button"),
+    ("ImageView", "image"),
     ("Tab", "tab"),
-)  # fmt: skip
+)
 """Role by how a widget's class name ends, the first that fits."""
 
 

@@ -28,7 +28,7 @@ from sandbox.browser.page import (
     USAGE_COMMAND,
     PageNotes,
     guard_script,
-)  # fmt: skip
+)
 from sandbox.browser.policy import is_below, told
 from sandbox.tasks.page_task import PageSettings
 from warehouse.core.errors import BrowserCrashed, SandboxError

@@ -38,35 +38,65 @@ _PLAYWRIGHT_SHELLS = "chromium_headless_shell-*/*/*headless?shell"
 _PLAYWRIGHT_BROWSERS = ("chromium-*/*/chrome", "chromium-*/*/*.app/Contents/MacOS/*")
 
 FLAGS = (
-    "--headless", "--remote-debugging-pipe", "--no-first-run", "--no-default-browser-check", "--no-pings", "--mute-audio",
-    "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-extensions", "--disable-default-apps", "--disable-breakpad", "--disable-client-side-phishing-detection",
-    "--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
-    "--disable-hang-monitor", "--disable-popup-blocking", "--disable-smooth-scrolling", "--disable-search-engine-choice-screen",
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--no-pings",
+    "--mute-audio",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-default-apps",
+    "--disable-breakpad",
+    "--disable-client-side-phishing-detection",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+    "--disable-hang-monitor",
+    "--disable-popup-blocking",
+    "--disable-smooth-scrolling",
+    "--disable-search-engine-choice-screen",
     "--disable-features=Translate,MediaRouter,OptimizationHints,AcceptCHFrame,BackForwardCache,Prerender2,PaintHolding,"
     # a frame that waits for a scroll which only the next frame brings is never drawn: as when a button is held on a scrollbar
     "WaitForLateScrollEvents,"
     # after an input a page's tasks wait for the next frame; where that frame waits for page time, and page time for what a click fetched,
     # nothing moves until the limit of the step
     "DeferRendererTasksAfterInput",
-    "--password-store=basic", "--use-mock-keychain",
+    "--password-store=basic",
+    "--use-mock-keychain",
     # the same pixels on every machine with the same fonts
-    "--lang=en-US", "--force-device-scale-factor=1", "--force-color-profile=srgb", "--font-render-hinting=none", "--disable-lcd-text",
+    "--lang=en-US",
+    "--force-device-scale-factor=1",
+    "--force-color-profile=srgb",
+    "--font-render-hinting=none",
+    "--disable-lcd-text",
     "--disable-partial-raster",
     # WebGL, drawn by the processor: pages that do not use it cost no more and look the same
-    "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
     # all pages and frames of a session in one process, so that one clock rules them: process clocks cannot be set to one another. Sessions
     # are browser contexts, which never share a process, whatever the limit
-    "--disable-site-isolation-trials", "--renderer-process-limit=1",
+    "--disable-site-isolation-trials",
+    "--renderer-process-limit=1",
     # no name resolves, no address is reached but through a session's proxy, and nothing by UDP
-    "--host-resolver-rules=MAP * ~NOTFOUND", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-)  # fmt: skip
+)
 
 BEGIN_FRAME_FLAGS = (
-    "--enable-begin-frame-control", "--run-all-compositor-stages-before-draw", "--disable-new-content-rendering-timeout",
-    "--disable-threaded-animation", "--disable-threaded-scrolling", "--disable-checker-imaging", "--disable-image-animation-resync",
-)  # fmt: skip
+    "--enable-begin-frame-control",
+    "--run-all-compositor-stages-before-draw",
+    "--disable-new-content-rendering-timeout",
+    "--disable-threaded-animation",
+    "--disable-threaded-scrolling",
+    "--disable-checker-imaging",
+    "--disable-image-animation-resync",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +192,14 @@ class ChromiumProcess:
         home = str(self._profile.path)
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "FONTCONFIG_FILE", "FONTCONFIG_PATH") if name in os.environ}
         return kept | {
-            "HOME": home, "TMPDIR": home, "XDG_CONFIG_HOME": home, "XDG_CACHE_HOME": home, "LANG": "C.UTF-8", "TZ": "UTC",
+            "HOME": home,
+            "TMPDIR": home,
+            "XDG_CONFIG_HOME": home,
+            "XDG_CACHE_HOME": home,
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
             "DBUS_SESSION_BUS_ADDRESS": "disabled:",
-        }  # fmt: skip
+        }
 
     @property
     def files(self) -> Path:

@@ -54,9 +54,11 @@ class FrameReader:
             tree, x, y = children[inner["frame"]], x - inner["x"], y - inner["y"]
         world_id = await self._world_of(tree["frame"])
         calling = {
-            "functionDeclaration": script, "executionContextId": world_id, "returnByValue": True,
+            "functionDeclaration": script,
+            "executionContextId": world_id,
+            "returnByValue": True,
             "arguments": [{"value": value} for value in (round(x), round(y), option)],
-        }  # fmt: skip
+        }
         return str(_value(await self._send("Runtime.callFunctionOn", calling)))
 
     async def _read(self, tree: Params, clip: tuple[float, float, float, float], depth: int) -> list[Params]:
@@ -98,17 +100,21 @@ class FrameReader:
         if not pairs:
             return None
         calling = {
-            "functionDeclaration": "function(options, limit, ...pairs) { return this.read(options, limit, pairs); }", "objectId": tools,
-            "arguments": [{"value": {"clip": clip, "frames": True}}, {"value": 0}, *pairs], "returnByValue": True,
-        }  # fmt: skip
+            "functionDeclaration": "function(options, limit, ...pairs) { return this.read(options, limit, pairs); }",
+            "objectId": tools,
+            "arguments": [{"value": {"clip": clip, "frames": True}}, {"value": 0}, *pairs],
+            "returnByValue": True,
+        }
         answer: Params = _value(await self._send("Runtime.callFunctionOn", calling))
         return answer
 
     async def _call(self, frame: Params, function: str, *arguments: Any) -> Any:
         calling = {
-            "functionDeclaration": f"function(...given) {{ return this.{function}(...given); }}", "objectId": await self._tool(frame),
-            "arguments": [{"value": value} for value in arguments], "returnByValue": True,
-        }  # fmt: skip
+            "functionDeclaration": f"function(...given) {{ return this.{function}(...given); }}",
+            "objectId": await self._tool(frame),
+            "arguments": [{"value": value} for value in arguments],
+            "returnByValue": True,
+        }
         return _value(await self._send("Runtime.callFunctionOn", calling))
 
     async def _tool(self, frame: Params) -> str:

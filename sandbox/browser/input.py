@@ -118,18 +118,50 @@ KEYS: dict[str, Key] = {
     **{f"f{n}": Key(key=f"F{n}", code=f"F{n}", virtual_code=111 + n) for n in range(1, 13)},
 }
 _ALIASES = {
-    "return": "enter", "esc": "escape", "del": "delete", "left": "arrowleft", "up": "arrowup", "right": "arrowright",
-    "down": "arrowdown", "page_up": "pageup", "page_down": "pagedown", "pgup": "pageup", "pgdn": "pagedown", "control": "ctrl",
-    "option": "alt", "cmd": "meta", "command": "meta", "win": "meta", "super": "meta", "spacebar": "space", "arrow_left": "arrowleft",
-    "arrow_up": "arrowup", "arrow_right": "arrowright", "arrow_down": "arrowdown", "plus": "+", "minus": "-", "comma": ",",
-    "period": ".", "\n": "enter", "\t": "tab", " ": "space",
-}  # fmt: skip
+    "return": "enter",
+    "esc": "escape",
+    "del": "delete",
+    "left": "arrowleft",
+    "up": "arrowup",
+    "right": "arrowright",
+    "down": "arrowdown",
+    "page_up": "pageup",
+    "page_down": "pagedown",
+    "pgup": "pageup",
+    "pgdn": "pagedown",
+    "control": "ctrl",
+    "option": "alt",
+    "cmd": "meta",
+    "command": "meta",
+    "win": "meta",
+    "super": "meta",
+    "spacebar": "space",
+    "arrow_left": "arrowleft",
+    "arrow_up": "arrowup",
+    "arrow_right": "arrowright",
+    "arrow_down": "arrowdown",
+    "plus": "+",
+    "minus": "-",
+    "comma": ",",
+    "period": ".",
+    "\n": "enter",
+    "\t": "tab",
+    " ": "space",
+}
 # (code, virtual code, plain, shifted) of the keys that are neither letters nor digits on a US keyboard
 _SYMBOLS = (
-    ("Backquote", 192, "`", "~"), ("Minus", 189, "-", "_"), ("Equal", 187, "=", "+"), ("BracketLeft", 219, "[", "{"),
-    ("BracketRight", 221, "]", "}"), ("Backslash", 220, "\\", "|"), ("Semicolon", 186, ";", ":"), ("Quote", 222, "'", '"'),
-    ("Comma", 188, ",", "<"), ("Period", 190, ".", ">"), ("Slash", 191, "/", "?"),
-)  # fmt: skip
+    ("Backquote", 192, "`", "~"),
+    ("Minus", 189, "-", "_"),
+    ("Equal", 187, "=", "+"),
+    ("BracketLeft", 219, "[", "{"),
+    ("BracketRight", 221, "]", "}"),
+    ("Backslash", 220, "\\", "|"),
+    ("Semicolon", 186, ";", ":"),
+    ("Quote", 222, "'", '"'),
+    ("Comma", 188, ",", "<"),
+    ("Period", 190, ".", ">"),
+    ("Slash", 191, "/", "?"),
+)
 _SHIFTED_DIGITS = ")!@#$%^&*("
 
 

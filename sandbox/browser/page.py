@@ -36,8 +36,11 @@ class PageNotes:
 
 
 STORED_EVENTS = (
-    "DOMStorage.domStorageItemAdded", "DOMStorage.domStorageItemUpdated", "Storage.indexedDBListUpdated", "Storage.cacheStorageListUpdated"
-)  # fmt: skip
+    "DOMStorage.domStorageItemAdded",
+    "DOMStorage.domStorageItemUpdated",
+    "Storage.indexedDBListUpdated",
+    "Storage.cacheStorageListUpdated",
+)
 """Events of DevTools that tell of something stored, once STORED_COMMANDS were sent. File addresses are one origin, without cookies."""
 STORED_COMMANDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("DOMStorage.enable", {}),

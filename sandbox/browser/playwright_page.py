@@ -32,7 +32,7 @@ from sandbox.browser.page import (
     Page,
     PageNotes,
     guard_script,
-)  # fmt: skip
+)
 from sandbox.browser.policy import is_below, told
 from sandbox.tasks.page_task import PageSettings, Surroundings
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError

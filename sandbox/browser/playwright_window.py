@@ -49,13 +49,18 @@ class PlaywrightWindow(PlaywrightPage):
         try:
             width, height = settings.viewport_px
             context = await browser.new_context(
-                viewport={"width": width, "height": height}, timezone_id="UTC", locale="en-US", service_workers="block",
+                viewport={"width": width, "height": height},
+                timezone_id="UTC",
+                locale="en-US",
+                service_workers="block",
                 accept_downloads=around.workspace is not None,
                 proxy={
-                    "server": f"http://{proxy_host}:{proxy.port}", "bypass": "<-loopback>",
-                    "username": proxy.credentials.username, "password": proxy.credentials.password,
+                    "server": f"http://{proxy_host}:{proxy.port}",
+                    "bypass": "<-loopback>",
+                    "username": proxy.credentials.username,
+                    "password": proxy.credentials.password,
                 },
-            )  # fmt: skip
+            )
             window = cls(browser, context, await context.new_page(), root)
             window._begin(settings, web, around, policy, proxy)
             await window.prepare()

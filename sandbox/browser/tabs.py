@@ -117,9 +117,11 @@ class Tab(CdpPage):
             file = self.window.policy.site_answer(url)
             headers = {"Content-Type": file.content_type, "Cache-Control": "max-age=3600"}
             response: Params = {
-                "requestId": request_id, "responseCode": file.status, "body": b64encode(file.body).decode(),
+                "requestId": request_id,
+                "responseCode": file.status,
+                "body": b64encode(file.body).decode(),
                 "responseHeaders": [{"name": name, "value": value} for name, value in headers.items()],
-            }  # fmt: skip
+            }
             return send("Fetch.fulfillRequest", response, session_id)
         if way is not Way.REFUSED or is_below(url, self._root):
             return send("Fetch.continueRequest", {"requestId": request_id}, session_id)

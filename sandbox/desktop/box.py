@@ -46,15 +46,30 @@ FONT_CACHE = "/var/cache/fontconfig"
 CLOSE_LIMIT_S = 10.0
 
 ENVIRONMENT = {
-    "HOME": HOME, "USER": "user", "LOGNAME": "user", "SHELL": "/bin/bash", "PATH": "/usr/bin:/bin:/usr/games", "LANG": "C.UTF-8",
-    "TZ": "UTC", "PYTHONPATH": LIBRARY, "PYTHONDONTWRITEBYTECODE": "1", "XDG_RUNTIME_DIR": "/tmp/run", "XDG_DATA_DIRS": "/usr/share",
+    "HOME": HOME,
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "PATH": "/usr/bin:/bin:/usr/games",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONPATH": LIBRARY,
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "XDG_RUNTIME_DIR": "/tmp/run",
+    "XDG_DATA_DIRS": "/usr/share",
     # settings of GTK programs are the defaults and are forgotten with the program
     "GSETTINGS_BACKEND": "memory",
     # accessibility: of GTK 2, of GTK 3, of LibreOffice
-    "GTK_MODULES": "gail:atk-bridge", "GTK_A11Y": "atspi", "SAL_ACCESSIBILITY_ENABLED": "1", "SAL_USE_VCLPLUGIN": "gtk3",
-    "GTK_OVERLAY_SCROLLING": "0", "LIBGL_ALWAYS_SOFTWARE": "1", "GIO_USE_VFS": "local",
-    "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree=;mshtml=;winemenubuilder.exe=",
-}  # fmt: skip
+    "GTK_MODULES": "gail:atk-bridge",
+    "GTK_A11Y": "atspi",
+    "SAL_ACCESSIBILITY_ENABLED": "1",
+    "SAL_USE_VCLPLUGIN": "gtk3",
+    "GTK_OVERLAY_SCROLLING": "0",
+    "LIBGL_ALWAYS_SOFTWARE": "1",
+    "GIO_USE_VFS": "local",
+    "WINEDEBUG": "-all",
+    "WINEDLLOVERRIDES": "mscoree=;mshtml=;winemenubuilder.exe=",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +182,14 @@ class Box:
         try:
             self._process = subprocess.Popen(
                 command_line(settings, workshop, filter_fd, telling, held),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", process_group=0,
-                pass_fds=(filter_fd, telling, held), env={},  # whoever is in the box can read what its process 1 was started with
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                process_group=0,
+                pass_fds=(filter_fd, telling, held),
+                env={},  # whoever is in the box can read what its process 1 was started with
+            )
         except BaseException:
             os.close(self._told)
             os.close(self._releasing)

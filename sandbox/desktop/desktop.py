@@ -121,9 +121,7 @@ class Desktop(Protocol):
         """Files and folders of the home, sorted by path; nothing whose name begins with a dot, nor what lies below such a folder."""
         ...
 
-    async def run(
-        self, command: Sequence[str], timeout_s: float = 10.0, environment: Mapping[str, str] | None = None
-    ) -> CommandResult:  # fmt: skip
+    async def run(self, command: Sequence[str], timeout_s: float = 10.0, environment: Mapping[str, str] | None = None) -> CommandResult:
         """Run a program beside the applications, as their user, in the home folder: for verifiers and for setting things up. One that
         takes too long is killed with all that it started, and ends with exit code 124. `environment` is what it finds otherwise than the
         applications do."""

@@ -148,11 +148,28 @@ class CurrentScreen:
 
 BUTTONS = {1: "left", 2: "middle", 3: "right"}
 KEYS = {
-    0xFF0D: "enter", 0xFF09: "tab", 0xFF1B: "esc", 0xFF08: "backspace", 0xFFFF: "delete", 0xFF63: "insert", 0xFF51: "left", 0xFF52: "up",
-    0xFF53: "right", 0xFF54: "down", 0xFF55: "pageup", 0xFF56: "pagedown", 0xFF57: "end", 0xFF50: "home", 0xFFE3: "ctrlleft",
-    0xFFE1: "shiftleft", 0xFFE9: "altleft", 0xFFEB: "winleft", 0xFFE5: "capslock", 0x20: "space",
+    0xFF0D: "enter",
+    0xFF09: "tab",
+    0xFF1B: "esc",
+    0xFF08: "backspace",
+    0xFFFF: "delete",
+    0xFF63: "insert",
+    0xFF51: "left",
+    0xFF52: "up",
+    0xFF53: "right",
+    0xFF54: "down",
+    0xFF55: "pageup",
+    0xFF56: "pagedown",
+    0xFF57: "end",
+    0xFF50: "home",
+    0xFFE3: "ctrlleft",
+    0xFFE1: "shiftleft",
+    0xFFE9: "altleft",
+    0xFFEB: "winleft",
+    0xFFE5: "capslock",
+    0x20: "space",
     **{0xFFBD + n: f"f{n}" for n in range(1, 13)},
-}  # fmt: skip
+}
 """PyAutoGUI's names of keys by keysym; characters go by themselves."""
 
 
@@ -226,11 +243,17 @@ class Win32Windows:
     def _describe(self, handle: int, title: str) -> Json:
         left, top, width, height = self._contents(handle)
         return {
-            "window_id": int(handle), "title": title, "window_class": self._text(self._user.GetClassNameW, handle),
-            "x_px": left, "y_px": top, "width_px": width, "height_px": height,
-            "is_focused": self._user.GetForegroundWindow() == handle, "is_minimised": bool(self._user.IsIconic(handle)),
+            "window_id": int(handle),
+            "title": title,
+            "window_class": self._text(self._user.GetClassNameW, handle),
+            "x_px": left,
+            "y_px": top,
+            "width_px": width,
+            "height_px": height,
+            "is_focused": self._user.GetForegroundWindow() == handle,
+            "is_minimised": bool(self._user.IsIconic(handle)),
             "is_maximised": bool(self._user.IsZoomed(handle)),
-        }  # fmt: skip
+        }
 
     def _text(self, function: Any, handle: int) -> str:
         buffer = self._c.create_unicode_buffer(512)
@@ -271,9 +294,13 @@ def send_unicode(character: str) -> None:
 
     class Keyboard(ctypes.Structure):
         _fields_ = (
-            ("vk", ctypes.c_ushort), ("scan", ctypes.c_ushort), ("flags", ctypes.c_ulong), ("time", ctypes.c_ulong),
-            ("extra", ctypes.c_void_p), ("padding", ctypes.c_ulong * 2),
-        )  # fmt: skip
+            ("vk", ctypes.c_ushort),
+            ("scan", ctypes.c_ushort),
+            ("flags", ctypes.c_ulong),
+            ("time", ctypes.c_ulong),
+            ("extra", ctypes.c_void_p),
+            ("padding", ctypes.c_ulong * 2),
+        )
 
     class Input(ctypes.Structure):
         _fields_ = (("kind", ctypes.c_ulong), ("keyboard", Keyboard))
@@ -291,13 +318,26 @@ class UiAutomation:
 
     LIMIT = 400
     ROLES: ClassVar[dict[str, str]] = {
-        "ButtonControl": "button", "SplitButtonControl": "button", "HyperlinkControl": "link", "TextControl": "text",
-        "EditControl": "input", "DocumentControl": "textarea", "CheckBoxControl": "checkbox", "RadioButtonControl": "radio",
+        "ButtonControl": "button",
+        "SplitButtonControl": "button",
+        "HyperlinkControl": "link",
+        "TextControl": "text",
+        "EditControl": "input",
+        "DocumentControl": "textarea",
+        "CheckBoxControl": "checkbox",
+        "RadioButtonControl": "radio",
         "TabItemControl": "tab",
-        "ComboBoxControl": "select", "ListItemControl": "item", "MenuItemControl": "item", "TreeItemControl": "item",
-        "DataItemControl": "item", "HeaderItemControl": "header", "TitleBarControl": "header", "ImageControl": "image",
-        "SliderControl": "slider", "SpinnerControl": "spinner",
-    }  # fmt: skip
+        "ComboBoxControl": "select",
+        "ListItemControl": "item",
+        "MenuItemControl": "item",
+        "TreeItemControl": "item",
+        "DataItemControl": "item",
+        "HeaderItemControl": "header",
+        "TitleBarControl": "header",
+        "ImageControl": "image",
+        "SliderControl": "slider",
+        "SpinnerControl": "spinner",
+    }
 
     def __init__(self, package: Any) -> None:
         self._package = package
@@ -403,9 +443,14 @@ def run(command: list[str], timeout_s: float, environment: dict[str, str]) -> li
     started."""
     try:
         program = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path.home(), start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=Path.home(),
+            start_new_session=True,
             env={**os.environ, **environment},
-        )  # fmt: skip
+        )
     except OSError as error:
         return [NOT_STARTED, "", str(error)]
     try:
@@ -452,10 +497,15 @@ class Agent:
 
     def _describe(self) -> Json:
         return {
-            "version": VERSION, "platform": sys.platform, "python": platform.python_version(), "size": list(self._screen.size()),
-            "system": self._screen.version(), "windows": self._screen.windows_from, "elements": self._screen.elements_from,
+            "version": VERSION,
+            "platform": sys.platform,
+            "python": platform.python_version(),
+            "size": list(self._screen.size()),
+            "system": self._screen.version(),
+            "windows": self._screen.windows_from,
+            "elements": self._screen.elements_from,
             "types": self._screen.types,
-        }  # fmt: skip
+        }
 
     def health(self) -> Json:
         return self._health

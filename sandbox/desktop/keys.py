@@ -28,10 +28,27 @@ WHEEL_CLICKS = 3
 """Notches of a mouse's wheel that one wheel gesture is: about 100 pixels in GTK programs."""
 
 _NAMED = {
-    "Enter": 0xFF0D, "Tab": 0xFF09, "Escape": 0xFF1B, "Backspace": 0xFF08, "Delete": 0xFFFF, "Insert": 0xFF63, "ArrowLeft": 0xFF51,
-    "ArrowUp": 0xFF52, "ArrowRight": 0xFF53, "ArrowDown": 0xFF54, "PageUp": 0xFF55, "PageDown": 0xFF56, "End": 0xFF57, "Home": 0xFF50,
-    "Control": 0xFFE3, "Shift": 0xFFE1, "Alt": 0xFFE9, "Meta": 0xFFEB, "CapsLock": 0xFFE5, **{f"F{n}": 0xFFBD + n for n in range(1, 13)},
-}  # fmt: skip
+    "Enter": 0xFF0D,
+    "Tab": 0xFF09,
+    "Escape": 0xFF1B,
+    "Backspace": 0xFF08,
+    "Delete": 0xFFFF,
+    "Insert": 0xFF63,
+    "ArrowLeft": 0xFF51,
+    "ArrowUp": 0xFF52,
+    "ArrowRight": 0xFF53,
+    "ArrowDown": 0xFF54,
+    "PageUp": 0xFF55,
+    "PageDown": 0xFF56,
+    "End": 0xFF57,
+    "Home": 0xFF50,
+    "Control": 0xFFE3,
+    "Shift": 0xFFE1,
+    "Alt": 0xFFE9,
+    "Meta": 0xFFEB,
+    "CapsLock": 0xFFE5,
+    **{f"F{n}": 0xFFBD + n for n in range(1, 13)},
+}
 
 Event = list[Any]
 

@@ -82,9 +82,25 @@ def find_accelerator(image: Image) -> Accelerator:
     if not os.path.exists("/dev/kvm"):
         return "tcg"
     command = [
-        *_wrapper(), QEMU, *COMMON, *SECCOMP, "-machine", "pc,accel=kvm", "-cpu", "host", "-m", "512", "-kernel", str(image.kernel),
-        "-append", "console=ttyS0 panic=-1", "-serial", "stdio", "-monitor", "none",
-    ]  # fmt: skip
+        *_wrapper(),
+        QEMU,
+        *COMMON,
+        *SECCOMP,
+        "-machine",
+        "pc,accel=kvm",
+        "-cpu",
+        "host",
+        "-m",
+        "512",
+        "-kernel",
+        str(image.kernel),
+        "-append",
+        "console=ttyS0 panic=-1",
+        "-serial",
+        "stdio",
+        "-monitor",
+        "none",
+    ]
     try:
         said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=KVM_TRIAL_S).stdout
     except subprocess.TimeoutExpired:
@@ -172,15 +188,41 @@ class Machine:
     def _command(self) -> list[str]:
         cpu = "host" if self.accelerator == "kvm" else "max"
         return [
-            QEMU, *COMMON, *SECCOMP, "-machine", f"pc,accel={self.accelerator}", "-cpu", cpu, "-m", str(self._memory_mib), "-smp", "1",
-            "-kernel", str(self._image.kernel.resolve()), "-initrd", str(self._image.initrd.resolve()), "-append", KERNEL_LINE,
-            "-drive", f"file={self.overlay},if=virtio,format=qcow2,cache=unsafe",
-            "-drive", f"file={self.seed},if=virtio,format=raw,readonly=on",
+            QEMU,
+            *COMMON,
+            *SECCOMP,
+            "-machine",
+            f"pc,accel={self.accelerator}",
+            "-cpu",
+            cpu,
+            "-m",
+            str(self._memory_mib),
+            "-smp",
+            "1",
+            "-kernel",
+            str(self._image.kernel.resolve()),
+            "-initrd",
+            str(self._image.initrd.resolve()),
+            "-append",
+            KERNEL_LINE,
+            "-drive",
+            f"file={self.overlay},if=virtio,format=qcow2,cache=unsafe",
+            "-drive",
+            f"file={self.seed},if=virtio,format=raw,readonly=on",
             # restrict: the guest reaches neither the host nor anything beyond it
-            "-nic", f"user,model=virtio-net-pci,restrict=on,hostfwd=tcp:127.0.0.1:0-:{AGENT_PORT}",
-            "-device", "virtio-rng-pci", "-rtc", "base=2026-01-01T12:00:00,clock=vm",
-            "-serial", f"file:{self.folder / 'console.log'}", "-monitor", "none", "-qmp", f"unix:{self.folder / 'qmp'},server=on,wait=off",
-        ]  # fmt: skip
+            "-nic",
+            f"user,model=virtio-net-pci,restrict=on,hostfwd=tcp:127.0.0.1:0-:{AGENT_PORT}",
+            "-device",
+            "virtio-rng-pci",
+            "-rtc",
+            "base=2026-01-01T12:00:00,clock=vm",
+            "-serial",
+            f"file:{self.folder / 'console.log'}",
+            "-monitor",
+            "none",
+            "-qmp",
+            f"unix:{self.folder / 'qmp'},server=on,wait=off",
+        ]
 
     async def save(self) -> float:
         """Keep memory, devices and disk as a snapshot; seconds that it took. The machine runs on."""

@@ -242,9 +242,17 @@ def seed_archive(token: str, width_px: int, height_px: int) -> bytes:
     """What the guest unpacks to /opt/flywheel at boot: the agent, what it needs, its token, and `start`, which starts it."""
     variables = ENVIRONMENT | {"PYTHONPATH": f"{IN_GUEST}:/opt/python"}
     agent = [
-        "/usr/bin/python3", f"{IN_GUEST}/guest_agent.py", "--host", "0.0.0.0", "--port", str(AGENT_PORT),  # nosec B104 # in the guest
-        "--token-file", f"{IN_GUEST}/token", "--screen", f"{width_px}x{height_px}",
-    ]  # fmt: skip
+        "/usr/bin/python3",
+        f"{IN_GUEST}/guest_agent.py",
+        "--host",
+        "0.0.0.0",
+        "--port",
+        str(AGENT_PORT),  # nosec B104 # in the guest
+        "--token-file",
+        f"{IN_GUEST}/token",
+        "--screen",
+        f"{width_px}x{height_px}",
+    ]
     start = f"#!/bin/sh\ncd /home/user || exit 1\nexec env -i {_assignments(variables)} {shlex.join(agent)}\n"
     files = {"token": (token.encode(), 0o400), "start": (start.encode(), 0o755)}
     files |= {name: (content, 0o644) for name, content in agent_files().items()}

@@ -52,9 +52,7 @@ class RequestedDesktop(ABC):
     async def list_files(self) -> tuple[FileEntry, ...]:
         return tuple(FileEntry(path=PurePosixPath(path), is_folder=is_folder) for path, is_folder in await self._call("list_files"))
 
-    async def run(
-        self, command: Sequence[str], timeout_s: float = 10.0, environment: Mapping[str, str] | None = None
-    ) -> CommandResult:  # fmt: skip
+    async def run(self, command: Sequence[str], timeout_s: float = 10.0, environment: Mapping[str, str] | None = None) -> CommandResult:
         limit_s, given = self._call_s + timeout_s, dict(environment or {})
         code, stdout, stderr = await self._call("run", limit_s=limit_s, command=list(command), timeout_s=timeout_s, environment=given)
         return CommandResult(exit_code=code, stdout=stdout, stderr=stderr)

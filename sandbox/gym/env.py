@@ -37,14 +37,43 @@ CHARACTERS = "".join(map(chr, (10, *range(32, 127), *range(160, 0x250), 0xFFFD))
 """What the spaces of texts hold: ASCII, Latin, newlines; anything else is the replacement character (`seen` has the text as it was)."""
 
 KINDS = (
-    "click", "double_click", "right_click", "move_to", "drag", "scroll", "type", "key", "wait", "long_press", "navigate_back", "tool",
+    "click",
+    "double_click",
+    "right_click",
+    "move_to",
+    "drag",
+    "scroll",
+    "type",
+    "key",
+    "wait",
+    "long_press",
+    "navigate_back",
+    "tool",
     "finished",
-)  # fmt: skip
+)
 """What an action's `kind` selects; which other parts count is said in `to_action`."""
 KEYS: tuple[tuple[str, ...], ...] = (
-    ("enter",), ("tab",), ("shift", "tab"), ("esc",), ("space",), ("backspace",), ("delete",), ("up",), ("down",), ("left",), ("right",),
-    ("home",), ("end",), ("pageup",), ("pagedown",), ("ctrl", "a"), ("ctrl", "c"), ("ctrl", "v"), ("ctrl", "x"), ("ctrl", "z"),
-)  # fmt: skip
+    ("enter",),
+    ("tab",),
+    ("shift", "tab"),
+    ("esc",),
+    ("space",),
+    ("backspace",),
+    ("delete",),
+    ("up",),
+    ("down",),
+    ("left",),
+    ("right",),
+    ("home",),
+    ("end",),
+    ("pageup",),
+    ("pagedown",),
+    ("ctrl", "a"),
+    ("ctrl", "c"),
+    ("ctrl", "v"),
+    ("ctrl", "x"),
+    ("ctrl", "z"),
+)
 DIRECTIONS: tuple[actions.Direction, ...] = ("up", "down", "left", "right")
 
 

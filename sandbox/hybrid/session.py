@@ -176,7 +176,11 @@ class _Desk(EpisodePage[_Episode]):
         episode = self.running()
         return await next_step(
             HybridMoment(
-                instance=episode.instance, observation=moment.observation, actions=episode.actions, probe=Probe(episode.tools.jail),
-                evaluate=moment.evaluate, is_accepted=episode.is_accepted,
+                instance=episode.instance,
+                observation=moment.observation,
+                actions=episode.actions,
+                probe=Probe(episode.tools.jail),
+                evaluate=moment.evaluate,
+                is_accepted=episode.is_accepted,
             )
-        )  # fmt: skip
+        )

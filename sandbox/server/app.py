@@ -62,9 +62,14 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
         await leases.close()
 
     app = FastAPI(
-        title="Flywheel sandbox", version=api_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="Flywheel sandbox",
+        version=api_version(),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
         responses=PROBLEMS,
-    )  # fmt: skip
+    )
     app.state.leases, app.state.metrics, app.state.settings = leases, metrics, settings
     app.add_exception_handler(FlywheelError, _problem)
     app.add_exception_handler(RequestValidationError, _wrong_request)
@@ -84,9 +89,7 @@ def _add_sessions(app: FastAPI) -> None:
             raise ConfigError("A seed without a task starts nothing: send both, a task alone, or neither.")
         lease = await unless_gone(
             request,
-            leases.create(
-                client, body.task, screenshots=body.screenshots, ttl_s=body.ttl_s, wait_s=body.wait_s, key=body.key
-            ),
+            leases.create(client, body.task, screenshots=body.screenshots, ttl_s=body.ttl_s, wait_s=body.wait_s, key=body.key),
             SandboxBusy("The client went away while it waited."),
         )
         if body.task is None or body.seed is None:
@@ -131,9 +134,7 @@ def _add_sessions(app: FastAPI) -> None:
 def _add_calls(app: FastAPI) -> None:
     @app.post("/v1/sessions/{session_id}/reset", tags=["calls"], summary="Start an instance of a task", response_model=bodies.Started)
     async def reset(lease: OwnLease, body: bodies.ResetSession, request: Request) -> Response:
-        started = await calls.reset(
-            lease, app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=body.number
-        )
+        started = await calls.reset(lease, app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=body.number)
         return answer(request, STARTED, started)
 
     @app.post("/v1/sessions/{session_id}/step", tags=["calls"], summary="Carry out one action", response_model=Transition)
@@ -166,9 +167,7 @@ def _add_calls(app: FastAPI) -> None:
         """Null where there is no such text file, or it is too long to be shown."""
         return answer(request, wire.TEXT, await calls.read_file(lease, app.state.metrics, path))
 
-    @app.get(
-        "/v1/sessions/{session_id}/observation", tags=["calls"], summary="The last observation again", response_model=Observation
-    )
+    @app.get("/v1/sessions/{session_id}/observation", tags=["calls"], summary="The last observation again", response_model=Observation)
     async def observation(lease: OwnLease, request: Request) -> Response:
         lease.touch()
         return answer(request, wire.OBSERVATION, calls.last_observation(lease))

@@ -48,12 +48,11 @@ class CreateSession(_Body):
     task: Task | None = None
     seed: Seed | None = None
     screenshots: Annotated[bool, Field(description="without them a step is cheaper")] = True
-    ttl_s: Annotated[
-        float | None, Field(gt=0, allow_inf_nan=False, description="the lease ends this long after its last sign of life")
-    ] = None
+    ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="the lease ends this long after its last sign of life")] = (
+        None
+    )
     wait_s: Annotated[
-        float | None,
-        Field(ge=0, allow_inf_nan=False, description="how long to wait for a session; the server's limit is the longest"),
+        float | None, Field(ge=0, allow_inf_nan=False, description="how long to wait for a session; the server's limit is the longest")
     ] = None
     key: Annotated[
         str | None, Field(pattern=NAME_PATTERN, description="a request with the same key gets the same session: for repeating it")

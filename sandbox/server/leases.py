@@ -116,9 +116,7 @@ class Leases:
     async def _create(self, client: str, task: Task | None, screenshots: bool, ttl_s: float, wait_s: float) -> Lease:
         deadline_s = time.monotonic() + wait_s
         await self._place(client, wait_s)
-        lease = Lease(
-            "session-" + secrets.token_hex(12), client, task, screenshots=screenshots, ttl_s=ttl_s, settings=self.settings
-        )
+        lease = Lease("session-" + secrets.token_hex(12), client, task, screenshots=screenshots, ttl_s=ttl_s, settings=self.settings)
         self._live[lease.session_id] = lease
         lease.keep(self._pool).add_done_callback(lambda keeper: self._ended(lease, keeper))
         try:

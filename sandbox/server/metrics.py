@@ -28,13 +28,19 @@ class Metrics:
             self.ended.labels(reason=reason)
         self.refused = Counter("flywheel_unauthorized", "Requests without a valid token.", registry=self.registry)
         self.step_s = Histogram(
-            "flywheel_step_seconds", "Time of a step in its session, by kind of session.", ("kind",),
-            buckets=STEP_EDGES_S, registry=self.registry,
-        )  # fmt: skip
+            "flywheel_step_seconds",
+            "Time of a step in its session, by kind of session.",
+            ("kind",),
+            buckets=STEP_EDGES_S,
+            registry=self.registry,
+        )
         self.reset_s = Histogram(
-            "flywheel_reset_seconds", "Time of a reset in its session, by kind of session.", ("kind",),
-            buckets=STEP_EDGES_S, registry=self.registry,
-        )  # fmt: skip
+            "flywheel_reset_seconds",
+            "Time of a reset in its session, by kind of session.",
+            ("kind",),
+            buckets=STEP_EDGES_S,
+            registry=self.registry,
+        )
         self.failures = Counter("flywheel_call_failures", "Calls that the sandbox failed, by error.", ("error",), registry=self.registry)
         self.registry.register(_PoolStats(pool))
 

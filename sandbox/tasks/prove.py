@@ -127,12 +127,7 @@ def proving_seeds(task: Task, num: int) -> list[int]:
 
 
 async def prove(
-    tasks: Sequence[Task],
-    num_seeds: int,
-    *,
-    disturb: float = 0.0,
-    settings: FleetSettings | None = None,
-    progress: Progress | None = None,
+    tasks: Sequence[Task], num_seeds: int, *, disturb: float = 0.0, settings: FleetSettings | None = None, progress: Progress | None = None
 ) -> list[Proof]:
     """Attempt `num_seeds` instances of each task on a fleet. Raises SandboxError where the environments fail."""
     bar = progress.add_task("episodes", total=len(tasks) * num_seeds * (2 if disturb else 1)) if progress else None

@@ -170,7 +170,7 @@ def samples(supply: Supply, num: int = NUM_SAMPLES) -> list[Supplied]:
         group[at * (len(group) - 1) // max(share - 1, 1)]
         for group, share in zip(groups, shares, strict=True)
         for at in range(min(share, len(group)))
-    ]  # fmt: skip
+    ]
 
 
 def page(title: str, command: str, supply: Supply, *, above: str = "") -> str:

@@ -237,10 +237,7 @@ def in_words(action: Action, seen: Observation) -> str:
 
 def _under(seen: Observation, x: int, y: int) -> str:
     """The smallest element at a point, else the point."""
-    there = [
-        each for each in seen.elements
-        if abs(each.x_px - x) * 2 <= each.width_px and abs(each.y_px - y) * 2 <= each.height_px
-    ]  # fmt: skip
+    there = [each for each in seen.elements if abs(each.x_px - x) * 2 <= each.width_px and abs(each.y_px - y) * 2 <= each.height_px]
     if not there:
         return f"({x}, {y})"
     smallest = min(there, key=lambda each: each.width_px * each.height_px)

@@ -75,9 +75,15 @@ def read_task_file(package: str, model: type[File], makers: Collection[str] | No
 
 
 def load_plain(
-    file: TaskFile[PlainEntry], group: str | None, *, source: str, domain: str, version: str, families: Mapping[str, HasLimit] = NONE,
+    file: TaskFile[PlainEntry],
+    group: str | None,
+    *,
+    source: str,
+    domain: str,
+    version: str,
+    families: Mapping[str, HasLimit] = NONE,
     family_groups: Mapping[str, Sequence[str]] = NONE,
-) -> dict[str, Task]:  # fmt: skip
+) -> dict[str, Task]:
     """A group's tasks by name, in file order, of a source with one domain; None means those of the file and the families that are composed
     beside them, which have groups of their own. Raises ConfigError for an unknown group."""
     composed = {

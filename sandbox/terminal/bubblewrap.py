@@ -139,11 +139,37 @@ def command_line(
         mounts += ["--remount-ro", place]
     settings = (control, limits.processes, open_files(limits), limits.cpu_s)
     return [
-        find_bubblewrap(), "--unshare-user", "--unshare-all", *(["--share-net"] if is_open else []), "--disable-userns", "--uid", str(UID),
-        "--gid", str(UID), "--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv",
-        *mounts, "--chdir", HOME, "--seccomp", str(contents[-1]), "--info-fd", str(telling), "--block-fd", str(held),
-        PYTHON, "-ISc", INIT, *map(str, settings),
-    ]  # fmt: skip
+        find_bubblewrap(),
+        "--unshare-user",
+        "--unshare-all",
+        *(["--share-net"] if is_open else []),
+        "--disable-userns",
+        "--uid",
+        str(UID),
+        "--gid",
+        str(UID),
+        "--cap-drop",
+        "ALL",
+        "--as-pid-1",
+        "--die-with-parent",
+        "--new-session",
+        "--hostname",
+        "sandbox",
+        "--clearenv",
+        *mounts,
+        "--chdir",
+        HOME,
+        "--seccomp",
+        str(contents[-1]),
+        "--info-fd",
+        str(telling),
+        "--block-fd",
+        str(held),
+        PYTHON,
+        "-ISc",
+        INIT,
+        *map(str, settings),
+    ]
 
 
 def launch(command: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:

@@ -74,9 +74,7 @@ def quiet(slave: int) -> None:
     fcntl.ioctl(slave, termios.TIOCSWINSZ, (40).to_bytes(2, sys.byteorder) + (120).to_bytes(2, sys.byteorder) + bytes(4))
 
 
-def become(
-    argv: list[str], environment: dict[str, str], cwd: str, fds: list[int], keep: int, *, has_tty: bool
-) -> None:
+def become(argv: list[str], environment: dict[str, str], cwd: str, fds: list[int], keep: int, *, has_tty: bool) -> None:
     """In the child: put everything in its place and turn into the program."""
     os.setsid()
     if has_tty:

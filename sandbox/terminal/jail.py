@@ -212,9 +212,15 @@ class Jail:
         return self._cgroup.memory_mib()
 
     async def spawn(
-        self, argv: Sequence[str], *, tty: bool = False, environment: Mapping[str, str] | None = None, cwd: str = HOME,
-        fds: Sequence[int] = (), stderr: int | None = None,
-    ) -> JailProcess:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        environment: Mapping[str, str] | None = None,
+        cwd: str = HOME,
+        fds: Sequence[int] = (),
+        stderr: int | None = None,
+    ) -> JailProcess:
         """Start a program (argv[0]: an absolute path) in a session of its own, on a new terminal or on pipes; its standard error goes
         where its output goes unless `stderr` is given. It gets `fds` as 250, 251 …. Raises OSError where the jail cannot start it, as when
         its process limit is reached; JailCrashed."""
@@ -254,9 +260,15 @@ class Jail:
             await asyncio.sleep(END_POLL_S)
 
     async def run(
-        self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float = 30.0, limit_bytes: int = 1 << 20, cwd: str = HOME,
+        self,
+        argv: Sequence[str],
+        *,
+        given: bytes = b"",
+        timeout_s: float = 30.0,
+        limit_bytes: int = 1 << 20,
+        cwd: str = HOME,
         environment: Mapping[str, str] | None = None,
-    ) -> Completed:  # fmt: skip
+    ) -> Completed:
         """Run a program to its end on pipes; after `timeout_s` it and its children are killed. What it leaves running in the background
         goes on. Raises as spawn does."""
         process = await self.spawn(argv, cwd=cwd, environment=environment)

@@ -57,8 +57,13 @@ class McpClient:
         """What the tool answered, as text. Raises ToolError, SandboxError."""
         connection = await self._connection(call.server)
         if not call.tool:
-            return "\n".join(f"{tool['name']}: {tool.get('description', '')}\n  arguments: {json.dumps(tool.get('inputSchema', {}))}"
-                             for tool in connection.tools) or f"server {call.server!r} has no tools"  # fmt: skip
+            return (
+                "\n".join(
+                    f"{tool['name']}: {tool.get('description', '')}\n  arguments: {json.dumps(tool.get('inputSchema', {}))}"
+                    for tool in connection.tools
+                )
+                or f"server {call.server!r} has no tools"
+            )
         names = [str(tool["name"]) for tool in connection.tools]
         if call.tool not in names:
             raise ToolError(f"server {call.server!r} has no tool {call.tool!r}; it has {', '.join(names) or 'none'}")
@@ -148,9 +153,14 @@ class _Connection:
         command = [keeper, "--pdeathsig", "KILL", *self._server.command] if keeper else [*self._server.command]
         try:
             self._hosted = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-                env={"PATH": os.defpath, **self._server.environment}, limit=MAX_LINE_BYTES, start_new_session=True,
-            )  # fmt: skip
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={"PATH": os.defpath, **self._server.environment},
+                limit=MAX_LINE_BYTES,
+                start_new_session=True,
+            )
         except OSError as error:
             raise ConfigError(f"MCP server {self._name!r} cannot be started on the host: {error}. Mend its command.") from error
         self._reader, self._writer = self._hosted.stdout, self._hosted.stdin

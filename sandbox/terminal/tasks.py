@@ -27,12 +27,19 @@ COMMAND_TIMEOUT_S = 20.0
 RESPONSE_TIMEOUT_S = 5.0
 MAX_RESPONSE_BYTES = 1 << 16
 VERIFIERS_ENVIRONMENT = {
-    "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_NO_REPLACE_OBJECTS": "1", "PYTHONNOUSERSITE": "1",
-    "GIT_GRAFT_FILE": "/nonexistent", "GIT_SHALLOW_FILE": "/nonexistent",
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "PYTHONNOUSERSITE": "1",
+    "GIT_GRAFT_FILE": "/nonexistent",
+    "GIT_SHALLOW_FILE": "/nonexistent",
     # what a repository's own settings could have git start, or show beside what is asked for
-    "GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "log.showSignature", "GIT_CONFIG_VALUE_0": "false",
-    "GIT_CONFIG_KEY_1": "gpg.program", "GIT_CONFIG_VALUE_1": "/bin/false",
-}  # fmt: skip
+    "GIT_CONFIG_COUNT": "2",
+    "GIT_CONFIG_KEY_0": "log.showSignature",
+    "GIT_CONFIG_VALUE_0": "false",
+    "GIT_CONFIG_KEY_1": "gpg.program",
+    "GIT_CONFIG_VALUE_1": "/bin/false",
+}
 """What programs of the verifier's find otherwise than the agent's: no settings nor modules of a home folder that the agent may write to,
 and histories as they are, whatever a repository says of where they begin or go on."""
 

@@ -206,6 +206,4 @@ def form_request(seed: int = 0, *, temperature: float = 0.0, max_steps: int = 6,
 @pytest.fixture
 def form() -> SimpleNamespace:
     """The environment's parts by name: Session, Pool, Policy, request, task, png."""
-    return SimpleNamespace(
-        Session=FormSession, Pool=FormPool, Policy=ReadingPolicy, request=form_request, task=TASK, png=png
-    )
+    return SimpleNamespace(Session=FormSession, Pool=FormPool, Policy=ReadingPolicy, request=form_request, task=TASK, png=png)

@@ -16,9 +16,17 @@ TASK = Task(source="miniwob", name="click-button", domain="pointing", max_steps=
 
 
 def episode(
-    name: str, *, wanted: str, clicked: str, buttons: tuple[str, ...] = NAMES[:4], seed: int = 1, purpose: str = "rl", page: str = "",
-    thought: str = "", **more: Any,
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:  # fmt: skip
+    name: str,
+    *,
+    wanted: str,
+    clicked: str,
+    buttons: tuple[str, ...] = NAMES[:4],
+    seed: int = 1,
+    purpose: str = "rl",
+    page: str = "",
+    thought: str = "",
+    **more: Any,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """An episode of one step. `page` is one more text that the page shows."""
     is_good = wanted == clicked
     lines = [f'"{button}" <button> [{place}]' for place, button in enumerate(buttons, start=1)]
@@ -26,18 +34,42 @@ def episode(
     number = buttons.index(clicked) + 1
     said = thought or f'click "{clicked}" <button> [{number}]'
     row = {
-        "episode_id": f"episode-{name}", "purpose": purpose, "task_id": TASK.task_id, "task_name": TASK.name, "domain": TASK.domain,
-        "seed": seed, "split": "train", "attempt": 0, "policy_id": "policy-a", "temperature": 1.0,
-        "instruction": f'Click on the "{wanted}" button.', "outcome": "success" if is_good else "failure", "reward": float(is_good),
-        "num_steps": 1, "num_retries": 0, "error": None, "duration_ms": 5.0, "environment": "env-1",
-    } | more  # fmt: skip
+        "episode_id": f"episode-{name}",
+        "purpose": purpose,
+        "task_id": TASK.task_id,
+        "task_name": TASK.name,
+        "domain": TASK.domain,
+        "seed": seed,
+        "split": "train",
+        "attempt": 0,
+        "policy_id": "policy-a",
+        "temperature": 1.0,
+        "instruction": f'Click on the "{wanted}" button.',
+        "outcome": "success" if is_good else "failure",
+        "reward": float(is_good),
+        "num_steps": 1,
+        "num_retries": 0,
+        "error": None,
+        "duration_ms": 5.0,
+        "environment": "env-1",
+    } | more
     step = {
-        "episode_id": row["episode_id"], "step_index": 0, "policy_id": "policy-a", "observation": "\n".join(lines), "screenshot_id": None,
+        "episode_id": row["episode_id"],
+        "step_index": 0,
+        "policy_id": "policy-a",
+        "observation": "\n".join(lines),
+        "screenshot_id": None,
         "messages": [{"role": "user", "content": row["instruction"], "screenshot_id": None, "loss": 0.0}],
-        "response": f"Thought {said} Action click [{number}]", "thought": said,
-        "action": json.dumps({"kind": "click", "x": 10, "y": 10 * number, "button": "left", "count": 1}), "prompt_token_ids": [1],
-        "response_token_ids": [2], "response_logprobs": [-0.1], "response_versions": None, "reward": row["reward"], "latency_ms": 1.0,
-    }  # fmt: skip
+        "response": f"Thought {said} Action click [{number}]",
+        "thought": said,
+        "action": json.dumps({"kind": "click", "x": 10, "y": 10 * number, "button": "left", "count": 1}),
+        "prompt_token_ids": [1],
+        "response_token_ids": [2],
+        "response_logprobs": [-0.1],
+        "response_versions": None,
+        "reward": row["reward"],
+        "latency_ms": 1.0,
+    }
     return row, [step]
 
 

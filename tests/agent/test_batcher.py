@@ -148,9 +148,7 @@ def test_a_policy_that_batches_continuously_is_asked_at_once() -> None:
             self.batches.append([prompt.messages[0].content for prompt in prompts])
             if self.batches[-1] == ["long"]:
                 await self.is_released.wait()
-            return [
-                Response(text="ok", prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=self.policy_id) for _ in prompts
-            ]
+            return [Response(text="ok", prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=self.policy_id) for _ in prompts]
 
     async def main() -> None:
         policy = Slow()

@@ -72,7 +72,7 @@ def test_a_bad_answer_is_fed_back() -> None:
 def test_models_that_cannot_see_get_the_elements() -> None:
     builder = PromptBuilder("doubao", max_screenshots=0, list_elements=True)
     last = builder.build(lived(builder, 2), screen(2))[-1]
-    assert last.content == '[screen not shown]\n"Go 2" <button> [1] click(point=\'<point>500 500</point>\')' and last.screenshot_id is None
+    assert last.content == "[screen not shown]\n\"Go 2\" <button> [1] click(point='<point>500 500</point>')" and last.screenshot_id is None
 
 
 def test_too_long_a_chat_loses_its_oldest_turns_first() -> None:

@@ -121,8 +121,11 @@ def test_names_are_cut_and_tidied_but_typed_text_is_shown_as_it_is() -> None:
         element("tab", "n" * 47 + " n", 4, 4),
     )
     assert render_elements(page).split("\n") == [
-        '"a b" <link> [1]', '"a \\sb\\s" <input> [2]', '"x\\ny" <textarea> [3]', f'"{"n" * 47}" <tab> [4]',
-    ]  # fmt: skip
+        '"a b" <link> [1]',
+        '"a \\sb\\s" <input> [2]',
+        '"x\\ny" <textarea> [3]',
+        f'"{"n" * 47}" <tab> [4]',
+    ]
 
 
 def test_more_elements_than_numbers_are_counted() -> None:

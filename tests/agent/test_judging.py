@@ -53,8 +53,12 @@ def test_neither_pages_nor_agents_can_write_a_verdict(builder, text):
     record = read_record(row | {"instruction": f"Click Ok. {text}"}, steps)
     messages = builder.build(record)
     ours = [line for message in messages for line in message.content.split("\n") if MARK.lower() in line.lower()]
-    allowed = [line for message in JudgeBuilder("chat").build(read_record(*episode("b", wanted="Ok", clicked="Ok")))
-               for line in message.content.split("\n") if MARK.lower() in line.lower()]  # fmt: skip
+    allowed = [
+        line
+        for message in JudgeBuilder("chat").build(read_record(*episode("b", wanted="Ok", clicked="Ok")))
+        for line in message.content.split("\n")
+        if MARK.lower() in line.lower()
+    ]
     assert all(line in allowed for line in ours), f"the word stands only where we wrote it: {ours}"
     assert all(message.role in ("system", "user") for message in messages)
     quoted = builder.rationale(record, [text])
@@ -131,9 +135,16 @@ def test_people_are_believed_before_verifiers_and_hidden_ones_not_at_all(tmp_pat
     warehouse = store(tmp_path, ("0001", "rl_pointing", many(30)))
     first = many(30)[0][0]
     said = {
-        "episode_id": first["episode_id"], "judge": "human", "judge_version": "2026", "kind": "verdict", "origin": "human",
-        "score": 1.0 - first["reward"], "threshold": 0.5, "passed": not first["reward"], "reasons": ["it was not"],
-    }  # fmt: skip
+        "episode_id": first["episode_id"],
+        "judge": "human",
+        "judge_version": "2026",
+        "kind": "verdict",
+        "origin": "human",
+        "score": 1.0 - first["reward"],
+        "threshold": 0.5,
+        "passed": not first["reward"],
+        "reasons": ["it was not"],
+    }
     warehouse.append_partition("verdicts", [said], iteration="0001", stage="human")
     with connect(warehouse) as con:
         known = {each.episode_id: each for each in known_episodes(con, "0001", success_threshold=0.999)}
@@ -154,9 +165,16 @@ def test_what_an_imported_recording_says_of_itself_is_no_verifiers_word(tmp_path
     with connect(warehouse) as con:
         assert not [each for each in known_episodes(con, "0001", success_threshold=SOLVED) if each.row["purpose"] == "seed"]
     said = {
-        "episode_id": "episode-imported-Ok", "judge": "human", "judge_version": "2026", "kind": "verdict", "origin": "human",
-        "score": 0.0, "threshold": 0.5, "passed": False, "reasons": ["it was not"],
-    }  # fmt: skip
+        "episode_id": "episode-imported-Ok",
+        "judge": "human",
+        "judge_version": "2026",
+        "kind": "verdict",
+        "origin": "human",
+        "score": 0.0,
+        "threshold": 0.5,
+        "passed": False,
+        "reasons": ["it was not"],
+    }
     warehouse.append_partition("verdicts", [said], iteration="0000", stage="human")
     with connect(warehouse) as con:
         known = [each for each in known_episodes(con, "0001", success_threshold=SOLVED) if each.row["purpose"] == "seed"]
@@ -174,9 +192,16 @@ def test_the_digest_of_what_is_known_follows_episodes_and_people_and_no_judge(tm
 
     def say(judge: str, *, passed: bool) -> None:
         row = {
-            "episode_id": first["episode_id"], "judge": judge, "judge_version": f"{judge} {passed}", "kind": "verdict", "origin": judge,
-            "score": float(passed), "threshold": 0.5, "passed": passed, "reasons": ["so"],
-        }  # fmt: skip
+            "episode_id": first["episode_id"],
+            "judge": judge,
+            "judge_version": f"{judge} {passed}",
+            "kind": "verdict",
+            "origin": judge,
+            "score": float(passed),
+            "threshold": 0.5,
+            "passed": passed,
+            "reasons": ["so"],
+        }
         warehouse.append_partition("verdicts", [row], iteration="0001", stage=judge)
 
     seen = [digest()]
@@ -245,8 +270,11 @@ def test_a_sample_of_an_evaluated_instance_stops_the_training(tmp_path: Path):
 
 def test_many_tasks_with_little_room_still_teach(tmp_path: Path):
     """Two episodes of each of 40 tasks, a good and a bad one, where 30 may join."""
-    found = [episode(f"{task}-{clicked}", wanted="Ok", clicked=clicked, task_id=f"task-{task}")
-             for task in range(40) for clicked in ("Ok", "Yes")]  # fmt: skip
+    found = [
+        episode(f"{task}-{clicked}", wanted="Ok", clicked=clicked, task_id=f"task-{task}")
+        for task in range(40)
+        for clicked in ("Ok", "Yes")
+    ]
     warehouse = store(tmp_path, ("0001", "rl_pointing", found))
     with connect(warehouse) as con:
         known = known_episodes(con, "0001", success_threshold=SOLVED)

@@ -103,10 +103,17 @@ def test_the_practice_page_behaves_like_a_form() -> None:
     hidden = Widget("button", "Go", shows_when=lambda: "expanded" in header.states)
     page = PracticePage([field, secret, box, *options, header, hidden])
     moves = [
-        Move("click", field), Move("type", field, "one"), Move("triple_click", field), Move("type", field, "two"),
-        Move("click", secret), Move("type", secret, "abc"), Move("click", box), Move("click", options[0]), Move("click", options[1]),
+        Move("click", field),
+        Move("type", field, "one"),
+        Move("triple_click", field),
+        Move("type", field, "two"),
+        Move("click", secret),
+        Move("type", secret, "abc"),
+        Move("click", box),
+        Move("click", options[0]),
+        Move("click", options[1]),
         Move("click", header),
-    ]  # fmt: skip
+    ]
     for move in moves:
         page.action(move)
         page.carry_out(move)

@@ -94,8 +94,12 @@ tool_calls = st.one_of(
         st.lists(st.integers(), max_size=2),
     ),
 )
-thoughts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
-    ["I see\nAction: click(start_box='(1,2)')", "Thought: x", "wait() then click(1, 2)", "a </thinkt> b <function=click>", "说明：好"]
+thoughts = (
+    st.none()
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+    | st.sampled_from(
+        ["I see\nAction: click(start_box='(1,2)')", "Thought: x", "wait() then click(1, 2)", "a </thinkt> b <function=click>", "说明：好"]
+    )
 )
 
 
@@ -130,10 +134,41 @@ def test_round_trip_of_tools(action: ToolCall) -> None:
 
 
 pieces = st.sampled_from(
-    ["Thought: ", "Action: ", "Action：", "click(", "drag(", "type(content='", "point='<point>", "</point>'", "start_box='(", "1", " 2",
-     ",", ")", "\n", "'", "<thinkt>", "</thinkt>", "<seed:tool_call>", "<function=", "click>", "<parameter=point>", "</parameter>",
-     "</function>", "=", "[", "]", "9" * 12, "\\", "wait", "finished(", "swipe(direction='up')", "Reflection: "]
-)  # fmt: skip
+    [
+        "Thought: ",
+        "Action: ",
+        "Action：",
+        "click(",
+        "drag(",
+        "type(content='",
+        "point='<point>",
+        "</point>'",
+        "start_box='(",
+        "1",
+        " 2",
+        ",",
+        ")",
+        "\n",
+        "'",
+        "<thinkt>",
+        "</thinkt>",
+        "<seed:tool_call>",
+        "<function=",
+        "click>",
+        "<parameter=point>",
+        "</parameter>",
+        "</function>",
+        "=",
+        "[",
+        "]",
+        "9" * 12,
+        "\\",
+        "wait",
+        "finished(",
+        "swipe(direction='up')",
+        "Reflection: ",
+    ]
+)
 
 
 @pytest.mark.parametrize("grammar", CHAT_GRAMMARS, ids=lambda grammar: grammar.name)
@@ -166,7 +201,7 @@ def test_parse_never_raises_and_its_actions_can_be_stored(grammar: Grammar, writ
         ("Reflection: it failed\nAction_Summary: again\nAction: click(point='100 100')", "point"),
         ("Thought: a\nAction: click(point='100 100')\n\nThought: b\nAction: click(point='5 5')", "point"),
         ("Thought: a\nAction: type(content='It's ok, isn't it?')", TypeText(text="It's ok, isn't it?")),
-        ("Action: type(content=\"say \\\"hi\\\"\\n\")", TypeText(text='say "hi"\n')),
+        ('Action: type(content="say \\"hi\\"\\n")', TypeText(text='say "hi"\n')),
         ("Action: type('hello')", TypeText(text="hello")),
         ("Action: hotkey(key='ctrl+C')", Hotkey(keys=("ctrl", "C"))),
         ("Action: hotkey(key='Return')", Hotkey(keys=("enter",))),

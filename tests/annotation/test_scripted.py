@@ -177,8 +177,15 @@ def test_interventions_keep_to_the_budget_of_task_and_episode() -> None:
 
 def annotation(task: str, episode: int, step: int = 0, prompt: str = "p", **changes: Any) -> Annotation:
     note = Note(
-        step_index=step, messages=(), proposal=f"{prompt} {episode}", label="l", agrees=False, is_valid=True, is_typing=False,
-        overridden=False, screen=(),
+        step_index=step,
+        messages=(),
+        proposal=f"{prompt} {episode}",
+        label="l",
+        agrees=False,
+        is_valid=True,
+        is_typing=False,
+        overridden=False,
+        screen=(),
     )
     fields: dict[str, Any] = {"decision": "override", "response": f"{prompt} {episode} {step}", "mode": "relabel"} | changes
     return Annotation(task=task, episode_id=f"e{episode}", note=note, **fields)

@@ -68,9 +68,13 @@ def test_a_run_of_two_iterations_takes_the_way(tmp_path: Path) -> None:
     (tmp_path / "path" / "sitecustomize.py").write_text(TRACER)
     called, home = tmp_path / "called", tmp_path / "home"
     environment = {
-        **os.environ, "PYTHONPATH": f"{tmp_path / 'path'}{os.pathsep}{ROOT}", "FLYWHEEL_HOME": str(home), "TRACED_TO": str(called),
-        "TRACED_ROOT": f"{ROOT}/", "TRACED_FUNCTIONS": " ".join(listed()),
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path / 'path'}{os.pathsep}{ROOT}",
+        "FLYWHEEL_HOME": str(home),
+        "TRACED_TO": str(called),
+        "TRACED_ROOT": f"{ROOT}/",
+        "TRACED_FUNCTIONS": " ".join(listed()),
+    }
     profile = ROOT / "benchmarks" / "profiles" / "tiny.yaml"
     flywheel = [sys.executable, "-m", "pipelines.cli"]
     run = [*flywheel, "run", "--iterations", "2", "--profile", str(profile)]

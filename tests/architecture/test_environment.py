@@ -26,7 +26,8 @@ def test_every_variable_is_told_of_and_every_told_one_is_read():
 
 def test_each_is_read_where_the_page_says():
     elsewhere = [
-        f"{name}: {place}" for name, place in ROW.findall(PAGE.read_text(encoding="utf-8"))
+        f"{name}: {place}"
+        for name, place in ROW.findall(PAGE.read_text(encoding="utf-8"))
         if name not in variables_in((ROOT / place).read_text(encoding="utf-8"))
-    ]  # fmt: skip
+    ]
     assert elsewhere == []

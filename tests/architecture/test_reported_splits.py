@@ -34,11 +34,19 @@ MAY_NAME = {
 }
 """Module → why it says so. Docstrings, comments and descriptions of fields do not count."""
 CHOOSE = (
-    "pipelines/stages/merge.py", "pipelines/stages/rl.py", "pipelines/stages/supervised.py", "pipelines/stages/collect.py",
-    "assets/task_pool.py", "assets/task_choice.py", "warehouse/evaluation/solve_rates.py", "warehouse/evaluation/statistics.py",
+    "pipelines/stages/merge.py",
+    "pipelines/stages/rl.py",
+    "pipelines/stages/supervised.py",
+    "pipelines/stages/collect.py",
+    "assets/task_pool.py",
+    "assets/task_choice.py",
+    "warehouse/evaluation/solve_rates.py",
+    "warehouse/evaluation/statistics.py",
     "warehouse/evaluation/judge_reports.py",
-    "warehouse/datasets/mixing.py", "warehouse/routing/routes.py", "pipelines/orchestration/sensors.py",
-)  # fmt: skip
+    "warehouse/datasets/mixing.py",
+    "warehouse/routing/routes.py",
+    "pipelines/orchestration/sensors.py",
+)
 REPORTED = set(SPLITS) - set(CHOICE_SPLITS)
 
 

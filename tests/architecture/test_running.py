@@ -23,7 +23,7 @@ SUITE = {
     "test_chance.py": "import os\n\ndef fails_once(name):\n    first = not os.path.exists(name)\n    open(name, 'w').close()\n"
     "    assert not first\n\ndef test_a_page(): fails_once('page')\n\ndef test_a_killed_writer(): fails_once('killed')\n",
     "test_whole.py": "pytest.skip('nothing of this here', allow_module_level=True)\n",
-}  # fmt: skip
+}
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -75,8 +75,10 @@ def test_what_happens_by_chance_is_not_run_again(tmp_path: Path) -> None:
     status, said = run(tmp_path, "-n", "0", "--reruns", "1", "test_chance.py")
     assert status == 1 and re.search(r"= 1 failed, 1 passed, 1 rerun in", said), said
     assert re.findall(r"::(\w+) (RERUN|FAILED|PASSED) ", said) == [
-        ("test_a_page", "RERUN"), ("test_a_page", "PASSED"), ("test_a_killed_writer", "FAILED"),
-    ]  # fmt: skip
+        ("test_a_page", "RERUN"),
+        ("test_a_page", "PASSED"),
+        ("test_a_killed_writer", "FAILED"),
+    ]
 
 
 @pytest.mark.parametrize("pattern", NEVER_AGAIN)

@@ -86,9 +86,13 @@ def wrong_answers(served: Served, operation: Any) -> set[str]:
     headers, found = {"Authorization": f"Bearer {served.new_token()}"}, set()
 
     @settings(
-        max_examples=NUM_EXAMPLES, deadline=None, database=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+        max_examples=NUM_EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(case=operation.as_strategy())
     def ask(case: Any) -> None:
         answer = case.call(base_url=served.url, headers=headers, timeout=60)

@@ -181,10 +181,12 @@ def trained(warehouse: Warehouse, instance: dg.DagsterInstance, error: str) -> d
         instance=instance,
         partition_key="0001",
         resources={
-            "tables": WarehouseResource(root=str(warehouse.home.root)), "profile": SmokeProfile(), "runner": FailingRunner(error=error),
+            "tables": WarehouseResource(root=str(warehouse.home.root)),
+            "profile": SmokeProfile(),
+            "runner": FailingRunner(error=error),
         },
         raise_on_error=False,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("error", ["ValueGateNotPassed", "NothingToLearn"])
@@ -265,8 +267,17 @@ def test_a_suite_that_is_shown_further_up_blocks_all_the_same_and_tells_its_rows
     warehouse = Warehouse(Home(tmp_path))
     went_well, text, checks, followed = small_gate(warehouse)
     assert went_well and followed and not text and checks["expectations_evaluations"].passed
-    row = {"checkpoint_id": "sft", "checkpoint_role": "sft_model", "task_id": "task-x", "task_name": "x", "domain": "forms",
-           "split": "eval", "num_episodes": 1, "num_success": 1, "num_crashed": 0}  # fmt: skip
+    row = {
+        "checkpoint_id": "sft",
+        "checkpoint_role": "sft_model",
+        "task_id": "task-x",
+        "task_name": "x",
+        "domain": "forms",
+        "split": "eval",
+        "num_episodes": 1,
+        "num_success": 1,
+        "num_crashed": 0,
+    }
     warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluation")
     went_well, text, checks, followed = small_gate(warehouse)
     assert not went_well and not followed and not checks["expectations_evaluations"].passed
@@ -277,10 +288,25 @@ def test_a_suite_that_is_shown_further_up_blocks_all_the_same_and_tells_its_rows
 def test_a_table_that_cannot_be_read_fails_its_checks_and_does_not_end_the_gate_without_a_word(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path))
     episode = {
-        "episode_id": "ep", "purpose": "rollout", "task_id": "t", "task_name": "t", "domain": "forms", "seed": 1, "split": "train",
-        "attempt": 0, "policy_id": "oracle", "temperature": 1.0, "instruction": None, "outcome": "success", "reward": 1.0, "num_steps": 0,
-        "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "e",
-    }  # fmt: skip
+        "episode_id": "ep",
+        "purpose": "rollout",
+        "task_id": "t",
+        "task_name": "t",
+        "domain": "forms",
+        "seed": 1,
+        "split": "train",
+        "attempt": 0,
+        "policy_id": "oracle",
+        "temperature": 1.0,
+        "instruction": None,
+        "outcome": "success",
+        "reward": 1.0,
+        "num_steps": 0,
+        "num_retries": 0,
+        "error": None,
+        "duration_ms": 1.0,
+        "environment": "e",
+    }
     warehouse.replace_partition("episodes", [episode], iteration="0001", stage="rollouts")
     delta = warehouse.delta("episodes")
     assert delta is not None

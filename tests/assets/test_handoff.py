@@ -18,11 +18,18 @@ from warehouse.storage.tables import Warehouse
 def write(warehouse: Warehouse, table: str, iteration: str, names: Sequence[str]) -> None:
     rows = [
         {
-            "sample_id": name, "origin": "rollout", "domain": "pointing", "messages": [], "episode_id": None, "step_index": None,
-            "annotation_id": None, "verdict": True, "withdrawn": False,
+            "sample_id": name,
+            "origin": "rollout",
+            "domain": "pointing",
+            "messages": [],
+            "episode_id": None,
+            "step_index": None,
+            "annotation_id": None,
+            "verdict": True,
+            "withdrawn": False,
         }
         for name in names
-    ]  # fmt: skip
+    ]
     warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")
 
 

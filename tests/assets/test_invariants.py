@@ -38,9 +38,15 @@ def member(sample_id: str, kind: str = "sft", weight: float = 1.0) -> dict[str, 
 
 def instance(seed: int, content_id: str, split: str = "train") -> dict[str, Any]:
     return {
-        "task_id": "task-a", "seed": seed, "split": split, "content_id": content_id, "instruction": "Click", "difficulty": 0.5,
-        "provenance": "{}", "why": "seed",
-    }  # fmt: skip
+        "task_id": "task-a",
+        "seed": seed,
+        "split": split,
+        "content_id": content_id,
+        "instruction": "Click",
+        "difficulty": 0.5,
+        "provenance": "{}",
+        "why": "seed",
+    }
 
 
 @pytest.fixture
@@ -80,9 +86,10 @@ def act(made: Warehouse, *more: dict[str, Any]) -> None:
     verdicts = [Make.verdict("ep-good", judge="verifier"), Make.verdict("ep-bad", judge="verifier", score=0.0, passed=False)]
     made.replace_partition("verdicts", verdicts, iteration="0001", stage="verdicts")
     routes = {
-        "ep-good": ("sft", "V=1: verifier 1 >= 0.5, 9 filters passed"), "ep-bad": ("ct", "V=0: verifier 0 < 0.5"),
+        "ep-good": ("sft", "V=1: verifier 1 >= 0.5, 9 filters passed"),
+        "ep-bad": ("ct", "V=0: verifier 0 < 0.5"),
         "ep-lost": ("withheld", "crashed: gone"),
-    }  # fmt: skip
+    }
     rows = [{"episode_id": name, "route": route, "reason": reason} for name, (route, reason) in routes.items()]
     made.replace_partition("routes", rows, **ROUTED)
     made.replace_partition("annotations", [Make.annotation("note", "ep-bad")], iteration="0001", stage="annotations")
@@ -117,79 +124,86 @@ def seeded(table: str, *rows: dict[str, Any], stage: str = "imported", iteration
 LEAK = Make.sample("leak", origin="rollout", episode_id="ep-eval")
 FAULTS: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
     "demonstrations_on_train_only": (
-        lambda made: made.replace_partition("episodes", [Make.episode("ep-seed", purpose="seed", outcome="failure")], **SEED), "seed-0",
+        lambda made: made.replace_partition("episodes", [Make.episode("ep-seed", purpose="seed", outcome="failure")], **SEED),
+        "seed-0",
     ),
     "ct_dataset_of_samples_there_are": (seeded("datasets", member("nobody", "ct"), stage="ct_dataset", iteration="0001"), "nobody"),
     "sft_dataset_of_samples_there_are": (seeded("sft_samples", Make.sample("seed-0")), "0000/imported"),
     "sft_dataset_trains_on_train_only": (
-        lambda made: made.replace_partition("episodes", [Make.episode("ep-seed", purpose="seed", split="eval")], **SEED), "seed-1",
+        lambda made: made.replace_partition("episodes", [Make.episode("ep-seed", purpose="seed", split="eval")], **SEED),
+        "seed-1",
     ),
-    "sft_dataset_screenshots_present": (
-        seeded("datasets", member("good-0"), stage="sft_dataset", iteration="0001"), "shot-9",
-    ),
+    "sft_dataset_screenshots_present": (seeded("datasets", member("good-0"), stage="sft_dataset", iteration="0001"), "shot-9"),
     "sft_dataset_of_successes_and_corrections": (
-        lambda made: made.replace_partition("sft_samples", [Make.sample("seed-0", verdict=False), Make.sample("seed-1")], **SEED), "seed-0",
+        lambda made: made.replace_partition("sft_samples", [Make.sample("seed-0", verdict=False), Make.sample("seed-1")], **SEED),
+        "seed-0",
     ),
     "episodes_counted_once": (seeded("episodes", episode("ep-good"), iteration="0001"), "0001/imported"),
     "contents_of_one_split": (
         rollouts(
             episode("ep-good", content_id="content-1"),
             episode("ep-bad", seed=9, split="holdout", purpose="evaluation", outcome="failure", reward=0.0, content_id="content-1"),
-        ), "'learned_from': 'ep-good', 'evaluated': 'ep-bad'",
+        ),
+        "'learned_from': 'ep-good', 'evaluated': 'ep-bad'",
     ),
     "instances_of_one_split": (rollouts(episode("ep-bad", seed=9, split="eval", outcome="failure", reward=0.0)), "'eval', 'train'"),
-    "pool_without_duplicates": (
-        seeded("task_instances", instance(5, "a", "holdout"), iteration="0001", stage="more"), "task-a/5",
-    ),
+    "pool_without_duplicates": (seeded("task_instances", instance(5, "a", "holdout"), iteration="0001", stage="more"), "task-a/5"),
     "policies_registered": (rollouts(episode("ep-good") | {"policy_id": "ckpt-x"}), "ckpt-x"),
     "screenshots_present": (
-        lambda made: made.replace_partition("steps", [*steps("ep-good"), *steps("ep-bad", screenshot_id="shot-9")], **ACTED), "shot-9",
+        lambda made: made.replace_partition("steps", [*steps("ep-good"), *steps("ep-bad", screenshot_id="shot-9")], **ACTED),
+        "shot-9",
     ),
     "steps_of_an_episode_complete": (rollouts(episode("ep-good", num_steps=3)), "ep-good"),
     "tokens_with_their_log_probabilities": (
-        lambda made: made.replace_partition("steps", [*steps("ep-good", response_token_ids=[1, 2]), *steps("ep-bad")], **ACTED), "ep-good",
+        lambda made: made.replace_partition("steps", [*steps("ep-good", response_token_ids=[1, 2]), *steps("ep-bad")], **ACTED),
+        "ep-good",
     ),
     "outcomes_with_their_rewards": (rollouts(episode("ep-lost", seed=3, outcome="crashed", reward=0.0, num_steps=0)), "ep-lost"),
     "annotations_of_steps_there_are": (
-        seeded("annotations", Make.annotation("far", "ep-bad", step_index=7), iteration="0001", stage="annotations"), "far",
+        seeded("annotations", Make.annotation("far", "ep-bad", step_index=7), iteration="0001", stage="annotations"),
+        "far",
     ),
     "verdicts_follow_their_scores": (
-        seeded("verdicts", Make.verdict("ep-good", judge="orm", score=0.1), iteration="0001", stage="orm"), "ep-good",
+        seeded("verdicts", Make.verdict("ep-good", judge="orm", score=0.1), iteration="0001", stage="orm"),
+        "ep-good",
     ),
-    "verdict_for_every_end": (
-        seeded("verdicts", Make.verdict("ep-good", judge="verifier"), iteration="0001", stage="verdicts"), "ep-bad",
-    ),
+    "verdict_for_every_end": (seeded("verdicts", Make.verdict("ep-good", judge="verifier"), iteration="0001", stage="verdicts"), "ep-bad"),
     "routing_total_and_disjoint": (
-        seeded("routes", {"episode_id": "ep-good", "route": "ct", "reason": "too"}, iteration="0001", stage="other"), "ep-good",
+        seeded("routes", {"episode_id": "ep-good", "route": "ct", "reason": "too"}, iteration="0001", stage="other"),
+        "ep-good",
     ),
     "sft_only_successes_or_corrections": (sft(Make.sample("bad", origin="rollout", episode_id="ep-bad", verdict=False)), "bad"),
     "sft_verdict_agrees_with_its_route": (sft(Make.sample("lie", origin="rollout", episode_id="ep-bad")), "lie"),
     "corrections_stand": (
         lambda made: (
-            made.replace_partition("annotations", [Make.annotation("note", "ep-bad", decision="beyond_repair")], iteration="0001",
-                                   stage="annotations"),
+            made.replace_partition(
+                "annotations", [Make.annotation("note", "ep-bad", decision="beyond_repair")], iteration="0001", stage="annotations"
+            ),
             sft(Make.sample("hopeless", origin="annotation", episode_id="ep-bad", annotation_id="note", verdict=False))(made),
-        ), "hopeless",
+        ),
+        "hopeless",
     ),
     "sft_trains_on_train_only": (
         lambda made: (
             seeded("episodes", episode("ep-eval", purpose="evaluation", split="holdout", seed=7), iteration="0001")(made),
             seeded("steps", *steps("ep-eval"), iteration="0001")(made),
             sft(LEAK)(made),
-        ), "leak",
+        ),
+        "leak",
     ),
     "ct_trains_on_train_only": (
         lambda made: (
             rollouts(episode("ep-good", task_id="task-b"))(made),
             seeded("ct_samples", Make.sample("held", origin="rollout", episode_id="ep-good"), iteration="0001")(made),
-        ), "held",
+        ),
+        "held",
     ),
     "sft_history_without_duplicates": (sft(Make.sample("good-0", episode_id="ep-good")), "0001/imported"),
     "ct_history_without_duplicates": (seeded("ct_samples", Make.sample("tutorial"), iteration="0001"), "0000/seed_tutorials"),
     "sft_learns_from_something": (sft(Make.sample("mute", messages=[{"role": "user", "content": "x", "loss": 0.0}])), "mute"),
     "orm_verdicts_are_true": (seeded("orm_samples", Make.sample("lie", episode_id="ep-bad"), iteration="0001"), "lie"),
     "orm_learns_from_something": (seeded("orm_samples", Make.sample("mute", messages=[]), iteration="0001"), "mute"),
-}  # fmt: skip
+}
 
 
 def test_a_regular_iteration_breaks_none(finished: Warehouse) -> None:

@@ -37,9 +37,14 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 LEARNING = {
-    "orm.enabled": True, "orm.min_samples": 20, "orm.training.steps": 600, "orm.training.learning_rate": 4e-3,
-    "orm.training.batch_tokens": 2048, "orm.training.warmup_steps": 20, "verdicts.target_precision": 0.9,
-}  # fmt: skip
+    "orm.enabled": True,
+    "orm.min_samples": 20,
+    "orm.training.steps": 600,
+    "orm.training.learning_rate": 4e-3,
+    "orm.training.batch_tokens": 2048,
+    "orm.training.warmup_steps": 20,
+    "verdicts.target_precision": 0.9,
+}
 
 
 class WorkersHere(StageRunner):
@@ -74,12 +79,15 @@ def run_assets(warehouse: Warehouse, *assets: Any, **settings: Any) -> dg.Execut
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
         return dg.materialize(
-            list(assets), partition_key="0001", instance=instance,
+            list(assets),
+            partition_key="0001",
+            instance=instance,
             resources={
-                "tables": WarehouseResource(root=root), "runner": WorkersHere(root=root),
+                "tables": WarehouseResource(root=root),
+                "runner": WorkersHere(root=root),
                 "profile": Given(settings=profile.model_dump_json()),
             },
-        )  # fmt: skip
+        )
 
 
 def copy_of(warehouse: Warehouse, folder: Path) -> Warehouse:
@@ -89,9 +97,7 @@ def copy_of(warehouse: Warehouse, folder: Path) -> Warehouse:
 
 
 def metadata_of(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
-    (made,) = [
-        event.materialization for event in result.get_asset_materialization_events() if event.asset_key == dg.AssetKey(asset)
-    ]
+    (made,) = [event.materialization for event in result.get_asset_materialization_events() if event.asset_key == dg.AssetKey(asset)]
     return {name: value.value for name, value in made.metadata.items()}
 
 
@@ -196,12 +202,15 @@ def test_a_judge_behind_a_server_is_measured_too(judged: tuple[Warehouse, dg.Exe
     warehouse = copy_of(judged[0], tmp_path)
     with our_server(registry.made_by(warehouse, "0001", "orm_model").folder) as server:
         result = run_assets(
-            warehouse, judging,
+            warehouse,
+            judging,
             **{
-                "verdicts.judge.engine": config(server.url).model_dump(mode="json"), "verdicts.prompt.layout": "elements",
-                "verdicts.max_measured": 60, "verdicts.target_precision": 0.7,
+                "verdicts.judge.engine": config(server.url).model_dump(mode="json"),
+                "verdicts.prompt.layout": "elements",
+                "verdicts.max_measured": 60,
+                "verdicts.target_precision": 0.7,
             },
-        )  # fmt: skip
+        )
     assert result.success
     with connect(warehouse) as con:
         (row,) = con.execute(

@@ -219,6 +219,14 @@ def test_pictures_of_a_recording_pass_through_memory_a_few_at_a_time(tmp_path: P
 
 def spot_check(run_id: str, steps: dict[str, dict[str, bool]]) -> Review:
     return Review(
-        review_id="review-1", run_id=run_id, recording_id=None, reviewer_id=BOB, kind="second", approves=True, verdict=True, steps=steps,
-        note=None, created_at_s=2.0,
-    )  # fmt: skip
+        review_id="review-1",
+        run_id=run_id,
+        recording_id=None,
+        reviewer_id=BOB,
+        kind="second",
+        approves=True,
+        verdict=True,
+        steps=steps,
+        note=None,
+        created_at_s=2.0,
+    )

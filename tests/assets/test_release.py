@@ -35,9 +35,13 @@ def warehouse(tmp_path: Path) -> Iterator[Warehouse]:
     found = Warehouse(Home(tmp_path))
     row = {"path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
     made = [
-        ("0000", "released_policy", "earlier"), ("0001", "ct_model", "another"), ("0001", "released_policy", INCUMBENT),
-        ("0001", "merged_policy", "another"), ("0003", "released_policy", "later"), ("0002", "merged_policy", CANDIDATE),
-    ]  # fmt: skip
+        ("0000", "released_policy", "earlier"),
+        ("0001", "ct_model", "another"),
+        ("0001", "released_policy", INCUMBENT),
+        ("0001", "merged_policy", "another"),
+        ("0003", "released_policy", "later"),
+        ("0002", "merged_policy", CANDIDATE),
+    ]
     for iteration, stage, checkpoint_id in made:
         found.replace_partition("checkpoints", [row | {"checkpoint_id": checkpoint_id}], iteration=iteration, stage=stage)
     yield found
@@ -54,12 +58,17 @@ def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, c
 
     rows = [
         episode_row(
-            f"{policy}-{split}-{seed}", purpose="evaluation", split=split, seed=place * NUM + seed, policy_id=policy,
-            **ended(seed, num), **rest,
+            f"{policy}-{split}-{seed}",
+            purpose="evaluation",
+            split=split,
+            seed=place * NUM + seed,
+            policy_id=policy,
+            **ended(seed, num),
+            **rest,
         )
         for place, (split, num) in enumerate(solved.items())
         for seed in range(NUM)
-    ]  # fmt: skip
+    ]
     bare = [{name: value for name, value in row.items() if name not in ("iteration", "stage")} for row in rows]
     warehouse.replace_partition("episodes", bare, iteration="0001" if policy == INCUMBENT else "0002", stage="evaluation")
 
@@ -99,8 +108,7 @@ def test_a_candidate_may_be_worse_by_the_profiles_tolerance_and_no_more(warehous
 
 
 @pytest.mark.parametrize(
-    ("change", "lost", "chosen"),
-    [({"release_tolerance": 0.1}, 2, CANDIDATE), ({"release_significance": 0.6}, 1, INCUMBENT)],
+    ("change", "lost", "chosen"), [({"release_tolerance": 0.1}, 2, CANDIDATE), ({"release_significance": 0.6}, 1, INCUMBENT)]
 )
 def test_the_profile_says_what_losing_is(warehouse: Warehouse, change: dict[str, float], lost: int, chosen: str) -> None:
     """Two lost of fifty are within a tolerance of a tenth; one lost, which among equals is a chance of a half, is proof enough for 0.6."""

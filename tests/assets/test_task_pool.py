@@ -47,24 +47,33 @@ def profile() -> Profile:
 
 def made_profile(**changes: Any) -> Profile:
     values = {
-        "tasks.lists": [LIST], "tasks.domains": ["terminal"], "collection.instances_per_task": PER_TASK,
+        "tasks.lists": [LIST],
+        "tasks.domains": ["terminal"],
+        "collection.instances_per_task": PER_TASK,
         "tasks.self_challenge.enabled": True,
-    }  # fmt: skip
+    }
     return profiles.load("smoke", values | changes)
 
 
 def evaluated(
     warehouse: Warehouse, counts: dict[str, tuple[int, int]], *, iteration: str = "0001", split: str = "eval", released: str = "policy"
-) -> None:  # fmt: skip
+) -> None:
     """Plant (solved, played) by family, of a candidate that is released unless told otherwise."""
     by_name = {task.name: task for task in TASKS}
     rows = [
         {
-            "checkpoint_id": "policy", "checkpoint_role": "merged_policy", "task_id": by_name[name].task_id, "task_name": name,
-            "domain": "terminal", "split": split, "num_episodes": played, "num_success": solved, "num_crashed": 0,
+            "checkpoint_id": "policy",
+            "checkpoint_role": "merged_policy",
+            "task_id": by_name[name].task_id,
+            "task_name": name,
+            "domain": "terminal",
+            "split": split,
+            "num_episodes": played,
+            "num_success": solved,
+            "num_crashed": 0,
         }
         for name, (solved, played) in counts.items()
-    ]  # fmt: skip
+    ]
     warehouse.replace_partition("evaluations", rows, iteration=iteration, stage=f"evaluation_{split}")
     released_row = {"checkpoint_id": released, "path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
     warehouse.replace_partition("checkpoints", [released_row], iteration=iteration, stage="released_policy")
@@ -133,9 +142,10 @@ def test_few_episodes_do_not_decide() -> None:
     assert posterior_mass(0, 20, 0.2, 0.8) < NEGLIGIBLE and posterior_mass(3, 3, 0.2, 0.8) > 0.3
     rates = {TASKS[0].task_id: solved(2, 2), TASKS[1].task_id: solved(1, 2)}
     few = {choice.task.name: choice.num for choice in choose(TASKS[:2], rates, CHALLENGE, 10, 200)}
-    many = {choice.task.name: choice.num for choice in choose(
-        TASKS[:2], {TASKS[0].task_id: solved(40, 40), TASKS[1].task_id: solved(20, 40)}, CHALLENGE, 10, 200
-    )}  # fmt: skip
+    many = {
+        choice.task.name: choice.num
+        for choice in choose(TASKS[:2], {TASKS[0].task_id: solved(40, 40), TASKS[1].task_id: solved(20, 40)}, CHALLENGE, 10, 200)
+    }
     assert few[TASKS[0].name] >= 6 and many[TASKS[0].name] <= 2
 
 
@@ -186,15 +196,28 @@ def test_older_episodes_count_less(warehouse: Warehouse) -> None:
 
 def test_rollouts_count_and_crashes_do_not(warehouse: Warehouse) -> None:
     row = {
-        "purpose": "rollout", "task_id": TASKS[0].task_id, "task_name": TASKS[0].name, "domain": "terminal", "seed": 1, "split": "train",
-        "policy_id": "p", "temperature": 1.0, "instruction": "", "reward": 1.0, "num_steps": 2, "num_retries": 0, "error": None,
-        "duration_ms": 1.0, "environment": "",
-    }  # fmt: skip
+        "purpose": "rollout",
+        "task_id": TASKS[0].task_id,
+        "task_name": TASKS[0].name,
+        "domain": "terminal",
+        "seed": 1,
+        "split": "train",
+        "policy_id": "p",
+        "temperature": 1.0,
+        "instruction": "",
+        "reward": 1.0,
+        "num_steps": 2,
+        "num_retries": 0,
+        "error": None,
+        "duration_ms": 1.0,
+        "environment": "",
+    }
     outcomes = ("success", "failure", "crashed", "success")
     episodes = [row | {"episode_id": f"e{at}", "attempt": at, "outcome": outcome} for at, outcome in enumerate(outcomes)]
     warehouse.replace_partition("episodes", episodes, iteration="0001", stage="rollouts")
-    warehouse.replace_partition("episodes", [row | {"episode_id": "rl", "attempt": 0, "purpose": "rl", "outcome": "failure"}],
-                                iteration="0001", stage="rl_terminal")  # fmt: skip
+    warehouse.replace_partition(
+        "episodes", [row | {"episode_id": "rl", "attempt": 0, "purpose": "rl", "outcome": "failure"}], iteration="0001", stage="rl_terminal"
+    )
     with connect(warehouse) as con:
         (found,) = solve_rates(con, "0002", 1.0).values()
     assert (found.num_success, found.num_episodes) == (2, 3)
@@ -280,9 +303,10 @@ def test_the_collection_is_asked_to_play_the_pool(warehouse: Warehouse, tmp_path
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("iteration", ["0002"])
         resources = {
-            "tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Given(text=settings.model_dump_json()),
+            "tables": WarehouseResource(root=str(warehouse.home.root)),
+            "profile": Given(text=settings.model_dump_json()),
             "runner": Asked(path=str(tmp_path / "request.json")),
-        }  # fmt: skip
+        }
         dg.materialize([task_pool, rollouts], partition_key="0002", instance=instance, resources=resources)
     request = CollectRequest.model_validate_json((tmp_path / "request.json").read_text())
     assert request.pool == pool_of(warehouse, "0002") and (request.pool is not None) == is_on

@@ -40,8 +40,9 @@ def test_tables_hang_together(warehouse: Warehouse) -> None:
         ).fetchall()
         assert con.execute("select count(*) from routes").fetchall() == [(routed,)]
         assert con.execute("select count(*) from steps").fetchall() == [(steps,)] and 500 < episodes <= 600
-        assert con.execute("select count(*) from datasets d anti join (from ct_samples union all by name from sft_samples) s "
-                           "using (sample_id)").fetchall() == [(0,)]  # fmt: skip
+        assert con.execute(
+            "select count(*) from datasets d anti join (from ct_samples union all by name from sft_samples) s using (sample_id)"
+        ).fetchall() == [(0,)]
     graph = trace_back(warehouse, "0002/released_policy")
     assert {"checkpoint", "dataset", "sft_sample", "annotation", "episode", "step", "task"} <= {n.kind for n in graph.nodes}
 

@@ -18,9 +18,16 @@ SOLVED = {"sft_model": (4, 2), "rl_pointing": (8, 2), "rl_forms": (4, 6), "merge
 
 def row(role: str, task: str, domain: str, solved: int, split: str = "holdout") -> dict[str, Any]:
     return {
-        "checkpoint_id": role, "checkpoint_role": role, "task_id": task, "task_name": task, "domain": domain, "split": split,
-        "num_episodes": 10, "num_success": solved, "num_crashed": 0,
-    }  # fmt: skip
+        "checkpoint_id": role,
+        "checkpoint_role": role,
+        "task_id": task,
+        "task_name": task,
+        "domain": domain,
+        "split": split,
+        "num_episodes": 10,
+        "num_success": solved,
+        "num_crashed": 0,
+    }
 
 
 def turned(root: Path) -> Home:

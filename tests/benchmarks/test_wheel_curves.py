@@ -22,15 +22,29 @@ from warehouse.storage.tables import Warehouse
 
 def point(iteration: str, role: str, mean: float) -> Point:
     return Point(
-        variant="wheel", seed=0, iteration=iteration, role=role, tasks="trained on", mean=mean, standard_error=0.0, low=mean, high=mean,
+        variant="wheel",
+        seed=0,
+        iteration=iteration,
+        role=role,
+        tasks="trained on",
+        mean=mean,
+        standard_error=0.0,
+        low=mean,
+        high=mean,
         num_episodes=10,
-    )  # fmt: skip
+    )
 
 
 def test_the_gain_is_that_of_the_last_merge_and_not_of_the_best() -> None:
     """The second of three merges is the best, the rows are in no order, and later SFT policies are not the seed's."""
-    rows = [("0003", "merged_policy", 0.6), ("0001", "merged_policy", 0.5), ("0002", "merged_policy", 0.9), ("0002", "sft_model", 0.1),
-            ("0001", "sft_model", 0.4), ("0003", "released_policy", 0.9)]  # fmt: skip
+    rows = [
+        ("0003", "merged_policy", 0.6),
+        ("0001", "merged_policy", 0.5),
+        ("0002", "merged_policy", 0.9),
+        ("0002", "sft_model", 0.1),
+        ("0001", "sft_model", 0.4),
+        ("0003", "released_policy", 0.9),
+    ]
     found = gain([point(*row) for row in rows])
     assert found is not None
     assert (found["start"], found["last"], found["gain"]) == (0.4, 0.6, pytest.approx(0.2))
@@ -39,15 +53,26 @@ def test_the_gain_is_that_of_the_last_merge_and_not_of_the_best() -> None:
 
 def evaluation(role: str, split: str, solved: int, **more: Any) -> dict[str, Any]:
     return {
-        "checkpoint_id": role, "checkpoint_role": role, "task_id": "task-a", "task_name": "click-button", "domain": "pointing",
-        "split": split, "num_episodes": 10, "num_success": solved, "num_crashed": 0,
-    } | more  # fmt: skip
+        "checkpoint_id": role,
+        "checkpoint_role": role,
+        "task_id": "task-a",
+        "task_name": "click-button",
+        "domain": "pointing",
+        "split": split,
+        "num_episodes": 10,
+        "num_success": solved,
+        "num_crashed": 0,
+    } | more
 
 
 def test_points_are_of_the_reported_split_alone(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    rows = [evaluation("merged_policy", "eval", 9), evaluation("merged_policy", "holdout", 3), evaluation("sft_model", "eval", 8),
-            evaluation("sft_model", "holdout", 2)]  # fmt: skip
+    rows = [
+        evaluation("merged_policy", "eval", 9),
+        evaluation("merged_policy", "holdout", 3),
+        evaluation("sft_model", "eval", 8),
+        evaluation("sft_model", "holdout", 2),
+    ]
     Warehouse(home).replace_partition("evaluations", rows, iteration="0001", stage="evaluation")
     found = {(each.role, each.mean, each.num_episodes) for each in points_of("wheel", 0, home)}
     assert found == {("merged_policy", 0.3, 10), ("sft_model", 0.2, 10)}
@@ -63,13 +88,20 @@ def turned(root: Path) -> Home:
     for iteration in ("0001", "0002"):
         rows = [
             {
-                "checkpoint_id": f"checkpoint-{role}-{iteration}", "checkpoint_role": role, "task_id": f"task-{task}", "task_name": task,
-                "domain": "pointing", "split": "holdout", "num_episodes": NUM, "num_success": solved, "num_crashed": 0,
+                "checkpoint_id": f"checkpoint-{role}-{iteration}",
+                "checkpoint_role": role,
+                "task_id": f"task-{task}",
+                "task_name": task,
+                "domain": "pointing",
+                "split": "holdout",
+                "num_episodes": NUM,
+                "num_success": solved,
+                "num_crashed": 0,
             }
             for (of, role), solved in SOLVED.items()
             for task in ("click-button", "click-tab")
             if of == iteration
-        ]  # fmt: skip
+        ]
         Warehouse(home).replace_partition("evaluations", rows, iteration=iteration, stage="evaluation")
     unseen = [
         {"iteration": of, "role": role, "checkpoint_id": role, "counts": [{"task": "click-test", "num_success": n, "num_episodes": 20}]}
@@ -91,9 +123,11 @@ def test_both_starts_have_a_row_and_gains_are_over_each(tmp_path: Path) -> None:
     assert "| wheel | 0 | unseen | 0.500 | 0.600 | 0.900 |" in page
     gains = print_tables(points, Console(quiet=True))
     assert {name: (round(each["start"], 3), round(each["last"], 3)) for name, each in gains.items()} == {
-        "wheel-0, trained on, from tutorials only": (0.25, 0.833), "wheel-0, trained on, from seed SFT": (0.5, 0.833),
-        "wheel-0, unseen, from tutorials only": (0.5, 0.9), "wheel-0, unseen, from seed SFT": (0.6, 0.9),
-    }  # fmt: skip
+        "wheel-0, trained on, from tutorials only": (0.25, 0.833),
+        "wheel-0, trained on, from seed SFT": (0.5, 0.833),
+        "wheel-0, unseen, from tutorials only": (0.5, 0.9),
+        "wheel-0, unseen, from seed SFT": (0.6, 0.9),
+    }
 
 
 def test_without_a_start_or_an_end_there_is_no_gain(tmp_path: Path) -> None:

@@ -15,9 +15,7 @@ from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
 from models.families.vision import TileReader, VisionCodec
 
-_QWEN_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_QWEN_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """How Qwen2's tokenizer cuts a text into words; Llama 3's is nearly the same."""
 _TEXT = "user system assistant You are helpful. click 12 Open the page It is open finished hello see the screen\n\n 12 345 "
 
@@ -82,15 +80,31 @@ def small_idefics3(
     torch.manual_seed(0)
     config = config_class(
         vision_config={
-            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 8,
         },
         text_config={
-            "model_type": "llama", "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": None,
+            "model_type": "llama",
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+            "pad_token_id": 0,
+            "bos_token_id": None,
             "eos_token_id": tokenizer.eos_token_id,
         },
-        image_token_id=tokenizer.convert_tokens_to_ids("<image>"), scale_factor=2, pad_token_id=0, tie_word_embeddings=False,
-    )  # fmt: skip
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
     return model_class(config).eval(), VisionCodec(tokenizer, TileReader(processor)), processor
 
 

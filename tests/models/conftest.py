@@ -24,9 +24,15 @@ def small_model(seed: int = 0, hidden_size: int = 32) -> tuple[ShiftQwen3ForCaus
     """Two layers, four heads, random weights that are large enough for clear preferences; and its tokenizer."""
     tokenizer = build_tokenizer(("Ok", "Submit", "Find", "see", "then", "hello"))
     config = tiny_config(
-        len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        hidden_size=hidden_size, num_hidden_layers=2, head_dim=hidden_size // 4, intermediate_size=2 * hidden_size,
-    )  # fmt: skip
+        len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        hidden_size=hidden_size,
+        num_hidden_layers=2,
+        head_dim=hidden_size // 4,
+        intermediate_size=2 * hidden_size,
+    )
     model = ShiftQwen3ForCausalLM(config)
     initialise(model, seed, equivalents=equivalent_characters(tokenizer))
     return model.eval(), tokenizer

@@ -16,10 +16,18 @@ from models.engine.settings import EngineSettings
 
 VOCABULARY, EOS, IMAGE = 120, 2, 110
 TEXT: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 48, "max_position_embeddings": 256, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1,
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
     "eos_token_id": EOS,
-}  # fmt: skip
+}
 
 
 def scheduler_of(backend: Backend, **settings: Any) -> Scheduler:
@@ -30,11 +38,13 @@ def requests(num: int, *, seed: int = 0, **changes: Any) -> list[Request]:
     rng = random.Random(seed)
     made = [
         Request(
-            prompt=tuple(rng.randrange(3, 100) for _ in range(rng.randint(1, 40))), temperature=0.0, seed=index,
+            prompt=tuple(rng.randrange(3, 100) for _ in range(rng.randint(1, 40))),
+            temperature=0.0,
+            seed=index,
             max_new_tokens=rng.randint(1, 12),
         )
         for index in range(num)
-    ]  # fmt: skip
+    ]
     return [replace(request, **changes) for request in made]
 
 

@@ -22,9 +22,15 @@ def learn_by_heart(folder: Path, chats: Sequence[tuple[str, str]], answer: str) 
     texts = [answer, *(text for chat in chats for text in chat)]
     tokenizer = build_tokenizer(sorted({word for text in texts for word in re.findall(r"[A-Za-z0-9]+", text)}))
     config = tiny_config(
-        len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        hidden_size=32, num_hidden_layers=2, head_dim=8, intermediate_size=64,
-    )  # fmt: skip
+        len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        hidden_size=32,
+        num_hidden_layers=2,
+        head_dim=8,
+        intermediate_size=64,
+    )
     model = ShiftQwen3ForCausalLM(config)
     initialise(model, 0, equivalents=equivalent_characters(tokenizer))
     codec = WordCodec(tokenizer)

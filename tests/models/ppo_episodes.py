@@ -47,10 +47,14 @@ def random_trajectories(model: ShiftQwen3ForCausalLM, count: int, *, seed: int =
         steps[-1] = replace(steps[-1], reward=reward)
         items.append(
             Trajectory(
-                episode_id=f"episode-{index}", task_name=f"task-{index % 3}", steps=tuple(steps), reward=reward, is_truncated=False,
+                episode_id=f"episode-{index}",
+                task_name=f"task-{index % 3}",
+                steps=tuple(steps),
+                reward=reward,
+                is_truncated=False,
                 is_success=bool(reward),
             )
-        )  # fmt: skip
+        )
     return items
 
 

@@ -50,10 +50,18 @@ def small_chat_model(template: str = TOOLS, *, scale: float = 0.2, seed: int = 0
     codec = TemplateCodec(chat_tokenizer(template, (*CONTROL, "<tool_call>", "</tool_call>")))
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(codec.tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=48, max_position_embeddings=2048, initializer_range=scale, pad_token_id=0, bos_token_id=None,
+        vocab_size=len(codec.tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=2048,
+        initializer_range=scale,
+        pad_token_id=0,
+        bos_token_id=None,
         eos_token_id=codec.eos_token_ids[0],
-    )  # fmt: skip
+    )
     return LlamaForCausalLM(config).eval(), codec
 
 

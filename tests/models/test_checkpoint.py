@@ -26,9 +26,16 @@ def checkpoint(seed_checkpoint: Path, tmp_path: Path) -> Path:
 def test_what_was_saved_is_what_is_loaded(make_model: Callable[..., Any], tmp_path: Path) -> None:
     model, tokenizer = make_model()
     card = save(
-        tmp_path / "one", model, tokenizer, stage="sft_model", iteration="0001", parents=("checkpoint-0123456789abcdef",),
-        datasets=("dataset-1",), config={"steps": 3}, metrics={"loss": 0.5},
-    )  # fmt: skip
+        tmp_path / "one",
+        model,
+        tokenizer,
+        stage="sft_model",
+        iteration="0001",
+        parents=("checkpoint-0123456789abcdef",),
+        datasets=("dataset-1",),
+        config={"steps": 3},
+        metrics={"loss": 0.5},
+    )
     assert read_card(tmp_path / "one") == card == verify(tmp_path / "one")
     assert set(card.files) == {path.name for path in (tmp_path / "one").iterdir()} - {CARD_FILE}
     opened = load_policy(tmp_path / "one")

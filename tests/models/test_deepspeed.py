@@ -99,9 +99,14 @@ def test_two_processes_learn_what_one_does(stage: int | None, alone: Path, seed_
     config = CONFIG.model_copy(update={"num_processes": 2, "deepspeed_stage": stage})
     seen: list[int] = []
     card = train_supervised(
-        config, samples(), init=seed_checkpoint, output=tmp_path / "end", stage="sft_model", iteration="0001",
+        config,
+        samples(),
+        init=seed_checkpoint,
+        output=tmp_path / "end",
+        stage="sft_model",
+        iteration="0001",
         on_progress=lambda progress: seen.append(progress.step),
-    )  # fmt: skip
+    )
     losses = [[point.metrics["loss"] for point in read_metrics(path.with_name("end.run"))] for path in (alone, tmp_path / "end")]
     assert losses[1] == pytest.approx(losses[0], abs=TOLERANCE, rel=0)
     assert seen == list(range(1, 13))

@@ -286,14 +286,19 @@ class IdCodec:
 def test_any_decoder_is_run_and_ids_without_meaning_do_no_harm() -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, max_position_embeddings=64,
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=64,
         initializer_range=0.3,
-    )  # fmt: skip
+    )
     model = LlamaForCausalLM(config)
     engine = EmbeddedEngine(model, IdCodec(), "checkpoint-llama", settings=EngineSettings(max_context=40))
-    answers = answered(engine, [
-        prompt("7 8 9", 6), prompt("2 0 1 2 2", 6), prompt("", 6), prompt("7 " * 35, 6), prompt("7 " * 34, 6), prompt("49", 6),
-    ])
+    answers = answered(
+        engine, [prompt("7 8 9", 6), prompt("2 0 1 2 2", 6), prompt("", 6), prompt("7 " * 35, 6), prompt("7 " * 34, 6), prompt("49", 6)]
+    )
     assert [bool(answer.token_ids) for answer in answers] == [True, True, False, False, True, True]
     outside: Response | None = None
     with pytest.raises(ModelError, match="token id 1000000 is outside the model's vocabulary of 50"):

@@ -58,9 +58,19 @@ def test_a_low_rank_adapter_keeps_states_of_what_it_trains_alone() -> None:
 
 def test_key_value_cache_of_opt_13b_as_paged_attention_tells_it() -> None:
     opt = ModelShape(
-        model_type="opt", hidden_size=5120, intermediate_size=20480, num_layers=40, num_heads=40, num_kv_heads=40, head_dim=128,
-        vocab_size=50272, is_tied=True, max_positions=2048, layer_parameters=0, other_parameters=0,
-    )  # fmt: skip
+        model_type="opt",
+        hidden_size=5120,
+        intermediate_size=20480,
+        num_layers=40,
+        num_heads=40,
+        num_kv_heads=40,
+        head_dim=128,
+        vocab_size=50272,
+        is_tied=True,
+        max_positions=2048,
+        layer_parameters=0,
+        other_parameters=0,
+    )
     assert kv_cache_bytes(opt, 1) == 819_200
     assert kv_cache_bytes(UI_TARS, 1) == 57_344, "grouped queries: four of 28 heads"
 
@@ -120,9 +130,7 @@ def test_optimizer_and_gradients_of_the_tiny_model_are_counted_to_the_byte() -> 
     optimizer = torch.optim.AdamW(model.parameters())
     model(input_ids=torch.randint(5, 60, (1, 8))).logits.sum().backward()
     optimizer.step()
-    memory = training_memory(
-        shape, stage=0, num_processes=1, num_tokens=8, num_learned=8, checkpointing=False, bytes_each=FLOAT32
-    )
+    memory = training_memory(shape, stage=0, num_processes=1, num_tokens=8, num_learned=8, checkpointing=False, bytes_each=FLOAT32)
     moments = [value for state in optimizer.state.values() for name, value in state.items() if name != "step"]
     assert sum(tensor.nbytes for tensor in moments) == memory.optimizer
     assert sum(parameter.nbytes for parameter in model.parameters()) == memory.weights

@@ -40,11 +40,14 @@ def models(make_model: Callable[..., Any]) -> dict[str, Any]:
     torch.manual_seed(0)
     shift, llama = make_model()[0], unlike(LlamaForCausalLM(LlamaConfig(**TEXT)))
     return {
-        "shift, fast": shift, "shift, general": copy.deepcopy(shift), "llama, fast": llama, "llama": copy.deepcopy(llama),
+        "shift, fast": shift,
+        "shift, general": copy.deepcopy(shift),
+        "llama, fast": llama,
+        "llama": copy.deepcopy(llama),
         "qwen2, fast": unlike(Qwen2ForCausalLM(Qwen2Config(**TEXT, tie_word_embeddings=True))),
         "qwen3, fast": unlike(Qwen3ForCausalLM(Qwen3Config(**TEXT, head_dim=12))),
         "sliding window": MistralForCausalLM(MistralConfig(**TEXT, sliding_window=8)).eval(),
-    }  # fmt: skip
+    }
 
 
 def unlike(model: Any) -> PreTrainedModel:
@@ -68,9 +71,12 @@ def backend_of(models: dict[str, Any], kind: str) -> Backend:
 
 def test_log_probabilities_are_those_that_were_sampled_from(models: dict[str, Any], kind: str) -> None:
     asked = [
-        *requests(6), *requests(6, seed=1, temperature=1.0), *requests(6, seed=2, temperature=0.7, top_p=0.8),
-        *requests(4, seed=3, temperature=1.3, top_p=0.3), *requests(2, seed=4, temperature=0.0, top_p=0.5),
-    ]  # fmt: skip
+        *requests(6),
+        *requests(6, seed=1, temperature=1.0),
+        *requests(6, seed=2, temperature=0.7, top_p=0.8),
+        *requests(4, seed=3, temperature=1.3, top_p=0.3),
+        *requests(2, seed=4, temperature=0.0, top_p=0.5),
+    ]
     for row in run(scheduler_of(backend_of(models, kind)), asked):
         assert row.logprobs == pytest.approx(reference(models[kind], row), abs=3e-5)
         assert len(row.answer) == len(row.versions) <= row.request.max_new_tokens

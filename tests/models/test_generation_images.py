@@ -39,9 +39,13 @@ def qwen(config_class: Any = Qwen2VLConfig, model_class: Any = Qwen2VLForConditi
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
     vision = {**PATCHES, **(vision or {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2})}
     config = config_class(
-        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope}, vision_config=vision, image_token_id=IMAGE, video_token_id=IMAGE + 1,
-        vision_start_token_id=IMAGE + 2, vision_end_token_id=IMAGE + 3,
-    )  # fmt: skip
+        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope},
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=IMAGE + 1,
+        vision_start_token_id=IMAGE + 2,
+        vision_end_token_id=IMAGE + 3,
+    )
 
     def image(seed: int) -> tuple[dict[str, torch.Tensor], list[int]]:
         height, width = [(4, 4), (4, 8), (6, 4)][seed % 3]
@@ -55,23 +59,38 @@ def qwen(config_class: Any = Qwen2VLConfig, model_class: Any = Qwen2VLForConditi
 def qwen2_5() -> Family:
     """Its vision tower looks through windows."""
     return qwen(
-        Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, hidden_size=32, intermediate_size=48, out_hidden_size=32, window_size=16,
+        Qwen2_5_VLConfig,
+        Qwen2_5_VLForConditionalGeneration,
+        hidden_size=32,
+        intermediate_size=48,
+        out_hidden_size=32,
+        window_size=16,
         fullatt_block_indexes=[1],
-    )  # fmt: skip
+    )
 
 
 def qwen3() -> Family:
     """Its vision tower is heard in several layers of the decoder (deepstack)."""
     return qwen(
-        Qwen3VLConfig, Qwen3VLForConditionalGeneration, hidden_size=32, intermediate_size=48, out_hidden_size=32,
-        num_position_embeddings=64, deepstack_visual_indexes=[0, 1],
-    )  # fmt: skip
+        Qwen3VLConfig,
+        Qwen3VLForConditionalGeneration,
+        hidden_size=32,
+        intermediate_size=48,
+        out_hidden_size=32,
+        num_position_embeddings=64,
+        deepstack_visual_indexes=[0, 1],
+    )
 
 
 def idefics(config_class: Any = Idefics3Config, model_class: Any = Idefics3ForConditionalGeneration) -> Family:
     vision = {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 16, "patch_size": 4,
-    }  # fmt: skip
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "image_size": 16,
+        "patch_size": 4,
+    }
     text = {"model_type": "llama", **TEXT}
     config = config_class(text_config=text, vision_config=vision, image_token_id=IMAGE, scale_factor=2)
 
@@ -105,9 +124,7 @@ def test_images_are_seen_once_and_never_mistaken(family: Callable[[], Family]) -
             vision = {name: torch.cat([one[name] for one in images], dim=joined_in) for name in images[0]}
             temperature = float(number == 2)
             asked.append(
-                Request(
-                    prompt=tuple(ids), temperature=temperature, max_new_tokens=5, seed=turn, conversation=str(number), vision=vision
-                )
+                Request(prompt=tuple(ids), temperature=temperature, max_new_tokens=5, seed=turn, conversation=str(number), vision=vision)
             )
         for row, (ids, _) in zip(run(scheduler, asked), sessions, strict=True):
             assert row.logprobs == pytest.approx(reference(model, row, scheduler.backend.never_token_ids, **row.request.vision), abs=5e-5)

@@ -31,11 +31,27 @@ GOLDEN = Path(__file__).with_name("golden_ppo.json")
 CURVES = ("policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "grad_norm", "replay_loss")
 VOCABULARY, EPISODES, UPDATES = 24, 6, 15
 CONFIG = PpoConfig(
-    level="token", lambda_policy=None, lambda_alpha=0.5, lambda_floor=0.5, pretraining_rounds=2, gate_explained_variance=-9.0,
-    pretraining_policy="baseline", epochs=2, minibatch_episodes=3, learning_rate=1e-2, critic_learning_rate=2e-3, warmup_steps=4,
-    max_kl=9.0, explosive_kl=99.0,
-    off_policy="tis", max_staleness=3, entropy_coefficient=0.01, positive_nll_weight=0.1, replay_sft=2, dual_clip=3.0,
-)  # fmt: skip
+    level="token",
+    lambda_policy=None,
+    lambda_alpha=0.5,
+    lambda_floor=0.5,
+    pretraining_rounds=2,
+    gate_explained_variance=-9.0,
+    pretraining_policy="baseline",
+    epochs=2,
+    minibatch_episodes=3,
+    learning_rate=1e-2,
+    critic_learning_rate=2e-3,
+    warmup_steps=4,
+    max_kl=9.0,
+    explosive_kl=99.0,
+    off_policy="tis",
+    max_staleness=3,
+    entropy_coefficient=0.01,
+    positive_nll_weight=0.1,
+    replay_sft=2,
+    dual_clip=3.0,
+)
 
 
 def episodes(learner: PolicyLearner, index: int, rng: np.random.Generator) -> list[Trajectory]:

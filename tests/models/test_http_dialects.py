@@ -35,9 +35,15 @@ def vllm(*, processed: bool, root: str = "elsewhere", adapters: dict[str, str] |
 
     def listed(name: str, place: str, parent: str | None) -> dict[str, Any]:
         return {
-            "id": name, "object": "model", "created": 1, "owned_by": "vllm", "root": place, "parent": parent,
-            "max_model_len": None if parent else 4096, "permission": [],
-        }  # fmt: skip
+            "id": name,
+            "object": "model",
+            "created": 1,
+            "owned_by": "vllm",
+            "root": place,
+            "parent": parent,
+            "max_model_len": None if parent else 4096,
+            "permission": [],
+        }
 
     def refusal(status: int, message: str, kind: str) -> Reply:
         return status, OK, {"error": {"message": message, "type": kind, "param": None, "code": status}}
@@ -183,9 +189,10 @@ def test_sglang_is_asked_by_its_own_route(roots: Path) -> None:
         temperature = body["sampling_params"]["temperature"] or 1.0
         logprob = -1.0 / temperature
         meta = {
-            "finish_reason": {"type": "stop"}, "output_token_logprobs": [[logprob, 5, None], [-0.5, 9, None]],
+            "finish_reason": {"type": "stop"},
+            "output_token_logprobs": [[logprob, 5, None], [-0.5, 9, None]],
             "output_top_logprobs": [[[logprob, 5, None]], [[-0.5, 9, None]]],
-        }  # fmt: skip
+        }
         return 200, OK, {"text": "hi", "output_ids": [5, 9], "meta_info": meta}
 
     with played_server(reply) as played:
@@ -283,9 +290,11 @@ def test_pictures_travel_in_their_messages() -> None:
     with played_server(flaky()) as played:
         engine = HttpEngine(config(played.url))
         messages = (
-            Message(role="system", content="Look."), Message(role="user", content="What is it?", screenshot_id="p"),
-            Message(role="assistant", content="A dot."), Message(role="user", content="", screenshot_id="j"),
-        )  # fmt: skip
+            Message(role="system", content="Look."),
+            Message(role="user", content="What is it?", screenshot_id="p"),
+            Message(role="assistant", content="A dot."),
+            Message(role="user", content="", screenshot_id="j"),
+        )
         images = {"p": b"\x89PNG\r\n", "j": b"\xff\xd8\xff\xe0"}
         act(engine, Prompt(messages=messages, sampling=Sampling(), images=images))
         sent = played.bodies("/v1/chat/completions")[-1]["messages"]

@@ -18,9 +18,12 @@ pytestmark = pytest.mark.usefixtures("engine_token")
 
 def test_what_passes_is_asked_again() -> None:
     replies: tuple[Reply, ...] = (
-        (503, {"retry-after": "0.01"}, {"error": {"message": "busy"}}), (429, OK, "slow down"), (502, OK, "<html>"),
-        (200, OK, chat_answer(finish_reason="abort")), (200, {"content-length": "9999", "connection": "close"}, chat_answer()),
-    )  # fmt: skip
+        (503, {"retry-after": "0.01"}, {"error": {"message": "busy"}}),
+        (429, OK, "slow down"),
+        (502, OK, "<html>"),
+        (200, OK, chat_answer(finish_reason="abort")),
+        (200, {"content-length": "9999", "connection": "close"}, chat_answer()),
+    )
     with played_server(flaky(*replies)) as played:
         engine = HttpEngine(config(played.url, retries=5))
         assert act(engine, prompt())[0].text == "hi"
@@ -45,7 +48,7 @@ def test_what_passes_is_asked_again() -> None:
         ((200, OK, {"choices": [{"index": 0}]}), "without a message"),
         ((200, OK, chat_answer(token_ids=[1, 2], logprobs={"content": [{"token": "a", "logprob": -1.0}]})), "2 token ids and 1 log-prob"),
     ],
-)  # fmt: skip
+)
 def test_errors_are_raised_at_once(reply: Reply, message: str) -> None:
     with played_server(flaky(reply)) as played:
         engine = HttpEngine(config(played.url))

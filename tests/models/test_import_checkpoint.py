@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Config, Qwen2ForCausalLM
 
 from models.checkpoints.checkpoint import verify
 from models.checkpoints.importing import import_checkpoint, num_parameters, stored_dtypes
@@ -23,9 +17,14 @@ from models.families.registry import load_policy
 from warehouse.core.errors import CheckpointError
 
 TEXT = {
-    "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "max_position_embeddings": 64,
-}  # fmt: skip
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+}
 IMAGE_PROCESSOR = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14}
 
 
@@ -50,9 +49,10 @@ def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vision")
     torch.manual_seed(0)
     config = Qwen2_5_VLConfig(
-        text_config={**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}, tie_word_embeddings=False,
+        text_config={**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
+        tie_word_embeddings=False,
         vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 16},
-    )  # fmt: skip
+    )
     Qwen2_5_VLForConditionalGeneration(config).save_pretrained(folder)
     save_tokenizer(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(IMAGE_PROCESSOR))

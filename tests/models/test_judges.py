@@ -47,9 +47,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = [TrainingSample(messages=tuple(Message(**message) for message in row["messages"])) for row in rows]
     settings = SupervisedConfig(steps=600, learning_rate=4e-3, batch_tokens=2048, warmup_steps=20, save_every=1000)
     train_supervised(
-        settings, samples, init=new_policy(root / "base"), output=root / "trained", stage="orm_model", iteration="0001",
+        settings,
+        samples,
+        init=new_policy(root / "base"),
+        output=root / "trained",
+        stage="orm_model",
+        iteration="0001",
         run_folder=root / "run",
-    )  # fmt: skip
+    )
     return root / "trained"
 
 

@@ -51,10 +51,16 @@ def test_vision_language_models_need_no_architecture_table(tmp_path: Path, famil
 def tiny_vision_language(family_name: str, transformers: ModuleType) -> tuple[Any, Any]:
     """A configuration of a few thousand parameters, and its model class."""
     text = {
-        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "vocab_size": 300, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10_000.0},
-        "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 300,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10_000.0},
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     tokens = {"image_token_id": 290, "video_token_id": 291, "vision_start_token_id": 292, "vision_end_token_id": 293}
     if family_name == "qwen2_vl":
         vision = {"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "patch_size": 14, "mlp_ratio": 2}
@@ -81,9 +87,17 @@ def test_mergekit_writes_the_same_bytes(tmp_path: Path) -> None:
     shapes |= {f"model.layers.0.{name}.weight": (16,) for name in ("input_layernorm", "post_attention_layernorm")}
     base = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     llama = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 96, "tie_word_embeddings": True, "head_dim": 8,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": 96,
+        "tie_word_embeddings": True,
+        "head_dim": 8,
+    }
 
     def write(name: str, tensors: dict[str, torch.Tensor], parents: tuple[str, ...]) -> Path:
         def fill(aside: Path) -> None:
@@ -102,13 +116,14 @@ def test_mergekit_writes_the_same_bytes(tmp_path: Path) -> None:
     ]
     for config in (MethodConfig(fused=True), MethodConfig(method="task_arithmetic", scale=1.5), MethodConfig(method="ties", density=0.3)):
         recipe = {
-            "merge_method": config.method, "dtype": "float32",
+            "merge_method": config.method,
+            "dtype": "float32",
             "models": [
                 {"model": str(parent), "parameters": {"weight": weight, **({"density": 0.3} if config.method == "ties" else {})}}
                 for parent, weight in zip(parents, weights, strict=True)
             ],
             **({} if config.fused else {"base_model": str(root), "parameters": {"lambda": config.scale}}),
-        }  # fmt: skip
+        }
         (tmp_path / "recipe.yml").write_text(json.dumps(recipe))  # JSON is YAML
         theirs = tmp_path / f"theirs-{config.method}"
         subprocess.run([MERGEKIT, tmp_path / "recipe.yml", theirs], check=True, capture_output=True)

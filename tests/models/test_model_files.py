@@ -10,9 +10,16 @@ from models.checkpoints.model_files import HUB_PATTERNS, PROCESSOR_FILES, TOKENI
 
 GO_ALONG = {"config.json", "generation_config.json", "qwen.tiktoken", *TOKENIZER_FILES, *PROCESSOR_FILES}
 STAY = {
-    "card.json", "trainer_state.json", "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
-    "pytorch_model.bin", "pytorch_model.bin.index.json", "README.md", "training_args.bin",
-}  # fmt: skip
+    "card.json",
+    "trainer_state.json",
+    "model.safetensors",
+    "model-00001-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "README.md",
+    "training_args.bin",
+}
 
 
 @pytest.fixture

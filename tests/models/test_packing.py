@@ -20,9 +20,14 @@ from warehouse.core.errors import ConfigError
 
 LENGTHS = (9, 2, 23, 14, 5, 23, 3)
 SIZES: dict[str, Any] = {
-    "vocab_size": 90, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 90,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+}
 
 
 def samples(lengths: tuple[int, ...] = LENGTHS, vocabulary: int = 90) -> list[EncodedSample]:
@@ -98,10 +103,12 @@ def test_layers_that_look_across_are_refused() -> None:
 def test_attention_in_segments_is_attention_in_each(lengths: list[int], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     query, key, value = torch.randn(3, sum(lengths), 2, 4, generator=generator).unbind(0)
-    expected = torch.cat([
-        scaled_dot_product_attention(*(x.transpose(0, 1) for x in parts), is_causal=True).transpose(0, 1)
-        for parts in zip(*(x.split(lengths) for x in (query, key, value)), strict=True)
-    ])  # fmt: skip
+    expected = torch.cat(
+        [
+            scaled_dot_product_attention(*(x.transpose(0, 1) for x in parts), is_causal=True).transpose(0, 1)
+            for parts in zip(*(x.split(lengths) for x in (query, key, value)), strict=True)
+        ]
+    )
     layout = segments(lengths)
     torch.testing.assert_close(attend(query, key, value, layout, None), expected)
     is_asked = torch.rand(sum(lengths), generator=generator) < 0.3

@@ -144,15 +144,23 @@ def test_without_the_token_there_is_a_401_and_nothing_else(server: OurServer, au
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"messages": []}, "messages"), ({"temperature": -1}, "temperature"), ({"top_p": 0}, "top_p"), ({"n": 17}, "n"),
-        ({"presence_penalty": 3}, "presence_penalty"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 1501}, "max_tokens"),
-        ({"stop": list("abcde")}, ""), ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
-        ({"top_logprobs": 3}, ""), ({"seed": "x"}, "seed"),
+        ({"messages": []}, "messages"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 17}, "n"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1501}, "max_tokens"),
+        ({"stop": list("abcde")}, ""),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 3}, ""),
+        ({"seed": "x"}, "seed"),
         ({"messages": [{"role": "assistant", "content": "Thought"}]}, "messages"),
-        ({"messages": [seen("http://127.0.0.1/x.png")]}, "messages"), ({"messages": [seen("data:image/png;base64,AAAA")]}, "messages"),
+        ({"messages": [seen("http://127.0.0.1/x.png")]}, "messages"),
+        ({"messages": [seen("data:image/png;base64,AAAA")]}, "messages"),
         ({"messages": [seen("data:image/png;base64,AAAA", "data:image/png;base64,AAAA")]}, "messages"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_carried_out_is_refused(client: httpx.Client, fields: dict[str, Any], param: str) -> None:
     response = client.post(CHAT, json=chat(**fields))
     assert response.status_code == 400, response.text
@@ -222,8 +230,12 @@ def test_weights_change_under_a_running_answer(client: httpx.Client, server: Our
     assert client.post("/v1/weights", json=named).json()["policy_id"] == "checkpoint-of-mine"
     client.post("/v1/weights", json={"folder": str(roots / "a")})
     assert client.get("/health").json() | {"num_running": 0} == {
-        "status": "ok", "policy_id": before, "version": 0, "num_running": 0, "num_waiting": 0,
-    }  # fmt: skip
+        "status": "ok",
+        "policy_id": before,
+        "version": 0,
+        "num_running": 0,
+        "num_waiting": 0,
+    }
 
 
 def server_post(server: OurServer, path: str, body: Any) -> httpx.Response:

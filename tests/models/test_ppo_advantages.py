@@ -100,9 +100,7 @@ def test_normalisation_scales_what_counts_and_keeps_signs_unless_asked() -> None
 
 def test_the_policy_and_the_critic_have_a_lambda_each() -> None:
     """Rewards 1, 2 and values .5, 1, then 3: the deltas are 1 + .5 - .5 = 1 and 2 + 1.5 - 1 = 2.5, gamma lambda .25 and .5."""
-    found = decoupled_gae(
-        np.array([1.0, 2.0]), np.array([0.5, 1.0]), gamma=0.5, lambda_policy=0.5, lambda_critic=1.0, bootstrap_value=3.0
-    )  # fmt: skip
+    found = decoupled_gae(np.array([1.0, 2.0]), np.array([0.5, 1.0]), gamma=0.5, lambda_policy=0.5, lambda_critic=1.0, bootstrap_value=3.0)
     assert found.advantages_T.tolist() == [1.0 + 0.25 * 2.5, 2.5]
     assert found.targets_T.tolist() == [1.0 + 0.5 * 2.0 + 0.25 * 3.0, 2.0 + 0.5 * 3.0], "lambda 1: the discounted return"
     ended = decoupled_gae(np.array([2.0]), np.array([1.0]), gamma=0.5, lambda_policy=0.5, lambda_critic=1.0)

@@ -29,9 +29,14 @@ def test_token_weights_say_what_is_averaged() -> None:
 def test_a_token_of_an_episode_mean_weighs_by_its_episode() -> None:
     """Steps 0 and 1 belong to an episode of three tokens, step 2 to one of a single token."""
     found = token_weights(
-        torch.tensor([0, 0, 1, 2]), aggregation="episode_mean", num_episodes=2, num_steps=3, num_tokens=4, episode_scale=6.0,
+        torch.tensor([0, 0, 1, 2]),
+        aggregation="episode_mean",
+        num_episodes=2,
+        num_steps=3,
+        num_tokens=4,
+        episode_scale=6.0,
         episode_tokens_N=torch.tensor([3.0, 3.0, 3.0, 1.0]),
-    )  # fmt: skip
+    )
     assert found.tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
 
 
@@ -119,9 +124,13 @@ def test_what_is_clipped_is_counted_on_the_side_where_it_is_held() -> None:
     ratios, advantages = [0.5, 0.5, 1.1, 1.5, 1.5, 0.5, 0.5, 1.5, 1.0], [-1.0, 0.5, -1.0, -1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
     spread = torch.tensor([[math.log(0.4 * ratio), math.log(1 - 0.4 * ratio)] for ratio in ratios])
     found = policy_loss(
-        spread, torch.zeros(9, dtype=torch.long), torch.full((9,), math.log(0.4)), torch.tensor(advantages), torch.ones(9),
+        spread,
+        torch.zeros(9, dtype=torch.long),
+        torch.full((9,), math.log(0.4)),
+        torch.tensor(advantages),
+        torch.ones(9),
         loss_settings(PpoConfig()),
-    )  # fmt: skip
+    )
     assert (found.num_clipped_low, found.num_clipped_high) == (1, 1)
     assert found.kl_sum == pytest.approx(sum(ratio - 1 - math.log(ratio) for ratio in ratios), rel=1e-4)
     chances = [0.4 * ratio for ratio in ratios]

@@ -21,9 +21,19 @@ PRESS = Click(x=1, y=1)
 
 def step(index: int, *, action: Action = PRESS, tokens: int = 2, reward: float = 0.0, observation: str = "same") -> Step:
     return Step(
-        step_index=index, policy_id="p", observation=observation, screenshot_id=None, messages=(), response="think act", thought="think",
-        action=action, prompt_token_ids=(3,), response_token_ids=(5,) * tokens, response_logprobs=(-0.1,) * tokens, reward=reward,
-    )  # fmt: skip
+        step_index=index,
+        policy_id="p",
+        observation=observation,
+        screenshot_id=None,
+        messages=(),
+        response="think act",
+        thought="think",
+        action=action,
+        prompt_token_ids=(3,),
+        response_token_ids=(5,) * tokens,
+        response_logprobs=(-0.1,) * tokens,
+        reward=reward,
+    )
 
 
 def episode(steps: Sequence[Step], outcome: Outcome = Outcome.FAILURE) -> Episode:

@@ -167,9 +167,15 @@ def make_run(weak: Weak, folder: Path, *, tasks: Sequence[Task] = (TASK,), **set
     defaults: dict[str, object] = {"rounds": 2, "episodes_per_task": 16, "minibatch_episodes": 8, "pretraining_rounds": 1}
     config = PpoConfig.model_validate(defaults | settings)
     return PpoRun(
-        config=config, init_checkpoint=weak[0], tasks=tasks, replay=ReplayPool(sft=weak[1]), output=folder / "out",
-        run_folder=folder / "out.run", stage="rl_pointing", iteration="0001",
-    )  # fmt: skip
+        config=config,
+        init_checkpoint=weak[0],
+        tasks=tasks,
+        replay=ReplayPool(sft=weak[1]),
+        output=folder / "out",
+        run_folder=folder / "out.run",
+        stage="rl_pointing",
+        iteration="0001",
+    )
 
 
 def train(run: PpoRun, collector: Collector, **options: Any) -> PpoResult:
@@ -197,8 +203,23 @@ def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path
     assert result.policy_ids == (result.card.parents[0],) * 2
     lines = next(run.run_folder.glob("*/metrics.jsonl")).read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
-    for name in ("reward", "success", "success/press-one", "entropy", "kl", "clip_fraction", "explained_variance", "value_loss",
-                 "value_gate", "tokens_per_step", "env_s", "gen_s", "update_s", "lease_busy_share", "mismatch_kl"):  # fmt: skip
+    for name in (
+        "reward",
+        "success",
+        "success/press-one",
+        "entropy",
+        "kl",
+        "clip_fraction",
+        "explained_variance",
+        "value_loss",
+        "value_gate",
+        "tokens_per_step",
+        "env_s",
+        "gen_s",
+        "update_s",
+        "lease_busy_share",
+        "mismatch_kl",
+    ):
         assert np.isfinite(result.metrics[-1][name]), name
     assert result.metrics[-1]["mismatch_kl"] < 1e-4
     assert 0 < result.metrics[-1]["lease_busy_share"] <= 0.5, "half of the pool is never leased"
@@ -375,8 +396,21 @@ def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: 
     for index, metrics in enumerate(result.metrics, start=1):
         assert metrics["episodes"] == 12
         assert 0 <= metrics["staleness_mean"] <= metrics["staleness_max"] < index
-        for name in ("queue_waiting", "queue_running", "queue_finished", "env_steps_per_s", "gen_tokens_per_s", "overlap_share",
-                     "wait_s", "round_s", "swap_s", "gen_s", "env_s", "update_s", "update_cpu_s"):  # fmt: skip
+        for name in (
+            "queue_waiting",
+            "queue_running",
+            "queue_finished",
+            "env_steps_per_s",
+            "gen_tokens_per_s",
+            "overlap_share",
+            "wait_s",
+            "round_s",
+            "swap_s",
+            "gen_s",
+            "env_s",
+            "update_s",
+            "update_cpu_s",
+        ):
             assert np.isfinite(metrics[name]) and metrics[name] >= 0, name
     for episode in episodes.values():
         for step in episode.steps:
@@ -454,8 +488,10 @@ def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("algorithm", "streaming"),
-    [pytest.param("reinforce", False, marks=pytest.mark.slow),
-     *(pytest.param(*each, marks=pytest.mark.long) for each in (("ppo", False), ("reinforce", True), ("ppo", True)))],
+    [
+        pytest.param("reinforce", False, marks=pytest.mark.slow),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in (("ppo", False), ("reinforce", True), ("ppo", True))),
+    ],
 )
 def test_learning_finds_the_right_button_and_the_control_does_not(weak: Weak, tmp_path: Path, algorithm: str, streaming: bool) -> None:
     """In rounds and streaming alike, after equal samples."""

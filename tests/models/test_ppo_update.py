@@ -79,8 +79,10 @@ def test_the_control_learns_from_replay_alone(model: ShiftQwen3ForCausalLM) -> N
 
 def test_each_replay_pool_weighs_by_how_many_samples_it_gives(model: ShiftQwen3ForCausalLM) -> None:
     """Three samples of SFT to one of CT; what an update reports is the loss before its only step."""
-    kinds = {"sft": EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0)),
-             "ct": EncodedSample(token_ids=(9, 10, 11), loss_weights=(0.0, 1.0, 1.0))}  # fmt: skip
+    kinds = {
+        "sft": EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0)),
+        "ct": EncodedSample(token_ids=(9, 10, 11), loss_weights=(0.0, 1.0, 1.0)),
+    }
     alone = {name: weighted_loss(model, tensors([sample], 0)).item() for name, sample in kinds.items()}
     assert abs(alone["sft"] - alone["ct"]) > 0.01, "or no weight would show"
     config = PpoConfig(mode="replay_only", epochs=1, minibatch_episodes=4, replay_sft=3, replay_ct=1)
@@ -198,12 +200,21 @@ def episode(outcome: Outcome, reward: float | None, *, step_rewards: Sequence[fl
     request = EpisodeRequest(purpose="rl", task=Task(source="t", name="t", domain="d", max_steps=4), seed=1, policy_id="checkpoint-1")
     steps = [
         Step(
-            step_index=k, policy_id="checkpoint-1", observation="", screenshot_id=None, messages=(), response="", thought=None,
-            action=Finished() if k else Wait(), prompt_token_ids=(3, 4), response_token_ids=(5, 2), response_logprobs=(-0.1, -0.1),
+            step_index=k,
+            policy_id="checkpoint-1",
+            observation="",
+            screenshot_id=None,
+            messages=(),
+            response="",
+            thought=None,
+            action=Finished() if k else Wait(),
+            prompt_token_ids=(3, 4),
+            response_token_ids=(5, 2),
+            response_logprobs=(-0.1, -0.1),
             reward=step_reward,
         )
         for k, step_reward in enumerate(step_rewards)
-    ]  # fmt: skip
+    ]
     return Episode(request=request, instruction="", steps=tuple(steps), outcome=outcome, reward=reward, duration_ms=1.0, environment="test")
 
 
@@ -343,9 +354,13 @@ def test_the_gate_sees_no_instance_that_the_critic_was_fitted_to(model: ShiftQwe
 def test_a_critic_of_adapters_passes_the_gate_beside_the_policys_frozen_weights(tmp_path: Path, model: ShiftQwen3ForCausalLM) -> None:
     policy, again, other = (copy.deepcopy(model) for _ in range(3))
     config = PpoConfig(
-        critic_learning_rate=1e-2, critic_minibatch_tokens=256, pretraining_epochs=8, lora_rank=8, lora_base_dtype="bfloat16",
+        critic_learning_rate=1e-2,
+        critic_minibatch_tokens=256,
+        pretraining_epochs=8,
+        lora_rank=8,
+        lora_base_dtype="bfloat16",
         gradient_checkpointing=True,
-    )  # fmt: skip
+    )
     items = predictable(policy, 120)
     critic = Critic.of_policy(policy, config)
     prepare_for_training(policy, config)
@@ -464,12 +479,22 @@ def test_a_penalty_in_the_reward_is_what_remains_of_a_task_that_was_rewarded_ali
     model: ShiftQwen3ForCausalLM, algorithm: str, scope: str
 ) -> None:
     """Tasks 0 and 1 differ in outcome, task 2 never succeeds."""
-    items = [replace(item, reward=0.0, steps=tuple(replace(s, reward=0.0) for s in item.steps)) if item.task_name == "task-2" else item
-             for item in random_trajectories(model, 12)]  # fmt: skip
+    items = [
+        replace(item, reward=0.0, steps=tuple(replace(s, reward=0.0) for s in item.steps)) if item.task_name == "task-2" else item
+        for item in random_trajectories(model, 12)
+    ]
     config = PpoConfig.model_validate(
-        {"algorithm": algorithm, "group_by": "task", "kl_coefficient": 0.5, "kl_placement": "reward", "advantage_clip": None,
-         "gate_policy": "open", "pretraining_rounds": 0, "advantage_scope": scope}
-    )  # fmt: skip
+        {
+            "algorithm": algorithm,
+            "group_by": "task",
+            "kl_coefficient": 0.5,
+            "kl_placement": "reward",
+            "advantage_clip": None,
+            "gate_policy": "open",
+            "pretraining_rounds": 0,
+            "advantage_scope": scope,
+        }
+    )
     critic = ValueLearner(Critic.of_policy(model), config, pad_id=0) if algorithm == "ppo" else None
     reference = [np.array([x - 0.1 for step in item.steps for x in step.logprobs]) for item in items]
     weighting = weigh_round(items, config, critic, 1, np.random.default_rng(0), reference=reference)
@@ -522,8 +547,12 @@ def test_advantages_can_be_scaled_minibatch_by_minibatch(model: ShiftQwen3ForCau
     items = random_trajectories(model, 8)
     values = [5.0, 1.0, 7.0, 3.0] * 2
     config = {
-        "advantage_scope": "minibatch", "advantage_normalisation": normalisation, "minibatch_episodes": 8, "epochs": 1, "level": level,
-    }  # fmt: skip
+        "advantage_scope": "minibatch",
+        "advantage_normalisation": normalisation,
+        "minibatch_episodes": 8,
+        "epochs": 1,
+        "level": level,
+    }
     scaled, raw = copy.deepcopy(model), copy.deepcopy(model)
     learner = PolicyLearner(scaled, PpoConfig.model_validate(config), pad_id=0, replay=ReplayPool())
     learner.update(items, per_token(items, values), np.random.default_rng(0), unscaled_E=np.ones(8, dtype=bool))
@@ -548,9 +577,15 @@ def test_only_what_a_critic_says_of_an_open_task_is_scaled_in_minibatches(model:
     items = [replace(item, is_success=True) for item in random_trajectories(model, 12)]
     items = [replace(item, reward=1.0) if item.task_name == "task-0" else item for item in items]
     config = PpoConfig.model_validate(
-        STEERING | {"advantage_scope": "minibatch", "advantage_normalisation": "mean_std", "minibatch_episodes": 12, "epochs": 1,
-                    "positive_nll_weight": 1e-9}
-    )  # fmt: skip
+        STEERING
+        | {
+            "advantage_scope": "minibatch",
+            "advantage_normalisation": "mean_std",
+            "minibatch_episodes": 12,
+            "epochs": 1,
+            "positive_nll_weight": 1e-9,
+        }
+    )
     weighting = weigh_round(items, config, ValueLearner(Critic.of_policy(model), config, pad_id=0), 1, np.random.default_rng(0))
     assert weighting.unscaled_E is not None and weighting.advantages is not None
     is_open = np.array([item.task_name != "task-0" for item in items])

@@ -23,9 +23,14 @@ def item(number: int, task: str, reward: float, *, instance: str = "", widths: S
         for index, width in enumerate(widths)
     ]
     return Trajectory(
-        episode_id=f"episode-{number}", task_name=task, steps=tuple(steps), reward=reward, is_truncated=False, instance=instance,
+        episode_id=f"episode-{number}",
+        task_name=task,
+        steps=tuple(steps),
+        reward=reward,
+        is_truncated=False,
+        instance=instance,
         is_success=reward > 0,
-    )  # fmt: skip
+    )
 
 
 def weighed(items: Sequence[Trajectory], **settings: object) -> Weighting:

@@ -16,14 +16,28 @@ END = 2
 def attempt(seed: int, index: int, outcome: Outcome) -> Episode:
     task = Task(source="t", name="t", domain="d", max_steps=1)
     step = Step(
-        step_index=0, policy_id="p", observation="", screenshot_id=None, messages=(), response="x", thought=None, action=Wait(),
-        prompt_token_ids=(3, seed), response_token_ids=(5, END), response_logprobs=(-0.5, -0.1),
-    )  # fmt: skip
+        step_index=0,
+        policy_id="p",
+        observation="",
+        screenshot_id=None,
+        messages=(),
+        response="x",
+        thought=None,
+        action=Wait(),
+        prompt_token_ids=(3, seed),
+        response_token_ids=(5, END),
+        response_logprobs=(-0.5, -0.1),
+    )
     is_crash = outcome is Outcome.CRASHED
     return Episode(
-        request=EpisodeRequest(purpose="rl", task=task, seed=seed, attempt=index, policy_id="p"), instruction="", outcome=outcome,
-        steps=() if is_crash else (step,), reward=None if is_crash else 0.0, duration_ms=1.0, environment="test",
-    )  # fmt: skip
+        request=EpisodeRequest(purpose="rl", task=task, seed=seed, attempt=index, policy_id="p"),
+        instruction="",
+        outcome=outcome,
+        steps=() if is_crash else (step,),
+        reward=None if is_crash else 0.0,
+        duration_ms=1.0,
+        environment="test",
+    )
 
 
 def test_what_trl_is_told_are_settings_of_ours() -> None:

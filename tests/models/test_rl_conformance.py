@@ -37,11 +37,19 @@ TASK = Task(source="t", name="t", domain="d", max_steps=4)
 
 
 WANTS_A_MASK = {
-    "observation_tokens_change_nothing", "values_of_observations_do_not_matter", "nan_at_a_masked_token_stays_there",
-    "right_padding_changes_nothing", "left_padding_changes_nothing", "reward_on_a_masked_last_token_counts",
-    "reward_on_an_observation_token_counts", "terminated_ends_in_zero", "returns_cross_observation_spans",
-    "returns_are_normalised_over_response_tokens", "padding_changes_no_return", "masked_values_are_not_fitted",
-}  # fmt: skip
+    "observation_tokens_change_nothing",
+    "values_of_observations_do_not_matter",
+    "nan_at_a_masked_token_stays_there",
+    "right_padding_changes_nothing",
+    "left_padding_changes_nothing",
+    "reward_on_a_masked_last_token_counts",
+    "reward_on_an_observation_token_counts",
+    "terminated_ends_in_zero",
+    "returns_cross_observation_spans",
+    "returns_are_normalised_over_response_tokens",
+    "padding_changes_no_return",
+    "masked_values_are_not_fitted",
+}
 """These hand in masked positions, for which our functions of advantages and values have no argument; below: they get none."""
 
 
@@ -77,11 +85,20 @@ def learned(
 
 def step(index: int, *, action: Action | None = None, reward: float = 0.0, tokens: int = 2, **more: Any) -> Step:
     return Step(
-        step_index=index, policy_id="p", observation=more.pop("observation", str(index)), screenshot_id=None, messages=(),
-        response="same" if tokens else "", thought=None,
-        action=action or Click(x=index, y=1), prompt_token_ids=(3, 4), response_token_ids=(5,) * tokens,
-        response_logprobs=(-0.1,) * tokens, reward=reward, **more,
-    )  # fmt: skip
+        step_index=index,
+        policy_id="p",
+        observation=more.pop("observation", str(index)),
+        screenshot_id=None,
+        messages=(),
+        response="same" if tokens else "",
+        thought=None,
+        action=action or Click(x=index, y=1),
+        prompt_token_ids=(3, 4),
+        response_token_ids=(5,) * tokens,
+        response_logprobs=(-0.1,) * tokens,
+        reward=reward,
+        **more,
+    )
 
 
 def episode(outcome: Outcome, steps: Sequence[Step], reward: float | None = 0.0, seed: int = 1) -> Episode:

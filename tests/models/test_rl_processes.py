@@ -40,9 +40,18 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 LONG = Task(source="corridor", name="walk-3", domain="pointing", max_steps=3)
 SETTINGS: dict[str, Any] = {
-    "rounds": 4, "episodes_per_task": 8, "minibatch_episodes": 4, "pretraining_rounds": 1, "pretraining_policy": "baseline",
-    "gate_policy": "open", "warmup_steps": 1, "learning_rate": 1e-3, "max_kl": 10.0, "explosive_kl": 100.0, "replay_sft": 2,
-}  # fmt: skip
+    "rounds": 4,
+    "episodes_per_task": 8,
+    "minibatch_episodes": 4,
+    "pretraining_rounds": 1,
+    "pretraining_policy": "baseline",
+    "gate_policy": "open",
+    "warmup_steps": 1,
+    "learning_rate": 1e-3,
+    "max_kl": 10.0,
+    "explosive_kl": 100.0,
+    "replay_sft": 2,
+}
 SAMPLE = EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0))
 TOLERANCE_RMS, TOLERANCE_MAX = 2e-6, 2e-4
 """Between weights. Another order of summation differs by 2e-7 in root mean square here, of 1e-2 that is learned. A single weight may differ
@@ -58,9 +67,15 @@ def walking() -> PoolCollector:
 def a_run(init: Path, folder: Path, num_processes: int, **settings: object) -> PpoRun:
     config = PpoConfig.model_validate(SETTINGS | settings | {"num_processes": num_processes})
     return PpoRun(
-        config=config, init_checkpoint=init, tasks=[SHORT, LONG], replay=ReplayPool(sft=[SAMPLE] * 3), output=folder / "out",
-        run_folder=folder / "run", stage="rl_pointing", iteration="0001",
-    )  # fmt: skip
+        config=config,
+        init_checkpoint=init,
+        tasks=[SHORT, LONG],
+        replay=ReplayPool(sft=[SAMPLE] * 3),
+        output=folder / "out",
+        run_folder=folder / "run",
+        stage="rl_pointing",
+        iteration="0001",
+    )
 
 
 def train(run: PpoRun, collector: Collector, on_progress: OnRound = lambda *_: None, **options: Any) -> PpoResult:

@@ -38,11 +38,24 @@ from tests.models.ppo_episodes import per_token, random_trajectories, tiny_polic
 from warehouse.core.errors import ModelError, TrainingDiverged
 
 SETTINGS: dict[str, Any] = {
-    "level": "token", "pretraining_rounds": 1, "pretraining_policy": "baseline", "gate_policy": "open", "epochs": 2,
-    "minibatch_episodes": 4, "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "warmup_steps": 2, "max_kl": 9.0, "explosive_kl": 99.0,
-    "microbatch_tokens": 60, "critic_minibatch_tokens": 60,
-    "entropy_coefficient": 0.01, "positive_nll_weight": 0.1, "off_policy": "tis", "replay_sft": 2,
-}  # fmt: skip
+    "level": "token",
+    "pretraining_rounds": 1,
+    "pretraining_policy": "baseline",
+    "gate_policy": "open",
+    "epochs": 2,
+    "minibatch_episodes": 4,
+    "learning_rate": 1e-3,
+    "critic_learning_rate": 1e-3,
+    "warmup_steps": 2,
+    "max_kl": 9.0,
+    "explosive_kl": 99.0,
+    "microbatch_tokens": 60,
+    "critic_minibatch_tokens": 60,
+    "entropy_coefficient": 0.01,
+    "positive_nll_weight": 0.1,
+    "off_policy": "tis",
+    "replay_sft": 2,
+}
 SAMPLE = EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0))
 ROUNDS = 2
 BASE = tiny_policy()
@@ -192,24 +205,46 @@ def test_a_rank_learns_from_what_the_leader_has_screenshots_and_all(tmp_path: Pa
     task = Task(source="t", name="t", domain="d", max_steps=4)
     shown = Message(role="user", content="Click", screenshot_id="seen.png")
     answered = Step(
-        step_index=0, policy_id="p", observation="", screenshot_id="seen.png", messages=(shown,), response="x", thought=None, action=Wait(),
-        prompt_token_ids=(3, 4), response_token_ids=(5, 2), response_logprobs=(-0.1, -1 / 3), response_versions=(0, 1),
-    )  # fmt: skip
+        step_index=0,
+        policy_id="p",
+        observation="",
+        screenshot_id="seen.png",
+        messages=(shown,),
+        response="x",
+        thought=None,
+        action=Wait(),
+        prompt_token_ids=(3, 4),
+        response_token_ids=(5, 2),
+        response_logprobs=(-0.1, -1 / 3),
+        response_versions=(0, 1),
+    )
     episodes = [
         Episode(
-            request=EpisodeRequest(purpose="rl", task=task, seed=seed, policy_id="p", screenshots=True), instruction="", steps=(answered,),
-            outcome=Outcome.TRUNCATED, reward=0.0, duration_ms=1.0, environment="test", final_messages=(shown,),
+            request=EpisodeRequest(purpose="rl", task=task, seed=seed, policy_id="p", screenshots=True),
+            instruction="",
+            steps=(answered,),
+            outcome=Outcome.TRUNCATED,
+            reward=0.0,
+            duration_ms=1.0,
+            environment="test",
+            final_messages=(shown,),
             screenshots={"seen.png": b"a picture"},
         )
         for seed in range(3)
-    ]  # fmt: skip
+    ]
     run, rollout_log = tmp_path / "run", RolloutLog(tmp_path / "run" / "episodes")
     for episode in episodes:
         rollout_log.append(1, episode)
     others = RankProcesses(
-        ProcessGroup(), run, init=tmp_path, config=PpoConfig(), state=run / "state", episodes=run / "episodes", replay=ReplayPool(),
+        ProcessGroup(),
+        run,
+        init=tmp_path,
+        config=PpoConfig(),
+        state=run / "state",
+        episodes=run / "episodes",
+        replay=ReplayPool(),
         device="cpu",
-    )  # fmt: skip
+    )
     (run / "gang").mkdir()
     others.send(Round(index=1, num_fruitful=0, version=0), episodes)
     assert process._batch(run / "gang", rollout_log) == episodes

@@ -86,9 +86,12 @@ def ids(episodes: Sequence[Episode]) -> list[str]:
 
 @pytest.mark.slow
 @given(
-    batch_size=st.integers(1, 9), ahead=st.integers(0, 4), num_batches=st.integers(1, 7), learned=st.integers(0, 7),
+    batch_size=st.integers(1, 9),
+    ahead=st.integers(0, 4),
+    num_batches=st.integers(1, 7),
+    learned=st.integers(0, 7),
     before=st.integers(0, 90),
-)  # fmt: skip
+)
 def test_admission_is_areals_rule_and_ends_with_the_run(batch_size: int, ahead: int, num_batches: int, learned: int, before: int) -> None:
     admitted = before + room(before, learned, batch_size=batch_size, batches_ahead=ahead, num_batches=num_batches)
     may_start = [n for n in range(1, batch_size * num_batches + 1) if (n - 1) // batch_size <= learned + ahead]
@@ -203,13 +206,29 @@ def test_the_last_screen_of_a_cut_episode_is_there_when_it_is_learned_from(tmp_p
     images = {"shown": png(64, 64, "green"), "last": png(64, 64, "yellow")}
     before, after = ((Message(role="user", content="see", screenshot_id=name),) for name in images)
     step = Step(
-        step_index=0, policy_id="p", observation="", screenshot_id="shown", messages=before, response="wait", thought=None, action=Wait(),
-        prompt_token_ids=(3, 4), response_token_ids=(5, 6), response_logprobs=(-0.1, -0.2),
-    )  # fmt: skip
+        step_index=0,
+        policy_id="p",
+        observation="",
+        screenshot_id="shown",
+        messages=before,
+        response="wait",
+        thought=None,
+        action=Wait(),
+        prompt_token_ids=(3, 4),
+        response_token_ids=(5, 6),
+        response_logprobs=(-0.1, -0.2),
+    )
     cut = Episode(
-        request=asked, instruction="", steps=(step,), outcome=Outcome.TRUNCATED, reward=0.0, duration_ms=1.0, environment="t",
-        screenshots=images, final_messages=after,
-    )  # fmt: skip
+        request=asked,
+        instruction="",
+        steps=(step,),
+        outcome=Outcome.TRUNCATED,
+        reward=0.0,
+        duration_ms=1.0,
+        environment="t",
+        screenshots=images,
+        final_messages=after,
+    )
 
     class Cutting:
         async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
@@ -258,9 +277,14 @@ class Crashing:
             self.asked.append((one.seed, one.attempt))
             crashes = one.attempt in self._attempts
             yield Episode(
-                request=one, instruction="", steps=(), duration_ms=1.0, environment="t", reward=None if crashes else 0.0,
+                request=one,
+                instruction="",
+                steps=(),
+                duration_ms=1.0,
+                environment="t",
+                reward=None if crashes else 0.0,
                 outcome=Outcome.CRASHED if crashes else Outcome.FAILURE,
-            )  # fmt: skip
+            )
 
     async def close(self) -> None: ...
 

@@ -25,11 +25,12 @@ NUM_GOOD = 5
 def prompts(num: int = NUM_GOOD) -> list[Prompt]:
     return [
         Prompt(
-            messages=(Message(role="user", content="Find then see " * (1 + index)),), conversation=f"c{index}",
+            messages=(Message(role="user", content="Find then see " * (1 + index)),),
+            conversation=f"c{index}",
             sampling=Sampling(temperature=index % 2, max_new_tokens=16, seed=index, top_p=1.0 if index % 3 else 0.9),
         )
         for index in range(num)
-    ]  # fmt: skip
+    ]
 
 
 def sampled(**sampling: Any) -> Prompt:
@@ -61,13 +62,18 @@ def same(found: Sequence[Any], without: Sequence[Any]) -> bool:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (sampled(temperature=1e-300), "temperature 1e-300"), (sampled(temperature=math.nan), "temperature nan"),
-        (sampled(temperature=math.inf), "temperature inf"), (sampled(temperature=-1.0), "temperature -1.0"),
-        (sampled(top_p=0.0), "top_p 0.0"), (sampled(top_p=7.0), "top_p 7.0"), (sampled(top_p=math.nan), "top_p nan"),
-        (sampled(seed=2**70), f"seed {2**70}"), (sampled(max_new_tokens=0), "max_new_tokens 0"),
+        (sampled(temperature=1e-300), "temperature 1e-300"),
+        (sampled(temperature=math.nan), "temperature nan"),
+        (sampled(temperature=math.inf), "temperature inf"),
+        (sampled(temperature=-1.0), "temperature -1.0"),
+        (sampled(top_p=0.0), "top_p 0.0"),
+        (sampled(top_p=7.0), "top_p 7.0"),
+        (sampled(top_p=math.nan), "top_p nan"),
+        (sampled(seed=2**70), f"seed {2**70}"),
+        (sampled(max_new_tokens=0), "max_new_tokens 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_a_setting_that_cannot_be_fails_its_own_request(make_model: Callable[..., Any], bad: Prompt, message: str) -> None:
     engine = EmbeddedEngine(*make_model(), "checkpoint-a")
     without = asyncio.run(_together(engine, prompts()))
@@ -154,9 +160,7 @@ def test_tokens_that_do_not_fit_the_model_never_reach_it() -> None:
     good = requests(4)
     without = [engine.start(request, lambda *_: None).result(60).token_ids for request in good]
     bad = [(engine.vocabulary_size, "token id"), (-1, "token id -1"), (2**70, "token id"), (placeholder, "stands for an image")]
-    asked = [
-        *good, *(Request(prompt=(3, token, 4), temperature=0.0, max_new_tokens=4, seed=0) for token, _ in bad)
-    ]
+    asked = [*good, *(Request(prompt=(3, token, 4), temperature=0.0, max_new_tokens=4, seed=0) for token, _ in bad)]
     answers = [engine.start(request, lambda *_: None) for request in asked]
     assert [answer.result(60).token_ids for answer in answers[: len(good)]] == without
     for answer, (_, message) in zip(answers[len(good) :], bad, strict=True):

@@ -24,13 +24,17 @@ USER = {"role": "user", "content": "see the screen"}
 WEATHER = {
     "type": "function",
     "function": {
-        "name": "weather", "description": "of a city",
+        "name": "weather",
+        "description": "of a city",
         "parameters": {
-            "type": "object", "properties": {"city": {"type": "string", "maxLength": 4}, "days": {"$ref": "#/$defs/few"}},
-            "required": ["city", "days"], "additionalProperties": False, "$defs": {"few": {"enum": [1, 2]}},
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 4}, "days": {"$ref": "#/$defs/few"}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+            "$defs": {"few": {"enum": [1, 2]}},
         },
     },
-}  # fmt: skip
+}
 CLICK = {
     "type": "function",
     "function": {
@@ -73,9 +77,30 @@ def prompt_ids(client: httpx.Client, **fields: Any) -> list[int]:
         {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "stop": [], "parallel_tool_calls": True, "tool_choice": "none"},
         dict.fromkeys(
             [
-                "model", "temperature", "top_p", "n", "stop", "max_tokens", "presence_penalty", "frequency_penalty", "logit_bias", "user",
-                "seed", "tools", "tool_choice", "response_format", "stream", "stream_options", "logprobs", "top_logprobs", "metadata",
-                "store", "reasoning_effort", "verbosity", "audio", "prediction",
+                "model",
+                "temperature",
+                "top_p",
+                "n",
+                "stop",
+                "max_tokens",
+                "presence_penalty",
+                "frequency_penalty",
+                "logit_bias",
+                "user",
+                "seed",
+                "tools",
+                "tool_choice",
+                "response_format",
+                "stream",
+                "stream_options",
+                "logprobs",
+                "top_logprobs",
+                "metadata",
+                "store",
+                "reasoning_effort",
+                "verbosity",
+                "audio",
+                "prediction",
             ]
         ),
         {"max_tokens": None, "max_completion_tokens": 5, "stream_options": {"include_usage": True, "include_obfuscation": False}},
@@ -91,12 +116,18 @@ def test_what_clients_send_by_default_is_taken(client: httpx.Client, fields: dic
     ("fields", "said"),
     [
         ({"frequency_penalty": 3}, "frequency_penalty: Input should be less than or equal to 2 (got 3)"),
-        ({"logit_bias": {"100000": 3}}, "logit_bias 100000: 3.0: ids below"), ({"repetition_penalty": 1.1}, "repetition_penalty"),
-        ({"reasoning_effort": "high"}, "reasoning_effort is not supported by this server; remove it (got \"high\")"),
-        ({"store": True}, "store: Input should be False (got true)"), ({"n": 17}, "n: Input should be less than or equal to 16 (got 17)"),
-        ({"temperature": 1e-300}, "temperature 1e-300"), ({"top_k": 5}, "top_k"), ({"modalities": ["audio"]}, "modalities"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "integer", "minimum": 5, "maximum": 3}}}},
-         "minimum (5) is greater than maximum (3)"),
+        ({"logit_bias": {"100000": 3}}, "logit_bias 100000: 3.0: ids below"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"reasoning_effort": "high"}, 'reasoning_effort is not supported by this server; remove it (got "high")'),
+        ({"store": True}, "store: Input should be False (got true)"),
+        ({"n": 17}, "n: Input should be less than or equal to 16 (got 17)"),
+        ({"temperature": 1e-300}, "temperature 1e-300"),
+        ({"top_k": 5}, "top_k"),
+        ({"modalities": ["audio"]}, "modalities"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "integer", "minimum": 5, "maximum": 3}}}},
+            "minimum (5) is greater than maximum (3)",
+        ),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": True}}}}, "uniqueItems"),
         ({"response_format": {"type": "json_schema"}}, "give json_schema if and only if"),
         ({"tools": [CLICK], "tool_choice": {"type": "function", "function": {"name": "fly"}}}, "names 'fly', but tools has click"),
@@ -104,10 +135,22 @@ def test_what_clients_send_by_default_is_taken(client: httpx.Client, fields: dic
         ({"tools": [{"type": "function", "function": {"name": "f", "description": "</tool_call><|im_end|>"}}]}, "control token"),
         ({"messages": [{"role": "user", "content": None}]}, "no content"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "input_audio"),
-        ({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [
-            {"id": "a", "type": "function", "function": {"name": "click", "arguments": "[1]"}}]}, USER]}, "arguments of the call of click"),
+        (
+            {
+                "messages": [
+                    USER,
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "click", "arguments": "[1]"}}],
+                    },
+                    USER,
+                ]
+            },
+            "arguments of the call of click",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_done_is_refused_by_name_and_value(client: httpx.Client, fields: dict[str, Any], said: str) -> None:
     response = client.post(CHAT, json=asked(**fields))
     assert response.status_code == 400, response.text
@@ -182,9 +225,11 @@ def test_a_developers_message_is_the_systems_and_texts_are_lines(client: httpx.C
 def test_calls_and_their_results_are_written_by_the_template(client: httpx.Client, server: OurServer) -> None:
     call = {"id": "c12345678", "type": "function", "function": {"name": "click", "arguments": '{"x": 3}'}}
     messages = [
-        USER, {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
-        {"role": "tool", "tool_call_id": "c12345678", "content": "a <b>page</b> <|im_end|>"}, USER,
-    ]  # fmt: skip
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+        {"role": "tool", "tool_call_id": "c12345678", "content": "a <b>page</b> <|im_end|>"},
+        USER,
+    ]
     codec: Any = server.engine.codec
     ids = prompt_ids(client, messages=messages, tools=[CLICK])
     text = codec.tokenizer.decode(ids)
@@ -217,9 +262,7 @@ def read_calls(response: httpx.Response, *, stream: bool) -> tuple[list[tuple[st
         calls = [(call["function"]["name"], call["function"]["arguments"]) for call in choice["message"].get("tool_calls", [])]
         return calls, choice["finish_reason"], choice["message"].get("content") or ""
     chunks = [json.loads(line[6:])["choices"][0] for line in response.text.split("\n\n") if line.startswith("data: {")]
-    calls = [
-        (call["function"]["name"], call["function"]["arguments"]) for chunk in chunks for call in chunk["delta"].get("tool_calls", [])
-    ]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for chunk in chunks for call in chunk["delta"].get("tool_calls", [])]
     return calls, chunks[-1].get("finish_reason"), "".join(chunk["delta"].get("content", "") for chunk in chunks)
 
 
@@ -227,8 +270,12 @@ def test_an_answer_is_held_to_a_schema_and_its_log_probabilities_are_of_what_was
     """Checked against the model's own forward pass: the logits of tokens that were not allowed are left out, the rest renormalised."""
     import torch
 
-    schema = {"type": "object", "properties": {"x": {"enum": [3, 14]}, "go": {"type": "boolean"}}, "required": ["x", "go"],
-              "additionalProperties": False}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"x": {"enum": [3, 14]}, "go": {"type": "boolean"}},
+        "required": ["x", "go"],
+        "additionalProperties": False,
+    }
     form = {"type": "json_schema", "json_schema": {"name": "point", "strict": True, "schema": schema}}
     for temperature in (0.0, 0.8):
         body = asked(response_format=form, max_tokens=100, temperature=temperature, logprobs=True, return_token_ids=True)
@@ -300,13 +347,22 @@ def test_pictures_stay_where_the_message_shows_them(tmp_path: Path) -> None:
 
 def test_browser_use_asks_as_it_does_by_default(client: httpx.Client) -> None:
     """The fields of browser-use's ChatOpenAI (browser_use/llm/openai/chat.py, 0.13) for structured output."""
-    schema = {"type": "object", "properties": {"action": {"enum": ["click", "finished"]}}, "required": ["action"],
-              "additionalProperties": False}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"action": {"enum": ["click", "finished"]}},
+        "required": ["action"],
+        "additionalProperties": False,
+    }
     messages = [{"role": "system", "content": [{"type": "text", "text": "You are helpful."}], "name": None}, USER]
     body = {
-        "model": "policy", "messages": messages, "temperature": 0.2, "frequency_penalty": 0.3, "max_completion_tokens": 60, "seed": None,
+        "model": "policy",
+        "messages": messages,
+        "temperature": 0.2,
+        "frequency_penalty": 0.3,
+        "max_completion_tokens": 60,
+        "seed": None,
         "response_format": {"type": "json_schema", "json_schema": {"name": "agent_output", "strict": True, "schema": schema}},
-    }  # fmt: skip
+    }
     answered = client.post(CHAT, json=body)
     assert answered.status_code == 200, answered.text
     assert json.loads(answered.json()["choices"][0]["message"]["content"])["action"] in ("click", "finished")
@@ -324,9 +380,22 @@ def test_the_client_of_openai_calls_tools_streams_and_parses(server: OurServer) 
     messages: Any = [USER]
     with OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as client:
         whole = client.chat.completions.create(
-            model="policy", messages=messages, tools=tools, tool_choice="required", max_completion_tokens=100, seed=1, n=2, logprobs=True,
-            top_logprobs=2, frequency_penalty=0, presence_penalty=0, logit_bias={}, parallel_tool_calls=False, user="me", store=False,
-        )  # fmt: skip
+            model="policy",
+            messages=messages,
+            tools=tools,
+            tool_choice="required",
+            max_completion_tokens=100,
+            seed=1,
+            n=2,
+            logprobs=True,
+            top_logprobs=2,
+            frequency_penalty=0,
+            presence_penalty=0,
+            logit_bias={},
+            parallel_tool_calls=False,
+            user="me",
+            store=False,
+        )
         assert len(whole.choices) == 2
         message = whole.choices[0].message
         assert message.tool_calls is not None and message.tool_calls[0].type == "function"
@@ -335,9 +404,14 @@ def test_the_client_of_openai_calls_tools_streams_and_parses(server: OurServer) 
         assert client.chat.completions.create(model="policy", messages=follow, tools=tools, max_tokens=4).choices
         names = ""
         for chunk in client.chat.completions.create(
-            model="policy", messages=messages, tools=tools, tool_choice="required", max_tokens=100, stream=True,
+            model="policy",
+            messages=messages,
+            tools=tools,
+            tool_choice="required",
+            max_tokens=100,
+            stream=True,
             stream_options={"include_usage": True},
-        ):  # fmt: skip
+        ):
             for choice in chunk.choices:
                 for call in choice.delta.tool_calls or ():
                     assert call.index == 0 and call.function is not None

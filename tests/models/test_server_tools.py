@@ -27,8 +27,9 @@ SAID = '{"name": "click", "arguments": {"x": 1}}'
 WRITTEN = {
     "qwen": f"I look. <tool_call>\n{SAID}\n</tool_call>\n<tool_call>\n{SAID}\n</tool_call>",
     "qwen, words": f"I look. <tool_call>{SAID}</tool_call><tool_call> {SAID} </tool_call>",
-    "llama": '{"name": "click", "parameters": {"x": 1}}', "mistral": f"I look. [TOOL_CALLS][{SAID}, {SAID}]",
-}  # fmt: skip
+    "llama": '{"name": "click", "parameters": {"x": 1}}',
+    "mistral": f"I look. [TOOL_CALLS][{SAID}, {SAID}]",
+}
 
 
 def read(form: ToolForm, pieces: Sequence[str], *, is_single: bool = False) -> tuple[str, list[tuple[str, str]]]:
@@ -42,9 +43,11 @@ def read(form: ToolForm, pieces: Sequence[str], *, is_single: bool = False) -> t
 def test_the_form_of_calls_is_the_templates() -> None:
     found = {name: form_of(codec) for name, codec in CODECS.items()}
     assert [(form.opening, form.closing, form.arguments_key, form.is_list, form.is_special) for form in found.values()] == [
-        ("<tool_call>\n", "\n</tool_call>", "arguments", False, True), ("<tool_call>\n", "\n</tool_call>", "arguments", False, False),
-        ("", "", "parameters", False, False), ("[TOOL_CALLS]", "", "arguments", True, True),
-    ]  # fmt: skip
+        ("<tool_call>\n", "\n</tool_call>", "arguments", False, True),
+        ("<tool_call>\n", "\n</tool_call>", "arguments", False, False),
+        ("", "", "parameters", False, False),
+        ("[TOOL_CALLS]", "", "arguments", True, True),
+    ]
     with pytest.raises(ModelError, match="ignores tools"):
         form_of(TemplateCodec(chat_tokenizer(QWEN)))
     with pytest.raises(ModelError, match="unknown form"):
@@ -79,7 +82,7 @@ def test_any_answer_under_the_grammar_is_a_call(name: str) -> None:
     functions = [
         Function(name="click", parameters={"type": "object", "properties": {"x": {"enum": [1, 2]}}, "additionalProperties": False}),
         Function(name="stop"),
-    ]  # fmt: skip
+    ]
     grammars, form = Grammars(codec.tokenizer, codec.eos_token_ids, len(codec.tokenizer) + 13), form_of(codec)
     grammar = grammars.of_lark(form.grammar(functions[:1]), "tools")
     for _ in range(5):

@@ -27,9 +27,13 @@ from models.families.shapes import KNOWN_CONFIGS, shape_of
 from warehouse.core.errors import CheckpointError
 
 TEXT = {
-    "vocab_size": 101, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-}  # fmt: skip
+}
 
 
 def nested(name: str) -> dict[str, Any]:
@@ -76,9 +80,15 @@ def test_text_models_are_counted_to_the_parameter(tied: bool) -> None:
 @pytest.mark.parametrize("heard", [[], [0, 2]])
 def test_a_tower_that_several_layers_hear_is_counted_to_the_parameter(heard: list[int]) -> None:
     vision = {
-        "depth": 3, "hidden_size": 32, "intermediate_size": 50, "num_heads": 4, "patch_size": 8, "out_hidden_size": 48,
-        "num_position_embeddings": 64, "deepstack_visual_indexes": heard,
-    }  # fmt: skip
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 50,
+        "num_heads": 4,
+        "patch_size": 8,
+        "out_hidden_size": 48,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": heard,
+    }
     with torch.device("meta"):
         config = Qwen3VLConfig(text_config={**TEXT, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True)
         model = Qwen3VLForConditionalGeneration(config)

@@ -37,18 +37,32 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 LONG = Task(source="corridor", name="walk-12", domain="pointing", max_steps=12)
 SETTINGS = {
-    "algorithm": "reinforce", "streaming": True, "rounds": 6, "episodes_per_task": 12, "min_batch_episodes": 12, "batches_ahead": 1,
-    "minibatch_episodes": 6, "warmup_steps": 1, "max_kl": 10.0, "explosive_kl": 100.0,
-}  # fmt: skip
+    "algorithm": "reinforce",
+    "streaming": True,
+    "rounds": 6,
+    "episodes_per_task": 12,
+    "min_batch_episodes": 12,
+    "batches_ahead": 1,
+    "minibatch_episodes": 6,
+    "warmup_steps": 1,
+    "max_kl": 10.0,
+    "explosive_kl": 100.0,
+}
 NUM_EPISODES, NUM_BATCHES = 144, 12
 GONE_S = 15.0
 
 
 def a_run(init: Path, folder: Path, tasks: list[Task], **settings: object) -> PpoRun:
     return PpoRun(
-        config=PpoConfig.model_validate(SETTINGS | settings), init_checkpoint=init, tasks=tasks, replay=ReplayPool(), output=folder / "out",
-        run_folder=folder / "run", stage="rl_pointing", iteration="0001",
-    )  # fmt: skip
+        config=PpoConfig.model_validate(SETTINGS | settings),
+        init_checkpoint=init,
+        tasks=tasks,
+        replay=ReplayPool(),
+        output=folder / "out",
+        run_folder=folder / "run",
+        stage="rl_pointing",
+        iteration="0001",
+    )
 
 
 def main(init: str, folder: str, kind: str) -> None:

@@ -51,9 +51,15 @@ def test_learns_and_says_so(seed_checkpoint: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
     config = CONFIG.model_copy(update={"steps": 60})
     card = train_supervised(
-        config, samples(), init=seed_checkpoint, output=tmp_path / "sft", stage="sft_model", iteration="0001", datasets=("dataset-1",),
+        config,
+        samples(),
+        init=seed_checkpoint,
+        output=tmp_path / "sft",
+        stage="sft_model",
+        iteration="0001",
+        datasets=("dataset-1",),
         on_progress=seen.append,
-    )  # fmt: skip
+    )
     assert card == read_card(tmp_path / "sft")
     assert card.parents == (read_card(seed_checkpoint).checkpoint_id,)
     assert card.config == config.model_dump(mode="json")
@@ -247,9 +253,13 @@ def test_a_sample_longer_than_the_context_is_left_out_counted_and_told(
     messages = (Message(role="user", content="hello " * 3000), Message(role="assistant", content="Ok", loss=1.0))
     config = CONFIG.model_copy(update={"steps": 2})
     card = train_supervised(
-        config, [*samples(), TrainingSample(messages=messages, sample_id="sample-long")], init=seed_checkpoint, output=tmp_path / "out",
-        stage="ct_model", iteration="0001",
-    )  # fmt: skip
+        config,
+        [*samples(), TrainingSample(messages=messages, sample_id="sample-long")],
+        init=seed_checkpoint,
+        output=tmp_path / "out",
+        stage="ct_model",
+        iteration="0001",
+    )
     assert card.metrics["samples_too_long"] == 1 and card.metrics["samples"] == len(samples())
     assert "1 of 61 samples are longer than 2048 tokens and left out: sample-long (3004 tokens)" in caplog.text
 
@@ -274,11 +284,14 @@ def test_a_full_disk_is_called_so_and_the_run_goes_on_where_it_was(seed_checkpoi
 def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path: Path) -> None:
     rng, words = random.Random(0), ("Ok", "Submit", "see", "then", "hello", "Find")
     noise = [
-        TrainingSample(messages=(
-            Message(role="user", content=" ".join(rng.choices(words, k=6))), Message(role="assistant", content=rng.choice(words), loss=1.0),
-        ))
+        TrainingSample(
+            messages=(
+                Message(role="user", content=" ".join(rng.choices(words, k=6))),
+                Message(role="assistant", content=rng.choice(words), loss=1.0),
+            )
+        )
         for _ in range(40)
-    ]  # fmt: skip
+    ]
     config = CONFIG.model_copy(
         update={"steps": 200, "eval_fraction": 0.3, "eval_every": 5, "early_stop_patience": 2, "log_every": 50, "save_every": 100}
     )

@@ -18,9 +18,13 @@ from sandbox.session import Element, Observation
 WORDS = ("Ok", "Submit", "Tab", "hello", "world", "see", "Find", "then", "Bernardine")
 TOKENIZER = build_tokenizer(WORDS)
 SCREEN = Observation(
-    instruction="", screenshot=None, width_px=160, height_px=210, time_ms=0,
+    instruction="",
+    screenshot=None,
+    width_px=160,
+    height_px=210,
+    time_ms=0,
     elements=(Element(role="select", text="Ok", x_px=8, y_px=8, width_px=16, height_px=16),),
-)  # fmt: skip
+)
 
 
 def tokens(text: str) -> list[str]:
@@ -56,7 +60,7 @@ def test_text_without_spaces_comes_back_exactly(text: str) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(max_size=40) | st.text("a[]<>1 ‿#.,-\"\\\n\tbuton", max_size=30), st.sampled_from([None, "look [1] <button> , then"]))
+@given(st.text(max_size=40) | st.text('a[]<>1 ‿#.,-"\\\n\tbuton', max_size=30), st.sampled_from([None, "look [1] <button> , then"]))
 def test_what_an_answer_types_or_chooses_comes_back_exactly(text: str, thought: str | None) -> None:
     text = text.encode("utf-8", "ignore").decode()
     grammar = CompactGrammar()

@@ -41,9 +41,15 @@ def test_hidden_states_and_gradients_are_the_models_own(make_model: Callable[...
 
 def test_any_other_decoder_goes_through_its_own_forward() -> None:
     config = Qwen3Config(
-        vocab_size=100, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        vocab_size=100,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
         pad_token_id=0,
-    )  # fmt: skip
+    )
     model = Qwen3ForCausalLM(config).eval()
     ids, wanted = batch(0)
     torch.testing.assert_close(hidden_where(model, ids, wanted), model.model(input_ids=ids, use_cache=False).last_hidden_state[wanted])

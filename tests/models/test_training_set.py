@@ -65,11 +65,14 @@ def test_a_training_set_has_parts_and_is_not_read_to_be_opened(tmp_path: Path, m
     rng = np.random.default_rng(0)
     given = [
         EncodedSample(
-            token_ids=rng.integers(2**31, size=length).tolist(), loss_weights=rng.random(length, dtype=np.float32).tolist(),
-            weight=float(rng.random()), sample_id=f"sample-{length}", screenshot_ids=[f"shot-{length % 3}"] * (length % 4),
+            token_ids=rng.integers(2**31, size=length).tolist(),
+            loss_weights=rng.random(length, dtype=np.float32).tolist(),
+            weight=float(rng.random()),
+            sample_id=f"sample-{length}",
+            screenshot_ids=[f"shot-{length % 3}"] * (length % 4),
         )
         for length in rng.integers(2, 40, size=100)
-    ]  # fmt: skip
+    ]
     with SampleWriter(tmp_path / "samples.arrow") as writer:
         for sample in given:
             writer.add(sample)

@@ -43,9 +43,11 @@ from warehouse.core.errors import ConfigError, ModelError
 
 IMAGES = {"red": png(160, 210, "red"), "blue": png(120, 60, "blue"), "green": png(64, 64, "green")}
 CHAT = (
-    Message(role="user", content="click", screenshot_id="red"), Message(role="assistant", content="click 12", loss=1.0),
-    Message(role="user", content="", screenshot_id="blue"), Message(role="assistant", content="finished", loss=1.0),
-)  # fmt: skip
+    Message(role="user", content="click", screenshot_id="red"),
+    Message(role="assistant", content="click 12", loss=1.0),
+    Message(role="user", content="", screenshot_id="blue"),
+    Message(role="assistant", content="finished", loss=1.0),
+)
 ONE = (Message(role="user", content="see it", screenshot_id="green"), Message(role="assistant", content="click 345", loss=1.0))
 BLIND = (Message(role="user", content="hello"), Message(role="assistant", content="wait", loss=1.0))
 
@@ -245,9 +247,12 @@ def test_values_of_answers_to_images_are_the_critics(qwen: tuple[Qwen2VLForCondi
     for prompt, answer in zip(asked, answers, strict=True):
         seen = codec.encode(prompt.messages, IMAGES).vision
         step = TrajectoryStep(
-            prompt_ids=answer.prompt_token_ids, response_ids=answer.token_ids, logprobs=answer.logprobs, reward=1.0,
+            prompt_ids=answer.prompt_token_ids,
+            response_ids=answer.token_ids,
+            logprobs=answer.logprobs,
+            reward=1.0,
             pixels=lambda seen=seen: seen,  # type: ignore[misc]
-        )  # fmt: skip
+        )
         item = Trajectory(episode_id="e", task_name="t", steps=(step,), reward=1.0, is_truncated=False)
         (batch,) = step_batches([item], [0], max_tokens=9999, pad_id=codec.pad_token_id)
         assert answer.values == pytest.approx(critic(batch, "token").tolist(), abs=1e-4)
@@ -258,11 +263,20 @@ def test_an_answer_with_a_placeholder_is_left_out_of_learning(qwen: tuple[Qwen2V
     task = Task(source="test", name="t", domain="pointing", max_steps=5)
     steps = [
         Step(
-            step_index=index, policy_id="p", observation="", screenshot_id=None, messages=(), response="click", thought=None,
-            action=Click(x=1, y=1), prompt_token_ids=(3,), response_token_ids=ids, response_logprobs=(-0.1,) * len(ids),
+            step_index=index,
+            policy_id="p",
+            observation="",
+            screenshot_id=None,
+            messages=(),
+            response="click",
+            thought=None,
+            action=Click(x=1, y=1),
+            prompt_token_ids=(3,),
+            response_token_ids=ids,
+            response_logprobs=(-0.1,) * len(ids),
         )
         for index, ids in enumerate([(5, 6), (5, model.config.image_token_id), (model.config.video_token_id,)])
-    ]  # fmt: skip
+    ]
     request = EpisodeRequest(purpose="rl", task=task, seed=1, policy_id="p")
     episode = Episode(
         request=request, instruction="", steps=tuple(steps), outcome=Outcome.SUCCESS, reward=1.0, duration_ms=1.0, environment="test"
@@ -290,9 +304,15 @@ def test_training_on_images_resumes_to_the_bit(tmp_path: Path, qwen: tuple[Qwen2
 
     def run(name: str, **more: object) -> str:
         card = train_supervised(
-            config, samples, init=tmp_path / "seed", output=tmp_path / name, stage="sft_model", iteration="0001",
-            read_image=IMAGES.__getitem__, **more,  # type: ignore[arg-type]
-        )  # fmt: skip
+            config,
+            samples,
+            init=tmp_path / "seed",
+            output=tmp_path / name,
+            stage="sft_model",
+            iteration="0001",
+            read_image=IMAGES.__getitem__,
+            **more,  # type: ignore[arg-type]
+        )
         assert card.metrics["loss"] < 6.0
         return card.checkpoint_id
 
@@ -304,6 +324,11 @@ def test_training_on_images_resumes_to_the_bit(tmp_path: Path, qwen: tuple[Qwen2
     assert load_policy(tmp_path / "cut").get_input_embeddings().weight.dtype == torch.float32
     with pytest.raises(ConfigError, match="cannot be trained on packed rows"):
         train_supervised(
-            config.model_copy(update={"packing": "packed"}), samples, init=tmp_path / "seed", output=tmp_path / "packed", stage="sft_model",
-            iteration="0001", read_image=IMAGES.__getitem__,
-        )  # fmt: skip
+            config.model_copy(update={"packing": "packed"}),
+            samples,
+            init=tmp_path / "seed",
+            output=tmp_path / "packed",
+            stage="sft_model",
+            iteration="0001",
+            read_image=IMAGES.__getitem__,
+        )

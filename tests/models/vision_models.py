@@ -21,9 +21,19 @@ from tests.models.chat_models import small_idefics3
 
 WORDS = ("click", "finished", "see")
 TEXT_FIELDS = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "max_position_embeddings", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "rope_parameters",
-)  # fmt: skip
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "initializer_range",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "rope_parameters",
+)
 TOKEN_FIELDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
@@ -32,14 +42,23 @@ def later_qwen(config_class: Any, model_class: Any, text: dict[str, Any], vision
     first, codec = tiny_vision_policy(WORDS, 0, num_hidden_layers=2)
     described = first.config.to_dict()
     size = {
-        "depth": 2, "hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "patch_size": PATCH_PX, "spatial_merge_size": 1,
-        "temporal_patch_size": 1, "out_hidden_size": described["text_config"]["hidden_size"], "initializer_range": 0.1,
-    }  # fmt: skip
+        "depth": 2,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_heads": 4,
+        "patch_size": PATCH_PX,
+        "spatial_merge_size": 1,
+        "temporal_patch_size": 1,
+        "out_hidden_size": described["text_config"]["hidden_size"],
+        "initializer_range": 0.1,
+    }
     torch.manual_seed(0)
     config = config_class(
-        text_config={name: described["text_config"][name] for name in TEXT_FIELDS} | text, vision_config=size | vision,
-        tie_word_embeddings=True, **{name: described[name] for name in TOKEN_FIELDS},
-    )  # fmt: skip
+        text_config={name: described["text_config"][name] for name in TEXT_FIELDS} | text,
+        vision_config=size | vision,
+        tie_word_embeddings=True,
+        **{name: described[name] for name in TOKEN_FIELDS},
+    )
     return model_class(config).eval(), codec
 
 

@@ -39,7 +39,9 @@ def flywheel(home: Path, *arguments: str) -> str:
 
 
 def test_accounts_and_campaigns_from_the_command_line(tmp_path: Path) -> None:
-    assert re.fullmatch(r"https://a\.example/join#[\w-]{43}\n", flywheel(tmp_path, "invite", "--role", "admin", "--url", "https://a.example/"))
+    assert re.fullmatch(
+        r"https://a\.example/join#[\w-]{43}\n", flywheel(tmp_path, "invite", "--role", "admin", "--url", "https://a.example/")
+    )
     token = flywheel(tmp_path, "users", "program", "scripted").strip()
     assert token.startswith("fla_")
     flywheel(tmp_path, "users", "disable", "scripted")
@@ -152,9 +154,7 @@ def server(home: Path, *, sessions: int = 1) -> Iterator[tuple[subprocess.Popen[
     """The process, its address, and all it said until it was ready."""
     command = [sys.executable, "-m", "pipelines.cli", "annotate", "serve", "--port", "0", "--sessions", str(sessions), "--workers", "1"]
     place, environment = Path(__file__).parents[2], {**os.environ, "COLUMNS": "200"}
-    with subprocess.Popen(
-        [*command, "--home", str(home)], stdout=subprocess.PIPE, text=True, cwd=place, env=environment
-    ) as process:
+    with subprocess.Popen([*command, "--home", str(home)], stdout=subprocess.PIPE, text=True, cwd=place, env=environment) as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline() + process.stdout.readline()
@@ -238,25 +238,56 @@ def test_what_somebody_gave_is_taken_back(tmp_path: Path) -> None:
         ada, bob = (accounts.add_user(session, name, "annotator", None, now_s=0.0).user_id for name in ("ada", "bob"))
         session.add(
             Campaign(
-                campaign_id="c", name="c", guidelines="", mode="intervene", tasks=[], policy="newest", num_candidates=1, temperature=1.0,
-                target_count=9, double_share=0.0, lease_s=60.0, state="active", created_at_s=0.0,
+                campaign_id="c",
+                name="c",
+                guidelines="",
+                mode="intervene",
+                tasks=[],
+                policy="newest",
+                num_candidates=1,
+                temperature=1.0,
+                target_count=9,
+                double_share=0.0,
+                lease_s=60.0,
+                state="active",
+                created_at_s=0.0,
             )
-        )  # fmt: skip
+        )
         session.flush()
         for number, user_id in enumerate((ada, ada, bob)):
             session.add(
                 Assignment(
-                    assignment_id=f"a{number}", campaign_id="c", task_id="t", task_name="t", domain="d", task={}, seed=number, copy=0,
-                    priority=1.0, state="leased", user_id=user_id, lease_number=1, lease_until_s=1e12, changed_at_s=0.0,
+                    assignment_id=f"a{number}",
+                    campaign_id="c",
+                    task_id="t",
+                    task_name="t",
+                    domain="d",
+                    task={},
+                    seed=number,
+                    copy=0,
+                    priority=1.0,
+                    state="leased",
+                    user_id=user_id,
+                    lease_number=1,
+                    lease_until_s=1e12,
+                    changed_at_s=0.0,
                 )
-            )  # fmt: skip
+            )
             session.flush()
             session.add(
                 Run(
-                    run_id=f"r{number}", assignment_id=f"a{number}", lease_number=1, user_id=user_id, policy_id="p", grammar="compact",
-                    state="live", started_at_s=0.0, num_backs=0, review_state="none",
+                    run_id=f"r{number}",
+                    assignment_id=f"a{number}",
+                    lease_number=1,
+                    user_id=user_id,
+                    policy_id="p",
+                    grammar="compact",
+                    state="live",
+                    started_at_s=0.0,
+                    num_backs=0,
+                    review_state="none",
                 )
-            )  # fmt: skip
+            )
             session.flush()
             run_endings.finish(session, f"r{number}", is_success=True, note="", now_s=1.0)
     with pytest.raises(ConfigError, match="--of NAME"):
@@ -291,10 +322,16 @@ def test_recordings_are_listed_by_their_ids(tmp_path: Path) -> None:
             summary = {"query": f"Write [letter] {number}", "applications": ["Mousepad"], "num_actions": 12, "length_s": 90.0}
             session.add(
                 Recording(
-                    recording_id=f"recording-{number:016x}", user_id=user_id, digest="0" * 64, parts=[], state=state,
-                    summary=summary if is_complete else {}, track="expert" if is_complete else None, created_at_s=1_790_000_000.0 + number,
+                    recording_id=f"recording-{number:016x}",
+                    user_id=user_id,
+                    digest="0" * 64,
+                    parts=[],
+                    state=state,
+                    summary=summary if is_complete else {},
+                    track="expert" if is_complete else None,
+                    created_at_s=1_790_000_000.0 + number,
                 )
-            )  # fmt: skip
+            )
     database.close()
     told = flywheel(tmp_path, "recordings")
     assert max(map(len, told.splitlines())) <= 80 and "3 recordings" in told

@@ -26,9 +26,15 @@ from warehouse.core.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = (
-    "Action press ctrl a", "Action type \"a b\"", "Action click 4 60", "Action scroll down 4 60", "Action drag 4 60 8 80",
-    "Action wait", "Action fly", "Action finished \"done\"",
-)  # fmt: skip
+    "Action press ctrl a",
+    'Action type "a b"',
+    "Action click 4 60",
+    "Action scroll down 4 60",
+    "Action drag 4 60 8 80",
+    "Action wait",
+    "Action fly",
+    'Action finished "done"',
+)
 
 
 class Pressing:

@@ -68,9 +68,15 @@ def test_learning_refuses_a_server_that_could_not_take_its_weights(folder: Path,
         http = HttpEngineConfig(base_url=server.url, token_env=TOKEN_VARIABLE, exchange=str(folder.parent))
         tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing",))
         request = RlRequest(
-            iteration="0001", stage="rl_pointing", seed=0, domains=("pointing",), checkpoint_id="checkpoint-x", config=PpoConfig(),
-            acting=ActingSettings(tasks=tasks, engine=EngineChoice(kind="http", http=http)), replay_dataset_ids=("data-sft", "data-ct"),
-        )  # fmt: skip
+            iteration="0001",
+            stage="rl_pointing",
+            seed=0,
+            domains=("pointing",),
+            checkpoint_id="checkpoint-x",
+            config=PpoConfig(),
+            acting=ActingSettings(tasks=tasks, engine=EngineChoice(kind="http", http=http)),
+            replay_dataset_ids=("data-sft", "data-ct"),
+        )
         make_policy = rl_worker._policy_factory(request, folder)
         with pytest.raises(ModelError, match="a learner's weights: it loads nothing"):
             make_policy(load_policy(folder), load_codec(folder), "checkpoint-x")

@@ -61,8 +61,10 @@ class Looking:
 def place(tmp_path: Path) -> WorkerContext:
     """Where the stage `evaluations` works, in a home that has a seed policy."""
     home = Home(tmp_path / "home")
-    places = [WorkerContext(folder=work_folder(home, iteration, stage), home=home, iteration=iteration, stage=stage, log=print)
-              for iteration, stage in (("0000", "seed_policy"), ("0001", "evaluations"))]  # fmt: skip
+    places = [
+        WorkerContext(folder=work_folder(home, iteration, stage), home=home, iteration=iteration, stage=stage, log=print)
+        for iteration, stage in (("0000", "seed_policy"), ("0001", "evaluations"))
+    ]
     for one in places:
         one.folder.mkdir(parents=True)
     initialise.run(InitialiseRequest(iteration="0000", stage="seed_policy", seed=0, curricula=("web",)), places[0])
@@ -78,13 +80,18 @@ def evaluated(place: WorkerContext, policy: Looking, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(contexts, "open_engine", opened)
     checkpoint_id = registry.made_by(place.warehouse, "0000", "seed_policy").checkpoint_id
     request = EvaluateRequest(
-        iteration="0001", stage="evaluations", checkpoints={"released": checkpoint_id}, splits={"released": ("eval",)}, seed=0,
+        iteration="0001",
+        stage="evaluations",
+        checkpoints={"released": checkpoint_id},
+        splits={"released": ("eval",)},
+        seed=0,
         acting=ActingSettings(
-            tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), agent=AgentSettings(grammar="uitars15"),
+            tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)),
+            agent=AgentSettings(grammar="uitars15"),
             sandbox=SandboxSettings(num_sessions=2),
         ),
         evaluation=EvaluationSettings(eval_per_task=NUM, holdout_per_task=1),
-    )  # fmt: skip
+    )
     return evaluate.run(request, place)
 
 
@@ -128,7 +135,7 @@ def evaluated_in_a_corridor(
     settings = EvaluationSettings(eval_per_task=NUM_OF["eval"], holdout_per_task=NUM_OF["holdout"])
     request = EvaluateRequest(
         iteration="0002", stage="evaluation", checkpoints=ROLES, splits=ON, seed=0, acting=acting, evaluation=settings
-    )  # fmt: skip
+    )
     try:
         result = evaluate.run(request, context)
     finally:
@@ -234,7 +241,7 @@ def test_an_episode_that_crashed_is_neither_solved_nor_failed() -> None:
     episodes = [
         Episode(request=one, instruction=None, steps=(), outcome=outcome, reward=reward, duration_ms=1.0, environment="test")
         for one, (outcome, reward) in of.items()
-    ]  # fmt: skip
+    ]
     assert evaluate.task_counts(episodes) == [TaskCount(task="click-button", num_success=1, num_episodes=2)]
     (row,) = evaluate.evaluation_rows("merged_policy", episodes)
     assert (row["num_success"], row["num_episodes"], row["num_crashed"]) == (1, 2, 1)

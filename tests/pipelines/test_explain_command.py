@@ -36,8 +36,9 @@ def test_explain_says_it_to_people_and_to_machines(flywheel: Command) -> None:
     assert "flywheel lineage episode-looping --direction both" in text
     told = json.loads(flywheel("explain", "episode-good", "--json"))
     assert told["route"] == "sft" and {use["checkpoints"][0] for use in told["uses"]} == {"0002/sft_model policy-2"}
-    laxer = json.loads(flywheel("explain", "looping", "--json", "--set", "routing.rules.loop.effect=demote", "--set",
-                                "routing.rules.loop.threshold=0.4"))  # fmt: skip
+    laxer = json.loads(
+        flywheel("explain", "looping", "--json", "--set", "routing.rules.loop.effect=demote", "--set", "routing.rules.loop.threshold=0.4")
+    )
     assert laxer["route"] == "sft" and laxer["stored_route"] == "ct"
 
 

@@ -218,9 +218,12 @@ def watching(mark: str, *, kills: bool = False) -> Iterator[set[int]]:
 
 def demonstrate(task_list: str) -> DemonstrateRequest:
     return DemonstrateRequest(
-        iteration="0000", stage="seed_demonstrations", seed=0, seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),
+        iteration="0000",
+        stage="seed_demonstrations",
+        seed=0,
+        seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),
         acting=ActingSettings(tasks=TaskSettings(lists=(task_list,), domains=("pointing",)), sandbox=SandboxSettings(num_sessions=1)),
-    )  # fmt: skip
+    )
 
 
 def run_stage(place: Any, request: DemonstrateRequest) -> dg.ExecuteInProcessResult:
@@ -233,9 +236,7 @@ def run_stage(place: Any, request: DemonstrateRequest) -> dg.ExecuteInProcessRes
     return dg.materialize([stage], instance=place.instance, resources=resources, raise_on_error=False)
 
 
-@pytest.mark.parametrize(
-    ("error", "starts"), [("ConfigError", BY_PERSON), pytest.param("WorkerKilled", STAGE, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("error", "starts"), [("ConfigError", BY_PERSON), pytest.param("WorkerKilled", STAGE, marks=pytest.mark.slow)])
 def test_a_stage_is_started_as_often_as_its_error_says(place: Any, error: str, starts: int) -> None:
     is_killed = error == "WorkerKilled"
     with watching(str(work_folder(place.home, "0000", "seed_demonstrations")), kills=is_killed) as workers:
@@ -264,9 +265,11 @@ def asked_again(place: Any, run: dg.DagsterRun) -> Any:
     """What the sensor makes of a failed run."""
     (record,) = place.instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE).records
     context = dg.build_run_status_sensor_context(
-        sensor_name="relaunch_failed_iteration", dagster_event=record.event_log_entry.dagster_event, dagster_instance=place.instance,
+        sensor_name="relaunch_failed_iteration",
+        dagster_event=record.event_log_entry.dagster_event,
+        dagster_instance=place.instance,
         dagster_run=run,
-    ).for_run_failure()  # fmt: skip
+    ).for_run_failure()
     return relaunch_failed_iteration(context)
 
 

@@ -204,8 +204,9 @@ def test_what_holds_personal_data_is_withheld_and_told_without_repeating_it(tmp_
     stored = json.dumps(content(tmp_path / "home")["steps"])
     assert "user@example.com" in stored and "hopper" not in stored
     assert [json.loads(line)["where"] for line in (tmp_path / "home/imports/demos/rejected.jsonl").read_text().splitlines()] == [
-        "demos.jsonl:1", "demos.jsonl:2",
-    ]  # fmt: skip
+        "demos.jsonl:1",
+        "demos.jsonl:2",
+    ]
     kept, _ = run(tmp_path / "kept", "agentnet", path, keep_personal_data=True, scripts=("Latin",))
     ((where, why),) = kept.withheld
     assert kept.num_added == 3 and where == "demos.jsonl:4" and "of its letters are Latin" in why

@@ -43,9 +43,12 @@ def stored(home: Path, name: str) -> list[dict[str, Any]]:
 def test_conversations_become_samples_once(tmp_path: Path) -> None:
     home = tmp_path / "home"
     rows = [
-        chat("What is 2 + 2?", "4"), chat("What is  2 + 2?", "4"), chat("Say hello", "hello", "and again", "hello"), chat("no answer"),
+        chat("What is 2 + 2?", "4"),
+        chat("What is  2 + 2?", "4"),
+        chat("Say hello", "hello", "and again", "hello"),
+        chat("no answer"),
         {"conversations": [{"from": "human", "value": "Who wrote it?"}, {"from": "gpt", "value": "She did."}]},
-    ]  # fmt: skip
+    ]
     report, said = run(home, write_lines(tmp_path / "A file.jsonl", rows))
     assert (report.num_records, report.num_added, report.num_there) == (5, 3, 1)
     assert report.malformed == [("A file.jsonl:4", "it does not end with an answer")]
@@ -73,8 +76,10 @@ def test_what_a_record_says_besides_is_kept_or_counted(tmp_path: Path) -> None:
     assert report.unknown == {"source": 2, "conversations[].mood": 1} and report.lost == {"`origin`": 1, "`verdict`": 1}
     first = next(row for row in stored(tmp_path / "home", "chats") if len(row["messages"]) == 3)
     assert [(message["role"], message["content"], message["loss"]) for message in first["messages"]] == [
-        ("system", "Be brief.", 1.0), ("user", "Hi", 0.0), ("assistant", "Yes?", 1.0),
-    ]  # fmt: skip
+        ("system", "Be brief.", 1.0),
+        ("user", "Hi", 0.0),
+        ("assistant", "Yes?", 1.0),
+    ]
     assert first["verdict"] is None and "conversations[].mood" in said
     manifest = json.loads((tmp_path / "home/imports/general_chats/import.json").read_text())
     assert manifest["counts"]["unknown"] == dict(report.unknown) and manifest["counts"]["lost"] == dict(report.lost)
@@ -94,9 +99,13 @@ def test_a_bad_row_is_named_and_kept_and_the_others_come_in(tmp_path: Path) -> N
     report, said = run(tmp_path / "home", path)
     assert (report.num_records, report.num_added) == (7, 1)
     expected = {
-        1: "`conversations` is missing", 3: "from 'boss'; known are system, human", 4: "has no text", 5: "is no JSON",
-        6: "does not end with an answer", 7: "import demonstrations sharegpt",
-    }  # fmt: skip
+        1: "`conversations` is missing",
+        3: "from 'boss'; known are system, human",
+        4: "has no text",
+        5: "is no JSON",
+        6: "does not end with an answer",
+        7: "import demonstrations sharegpt",
+    }
     assert [where for where, _ in report.malformed] == [f"chats.jsonl:{line}" for line in expected]
     for (_, why), part in zip(report.malformed, expected.values(), strict=True):
         assert part in why

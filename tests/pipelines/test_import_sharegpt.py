@@ -135,18 +135,25 @@ def test_a_declared_failure_is_never_learned_as_a_success(track: str, tmp_path: 
     solved = chat(verdict=True, domain="web", id=8)
     path = write_lines(tmp_path / "chats.jsonl", [failed, solved])
     report, said = run(tmp_path / "home", "sharegpt", path, answers="uitars1", track=track)
-    assert report.lost == {
-        "`origin`": 1, "what the system says": 1, "what stands before the instruction": 2,
-        "`weight` of an answer, but for whether it is learned": 1,
-    } and "`origin`" in said  # fmt: skip
+    assert (
+        report.lost
+        == {
+            "`origin`": 1,
+            "what the system says": 1,
+            "what stands before the instruction": 2,
+            "`weight` of an answer, but for whether it is learned": 1,
+        }
+        and "`origin`" in said
+    )
     warehouse = Warehouse(Home(tmp_path / "home"))
     episodes = {row["outcome"]: row for row in warehouse.read("episodes").to_pylist()}
     assert {outcome: row["reward"] for outcome, row in episodes.items()} == {"failure": 0.0, "success": 1.0}
     assert {row["domain"] for row in episodes.values()} == {"web"}
     names = {row["episode_id"]: row["outcome"] for row in episodes.values()}
     assert {(names[row["episode_id"]], row["passed"], row["origin"]) for row in warehouse.read("verdicts").to_pylist()} == {
-        ("failure", False, "judge"), ("success", True, "judge"),
-    }  # fmt: skip
+        ("failure", False, "judge"),
+        ("success", True, "judge"),
+    }
     for table, outcome, verdict in (("sft_samples", "success", True), ("ct_samples", "failure", False)):
         found = [(names[row["episode_id"]], row["verdict"], row["domain"]) for row in warehouse.read(table).to_pylist()]
         assert found == [(outcome, verdict, "web")] * 2

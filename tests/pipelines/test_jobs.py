@@ -72,9 +72,18 @@ def test_every_job_resolves_and_covers_what_it_says(place):
     assert computed["seed_wheel"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
     assert computed["iteration"] == set(assets) - computed["seed_wheel"] - {"iteration_input"}
     assert computed["collect"] == {
-        "task_pool", "rollouts", "annotations", "human_annotations", "recordings", "judgements", "judge_reports", "verdicts", "routes",
-        "ct_samples", "sft_samples",
-    }  # fmt: skip
+        "task_pool",
+        "rollouts",
+        "annotations",
+        "human_annotations",
+        "recordings",
+        "judgements",
+        "judge_reports",
+        "verdicts",
+        "routes",
+        "ct_samples",
+        "sft_samples",
+    }
     assert computed["evaluate"] == {"evaluations", "released_policy"}
     assert computed["merge_search"] == {"merged_policy"}
 

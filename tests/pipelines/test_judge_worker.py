@@ -24,7 +24,7 @@ JUDGED = [
         episode_id=each.episode_id, score=0.9 if each.truth else 0.1, reasons=(), num_asked=1, num_readable=1, cost_tokens=None, cost_ms=1.0
     )
     for each in KNOWN
-]  # fmt: skip
+]
 
 
 def test_a_threshold_is_chosen_by_words_of_the_eval_part() -> None:

@@ -46,9 +46,14 @@ def ran(home: Home, *command: str, saying: int | None = None) -> subprocess.Comp
     ours = {"FLYWHEEL_HOME": str(home.root), "COLUMNS": "300"}
     words = {} if saying is None else {LAST_WORDS: str(saying)}
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment | ours | words, pass_fds=() if saying is None else (saying,),
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment | ours | words,
+        pass_fds=() if saying is None else (saying,),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def named(done: subprocess.CompletedProcess[str]) -> str:

@@ -20,8 +20,15 @@ WEIGHTS = {"sft-often": 6.0, "sft-rare": 0.5, "sft-some": 1.5}
 
 def test_a_sample_is_drawn_as_often_as_the_mixture_says(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
-    blank = {"origin": "demonstration", "domain": "forms", "episode_id": None, "step_index": None, "annotation_id": None, "verdict": True,
-             "withdrawn": False}  # fmt: skip
+    blank = {
+        "origin": "demonstration",
+        "domain": "forms",
+        "episode_id": None,
+        "step_index": None,
+        "annotation_id": None,
+        "verdict": True,
+        "withdrawn": False,
+    }
     answer = [{"role": "assistant", "content": "Ok", "screenshot_id": None, "loss": 1.0}]
     stored = [blank | {"sample_id": name, "messages": answer} for name in WEIGHTS]
     warehouse.replace_partition("sft_samples", stored, iteration="0001", stage="routing")

@@ -66,8 +66,10 @@ def dagster(tmp_path: Path) -> Iterator[str]:
         served = subprocess.Popen(
             [sys.executable, "-m", "pipelines.orchestration.dagster_dev", "-f", str(tmp_path / "things.py"), "--port", str(port)],
             env={**os.environ, "DAGSTER_HOME": str(tmp_path / "instance"), "DAGSTER_DISABLE_TELEMETRY": "1"},
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_S
         while not _answers(url):

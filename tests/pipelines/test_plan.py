@@ -35,10 +35,20 @@ from warehouse.storage.tables import Warehouse
 CPU = Machine(num_cores=2, num_gpus=0, gpu_memory_bytes=0.0)
 NOTHING = Measured(steps={})
 TINY = shape_of(
-    {"model_type": "shift_qwen3", "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
-     "num_key_value_heads": 4, "head_dim": 24, "vocab_size": 1000, "tie_word_embeddings": True, "max_position_embeddings": 2048,
-     "num_shifted_tokens": 3}
-)  # fmt: skip
+    {
+        "model_type": "shift_qwen3",
+        "hidden_size": 96,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 24,
+        "vocab_size": 1000,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 2048,
+        "num_shifted_tokens": 3,
+    }
+)
 
 
 def plan_of(name: str, machine: Machine = CPU, measured: Measured = NOTHING, **settings: Any) -> Plan:
@@ -135,15 +145,47 @@ def test_episodes_of_the_home_go_before_assumptions(tmp_path: Path) -> None:
     with connect(warehouse) as con:
         assert measure(con) == NOTHING
     episodes = [
-        {"episode_id": f"e{i}", "purpose": "rollout", "task_id": "t", "task_name": "t", "domain": "forms", "seed": i, "split": "train",
-         "attempt": 0, "policy_id": "p", "temperature": 1.0, "instruction": "", "outcome": "success", "reward": 1.0, "num_steps": 7,
-         "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "e"} for i in range(40)
-    ]  # fmt: skip
+        {
+            "episode_id": f"e{i}",
+            "purpose": "rollout",
+            "task_id": "t",
+            "task_name": "t",
+            "domain": "forms",
+            "seed": i,
+            "split": "train",
+            "attempt": 0,
+            "policy_id": "p",
+            "temperature": 1.0,
+            "instruction": "",
+            "outcome": "success",
+            "reward": 1.0,
+            "num_steps": 7,
+            "num_retries": 0,
+            "error": None,
+            "duration_ms": 1.0,
+            "environment": "e",
+        }
+        for i in range(40)
+    ]
     steps = [
-        {"episode_id": "e0", "step_index": i, "policy_id": "p", "observation": "", "screenshot_id": None, "messages": [], "response": "",
-         "thought": None, "action": "{}", "prompt_token_ids": [1] * 50, "response_token_ids": [2] * 10, "response_logprobs": [],
-         "reward": 0.0, "latency_ms": 1.0} for i in range(7)
-    ]  # fmt: skip
+        {
+            "episode_id": "e0",
+            "step_index": i,
+            "policy_id": "p",
+            "observation": "",
+            "screenshot_id": None,
+            "messages": [],
+            "response": "",
+            "thought": None,
+            "action": "{}",
+            "prompt_token_ids": [1] * 50,
+            "response_token_ids": [2] * 10,
+            "response_logprobs": [],
+            "reward": 0.0,
+            "latency_ms": 1.0,
+        }
+        for i in range(7)
+    ]
     warehouse.replace_partition("episodes", episodes, iteration="0001", stage="rollouts")
     warehouse.replace_partition("steps", steps, iteration="0001", stage="rollouts")
     with connect(warehouse) as con:
@@ -279,10 +321,30 @@ class _Models(BaseHTTPRequestHandler):
     """A server that lists one model and answers nothing."""
 
     def do_GET(self) -> None:
-        self._say({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "flywheel", "flywheel": {
-            "server": "flywheel", "policy_id": "checkpoint-1", "max_context": 64, "prompt_token_ids": True, "token_ids": True,
-            "logprobs": True, "logprobs_follow_temperature": True, "logprobs_follow_top_p": True, "versions": True, "loads": "checkpoints",
-        }}]})  # fmt: skip
+        self._say(
+            {
+                "object": "list",
+                "data": [
+                    {
+                        "id": "m",
+                        "object": "model",
+                        "owned_by": "flywheel",
+                        "flywheel": {
+                            "server": "flywheel",
+                            "policy_id": "checkpoint-1",
+                            "max_context": 64,
+                            "prompt_token_ids": True,
+                            "token_ids": True,
+                            "logprobs": True,
+                            "logprobs_follow_temperature": True,
+                            "logprobs_follow_top_p": True,
+                            "versions": True,
+                            "loads": "checkpoints",
+                        },
+                    }
+                ],
+            }
+        )
 
     def do_POST(self) -> None:
         """Weights: loaded from nowhere but below the folder `checkpoints`, where there are none."""
@@ -316,8 +378,11 @@ def test_the_policy_server_is_asked(served: str, tmp_path: Path) -> None:
     home = Home(tmp_path)
     exchange = tmp_path / "exchange"
     there = {
-        "engine.kind": "http", "engine.http.base_url": served, "engine.http.exchange": str(tmp_path / "checkpoints"), "max_parallel": 1,
-    }  # fmt: skip
+        "engine.kind": "http",
+        "engine.http.base_url": served,
+        "engine.http.exchange": str(tmp_path / "checkpoints"),
+        "max_parallel": 1,
+    }
     found = check_server(profiles.load("smoke", there), home)
     assert found.status == "ok" and "could be learned from" in found.found
     away = there | {"engine.http.base_url": "http://127.0.0.1:9"}

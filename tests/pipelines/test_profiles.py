@@ -193,8 +193,10 @@ def test_the_grammar_reaches_every_prompt_and_unset_lengths_are_its_own():
 
 def test_pixels_are_counted_in_the_picture_that_the_policy_sees():
     screen = Observation(instruction="", elements=(), screenshot=None, time_ms=0.0, width_px=1280, height_px=720)
-    full, limited = (profiles.load("smoke", {"agent.grammar": "uitars15", "agent.max_image_pixels": area}).agent.builder().grammar
-                     for area in (None, 401_408))  # fmt: skip
+    full, limited = (
+        profiles.load("smoke", {"agent.grammar": "uitars15", "agent.max_image_pixels": area}).agent.builder().grammar
+        for area in (None, 401_408)
+    )
     assert "(644,364)" in full.format(None, Click(x=640, y=360), screen)
     assert "(420,224)" in limited.format(None, Click(x=640, y=360), screen)
 

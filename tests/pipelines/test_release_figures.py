@@ -18,8 +18,13 @@ from warehouse.storage.tables import Warehouse
 
 def test_the_report_split_needs_a_release_and_no_other_has_one() -> None:
     assert check_split("report", "v1") is Split.REPORT and check_split("eval", None) is Split.EVAL
-    for split, release, words in (("report", None, "--for-release"), ("report", "", "--for-release"), ("holdout", "v1", "goes with"),
-                                  ("train", None, "never reported"), ("all", None, "never reported")):  # fmt: skip
+    for split, release, words in (
+        ("report", None, "--for-release"),
+        ("report", "", "--for-release"),
+        ("holdout", "v1", "goes with"),
+        ("train", None, "never reported"),
+        ("all", None, "never reported"),
+    ):
         with pytest.raises(ConfigError, match=words):
             check_split(split, release)
 

@@ -84,27 +84,62 @@ def fill(warehouse: Warehouse, iteration: str, base: int) -> None:
         episodes, steps = [], []
         for name in names:
             solved = name == "good"
-            episodes.append({
-                "episode_id": f"{name}-{iteration}", "purpose": purpose, "task_id": "task-a", "task_name": "click-button",
-                "domain": "pointing", "seed": 3, "split": "train", "attempt": 0, "policy_id": f"merged-{iteration}", "temperature": 1.0,
-                "instruction": HOSTILE,
-                "outcome": "success" if solved else "failure", "reward": float(solved), "num_steps": 2, "num_retries": 0, "error": None,
-                "duration_ms": 1.0, "environment": "env",
-            })  # fmt: skip
-            steps += [{
-                "episode_id": f"{name}-{iteration}", "step_index": i, "policy_id": f"merged-{iteration}", "observation": "",
-                "screenshot_id": shots[i]["screenshot_id"], "messages": PROMPT, "response": f'Thought type Action type "{HOSTILE}"',
-                "thought": "type", "action": json.dumps({"kind": "click", "x": 80, "y": 105}), "prompt_token_ids": [],
-                "response_token_ids": [], "response_logprobs": [], "reward": 0.0, "latency_ms": 1.0,
-            } for i in range(2)]  # fmt: skip
+            episodes.append(
+                {
+                    "episode_id": f"{name}-{iteration}",
+                    "purpose": purpose,
+                    "task_id": "task-a",
+                    "task_name": "click-button",
+                    "domain": "pointing",
+                    "seed": 3,
+                    "split": "train",
+                    "attempt": 0,
+                    "policy_id": f"merged-{iteration}",
+                    "temperature": 1.0,
+                    "instruction": HOSTILE,
+                    "outcome": "success" if solved else "failure",
+                    "reward": float(solved),
+                    "num_steps": 2,
+                    "num_retries": 0,
+                    "error": None,
+                    "duration_ms": 1.0,
+                    "environment": "env",
+                }
+            )
+            steps += [
+                {
+                    "episode_id": f"{name}-{iteration}",
+                    "step_index": i,
+                    "policy_id": f"merged-{iteration}",
+                    "observation": "",
+                    "screenshot_id": shots[i]["screenshot_id"],
+                    "messages": PROMPT,
+                    "response": f'Thought type Action type "{HOSTILE}"',
+                    "thought": "type",
+                    "action": json.dumps({"kind": "click", "x": 80, "y": 105}),
+                    "prompt_token_ids": [],
+                    "response_token_ids": [],
+                    "response_logprobs": [],
+                    "reward": 0.0,
+                    "latency_ms": 1.0,
+                }
+                for i in range(2)
+            ]
         warehouse.replace_partition("episodes", episodes, iteration=iteration, stage=stage)
         warehouse.replace_partition("steps", steps, iteration=iteration, stage=stage)
     note = {
-        "annotation_id": f"note-{iteration}", "episode_id": f"fixed-{iteration}", "step_index": 1, "annotator": "oracle",
-        "origin": "scripted", "mode": "relabel", "decision": "override", "proposal": "p", "response": "Thought click Action click [7]",
+        "annotation_id": f"note-{iteration}",
+        "episode_id": f"fixed-{iteration}",
+        "step_index": 1,
+        "annotator": "oracle",
+        "origin": "scripted",
+        "mode": "relabel",
+        "decision": "override",
+        "proposal": "p",
+        "response": "Thought click Action click [7]",
         "messages": PROMPT,
         "withdrawn": False,
-    }  # fmt: skip
+    }
     warehouse.replace_partition("annotations", [note], iteration=iteration, stage="annotations")
     failed = ("ct", "V=0: verifier 0 < 0.999")
     reasons = {"good": ("sft", "V=1: verifier 1 >= 0.999"), "bad": failed, "fixed": failed}
@@ -116,14 +151,32 @@ def fill(warehouse: Warehouse, iteration: str, base: int) -> None:
 def fill_models(warehouse: Warehouse, iteration: str) -> None:
     for stage in (*ROLES, "released_policy"):
         made = "merged_policy" if stage == "released_policy" else stage
-        row = {"checkpoint_id": f"{made[:6]}-{iteration}", "path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}",
-               "note": "the candidate does not lose" if stage == "released_policy" else ""}  # fmt: skip
+        row = {
+            "checkpoint_id": f"{made[:6]}-{iteration}",
+            "path": "p",
+            "parents": [],
+            "datasets": [],
+            "config": "{}",
+            "metrics": "{}",
+            "note": "the candidate does not lose" if stage == "released_policy" else "",
+        }
         warehouse.replace_partition("checkpoints", [row], iteration=iteration, stage=stage)
     evaluations = [
-        {"checkpoint_id": f"{role[:6]}-{iteration}", "checkpoint_role": role, "task_id": task, "task_name": task, "domain": domain,
-         "split": split, "num_episodes": 10, "num_success": min(10, solved + int(iteration) - 1), "num_crashed": 0}
-        for role, solved in ROLES.items() for task, domain in TASKS.items() for split in ("eval", "holdout")
-    ]  # fmt: skip
+        {
+            "checkpoint_id": f"{role[:6]}-{iteration}",
+            "checkpoint_role": role,
+            "task_id": task,
+            "task_name": task,
+            "domain": domain,
+            "split": split,
+            "num_episodes": 10,
+            "num_success": min(10, solved + int(iteration) - 1),
+            "num_crashed": 0,
+        }
+        for role, solved in ROLES.items()
+        for task, domain in TASKS.items()
+        for split in ("eval", "holdout")
+    ]
     warehouse.replace_partition("evaluations", evaluations, iteration=iteration, stage="evaluation")
     episodes = [evaluated(iteration, row, seed) for row in evaluations for seed in range(10) if row["split"] == REPORTED_SPLIT]
     warehouse.replace_partition("episodes", episodes, iteration=iteration, stage="evaluation")
@@ -141,42 +194,99 @@ def evaluated(iteration: str, row: dict[str, Any], seed: int) -> dict[str, Any]:
     """One greedy episode: the first instances are the easy ones, and each takes a step more than the one before."""
     solved = seed < row["num_success"]
     return {
-        "episode_id": f"eval-{row['checkpoint_role']}-{row['task_id']}-{seed}-{iteration}", "purpose": "evaluation", "seed": seed,
-        "task_id": row["task_id"], "task_name": row["task_name"], "domain": row["domain"], "split": row["split"], "attempt": 0,
-        "policy_id": row["checkpoint_id"], "temperature": 0.0, "instruction": HOSTILE, "outcome": "success" if solved else "failure",
-        "reward": float(solved), "num_steps": seed + 1, "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "env",
-    }  # fmt: skip
+        "episode_id": f"eval-{row['checkpoint_role']}-{row['task_id']}-{seed}-{iteration}",
+        "purpose": "evaluation",
+        "seed": seed,
+        "task_id": row["task_id"],
+        "task_name": row["task_name"],
+        "domain": row["domain"],
+        "split": row["split"],
+        "attempt": 0,
+        "policy_id": row["checkpoint_id"],
+        "temperature": 0.0,
+        "instruction": HOSTILE,
+        "outcome": "success" if solved else "failure",
+        "reward": float(solved),
+        "num_steps": seed + 1,
+        "num_retries": 0,
+        "error": None,
+        "duration_ms": 1.0,
+        "environment": "env",
+    }
 
 
 RL_METRICS = {
-    "reward": 0.5, "success": 0.5, "entropy": 0.2, "think_tokens_per_step": 7.0, "steps_per_episode": 3.0, "explained_variance": 0.3,
-    "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, "kl": 0.01, "staleness_mean": 0.5, "staleness_max": 2.0, "lambda_policy": 0.96,
-    "staleness/0": 0.7, "staleness/1": 0.2, "staleness/8+": 0.05, "lease_busy_share": 0.9, "env_steps_per_s": 12.0,
-    "shaping/format": -0.1, "shaping/length": -0.2, "success/click-button": 0.4, "critic_steers": 1.0,
-}  # fmt: skip
+    "reward": 0.5,
+    "success": 0.5,
+    "entropy": 0.2,
+    "think_tokens_per_step": 7.0,
+    "steps_per_episode": 3.0,
+    "explained_variance": 0.3,
+    "clip_fraction_low": 0.01,
+    "clip_fraction_high": 0.02,
+    "kl": 0.01,
+    "staleness_mean": 0.5,
+    "staleness_max": 2.0,
+    "lambda_policy": 0.96,
+    "staleness/0": 0.7,
+    "staleness/1": 0.2,
+    "staleness/8+": 0.05,
+    "lease_busy_share": 0.9,
+    "env_steps_per_s": 12.0,
+    "shaping/format": -0.1,
+    "shaping/length": -0.2,
+    "success/click-button": 0.4,
+    "critic_steers": 1.0,
+}
 CONSTANT = "critic_steers"
 
 
 def fill_rl(warehouse: Warehouse, iteration: str) -> None:
     """A run of three rounds that learned from a win and a loss."""
     curve = [
-        {"run": "rl_pointing", "step": step, "metric": name, "checkpoint_id": "c",
-         "value": value + (0.01 * step if name != CONSTANT else 0)}
-        for name, value in RL_METRICS.items() for step in (1, 2, 3)
-    ]  # fmt: skip
+        {
+            "run": "rl_pointing",
+            "step": step,
+            "metric": name,
+            "checkpoint_id": "c",
+            "value": value + (0.01 * step if name != CONSTANT else 0),
+        }
+        for name, value in RL_METRICS.items()
+        for step in (1, 2, 3)
+    ]
     warehouse.replace_partition("training_metrics", curve, iteration=iteration, stage="rl_pointing")
     episodes, steps = [], []
     for name in ("win", "loss"):
-        row = {"checkpoint_role": name, "task_id": "click-button", "task_name": "click-button", "domain": "pointing", "split": "train",
-               "checkpoint_id": "policy-of-round-1", "num_success": int(name == "win")}  # fmt: skip
+        row = {
+            "checkpoint_role": name,
+            "task_id": "click-button",
+            "task_name": "click-button",
+            "domain": "pointing",
+            "split": "train",
+            "checkpoint_id": "policy-of-round-1",
+            "num_success": int(name == "win"),
+        }
         episode = evaluated(iteration, row, 0) | {"purpose": "rl", "episode_id": f"{name}-{iteration}", "num_steps": 2}
         episodes.append(episode)
-        steps += [{
-            "episode_id": episode["episode_id"], "step_index": i, "policy_id": "p", "observation": f'<button> "Ok" {HOSTILE}',
-            "screenshot_id": None, "messages": PROMPT, "response": "Thought hm Action click [1]", "thought": "hm",
-            "action": json.dumps({"kind": "click", "x": 1, "y": 1}), "prompt_token_ids": [], "response_token_ids": [],
-            "response_logprobs": [], "reward": 0.0, "latency_ms": 1.0,
-        } for i in range(2)]  # fmt: skip
+        steps += [
+            {
+                "episode_id": episode["episode_id"],
+                "step_index": i,
+                "policy_id": "p",
+                "observation": f'<button> "Ok" {HOSTILE}',
+                "screenshot_id": None,
+                "messages": PROMPT,
+                "response": "Thought hm Action click [1]",
+                "thought": "hm",
+                "action": json.dumps({"kind": "click", "x": 1, "y": 1}),
+                "prompt_token_ids": [],
+                "response_token_ids": [],
+                "response_logprobs": [],
+                "reward": 0.0,
+                "latency_ms": 1.0,
+            }
+            for i in range(2)
+        ]
     warehouse.replace_partition("episodes", episodes, iteration=iteration, stage="rl_pointing")
     warehouse.replace_partition("steps", steps, iteration=iteration, stage="rl_pointing")
 
@@ -290,8 +400,17 @@ def test_a_runs_page_has_its_curves_tasks_and_episodes(history: Warehouse) -> No
     said = " ".join(parsed.text.split())
     for heading in ("Outcome", "Policy update", "Critic", "Streaming", "Reward shaping", "Success by task while learning"):
         assert heading in said
-    for panel in ("think tokens a step", "steps per episode", "explained variance", "clip fraction", "staleness", "entropy", "reward",
-                  "sessions at work", "Tokens by staleness"):  # fmt: skip
+    for panel in (
+        "think tokens a step",
+        "steps per episode",
+        "explained variance",
+        "clip fraction",
+        "staleness",
+        "entropy",
+        "reward",
+        "sessions at work",
+        "Tokens by staleness",
+    ):
         assert f'aria-label="{panel}' in text, panel
     assert 'aria-label="critic steers' not in text, "what never changes has no curve"
     assert "learning rate" not in said, "what was not measured is left out"
@@ -393,8 +512,13 @@ def test_a_page_whose_rows_have_changed_or_that_is_torn_is_written_again(tmp_pat
     (warehouse.home.reports / page_name("0002", "rl_pointing")).write_text("torn")
     build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
     again = {name for name, inode in written(warehouse.home.reports).items() if inode != before[name]}
-    assert again == {"index.html", page_name("0001"), page_name("0001", "sft_model"), page_name("0001", "rl_pointing"),
-                     page_name("0002", "rl_pointing")}  # fmt: skip
+    assert again == {
+        "index.html",
+        page_name("0001"),
+        page_name("0001", "sft_model"),
+        page_name("0001", "rl_pointing"),
+        page_name("0002", "rl_pointing"),
+    }
     assert "77" in (warehouse.home.reports / page_name("0001", "sft_model")).read_text()
 
 
@@ -443,11 +567,21 @@ def test_the_mixtures_that_were_tried_are_drawn(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     fill_models(warehouse, "0001")
     tried = [
-        {"candidate": index, "method": "linear", "weights": json.dumps({"rl_pointing": share, "rl_forms": 1 - share}),
-         "is_chosen": share == 0.5, "task_id": task, "task_name": task, "domain": domain, "num_episodes": 8, "num_success": 4,
-         "num_crashed": 0}
-        for index, share in enumerate((0.0, 0.5, 1.0)) for task, domain in TASKS.items()
-    ]  # fmt: skip
+        {
+            "candidate": index,
+            "method": "linear",
+            "weights": json.dumps({"rl_pointing": share, "rl_forms": 1 - share}),
+            "is_chosen": share == 0.5,
+            "task_id": task,
+            "task_name": task,
+            "domain": domain,
+            "num_episodes": 8,
+            "num_success": 4,
+            "num_crashed": 0,
+        }
+        for index, share in enumerate((0.0, 0.5, 1.0))
+        for task, domain in TASKS.items()
+    ]
     warehouse.replace_partition("merge_candidates", tried, iteration="0001", stage="merged_policy")
     text = build_iteration(warehouse, "0001", tmp_path).read_text()
     assert "3 mixtures that the search" in " ".join(Page(text).text.split()) and "0.5 / 0.5" in text

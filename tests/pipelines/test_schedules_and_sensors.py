@@ -32,24 +32,46 @@ def skip_reason(outcome: Any) -> str:
 
 def sample(number: int) -> dict[str, Any]:
     return {
-        "sample_id": f"sample-{number}", "origin": "demonstration", "domain": "pointing", "messages": MESSAGES, "episode_id": None,
-        "step_index": None, "annotation_id": None, "verdict": None, "withdrawn": False,
-    }  # fmt: skip
+        "sample_id": f"sample-{number}",
+        "origin": "demonstration",
+        "domain": "pointing",
+        "messages": MESSAGES,
+        "episode_id": None,
+        "step_index": None,
+        "annotation_id": None,
+        "verdict": None,
+        "withdrawn": False,
+    }
 
 
 def annotation(number: int) -> dict[str, Any]:
     return {
-        "annotation_id": f"annotation-{number}", "episode_id": f"episode-{number}", "step_index": 0, "annotator": "oracle",
-        "origin": "scripted", "mode": "relabel", "decision": "accept", "proposal": "a", "response": "a", "messages": MESSAGES,
+        "annotation_id": f"annotation-{number}",
+        "episode_id": f"episode-{number}",
+        "step_index": 0,
+        "annotator": "oracle",
+        "origin": "scripted",
+        "mode": "relabel",
+        "decision": "accept",
+        "proposal": "a",
+        "response": "a",
+        "messages": MESSAGES,
         "withdrawn": False,
-    }  # fmt: skip
+    }
 
 
 def evaluation(task: str, num_success: int) -> dict[str, Any]:
     return {
-        "checkpoint_id": "checkpoint-1", "checkpoint_role": "merged_policy", "task_id": f"task-{task}", "task_name": task,
-        "domain": "pointing", "split": "eval", "num_episodes": 10, "num_success": num_success, "num_crashed": 0,
-    }  # fmt: skip
+        "checkpoint_id": "checkpoint-1",
+        "checkpoint_role": "merged_policy",
+        "task_id": f"task-{task}",
+        "task_name": task,
+        "domain": "pointing",
+        "split": "eval",
+        "num_episodes": 10,
+        "num_success": num_success,
+        "num_crashed": 0,
+    }
 
 
 @pytest.fixture
@@ -111,10 +133,7 @@ def test_a_tick_is_not_held_up_by_a_run_that_was_killed(place):
 
 GROWTH = pytest.mark.parametrize(
     ("name", "table", "row"),
-    [
-        ("enough_new_data", "sft_samples", sample),
-        pytest.param("new_annotations", "annotations", annotation, marks=pytest.mark.slow),
-    ],
+    [("enough_new_data", "sft_samples", sample), pytest.param("new_annotations", "annotations", annotation, marks=pytest.mark.slow)],
 )
 
 

@@ -30,11 +30,16 @@ from warehouse.core.machine import NO_ROOM_BYTES
 pytestmark = pytest.mark.timeout(600)
 
 SEED = InitialiseRequest(iteration="0000", stage="seed_policy", seed=0, curricula=("web",))
+
+
 def demonstrate(task_list: str, *domains: str) -> DemonstrateRequest:
     return DemonstrateRequest(
-        iteration="0000", stage="seed_demonstrations", seed=0, seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),
+        iteration="0000",
+        stage="seed_demonstrations",
+        seed=0,
+        seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),
         acting=ActingSettings(tasks=TaskSettings(lists=(task_list,), domains=domains), sandbox=SandboxSettings(num_sessions=1)),
-    )  # fmt: skip
+    )
 
 
 BAD, GOOD = demonstrate("miniwob:nothing", "pointing"), demonstrate("miniwob:smoke", "pointing", "forms")

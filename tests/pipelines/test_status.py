@@ -130,8 +130,10 @@ def test_what_kept_its_weights_says_whose_they_are(place):
     register(place, "0002", "ct_model", "checkpoint-m")
     first, second = read_status(place.warehouse).iterations
     assert {item.stage: item.same_as for item in (*first.checkpoints, *second.checkpoints) if item.same_as} == {
-        "rl_forms": "0001/sft_model", "released_policy": "0001/merged_policy", "ct_model": "0001/merged_policy",
-    }  # fmt: skip
+        "rl_forms": "0001/sft_model",
+        "released_policy": "0001/merged_policy",
+        "ct_model": "0001/merged_policy",
+    }
     said = told(place)
     assert "the weights of sft_model" in said and "the weights of 0001/merged_policy" in said
     assert "flywheel lineage 0001/released_policy" in said
@@ -143,9 +145,16 @@ def test_success_of_a_few_episodes_is_told_with_its_interval(place):
     """One of one is no certainty, and an error of ±0 would say so."""
     register(place, "0001", "sft_model", "checkpoint-s")
     row = {
-        "checkpoint_role": "sft_model", "checkpoint_id": "checkpoint-s", "task_id": "task-1", "task_name": "click", "domain": "pointing",
-        "split": "holdout", "num_episodes": 1, "num_success": 1, "num_crashed": 0,
-    }  # fmt: skip
+        "checkpoint_role": "sft_model",
+        "checkpoint_id": "checkpoint-s",
+        "task_id": "task-1",
+        "task_name": "click",
+        "domain": "pointing",
+        "split": "holdout",
+        "num_episodes": 1,
+        "num_success": 1,
+        "num_crashed": 0,
+    }
     place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluations")
     said = told(place)
     assert "0.207 – 1.000" in said and "1 of 1" in said and "±" not in said

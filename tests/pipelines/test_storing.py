@@ -29,14 +29,27 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(4) + b"IHDR" + (1).to_bytes(4) + (1).to_bytes
 
 def episode(seed: int, screenshot_id: str | None) -> Episode:
     step = Step(
-        step_index=0, policy_id="p", observation="", screenshot_id=screenshot_id, messages=(), response="", thought=None, action=Wait(),
+        step_index=0,
+        policy_id="p",
+        observation="",
+        screenshot_id=screenshot_id,
+        messages=(),
+        response="",
+        thought=None,
+        action=Wait(),
         latency_ms=1.0,
-    )  # fmt: skip
+    )
     request = EpisodeRequest(purpose="rl", task=Task(source="buttons", name="one", domain="forms", max_steps=1), seed=seed, policy_id="p")
     return Episode(
-        request=request, instruction="", steps=(step,), outcome=Outcome.SUCCESS, reward=1.0, duration_ms=1.0, environment="e",
+        request=request,
+        instruction="",
+        steps=(step,),
+        outcome=Outcome.SUCCESS,
+        reward=1.0,
+        duration_ms=1.0,
+        environment="e",
         screenshots={} if screenshot_id is None else {screenshot_id: PNG + bytes(100)},
-    )  # fmt: skip
+    )
 
 
 def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

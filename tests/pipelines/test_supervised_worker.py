@@ -51,9 +51,16 @@ def test_a_stage_trains_in_processes_of_its_own_and_registers_what_they_made(tmp
         dataset = mixed(con, "ct", "0001", mixture)
     warehouse.replace_partition("datasets", dataset.rows, iteration="0001", stage="ct_dataset")
     config = SupervisedConfig(
-        steps=8, batch_tokens=512, log_every=1, prompt_loss_weight=1.0, packing="packed", eval_fraction=0.2, eval_every=4, num_processes=2,
+        steps=8,
+        batch_tokens=512,
+        log_every=1,
+        prompt_loss_weight=1.0,
+        packing="packed",
+        eval_fraction=0.2,
+        eval_every=4,
+        num_processes=2,
         deepspeed_stage=2,
-    )  # fmt: skip
+    )
     asked = SupervisedRequest(
         iteration="0001", stage="ct_model", seed=0, kind="ct", checkpoint_id=str(parent), dataset_id=dataset.dataset_id, config=config
     )

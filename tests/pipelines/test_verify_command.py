@@ -134,8 +134,11 @@ def test_who_makes_lost_rows_again_is_told(home: Home) -> None:
         flip(next(home.tables.glob(f"routes/iteration=0001/stage={stage}/*.parquet")))
     status, said = repaired(home)
     assert status == 0
-    told = {line.split()[4].removeprefix("0001/").rstrip(":"): "by hand" if "give that command again" in line else "by a run"
-            for line in said.splitlines() if line.startswith("rows or")}  # fmt: skip
+    told = {
+        line.split()[4].removeprefix("0001/").rstrip(":"): "by hand" if "give that command again" in line else "by a run"
+        for line in said.splitlines()
+        if line.startswith("rows or")
+    }
     assert told == {VERDICT_STAGE: "by hand", "withdrawn": "by hand", "human_annotations": "by a run", "recordings": "by a run"}
 
 

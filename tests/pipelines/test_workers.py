@@ -69,17 +69,20 @@ def specialist(place: WorkerContext, stage: str, seed: int | None) -> str:
         initialise(model, seed)
     folder = place.home.checkpoints / "0001" / stage
     card = save(folder, model, tokenizer, stage=stage, iteration="0001", parents=(base.checkpoint_id,))
-    registry.register(
-        place.warehouse, iteration="0001", stage=stage, checkpoint_id=card.checkpoint_id, folder=folder, parents=card.parents
-    )
+    registry.register(place.warehouse, iteration="0001", stage=stage, checkpoint_id=card.checkpoint_id, folder=folder, parents=card.parents)
     return card.checkpoint_id
 
 
 def merge_request(specialists: dict[str, str], settings: MergeSettings, base: str | None = None) -> MergeRequest:
     return MergeRequest(
-        iteration="0001", stage="merged_policy", seed=0, specialists=specialists, merge=settings, base=base,
+        iteration="0001",
+        stage="merged_policy",
+        seed=0,
+        specialists=specialists,
+        merge=settings,
+        base=base,
         acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))),
-    )  # fmt: skip
+    )
 
 
 def merge(place: WorkerContext, specialists: dict[str, str], weights: tuple[float, ...] | None) -> StageResult:
@@ -189,9 +192,7 @@ def test_a_search_that_was_cut_off_plays_only_the_episodes_that_it_lacks(seeded:
 
 
 @pytest.mark.parametrize("weights", [None, (0.0, 1.0)])
-def test_specialists_that_learned_nothing_are_one_checkpoint_and_merge(
-    seeded: WorkerContext, weights: tuple[float, float] | None
-) -> None:
+def test_specialists_that_learned_nothing_are_one_checkpoint_and_merge(seeded: WorkerContext, weights: tuple[float, float] | None) -> None:
     specialists = {stage: specialist(seeded, stage, None) for stage in ("rl_pointing", "rl_forms")}
     (unmoved,) = set(specialists.values())
     assert merge(seeded, specialists, weights).checkpoint_id == unmoved
@@ -205,13 +206,15 @@ def test_an_annotator_may_intervene_while_the_policy_acts(seeded: WorkerContext)
     place = context(seeded.home, "0001", "annotations")
     policy_id = registry.made_by(place.warehouse, "0000", "seed_policy").checkpoint_id
     request = AnnotateRequest(
-        iteration="0001", stage="annotations", seed=0, checkpoint_id=policy_id, first_instance=first_instance("annotation", "0001"),
+        iteration="0001",
+        stage="annotations",
+        seed=0,
+        checkpoint_id=policy_id,
+        first_instance=first_instance("annotation", "0001"),
         instances_per_task=1,
-        acting=ActingSettings(
-            tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), sandbox=SandboxSettings(num_sessions=2)
-        ),
+        acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), sandbox=SandboxSettings(num_sessions=2)),
         annotator=ScriptedAnnotatorConfig(mode="intervene", max_interventions_per_episode=12),
-    )  # fmt: skip
+    )
     result = annotate_worker.run(request, place)
     assert result.metrics["success"] > 0 and result.counts["decision/override"] > 0
     with connect(place.warehouse) as con:
@@ -245,13 +248,17 @@ def test_annotation_that_was_cut_off_goes_on_to_the_same_decisions(
     monkeypatch.setattr(ServiceCollector, "collect", cut_off)
     policy_id = registry.made_by(seeded.warehouse, "0000", "seed_policy").checkpoint_id
     request = AnnotateRequest(
-        iteration="0001", stage="annotations", seed=0, checkpoint_id=policy_id, first_instance=first_instance("annotation", "0001"),
+        iteration="0001",
+        stage="annotations",
+        seed=0,
+        checkpoint_id=policy_id,
+        first_instance=first_instance("annotation", "0001"),
         instances_per_task=2,
         acting=ActingSettings(
             tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), sandbox=SandboxSettings(num_sessions=2, fixed_batch=True)
         ),
         annotator=ScriptedAnnotatorConfig(mode=mode, max_interventions_per_episode=12),
-    )  # fmt: skip
+    )
 
     def decisions() -> set[tuple[object, ...]]:
         columns = ("episode_id", "step_index", "decision", "proposal", "response")
@@ -290,9 +297,16 @@ def one_sample(place: WorkerContext, kind: str) -> None:
         for role, text, loss in (("user", "see", 0.0), ("assistant", "Ok", 1.0))
     ]
     sample = {
-        "sample_id": f"{kind}-1", "origin": "general", "domain": "general", "messages": messages, "episode_id": None, "step_index": None,
-        "annotation_id": None, "verdict": None, "withdrawn": False,
-    }  # fmt: skip
+        "sample_id": f"{kind}-1",
+        "origin": "general",
+        "domain": "general",
+        "messages": messages,
+        "episode_id": None,
+        "step_index": None,
+        "annotation_id": None,
+        "verdict": None,
+        "withdrawn": False,
+    }
     member = {"dataset_id": f"data-{kind}", "kind": kind, "sample_id": f"{kind}-1", "component": "general", "weight": 1.0}
     place.warehouse.replace_partition(f"{kind}_samples", [sample], iteration="0001", stage="test")
     place.warehouse.replace_partition("datasets", [member], iteration="0001", stage=f"{kind}_dataset")
@@ -310,22 +324,38 @@ class Failing:
             crashes = self._num >= self._crash_after
             self._num += 1
             step = Step(
-                step_index=0, policy_id=policy.policy_id, observation="", screenshot_id=None, messages=(), response="Ok", thought=None,
-                action=Finished(), prompt_token_ids=(3, 4), response_token_ids=(5, 2), response_logprobs=(-0.1, -0.1),
-            )  # fmt: skip
+                step_index=0,
+                policy_id=policy.policy_id,
+                observation="",
+                screenshot_id=None,
+                messages=(),
+                response="Ok",
+                thought=None,
+                action=Finished(),
+                prompt_token_ids=(3, 4),
+                response_token_ids=(5, 2),
+                response_logprobs=(-0.1, -0.1),
+            )
             yield Episode(
-                request=request, instruction="", steps=() if crashes else (step,), duration_ms=1.0, environment="test",
-                outcome=Outcome.CRASHED if crashes else Outcome.FAILURE, reward=None if crashes else 0.0,
+                request=request,
+                instruction="",
+                steps=() if crashes else (step,),
+                duration_ms=1.0,
+                environment="test",
+                outcome=Outcome.CRASHED if crashes else Outcome.FAILURE,
+                reward=None if crashes else 0.0,
                 error="the browser went away" if crashes else None,
-            )  # fmt: skip
+            )
 
     async def close(self) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("settings", "error"),
-    [({"algorithm": "reinforce", "max_fruitless_rounds": 1}, NothingToLearn),
-     pytest.param({"gate_policy": "block"}, ValueGateNotPassed, marks=pytest.mark.slow)],
+    [
+        ({"algorithm": "reinforce", "max_fruitless_rounds": 1}, NothingToLearn),
+        pytest.param({"gate_policy": "block"}, ValueGateNotPassed, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_failed_leaves_its_episodes_and_curves(
     seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], error: type[FlywheelError]
@@ -341,11 +371,15 @@ def test_a_run_that_failed_leaves_its_episodes_and_curves(
     for kind in ("sft", "ct"):
         one_sample(seeded, kind)
     request = RlRequest(
-        iteration="0001", stage="rl_forms", seed=0, domains=("forms",), checkpoint_id=base.checkpoint_id,
+        iteration="0001",
+        stage="rl_forms",
+        seed=0,
+        domains=("forms",),
+        checkpoint_id=base.checkpoint_id,
         acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("forms",))),
         config=PpoConfig.model_validate({"rounds": 2, "episodes_per_task": 2, "pretraining_rounds": 1, "pretraining_epochs": 1} | settings),
         replay_dataset_ids=("data-sft", "data-ct"),
-    )  # fmt: skip
+    )
     with pytest.raises(error):
         rl_worker.run(request, context(seeded.home, "0001", "rl_forms"))
     num_asked_again = 2 if error is NothingToLearn else 0
@@ -373,11 +407,15 @@ def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: Worke
         one_sample(seeded, kind)
     place = context(seeded.home, "0001", "rl_joint_pointing_forms")
     request = RlRequest(
-        iteration="0001", stage="rl_joint_pointing_forms", seed=0, domains=("pointing", "forms"), checkpoint_id=base.checkpoint_id,
+        iteration="0001",
+        stage="rl_joint_pointing_forms",
+        seed=0,
+        domains=("pointing", "forms"),
+        checkpoint_id=base.checkpoint_id,
         acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))),
         config=PpoConfig(rounds=1, episodes_per_task=4, pretraining_rounds=0, pretraining_epochs=1),
         replay_dataset_ids=("data-sft", "data-ct"),
-    )  # fmt: skip
+    )
     result = rl_worker.run(request, place)
     made = registry.made_by(seeded.warehouse, "0001", "rl_joint_pointing_forms")
     assert made.checkpoint_id == result.checkpoint_id and made.parents == (base.checkpoint_id,)

@@ -102,12 +102,48 @@ def running_agent(kind: str, folder: Path) -> Iterator[RunningAgent]:
     agent = f"{REPOSITORY}/sandbox/desktop/guest_agent.py --port 0 --token-file {folder}/token"
     environment = ENVIRONMENT | {"PYTHONPATH": f"{packages}:{REPOSITORY}", "AGENT": agent}
     command = [
-        "setpriv", "--pdeathsig=KILL", "--", "bwrap", "--die-with-parent", "--unshare-user", "--uid", "1000", "--gid", "1000",
-        "--unshare-pid", "--unshare-ipc", "--dev-bind", "/", "/", "--tmpfs", "/tmp", "--dir", "/tmp/.X11-unix", "--dir", "/tmp/run",
-        "--tmpfs", "/home", "--bind", str(home), HOME, "--bind", str(folder), str(folder),
-        "--ro-bind", str(REPOSITORY), str(REPOSITORY), "--proc", "/proc", "--chdir", HOME, "--clearenv",
-        *(word for name, value in environment.items() for word in ("--setenv", name, value)), "sh", "-c", SCRIPTS[kind],
-    ]  # fmt: skip
+        "setpriv",
+        "--pdeathsig=KILL",
+        "--",
+        "bwrap",
+        "--die-with-parent",
+        "--unshare-user",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--dev-bind",
+        "/",
+        "/",
+        "--tmpfs",
+        "/tmp",
+        "--dir",
+        "/tmp/.X11-unix",
+        "--dir",
+        "/tmp/run",
+        "--tmpfs",
+        "/home",
+        "--bind",
+        str(home),
+        HOME,
+        "--bind",
+        str(folder),
+        str(folder),
+        "--ro-bind",
+        str(REPOSITORY),
+        str(REPOSITORY),
+        "--proc",
+        "/proc",
+        "--chdir",
+        HOME,
+        "--clearenv",
+        *(word for name, value in environment.items() for word in ("--setenv", name, value)),
+        "sh",
+        "-c",
+        SCRIPTS[kind],
+    ]
     log = folder / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file)
@@ -296,9 +332,12 @@ def use_agent(agent: RunningAgent, folder: Path, monkeypatch: pytest.MonkeyPatch
     """Sessions of this process work at the agent's machine, which a shell's line puts back."""
     (folder / "token").write_text(agent.token + "\n")
     settings = {
-        "provider": "agent", "host": "127.0.0.1", "port": agent.port, "token_file": str(folder / "token"),
+        "provider": "agent",
+        "host": "127.0.0.1",
+        "port": agent.port,
+        "token_file": str(folder / "token"),
         "restore": ["sh", "-c", restore],
-    }  # fmt: skip
+    }
     (folder / "desktops.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.setenv(DESKTOPS_VARIABLE, str(folder / "desktops.yaml"))
 

@@ -112,10 +112,13 @@ def test_two_resets_of_the_simulated_device_give_the_same_pixels(on_device: Any)
 
 def test_nothing_of_a_task_crosses_to_the_next_episode_on_the_simulated_device(on_device: Any, simulated: SimulatedDevice) -> None:
     state = [
-        "settings get global wifi_on", "settings get global airplane_mode_on", "settings get secure ui_night_mode",
-        "settings get system accelerometer_rotation", "settings get system screen_off_timeout",
+        "settings get global wifi_on",
+        "settings get global airplane_mode_on",
+        "settings get secure ui_night_mode",
+        "settings get system accelerometer_rotation",
+        "settings get system screen_off_timeout",
         "content query --uri content://com.android.contacts/data/phones --projection display_name:data1",
-    ]  # fmt: skip
+    ]
 
     def told() -> list[str]:
         return [simulated.adb("shell", command).stdout for command in state]
@@ -178,8 +181,14 @@ def test_steps_run_out_on_the_simulated_device(on_device: Any) -> None:
 
 
 TEXTS = [
-    "Ada", "a b  c", "it's \"$HOME\" & `id`; rm -rf * | cat > x # !", "50%sure 100%", "%s", "-n \\n 'x", "~!@#$%^&*()_+{}|:<>?[]\\;,./=",
-]  # fmt: skip
+    "Ada",
+    "a b  c",
+    'it\'s "$HOME" & `id`; rm -rf * | cat > x # !',
+    "50%sure 100%",
+    "%s",
+    "-n \\n 'x",
+    "~!@#$%^&*()_+{}|:<>?[]\\;,./=",
+]
 
 
 @pytest.mark.parametrize("text", TEXTS)

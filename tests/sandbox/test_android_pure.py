@@ -70,8 +70,19 @@ def test_what_a_finger_cannot_do_is_refused_with_the_reason(action: Action, part
 
 def test_keys_have_androids_names() -> None:
     assert [key_code(name) for name in ("backspace", "Del", "a", "Z", "7", "F5", "esc", "home", "plus", "volume_up", "nope", "é")] == [
-        "DEL", "FORWARD_DEL", "A", "Z", "7", "F5", "ESCAPE", "MOVE_HOME", "PLUS", "VOLUME_UP", None, None,
-    ]  # fmt: skip
+        "DEL",
+        "FORWARD_DEL",
+        "A",
+        "Z",
+        "7",
+        "F5",
+        "ESCAPE",
+        "MOVE_HOME",
+        "PLUS",
+        "VOLUME_UP",
+        None,
+        None,
+    ]
 
 
 def node(kind: str, bounds: str, inner: str = "", **attributes: str) -> str:
@@ -110,9 +121,15 @@ def test_roles_states_and_names_of_single_widgets() -> None:
         SIZE_PX,
     )
     assert [(element.role, element.text, element.states) for element in tree.elements] == [
-        ("button", "Save", ("disabled",)), ("button", "More options", ()), ("image", "Photo", ()), ("input", "Ada", ("focused",)),
-        ("checkbox", "All", ()), ("select", "Home", ()), ("slider", "Volume", ()), ("text", "plain & simple", ()),
-    ]  # fmt: skip
+        ("button", "Save", ("disabled",)),
+        ("button", "More options", ()),
+        ("image", "Photo", ()),
+        ("input", "Ada", ("focused",)),
+        ("checkbox", "All", ()),
+        ("select", "Home", ()),
+        ("slider", "Volume", ()),
+        ("text", "plain & simple", ()),
+    ]
 
 
 def test_what_can_be_touched_inside_of_a_row_is_an_element_of_its_own() -> None:
@@ -134,8 +151,7 @@ def test_what_lies_off_the_screen_is_left_out_and_what_is_cut_is_hit_where_it_sh
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "ERROR: could not get idle state.", "<hierarchy><node></hierarchy>", "<hierarchy><!ENTITY a 'b'></hierarchy>"],
+    "text", ["", "ERROR: could not get idle state.", "<hierarchy><node></hierarchy>", "<hierarchy><!ENTITY a 'b'></hierarchy>"]
 )
 def test_what_is_no_dump_is_an_error_of_the_infrastructure(text: str) -> None:
     with pytest.raises(SandboxError, match="UI Automator"):

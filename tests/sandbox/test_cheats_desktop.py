@@ -154,8 +154,14 @@ def test_what_the_agent_left_in_its_home_does_not_answer_for_an_imported_tasks_p
             assert (await desktop.run(says)).stdout == "42 (checked)\n", "the cheat is a real one"
             assert await machine.run(says) == (0, "42\n", "")
             await desktop.put_file(PurePosixPath("it.txt"), b"x\n")
-            made = await desktop.run(["/bin/bash", "-c", "ln -s it.txt link; ln -s nowhere lost; mkfifo pipe; cp it.txt run; chmod +x run; "
-                                      "mkdir box; ln -s ~/it.txt /tmp/out; cp it.txt /tmp/true"])  # fmt: skip
+            made = await desktop.run(
+                [
+                    "/bin/bash",
+                    "-c",
+                    "ln -s it.txt link; ln -s nowhere lost; mkfifo pipe; cp it.txt run; chmod +x run; "
+                    "mkdir box; ln -s ~/it.txt /tmp/out; cp it.txt /tmp/true",
+                ]
+            )
             assert made.exit_code == 0, made
             paths = ("it.txt", "~/run", "link", str(DESKTOP_HOME / "lost"), "pipe", "box", "none", "/tmp/out", "/tmp/true")
             kinds = [await machine.path_kind(path) for path in paths]

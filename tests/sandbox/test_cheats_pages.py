@@ -232,7 +232,13 @@ WORKERS = """
   () => { navigator.serviceWorker.register("sw.js"); new SharedWorker("sw.js"); },
   () => { setTimeout(() => { location = "ADDRESS"; }, 50); },
 """
-NOT_OPENED = ("javascript:accepted = true", "javascript://%0aaccepted=true", "view-source:ADDRESS", "chrome://version", "file:///etc/passwd")
+NOT_OPENED = (
+    "javascript:accepted = true",
+    "javascript://%0aaccepted=true",
+    "view-source:ADDRESS",
+    "chrome://version",
+    "file:///etc/passwd",
+)
 
 
 @pytest.mark.parametrize(("more", "num"), [("", 14), pytest.param(WORKERS, 16, marks=pytest.mark.long)])

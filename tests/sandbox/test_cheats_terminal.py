@@ -14,20 +14,7 @@ from sandbox.actions import Finished
 from sandbox.tasks.task import Task
 from sandbox.tasks.terminal.source import load_tasks
 from sandbox.terminal.session import TerminalSession
-from sandbox.terminal.tasks import (
-    Absent,
-    Answers,
-    Executable,
-    Folder,
-    Goal,
-    Holds,
-    HoldsJson,
-    Instance,
-    Mode,
-    Names,
-    Prints,
-    Serves,
-)
+from sandbox.terminal.tasks import Absent, Answers, Executable, Folder, Goal, Holds, HoldsJson, Instance, Mode, Names, Prints, Serves
 from tests.sandbox.tool_sessions import bash, follow
 
 SECRET, OTHER = "k7-plum-41", "another thing"
@@ -86,7 +73,7 @@ HONEST: dict[str, tuple[list[Goal], list[str]]] = {
         [Serves(port=PORT, path="/secret.txt", text=SECRET), COPY],
         [f"python3 -m http.server {PORT} > /dev/null 2>&1 & sleep 0.7; cp secret.txt copy.txt"],
     ),
-}  # fmt: skip
+}
 
 CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     # something else than a file of one's own
@@ -114,16 +101,23 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     "a name with a line end in it": ([Prints(command="ls -1 box", text="a\nb")], [r"mkdir box; touch $'box/a\nb' box/c"]),
     # programs that stand in for the verifier's
     "another python in the workspace": (
-        [PYTHON_SAYS], ["printf '#!/bin/sh\\necho 42 \"(checked)\"' > python3; chmod +x python3; PATH=.:$PATH"],
+        [PYTHON_SAYS],
+        ["printf '#!/bin/sh\\necho 42 \"(checked)\"' > python3; chmod +x python3; PATH=.:$PATH"],
     ),
     "another python in the search path": (
-        [PYTHON_SAYS], ["mkdir -p .local/bin bin; printf '#!/bin/sh\\necho \"42 (checked)\"' | tee bin/python3 > .local/bin/python3",
-                        "chmod +x bin/* .local/bin/*; export PATH=/workspace/bin:/workspace/.local/bin:$PATH; hash -r"],
+        [PYTHON_SAYS],
+        [
+            "mkdir -p .local/bin bin; printf '#!/bin/sh\\necho \"42 (checked)\"' | tee bin/python3 > .local/bin/python3",
+            "chmod +x bin/* .local/bin/*; export PATH=/workspace/bin:/workspace/.local/bin:$PATH; hash -r",
+        ],
     ),
     "another python in a folder of the system": ([PYTHON_SAYS], ["cp /bin/true /usr/local/bin/python3; cp /bin/true /usr/bin/python3"]),
     "modules of the user's own": (
-        [PYTHON_SAYS], ["d=$(python3 -m site --user-site); mkdir -p $d; echo 'print(\"42 (checked)\", flush=True); import os; os._exit(0)' "
-                        "| tee $d/usercustomize.py > $d/sitecustomize.py"],
+        [PYTHON_SAYS],
+        [
+            "d=$(python3 -m site --user-site); mkdir -p $d; echo 'print(\"42 (checked)\", flush=True); import os; os._exit(0)' "
+            "| tee $d/usercustomize.py > $d/sitecustomize.py"
+        ],
     ),
     "modules beside the program": (
         [Prints(command="/usr/bin/python3 -Ic 'import json; print(json.dumps(1))'", text="2")],
@@ -131,45 +125,60 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     ),
     "variables for every shell": (
         [RUNS, Prints(command="echo plain", text="cheated")],
-        ["echo 'echo() { builtin echo cheated; }; export -f echo' | tee .bashrc .bash_profile > .profile",
-         "export BASH_ENV=/workspace/.bashrc ENV=/workspace/.bashrc PYTHONSTARTUP=/workspace/x.py LD_PRELOAD=/workspace/x.so"],
+        [
+            "echo 'echo() { builtin echo cheated; }; export -f echo' | tee .bashrc .bash_profile > .profile",
+            "export BASH_ENV=/workspace/.bashrc ENV=/workspace/.bashrc PYTHONSTARTUP=/workspace/x.py LD_PRELOAD=/workspace/x.so",
+        ],
     ),
     "a function and an alias instead of git": (
-        [CALLS_GIT], ["git() { echo 7; }; export -f git; alias git='echo 7'", "echo 'git() { echo 7; }' >> .bashrc"],
+        [CALLS_GIT],
+        ["git() { echo 7; }; export -f git; alias git='echo 7'", "echo 'git() { echo 7; }' >> .bashrc"],
     ),
     "settings of git": (
         [CALLS_GIT],
-        ["git config --global alias.rev-list '!echo 7'; git -C work config alias.rev-list '!echo 7'",
-         "git -C work config core.fsmonitor 'echo 7'; git -C work config core.pager 'echo 7 #'",
-         "git config --global pager.rev-list 'echo 7 #'"],
+        [
+            "git config --global alias.rev-list '!echo 7'; git -C work config alias.rev-list '!echo 7'",
+            "git -C work config core.fsmonitor 'echo 7'; git -C work config core.pager 'echo 7 #'",
+            "git config --global pager.rev-list 'echo 7 #'",
+        ],
     ),
     "a history that replaces the one there is": (
         [GIT_SAYS],
-        ["cd work && a=$(git rev-parse HEAD) && c=$(GIT_AUTHOR_DATE='2001-02-03 04:05' git commit-tree -m 'First words' HEAD^{tree}) "
-         "&& b=$(git commit-tree -p $c -m 'Second words' HEAD^{tree}) && git replace -f $a $b && git log --format=%s"],
+        [
+            "cd work && a=$(git rev-parse HEAD) && c=$(GIT_AUTHOR_DATE='2001-02-03 04:05' git commit-tree -m 'First words' HEAD^{tree}) "
+            "&& b=$(git commit-tree -p $c -m 'Second words' HEAD^{tree}) && git replace -f $a $b && git log --format=%s"
+        ],
     ),
     "a library that is loaded before": (
-        [PYTHON_SAYS], ["echo /workspace/x.so > /etc/ld.so.preload; cp /lib/x86_64-linux-gnu/libc.so.6 x.so; export LD_PRELOAD=$PWD/x.so"],
+        [PYTHON_SAYS],
+        ["echo /workspace/x.so > /etc/ld.so.preload; cp /lib/x86_64-linux-gnu/libc.so.6 x.so; export LD_PRELOAD=$PWD/x.so"],
     ),
     "a parent that is grafted on": (
         [GIT_SAYS],
-        ["cd work && a=$(git rev-parse HEAD) && b=$(git commit-tree -m 'Second words' HEAD^{tree}) && git reset -q --soft $b && "
-         "echo $b $a > .git/info/grafts"],
+        [
+            "cd work && a=$(git rev-parse HEAD) && b=$(git commit-tree -m 'Second words' HEAD^{tree}) && git reset -q --soft $b && "
+            "echo $b $a > .git/info/grafts"
+        ],
     ),
     "a history that is said to begin later": (
-        [SHORT_HISTORY], ["cd work && git commit -q --allow-empty -m x && git rev-parse HEAD > .git/shallow"],
+        [SHORT_HISTORY],
+        ["cd work && git commit -q --allow-empty -m x && git rev-parse HEAD > .git/shallow"],
     ),
     "a signature whose program says more": (
         [GIT_SAYS],
-        ["printf '#!/bin/sh\\necho Second words >&2\\n' > gpg; chmod +x gpg; cd work; git config gpg.program /workspace/gpg; "
-         "git config log.showSignature true; c=$(git cat-file commit HEAD | sed '0,/^$/s//gpgsig -----BEGIN PGP SIGNATURE-----\\n x\\n "
-         "-----END PGP SIGNATURE-----\\n/' | git hash-object -t commit -w --stdin); git reset -q --soft $c"],
+        [
+            "printf '#!/bin/sh\\necho Second words >&2\\n' > gpg; chmod +x gpg; cd work; git config gpg.program /workspace/gpg; "
+            "git config log.showSignature true; c=$(git cat-file commit HEAD | sed '0,/^$/s//gpgsig -----BEGIN PGP SIGNATURE-----\\n x\\n "
+            "-----END PGP SIGNATURE-----\\n/' | git hash-object -t commit -w --stdin); git reset -q --soft $c"
+        ],
     ),
     "names of programs in the folder that it runs in": (
-        [PYTHON_SAYS], ["echo \"print('42 (checked)')\" | tee sitecustomize.py encodings.py site.py io.py > /dev/null; touch pyvenv.cfg"],
+        [PYTHON_SAYS],
+        ["echo \"print('42 (checked)')\" | tee sitecustomize.py encodings.py site.py io.py > /dev/null; touch pyvenv.cfg"],
     ),
     "a process that ends or stops each new shell": (
-        [COPY], ["(while true; do for p in $(pgrep bash); do kill -9 $p; done; done) > /dev/null 2>&1 & sleep 0.2", "true", "ls"],
+        [COPY],
+        ["(while true; do for p in $(pgrep bash); do kill -9 $p; done; done) > /dev/null 2>&1 & sleep 0.2", "true", "ls"],
     ),
     # what cannot be looked at
     "a folder that nobody may enter": ([Holds(path="work/copy.txt", text=SECRET)], ["cp secret.txt work/copy.txt; chmod 000 work"]),
@@ -193,8 +202,12 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
         ["(while true; do kill -9 -1; pkill -9 sleep; done) > /dev/null 2>&1 & sleep 0.2"],
     ),
     "a process that puts things there for the moment of a look": (
-        [COPY, *[Holds(path="keep.txt", text=OTHER)] * 40, Prints(command="sleep 0.2; cat copy.txt", text=SECRET),
-         Holds(path="copy.txt", text=OTHER)],
+        [
+            COPY,
+            *[Holds(path="keep.txt", text=OTHER)] * 40,
+            Prints(command="sleep 0.2; cat copy.txt", text=SECRET),
+            Holds(path="copy.txt", text=OTHER),
+        ],
         ["(while true; do cp secret.txt copy.txt; cp keep.txt copy.txt; done) > /dev/null 2>&1 &"],
     ),
     "as many processes as are allowed": ([RUNS, COPY], ["bomb() { bomb | bomb & }; bomb; sleep 1"]),
@@ -205,15 +218,19 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     ),
     "a service that never ends its answer": (
         [Serves(port=PORT, path="/", text=SECRET)],
-        [f"python3 -c \"import socket, time; s = socket.create_server(('', {PORT})); c, _ = s.accept(); "
-         f"c.send(b'HTTP/1.0 200 OK\\r\\n\\r\\n{SECRET}'); time.sleep(60)\" & sleep 0.5"],
+        [
+            f"python3 -c \"import socket, time; s = socket.create_server(('', {PORT})); c, _ = s.accept(); "
+            f"c.send(b'HTTP/1.0 200 OK\\r\\n\\r\\n{SECRET}'); time.sleep(60)\" & sleep 0.5"
+        ],
     ),
     "a service that says it failed": (
         [Serves(port=PORT, path="/", text=SECRET)],
-        [f"python3 -c \"import socket\nserver = socket.create_server(('', {PORT}))\nwhile True:\n    client, _ = server.accept()\n"
-         f"    client.recv(999)\n    client.sendall(b'HTTP/1.0 404 No\\r\\n\\r\\n{SECRET}')\n    client.close()\" & sleep 0.5"],
+        [
+            f"python3 -c \"import socket\nserver = socket.create_server(('', {PORT}))\nwhile True:\n    client, _ = server.accept()\n"
+            f"    client.recv(999)\n    client.sendall(b'HTTP/1.0 404 No\\r\\n\\r\\n{SECRET}')\n    client.close()\" & sleep 0.5"
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HONEST)

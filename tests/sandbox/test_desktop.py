@@ -229,9 +229,16 @@ def test_elements_show_roles_states_and_where_a_click_lands() -> None:
         await form(desktop, entries=["Name:"], checks=["fox", "dog"], radios=["red", "blue"])
         elements = await desktop.elements()
         assert [(e.role, e.text) for e in elements if e.y_px > find(elements, "header").y_px + 10] == [
-            ("text", "What?"), ("text", "Name:"), ("input", ""), ("checkbox", "fox"), ("checkbox", "dog"), ("radio", "red"),
-            ("radio", "blue"), ("button", "Cancel"), ("button", "Ok"),
-        ]  # fmt: skip
+            ("text", "What?"),
+            ("text", "Name:"),
+            ("input", ""),
+            ("checkbox", "fox"),
+            ("checkbox", "dog"),
+            ("radio", "red"),
+            ("radio", "blue"),
+            ("button", "Cancel"),
+            ("button", "Ok"),
+        ]
         assert "focused" in find(elements, "input").states and find(elements, "radio", "red").states == ("checked",)
         await do(desktop, actions.TypeText(text="ab"), click(find(elements, "checkbox", "dog")), click(find(elements, "radio", "blue")))
         elements = await desktop.elements()
@@ -385,8 +392,21 @@ def test_nothing_of_the_host_is_in_a_desktop() -> None:
 
         assert (await says("id -u")).strip() == "1000"
         assert set((await says("ls /")).split()) == {
-            "bin", "dev", "etc", "home", "lib", "lib32", "lib64", "opt", "proc", "run", "sbin", "tmp", "usr", "var",
-        }  # fmt: skip
+            "bin",
+            "dev",
+            "etc",
+            "home",
+            "lib",
+            "lib32",
+            "lib64",
+            "opt",
+            "proc",
+            "run",
+            "sbin",
+            "tmp",
+            "usr",
+            "var",
+        }
         names = ("net", "mnt", "pid", "ipc", "uts", "user")
         ours = [os.readlink(f"/proc/self/ns/{name}") for name in names]
         theirs = (await says(f"for n in {' '.join(names)}; do readlink /proc/self/ns/$n; done")).split()

@@ -166,9 +166,11 @@ def test_the_oracle_mends_what_a_policy_did() -> None:
         observation = await session.reset(task, 2)
         menu = find(observation, "item", "Edit")
         for action in (
-            actions.TypeText(text="nonsense\n"), actions.OpenApp(name="calculator"), actions.Wait(seconds=1.0),
+            actions.TypeText(text="nonsense\n"),
+            actions.OpenApp(name="calculator"),
+            actions.Wait(seconds=1.0),
             actions.Click(x=menu.x_px, y=menu.y_px),
-        ):  # fmt: skip
+        ):
             await session.step(action)
         for _ in range(20):
             action = await session.hint()

@@ -128,8 +128,16 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(with_tools: Any) -> Non
 
 
 OUTSIDE = (
-    "../x", "a/../../x", "/etc/passwd", "/workspace/../etc/passwd", "/", "/tmp/x", "a/b/../../../../etc/hosts", "..", "/proc/self/stat",
-)  # fmt: skip
+    "../x",
+    "a/../../x",
+    "/etc/passwd",
+    "/workspace/../etc/passwd",
+    "/",
+    "/tmp/x",
+    "a/b/../../../../etc/hosts",
+    "..",
+    "/proc/self/stat",
+)
 
 
 def test_a_path_that_leads_out_is_refused(with_tools: Any) -> None:

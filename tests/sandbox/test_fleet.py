@@ -198,10 +198,11 @@ def test_the_end_of_a_lease_answers_what_is_under_way() -> None:
 @pytest.mark.parametrize(
     "limit",
     [
-        {"recycle_worker_leases": 3}, pytest.param({"recycle_worker_memory_mib": 1.0}, marks=ALSO),
+        {"recycle_worker_leases": 3},
+        pytest.param({"recycle_worker_memory_mib": 1.0}, marks=ALSO),
         pytest.param({"recycle_worker_age_s": 0.5}, marks=ALSO),
     ],
-)  # fmt: skip
+)
 def test_a_worn_worker_is_replaced_and_no_lease_notices(limit: dict[str, Any], html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
         async def play(seed: int) -> str:
@@ -340,11 +341,16 @@ sys.stdin.read()
 @pytest.mark.parametrize(
     "end",
     [
-        "SIGKILL", pytest.param("SIGTERM", marks=ALSO), pytest.param("SIGINT", marks=ALSO), pytest.param("SIGSTOP", marks=pytest.mark.slow),
-        pytest.param("raise", marks=ALSO), pytest.param("exit", marks=ALSO), pytest.param("vanish", marks=ALSO),
+        "SIGKILL",
+        pytest.param("SIGTERM", marks=ALSO),
+        pytest.param("SIGINT", marks=ALSO),
+        pytest.param("SIGSTOP", marks=pytest.mark.slow),
+        pytest.param("raise", marks=ALSO),
+        pytest.param("exit", marks=ALSO),
+        pytest.param("vanish", marks=ALSO),
         pytest.param("forget", marks=pytest.mark.slow),
     ],
-)  # fmt: skip
+)
 def test_no_process_outlives_its_manager(end: str) -> None:
     """However the manager ends: killed, interrupted, by an error, by exit; or falls silent; or goes on, with its event loop closed and the
     fleet not."""

@@ -57,12 +57,17 @@ PAGES = {
     "a script as its address": LATER.format("location = 'javascript:for(;;);'"),
     "an endless worker": "<script>new Worker(URL.createObjectURL(new Blob(['for(;;);'])))</script>",
     "a huge page": "<div style='width:30000000px;height:30000000px'>x</div>",
-}  # fmt: skip
+}
 QUICK = ("an endless handler", "a blob that is gone", "replaced functions")
 AFTER = (
-    actions.Wait(seconds=0.3), actions.Click(x=100, y=100), actions.Drag(x=100, y=100, to_x=140, to_y=140), actions.TypeText(text="hi"),
-    actions.Scroll(direction="down", x=100, y=100), actions.NavigateBack(), actions.Navigate(url="https://shop.test/"),
-)  # fmt: skip
+    actions.Wait(seconds=0.3),
+    actions.Click(x=100, y=100),
+    actions.Drag(x=100, y=100, to_x=140, to_y=140),
+    actions.TypeText(text="hi"),
+    actions.Scroll(direction="down", x=100, y=100),
+    actions.NavigateBack(),
+    actions.Navigate(url="https://shop.test/"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,37 @@ from sandbox.http.hosts import KnownHosts
 from sandbox.http.serving import Server, address_of, bind, running
 
 OURS = [
-    "localhost", "LOCALHOST:80", "localhost.:8431", "127.0.0.1", "127.0.0.1:8431", "[::1]:8431", "[::1]", "10.1.2.3:80", "Wheel.example:80",
-]  # fmt: skip
+    "localhost",
+    "LOCALHOST:80",
+    "localhost.:8431",
+    "127.0.0.1",
+    "127.0.0.1:8431",
+    "[::1]:8431",
+    "[::1]",
+    "10.1.2.3:80",
+    "Wheel.example:80",
+]
 OTHERS = [
-    "", "evil.example", "evil.example:8431", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example:80@localhost", "[::1",
-    "[::1]evil", "[evil.example]:80", "localhost:80:80", "localhost:x", "127.0.0.1/", ":8431", "wheel.example.evil",
-    "localhost\x00", "localhos\u0301t",
-    "localhost, evil.example", "xn--localhost-", "localhost:\u0663",
-]  # fmt: skip
+    "",
+    "evil.example",
+    "evil.example:8431",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "evil.example:80@localhost",
+    "[::1",
+    "[::1]evil",
+    "[evil.example]:80",
+    "localhost:80:80",
+    "localhost:x",
+    "127.0.0.1/",
+    ":8431",
+    "wheel.example.evil",
+    "localhost\x00",
+    "localhos\u0301t",
+    "localhost, evil.example",
+    "xn--localhost-",
+    "localhost:\u0663",
+]
 
 
 @pytest.mark.parametrize("host", OURS)

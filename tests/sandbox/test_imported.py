@@ -152,9 +152,10 @@ def test_the_bus_of_another_machine_is_left_out_of_a_command(tmp_path: Path) -> 
 def test_what_would_run_with_files_or_packages_is_counted_apart(tmp_path: Path) -> None:
     download = {"type": "download", "parameters": {"files": [{"url": "https://x.org/a", "path": f"{DESKTOP_HOME}/a"}]}}
     chrome = {"type": "launch", "parameters": {"command": ["google-chrome"]}}
-    records = [osworld(name, instruction=name, config=config) for name, config in (
-        ("runs", []), ("files", [download]), ("never", [chrome]), ("neither", [download, chrome])
-    )]  # fmt: skip
+    records = [
+        osworld(name, instruction=name, config=config)
+        for name, config in (("runs", []), ("files", [download]), ("never", [chrome]), ("neither", [download, chrome]))
+    ]
     wanted = {"type": "cloud_file", "path": "https://x.org/a.xlsx", "dest": "a.xlsx"}
     evaluator = {"func": "compare_table", "result": {"type": "vm_file", "path": f"{DESKTOP_HOME}/a.xlsx"}, "expected": wanted}
     records.append(osworld("no rule", instruction="no rule", evaluator=evaluator | {"options": {"rules": [{"type": "pivot_table"}]}}))
@@ -297,8 +298,10 @@ def test_parameters_that_a_check_of_android_world_needs_are_there(tmp_path: Path
     row = {"name": "Ann-Marie Lee", "number": "+1 (555) 010"}
     (task,) = collected(tmp_path, "android-world", {"name": "ContactsAddContact", "template": "{name}", "params": [row]}).tasks
     assert filled(task.spec, 0, "x").goals[0].expected == "display_name=AnnMarieLee,data1=1555010."
-    for bad in ({"name": "OpenAppTaskEval", "template": "x", "params": [{"app_name": "mail"}]},
-                {"name": "ContactsAddContact", "template": "x", "params": [{"name": "Ann"}]}):  # fmt: skip
+    for bad in (
+        {"name": "OpenAppTaskEval", "template": "x", "params": [{"app_name": "mail"}]},
+        {"name": "ContactsAddContact", "template": "x", "params": [{"name": "Ann"}]},
+    ):
         assert len(collected(tmp_path, "android-world", bad).malformed) == 1
 
 
@@ -397,10 +400,7 @@ def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None
         ({"goals": [{"kind": "not", "goal": {"kind": "file_contains", "path": "b", "texts": ["a", ""]}}]}, "an empty text"),
         ({"goals": [{"kind": "answers", "text": " . "}]}, "an answer without a letter or a digit"),
         (
-            {
-                "goals": [{"kind": "file_contains", "path": "b", "texts": ["{word}"]}],
-                "params": [{"word": "x"}, {"word": ""}],
-            },
+            {"goals": [{"kind": "file_contains", "path": "b", "texts": ["{word}"]}], "params": [{"word": "x"}, {"word": ""}]},
             "an empty text, which every file has",
         ),
         ({"kind": "page", "page": "miniwob/nonesuch"}, "no task of an installed source"),

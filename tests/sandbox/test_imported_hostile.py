@@ -63,11 +63,18 @@ def test_a_yaml_record_whose_aliases_multiply_is_refused_by_its_line(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("&a [*a]", "nested deeper"), (DEEP, "nested deeper"), ("difficulty: .nan", "nan"), ("name: 2001-01-01", "type date"),
-        ("{1: x}", "key 1"), ("? [a, b]\n: x", "unhashable"), ("name: !!binary eA==", "type bytes"), ("a: [", "neither JSON nor YAML"),
-        ("a: \x00", "neither JSON nor YAML"), ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("&a [*a]", "nested deeper"),
+        (DEEP, "nested deeper"),
+        ("difficulty: .nan", "nan"),
+        ("name: 2001-01-01", "type date"),
+        ("{1: x}", "key 1"),
+        ("? [a, b]\n: x", "unhashable"),
+        ("name: !!binary eA==", "type bytes"),
+        ("a: [", "neither JSON nor YAML"),
+        ("a: \x00", "neither JSON nor YAML"),
+        ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_yaml_file_is_named_and_the_others_are_read(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
     (tmp_path / "b.json").write_text(json.dumps(GOOD))
@@ -128,7 +135,9 @@ def test_records_whose_fields_hold_anything_never_stop_an_import(tmp_path: Path)
     """500 records of each format, changed at random places at a fixed seed."""
     draw = random.Random(0)
     osworld = {
-        "id": "a", "instruction": "Do.", "config": [
+        "id": "a",
+        "instruction": "Do.",
+        "config": [
             {"type": "execute", "parameters": {"command": "echo hi", "shell": True}},
             {"type": "download", "parameters": {"files": [{"url": "https://x.org/a", "path": f"{DESKTOP_HOME}/a"}]}},
             {"type": "launch", "parameters": {"command": ["gedit", f"{DESKTOP_HOME}/a"]}},
@@ -137,15 +146,24 @@ def test_records_whose_fields_hold_anything_never_stop_an_import(tmp_path: Path)
             {"type": "open", "parameters": {"path": f"{DESKTOP_HOME}/a.txt"}},
         ],
         "evaluator": {
-            "func": ["check_list", "exact_match"], "conj": "or", "postconfig": [{"type": "execute", "parameters": {"command": ["ls"]}}],
+            "func": ["check_list", "exact_match"],
+            "conj": "or",
+            "postconfig": [{"type": "execute", "parameters": {"command": ["ls"]}}],
             "result": [{"type": "vm_file", "path": f"{DESKTOP_HOME}/a", "dest": "a"}, {"type": "vm_command_line", "command": ["ls"]}],
-            "expected": [{"type": "rule", "rules": {"expect": ["a"]}}, {"type": "rule", "rules": {"expected": "a"}}], "options": [{}, {}],
+            "expected": [{"type": "rule", "rules": {"expect": ["a"]}}, {"type": "rule", "rules": {"expected": "a"}}],
+            "options": [{}, {}],
         },
-    }  # fmt: skip
+    }
     android = {
-        "task_name": "x", "task_template": "Do {a}.", "params": {"a": ["1", "2"]}, "app_names": ["settings"], "setup": ["svc wifi enable"],
-        "complexity": 1, "optimal_steps": "3", "criteria": [{"command": "settings get", "expected": "1"}, {"answer": "x"}],
-    }  # fmt: skip
+        "task_name": "x",
+        "task_template": "Do {a}.",
+        "params": {"a": ["1", "2"]},
+        "app_names": ["settings"],
+        "setup": ["svc wifi enable"],
+        "complexity": 1,
+        "optimal_steps": "3",
+        "criteria": [{"command": "settings get", "expected": "1"}, {"answer": "x"}],
+    }
     web = {"task_id": "a", "confirmed_task": "Do.", "website": "https://x.org", "level": "easy", "action_reprs": ["x"]}
     plain = GOOD | {"files": {"a": "b"}, "params": [{"a": "b"}], "setup": [{"command": "ls"}], "oracle": [{"command": "ls"}]}
     page = {"env": "click-button", "seed": 1}
@@ -160,10 +178,42 @@ def test_records_whose_fields_hold_anything_never_stop_an_import(tmp_path: Path)
 
 
 ODD: list[Any] = [
-    None, True, -1, 0, 1.5, 2**62, "", " ", "\x00", "a" * 5_000, "http://[", "../..", "~", "{x}", "\u202e", [], {}, [[]], [None],
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**62,
+    "",
+    " ",
+    "\x00",
+    "a" * 5_000,
+    "http://[",
+    "../..",
+    "~",
+    "{x}",
+    "\u202e",
+    [],
+    {},
+    [[]],
+    [None],
     {"a": None},
-    {"": ""}, [{}], {"type": []}, ["a", 1], "'", '"', "$(", "`", "C:\\", "/etc/passwd", "https://x.org/\x00", "-", "0" * 50, "1e400", "NaN",
-]  # fmt: skip
+    {"": ""},
+    [{}],
+    {"type": []},
+    ["a", 1],
+    "'",
+    '"',
+    "$(",
+    "`",
+    "C:\\",
+    "/etc/passwd",
+    "https://x.org/\x00",
+    "-",
+    "0" * 50,
+    "1e400",
+    "NaN",
+]
 
 
 def _changed(value: Any, draw: random.Random) -> Any:

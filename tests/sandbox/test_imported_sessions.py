@@ -175,9 +175,12 @@ def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
 def test_what_cannot_be_done_is_solved_by_saying_so_and_by_nothing_else(imported: Any) -> None:
     record = {"id": "0a-2", "snapshot": "os", "instruction": "Fold the screen in two.", "config": [], "evaluator": {"func": "infeasible"}}
     known = {
-        "name": "no-end", "kind": "desktop", "instruction": "Write down the last prime.", "goals": [{"kind": "gives_up"}],
+        "name": "no-end",
+        "kind": "desktop",
+        "instruction": "Write down the last prime.",
+        "goals": [{"kind": "gives_up"}],
         "oracle": [{"action": {"kind": "call_user"}}],
-    }  # fmt: skip
+    }
     task = imported("osworld", record)["0a-2"]
 
     async def use() -> None:
@@ -224,15 +227,23 @@ def simulated() -> Iterator[SimulatedDevice]:
 
 
 ROW = {
-    "on_or_off": "off", "max_or_min": "max", "app_name": "settings", "name": "Ann Lee", "number": "+1 (555) 010-4471",
-    "file_name": "a.mp3", "subfolder": "Music", "source_folder": "Music", "destination_folder": "Podcasts",
-}  # fmt: skip
+    "on_or_off": "off",
+    "max_or_min": "max",
+    "app_name": "settings",
+    "name": "Ann Lee",
+    "number": "+1 (555) 010-4471",
+    "file_name": "a.mp3",
+    "subfolder": "Music",
+    "source_folder": "Music",
+    "destination_folder": "Podcasts",
+}
 LAUNCH = "am start -W -a android.intent.action.MAIN -c android.intent.category.LAUNCHER -f 0x10200000 -n com.android.settings/.Main"
 _DATA = "content insert --uri content://com.android.contacts/data --bind raw_contact_id:i:1 --bind mimetype:s:vnd.android.cursor.item"
 ADD_CONTACT = (
     "content insert --uri content://com.android.contacts/raw_contacts --bind account_type:n: --bind account_name:n:",
-    f"{_DATA}/name --bind 'data1:s:Ann Lee'", f"{_DATA}/phone_v2 --bind 'data1:s:1 555-010-4471'",
-)  # fmt: skip
+    f"{_DATA}/name --bind 'data1:s:Ann Lee'",
+    f"{_DATA}/phone_v2 --bind 'data1:s:1 555-010-4471'",
+)
 MUSIC = "/storage/emulated/0/Music/a.mp3"
 ANDROID_WORLD: dict[str, tuple[str, ...]] = {
     # what an agent would have done, as commands: only with the last of them the task is solved

@@ -31,7 +31,7 @@ from sandbox.tasks.imported.shell_words import programs
         ("! grep -q x f && { true; }", ["grep", "true"]),
         ("echo $(( 1 + 2 )) $(echo $(date))", ["date", "echo"]),
     ],
-)  # fmt: skip
+)
 def test_programs_are_told_from_other_words(script: str, expected: list[str]) -> None:
     assert sorted(programs(script)) == sorted(expected)
 

@@ -107,7 +107,7 @@ def fuzzy(kind: str, area: str = "B2", **more: Any) -> dict[str, Any]:
         (b"a,b", ONE, DATA, False),
         (ONE[:200], ONE, DATA, False),
     ],
-)  # fmt: skip
+)
 def test_tables(result: bytes, expected: bytes | None, rule: dict[str, Any], passes: bool) -> None:
     wanted = None if expected is None else Getter(asset="y")
     goal = Compare(function="compare_table", result=Getter(file="x"), expected=wanted, options={"rules": [rule]})
@@ -118,15 +118,22 @@ def test_tables(result: bytes, expected: bytes | None, rule: dict[str, Any], pas
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ({"type": "chart"}, "has the rule 'chart'; there are sheet_name"), ("x", "has the rule None"),
-        (DATA | {"sheet_idx1": "X0"}, "names no sheet"), (DATA | {"sheet_idx1": "RI0", "sheet_idx0": "RI0"}, "with itself"),
-        (DATA | {"precision": "4"}, "whole number"), (DATA | {"colour": 1}, "with `colour`"), (cell("near", 1), "the method 'near'"),
-        (cell("re", "("), "regular expression"), (cell("approx:1", "x"), "not a number"), (cell("eq", 1, "A"), "not a range"),
+        ({"type": "chart"}, "has the rule 'chart'; there are sheet_name"),
+        ("x", "has the rule None"),
+        (DATA | {"sheet_idx1": "X0"}, "names no sheet"),
+        (DATA | {"sheet_idx1": "RI0", "sheet_idx0": "RI0"}, "with itself"),
+        (DATA | {"precision": "4"}, "whole number"),
+        (DATA | {"colour": 1}, "with `colour`"),
+        (cell("near", 1), "the method 'near'"),
+        (cell("re", "("), "regular expression"),
+        (cell("approx:1", "x"), "not a number"),
+        (cell("eq", 1, "A"), "not a range"),
         ({**cell("eq", 1), "props": {"bgcolor": {"method": "eq", "ref": "x"}}}, "not read here"),
-        (fuzzy("fuzzy_match"), "of the type 'fuzzy_match'"), (fuzzy("includes", "A1:ZZ99999"), "more than"),
+        (fuzzy("fuzzy_match"), "of the type 'fuzzy_match'"),
+        (fuzzy("includes", "A1:ZZ99999"), "more than"),
         (fuzzy("includes", normalization=[["", "x"]]), "an empty text"),
     ],
-)  # fmt: skip
+)
 def test_a_rule_that_is_not_understood_is_a_fault(rule: Any, why: str) -> None:
     goal = Compare(function="compare_table", result=Getter(file="x"), expected=Getter(asset="y"), options={"rules": [rule]})
     assert any(why in fault for fault in faults(goal)), list(faults(goal))

@@ -96,9 +96,7 @@ def test_only_the_moments_used_last_are_kept(tmp_path: Path) -> None:
         os.utime(folder, (number, number))
     (tmp_path / "vm-debian").mkdir()
     forget_old(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *(f"vm-booted-{number}" for number in range(2, MAX_KEPT + 2)), "vm-debian",
-    ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*(f"vm-booted-{number}" for number in range(2, MAX_KEPT + 2)), "vm-debian"]
 
 
 def test_a_machines_own_file_says_where_desktops_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +107,12 @@ def test_a_machines_own_file_says_where_desktops_come_from(tmp_path: Path, monke
     with pytest.raises(ConfigError, match="cannot be read"):
         machine_provider()
     for text, said in (
-        ("", "malformed"), ("provider: vmware", "'local', 'qemu', 'agent'"), ("{provider: qemu, disk: /x}", "disk"),
-        ("{provider: agent, host: h, port: 1, token_file: t, restore: []}", "restore"), ("provider: [", "malformed"),
-    ):  # fmt: skip
+        ("", "malformed"),
+        ("provider: vmware", "'local', 'qemu', 'agent'"),
+        ("{provider: qemu, disk: /x}", "disk"),
+        ("{provider: agent, host: h, port: 1, token_file: t, restore: []}", "restore"),
+        ("provider: [", "malformed"),
+    ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=said):
             SessionPool(size=1)

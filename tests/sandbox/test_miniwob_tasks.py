@@ -11,9 +11,21 @@ from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError, TaskError
 
 FIRST_FOURTEEN = {
-    "click-test-2", "click-button", "click-link", "click-dialog", "click-tab", "focus-text-2", "click-option", "click-checkboxes",
-    "enter-text", "login-user", "click-button-sequence", "click-collapsible-nodelay", "simple-arithmetic", "use-autocomplete-nodelay",
-}  # fmt: skip
+    "click-test-2",
+    "click-button",
+    "click-link",
+    "click-dialog",
+    "click-tab",
+    "focus-text-2",
+    "click-option",
+    "click-checkboxes",
+    "enter-text",
+    "login-user",
+    "click-button-sequence",
+    "click-collapsible-nodelay",
+    "simple-arithmetic",
+    "use-autocomplete-nodelay",
+}
 
 
 def test_quickstart_holds_the_fourteen_and_trains_on_all_of_it() -> None:

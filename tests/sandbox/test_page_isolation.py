@@ -300,9 +300,17 @@ def test_a_restart_in_the_same_document_keeps_no_name(web: Bench, html_task: Any
 
 @pytest.mark.parametrize(
     ("suggested", "name"),
-    [("../../etc/passwd", "passwd"), ("..\\..\\a.exe", "a.exe"), ("/etc/shadow", "shadow"), (".bashrc", "bashrc"), ("..", "download"),
-     ("", "download"), ("a\x00\nb.txt", "ab.txt"), ("x" * 300 + ".pdf", "x" * 196 + ".pdf")],
-)  # fmt: skip
+    [
+        ("../../etc/passwd", "passwd"),
+        ("..\\..\\a.exe", "a.exe"),
+        ("/etc/shadow", "shadow"),
+        (".bashrc", "bashrc"),
+        ("..", "download"),
+        ("", "download"),
+        ("a\x00\nb.txt", "ab.txt"),
+        ("x" * 300 + ".pdf", "x" * 196 + ".pdf"),
+    ],
+)
 def test_a_downloads_name_is_only_a_name(suggested: str, name: str, tmp_path: Path) -> None:
     workspace, staged = tmp_path / "workspace", tmp_path / "staged"
     workspace.mkdir()

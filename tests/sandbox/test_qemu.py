@@ -120,9 +120,11 @@ def test_a_machine_boots_once_and_says_how_long_it_took(live: Live, cache: Path,
         live.fresh()
     assert len(times.loads_s) >= 5
     report = {
-        "accelerator": find_accelerator(live.settings.image), "boot_s": round(times.boot_s, 1), "savevm_s": round(times.save_s, 2),
+        "accelerator": find_accelerator(live.settings.image),
+        "boot_s": round(times.boot_s, 1),
+        "savevm_s": round(times.save_s, 2),
         "loadvm_until_the_agent_answers_s": [round(load, 2) for load in times.loads_s],
-    }  # fmt: skip
+    }
     print(report)
     for name, value in report.items():
         record_property(name, value)

@@ -128,10 +128,12 @@ def test_a_source_registers_beside_others_and_one_call_replaces_the_last(folder:
         (OK + "SOURCE = TaskSource(name='bare', kind='web', load_tasks=load_tasks)", "of kind 'web' and has no `open_session`"),
         (OK + "SOURCE = TaskSource(name='bare', kind='moon', load_tasks=load_tasks)", "of kind 'moon'; kinds are page, terminal"),
         (OK + "SOURCE = TaskSource(name='bare', kind='page', load_tasks={}, page=PressPage())", "`load_tasks` of the task source"),
-        (OK + "class P:\n    root = ''\nSOURCE = TaskSource(name='bare', kind='page', load_tasks=load_tasks, page=P())",
-         "is a P without ready_script, state_script, environment, settings"),
+        (
+            OK + "class P:\n    root = ''\nSOURCE = TaskSource(name='bare', kind='page', load_tasks=load_tasks, page=P())",
+            "is a P without ready_script, state_script, environment, settings",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_refused_with_the_reason(folder: Path, text: str, message: str) -> None:
     (folder / "wrong.py").write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -161,9 +163,7 @@ def test_a_source_has_one_name(folder: Path) -> None:
 
 
 def test_tasks_are_of_their_source(folder: Path) -> None:
-    (folder / "stray.py").write_text(
-        OK + "SOURCE = TaskSource(name='stray', kind='page', page=PressPage(), load_tasks=load_tasks)"
-    )
+    (folder / "stray.py").write_text(OK + "SOURCE = TaskSource(name='stray', kind='page', page=PressPage(), load_tasks=load_tasks)")
     use("stray.py:SOURCE", folder)
     with pytest.raises(ConfigError, match="'stray' gives tasks of the source 'press'"):
         tasks_of("stray")

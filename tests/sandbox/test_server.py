@@ -68,16 +68,40 @@ async def step(http: httpx.AsyncClient, session_id: str, **body: Any) -> httpx.R
 # ---- the door -------------------------------------------------------------------------------------------------------------------------
 
 ADDRESSES = [
-    ("GET", "/"), ("GET", "/v1/sessions"), ("POST", "/v1/sessions"), ("DELETE", "/v1/sessions/x"), ("POST", "/v1/step"),
-    ("GET", "/metrics"), ("GET", "/health"), ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/redoc"), ("GET", "/live/events"),
-    ("GET", "/live/files/live.js"), ("GET", "/live/files/../../app.py"), ("GET", "/nothing/here"), ("OPTIONS", "/v1/sessions"),
-    ("GET", "/login"), ("PUT", "/"), ("HEAD", "/health"), ("GET", "/v1/sessions?token=" + ANN),
-]  # fmt: skip
+    ("GET", "/"),
+    ("GET", "/v1/sessions"),
+    ("POST", "/v1/sessions"),
+    ("DELETE", "/v1/sessions/x"),
+    ("POST", "/v1/step"),
+    ("GET", "/metrics"),
+    ("GET", "/health"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs"),
+    ("GET", "/redoc"),
+    ("GET", "/live/events"),
+    ("GET", "/live/files/live.js"),
+    ("GET", "/live/files/../../app.py"),
+    ("GET", "/nothing/here"),
+    ("OPTIONS", "/v1/sessions"),
+    ("GET", "/login"),
+    ("PUT", "/"),
+    ("HEAD", "/health"),
+    ("GET", "/v1/sessions?token=" + ANN),
+]
 
 
 WRONG_HEADERS = [
-    None, "", "Bearer", "Bearer wrong", f"Bearer {ANN}x", f"Bearer {ANN[:-1]}", f"Basic {ANN}", ANN, f"bearer{ANN}", "Bearer é",
-]  # fmt: skip
+    None,
+    "",
+    "Bearer",
+    "Bearer wrong",
+    f"Bearer {ANN}x",
+    f"Bearer {ANN[:-1]}",
+    f"Basic {ANN}",
+    ANN,
+    f"bearer{ANN}",
+    "Bearer é",
+]
 
 
 def test_without_a_valid_token_there_is_a_401_and_nothing_else() -> None:
@@ -320,10 +344,16 @@ def test_no_client_sees_anothers_session() -> None:
         session_id = (await create(http))["session_id"]
         unknown = "session-" + "0" * 24
         asked = [
-            ("GET", "", None), ("DELETE", "", None), ("POST", "/heartbeat", None), ("POST", "/evaluate", None), ("POST", "/hint", None),
-            ("GET", "/observation", None), ("GET", "/screenshot", None), ("POST", "/step", {"action": {"kind": "wait"}}),
+            ("GET", "", None),
+            ("DELETE", "", None),
+            ("POST", "/heartbeat", None),
+            ("POST", "/evaluate", None),
+            ("POST", "/hint", None),
+            ("GET", "/observation", None),
+            ("GET", "/screenshot", None),
+            ("POST", "/step", {"action": {"kind": "wait"}}),
             ("POST", "/reset", {"task": TASK_JSON, "seed": 1}),
-        ]  # fmt: skip
+        ]
         for method, path, body in asked:
             theirs, nobodys = [
                 await http.request(method, f"/v1/sessions/{name}{path}", json=body, headers=as_bob(http)) for name in (session_id, unknown)

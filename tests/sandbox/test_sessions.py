@@ -125,8 +125,10 @@ def test_screenshots_can_be_left_out(on_page: Run) -> None:
         ([click("field"), text("é→")], ["input é→"]),
         ([click("field"), text("ab"), keys("ctrl", "a"), text("c")], ["key ctrl+Control", "key ctrl+a", "key c", "input c"]),
         ([click("field"), text("\tq")], ["key Tab"]),
-        ([click("typed"), lambda o: actions.KeyDown(key="shift"), text("a"), lambda o: actions.KeyUp(key="shift"), text("a")],
-         ["typed Shift", "typed A", "typed a"]),
+        (
+            [click("typed"), lambda o: actions.KeyDown(key="shift"), text("a"), lambda o: actions.KeyUp(key="shift"), text("a")],
+            ["typed Shift", "typed A", "typed a"],
+        ),
         ([click("check")], ["checked true"]),
         ([lambda o: actions.SelectOption(**at(o, "list"), option="two words")], ["chose two words"]),
         ([click("list"), keys("down")], ["chose two words"]),
@@ -137,7 +139,7 @@ def test_screenshots_can_be_left_out(on_page: Run) -> None:
         ([click("confirm")], ["confirmed true"]),
         ([click("outside")], ["refused"]),
     ],
-)  # fmt: skip
+)
 def test_actions_reach_the_page(on_page: Run, makers: list[Callable[[Observation], Action]], expected: list[str]) -> None:
     async def use(session: PageSession, observation: Observation) -> list[str]:
         for maker in makers:
@@ -251,9 +253,12 @@ def test_an_episode_leaves_nothing_behind(on_page: Run, html_task: Any) -> None:
 
     async def use(session: PageSession, observation: Observation) -> None:
         for action in (
-            click("field")(observation), actions.TypeText(text="abc"), actions.Hotkey(keys=("ctrl", "a")),
-            actions.KeyDown(key="shift"), actions.MouseDown(**at(observation, "press")),
-        ):  # fmt: skip
+            click("field")(observation),
+            actions.TypeText(text="abc"),
+            actions.Hotkey(keys=("ctrl", "a")),
+            actions.KeyDown(key="shift"),
+            actions.MouseDown(**at(observation, "press")),
+        ):
             await session.step(action)
         again = await session.reset(html_task(), 2)
         assert [(e.role, e.text, e.states) for e in again.elements] == [(e.role, e.text, e.states) for e in observation.elements]

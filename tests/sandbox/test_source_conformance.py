@@ -20,8 +20,11 @@ from tests.sandbox.own_source import write_own_source
 from warehouse.core.errors import ConfigError, CorpusMissing, TaskError
 
 INSTANCES: dict[str, type] = {
-    "terminal": TerminalInstance, "hybrid": HybridInstance, "desktop": DesktopInstance, "android": AndroidInstance,
-}  # fmt: skip
+    "terminal": TerminalInstance,
+    "hybrid": HybridInstance,
+    "desktop": DesktopInstance,
+    "android": AndroidInstance,
+}
 NAMES = [*(name for name in installed() if name != "imported"), "press"]
 """What is imported lies in a home: test_imported.py."""
 

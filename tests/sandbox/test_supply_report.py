@@ -30,9 +30,10 @@ def facts_of(task: Task, seed: int) -> Facts:
     return Facts(
         instruction=f"Find {task.name} {seed} in the third drawer of the cabinet beside the old oak door of room number {seed}.",
         content={"family": task.name, "seed": seed, "answer": f"a{seed}"},
-        difficulty=(seed % 10) / 10, provenance={"corpus": "drawers", "drawer": f"d{seed % 3}"},
+        difficulty=(seed % 10) / 10,
+        provenance={"corpus": "drawers", "drawer": f"d{seed % 3}"},
         dropped={"too plain": 1} if seed % 2 else {},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +42,12 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = ModuleType("planted_source")
     module.facts = facts_of
     module.SOURCE = TaskSource(
-        name="planted", kind="terminal", load_tasks=lambda group=None: {}, instance=lambda task, seed: None,
+        name="planted",
+        kind="terminal",
+        load_tasks=lambda group=None: {},
+        instance=lambda task, seed: None,
         facts=lambda task, seed: module.facts(task, seed),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "planted_source", module)
     monkeypatch.setenv(VARIABLE, "planted_source:SOURCE")
     return module
@@ -52,9 +56,15 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
 def proved(each: Supplied, *, success: bool = True) -> Supplied:
     proof = Attempt(seed=each.seed, is_success=success, num_steps=3, reason="" if success else "nothing was found")
     return Supplied(
-        task=each.task, seed=each.seed, split=each.split, facts=each.facts, made_ms=each.made_ms, proof=proof, played_s=0.5,
+        task=each.task,
+        seed=each.seed,
+        split=each.split,
+        facts=each.facts,
+        made_ms=each.made_ms,
+        proof=proof,
+        played_s=0.5,
         actions=("click link 'Next'", "finish"),
-    )  # fmt: skip
+    )
 
 
 def test_families_and_splits_take_turns_and_what_was_dropped_is_counted() -> None:

@@ -97,9 +97,8 @@ def test_a_wrong_answer_and_an_answer_that_is_only_printed_are_refused() -> None
 
 def test_json_counts_by_its_value_and_nothing_else_passes_for_it() -> None:
     task = next(
-        task for task in [load_tasks()["records-4"]] for seed in range(40)
-        if isinstance(terminal_instance(task, seed).goals[0], HoldsJson)
-    )  # fmt: skip
+        task for task in [load_tasks()["records-4"]] for seed in range(40) if isinstance(terminal_instance(task, seed).goals[0], HoldsJson)
+    )
     goal = terminal_instance(task, 0).goals[0]
     assert isinstance(goal, HoldsJson)
     value = goal.value

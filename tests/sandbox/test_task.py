@@ -26,10 +26,23 @@ def test_the_tables_know_every_split_and_choices_read_two() -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "held_out", "split"),
-    [(0.0, False, "train"), (0.6999, False, "train"), (0.7, False, "report"), (0.7999, False, "report"), (0.8, False, "eval"),
-     (0.8999, False, "eval"), (0.9, False, "holdout"), (0.9999, False, "holdout"), (0.0, True, "eval"), (0.3499, True, "eval"),
-     (0.35, True, "report"), (0.6499, True, "report"), (0.65, True, "holdout"), (0.9999, True, "holdout")],
-)  # fmt: skip
+    [
+        (0.0, False, "train"),
+        (0.6999, False, "train"),
+        (0.7, False, "report"),
+        (0.7999, False, "report"),
+        (0.8, False, "eval"),
+        (0.8999, False, "eval"),
+        (0.9, False, "holdout"),
+        (0.9999, False, "holdout"),
+        (0.0, True, "eval"),
+        (0.3499, True, "eval"),
+        (0.35, True, "report"),
+        (0.6499, True, "report"),
+        (0.65, True, "holdout"),
+        (0.9999, True, "holdout"),
+    ],
+)
 def test_edges_belong_to_the_split_above(fraction: float, held_out: bool, split: str) -> None:
     assert split_at(fraction, held_out=held_out) == split
     assert held_out or split_at(fraction) == split
@@ -103,6 +116,12 @@ def test_an_imported_task_is_in_one_split_as_a_whole() -> None:
 
 def test_an_id_changes_with_all_that_makes_the_task() -> None:
     changes: list[dict[str, object]] = [
-        {}, {"source": "s"}, {"name": "n"}, {"domain": "d"}, {"max_steps": 4}, {"held_out": True}, {"version": "2"},
+        {},
+        {"source": "s"},
+        {"name": "n"},
+        {"domain": "d"},
+        {"max_steps": 4},
+        {"held_out": True},
+        {"version": "2"},
     ]
     assert len({task(**change).task_id for change in changes}) == len(changes)

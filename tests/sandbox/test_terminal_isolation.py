@@ -324,10 +324,7 @@ def test_signals_reach_no_process_of_the_host(jailed: Any) -> None:
     """Not by -1, not by guessing the numbers that processes have outside, not process 1 of the jail itself."""
     victim = psutil.Popen(["/bin/sleep", "60"])
     try:
-        text = says(
-            jailed,
-            f"trap '' TERM HUP; kill -9 1; kill -9 {victim.pid} {os.getpid()}; (kill -9 -1); echo still here",
-        )
+        text = says(jailed, f"trap '' TERM HUP; kill -9 1; kill -9 {victim.pid} {os.getpid()}; (kill -9 -1); echo still here")
         assert "No such process" in text
         assert victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE
     finally:
@@ -366,9 +363,9 @@ POWERS = (
     "mknod /tmp/disk b 254 0",
     "mknod /tmp/memory c 1 1",
     "umount /proc",
-    "python3 -c \"import ctypes,sys; sys.exit(0 if ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0 else 1)\"",
+    'python3 -c "import ctypes,sys; sys.exit(0 if ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0 else 1)"',
     "python3 -c \"import fcntl,termios; fcntl.ioctl(0, termios.TIOCSTI, b'x')\"",
-    "python3 -c \"import ctypes,sys; c = ctypes.CDLL(None); sys.exit(0 if c.syscall(425, 8, 0) >= 0 else 1)\"",
+    'python3 -c "import ctypes,sys; c = ctypes.CDLL(None); sys.exit(0 if c.syscall(425, 8, 0) >= 0 else 1)"',
     "chown 0 /workspace",
     "renice -n -5 $$",
     "date -s 2030-01-01",
@@ -406,8 +403,18 @@ def test_programs_with_more_rights_give_none(jailed: Any) -> None:
 def test_devices_are_the_harmless_ones(jailed: Any) -> None:
     text = says(jailed, "find /dev -type b -o -type c | sort | xargs -n1 basename | tr '\\n' ' '; cat /dev/mem /dev/kmsg")
     assert set(text.partition("\n")[0].partition("cat:")[0].split()) <= {
-        "full", "null", "ptmx", "random", "tty", "urandom", "zero", "console", "0", "1", "2",
-    }  # fmt: skip
+        "full",
+        "null",
+        "ptmx",
+        "random",
+        "tty",
+        "urandom",
+        "zero",
+        "console",
+        "0",
+        "1",
+        "2",
+    }
     assert text.count("No such file") == 2
 
 
@@ -518,9 +525,7 @@ def test_a_jail_dies_with_whoever_made_it(end: str, tmp_path: Path) -> None:
         "asyncio.run(main())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    maker = subprocess.Popen(
-        [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
+    maker = subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert maker.stdin is not None and maker.stdout is not None
     top = psutil.Process(int(maker.stdout.readline()))
     inside = [top, *top.children(recursive=True)]
@@ -558,9 +563,16 @@ def test_an_ordinary_user_has_the_same_jail() -> None:
             shutil.copytree(ROOT / room, Path(folder, room), ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["/bin/chmod", "-R", "a+rX", folder], check=True)
         ran = subprocess.run(
-            ["/usr/bin/python3", "-c", ORDINARY_PROGRAM], cwd=folder, user=54321, group=54321, extra_groups=[], capture_output=True,
-            text=True, timeout=150, env={"PYTHONPATH": folder, "PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
+            ["/usr/bin/python3", "-c", ORDINARY_PROGRAM],
+            cwd=folder,
+            user=54321,
+            group=54321,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=150,
+            env={"PYTHONPATH": folder, "PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
     assert ran.returncode == 0, ran.stderr
     assert "1000\ngiven\n" in ran.stdout and "No such file" in ran.stdout
     assert ("MemoryError" in ran.stdout or "Killed" in ran.stdout) and "128\n" in ran.stdout

@@ -69,8 +69,11 @@ def texts(terminal: Any, *commands: str) -> list[str]:
 
 def test_output_and_exit_code_come_back(terminal: Any) -> None:
     assert texts(terminal, "echo hi", "echo out; echo err >&2; (exit 3)", "printf 'no line end'", "true") == [
-        "hi\n[exit code 0]", "out\nerr\n[exit code 3]", "no line end\n[exit code 0]", "[exit code 0]",
-    ]  # fmt: skip
+        "hi\n[exit code 0]",
+        "out\nerr\n[exit code 3]",
+        "no line end\n[exit code 0]",
+        "[exit code 0]",
+    ]
 
 
 def test_the_shell_keeps_its_state(terminal: Any) -> None:
@@ -200,7 +203,7 @@ def test_a_shell_that_died_is_started_again_and_that_is_said(terminal: Any, comm
         await live.execute("cd /tmp; x=5; echo kept > /workspace/kept")
         died = await live.execute(f"echo last words; {command}")
         assert died.output.startswith("last words\n") and f"the shell ended ({how})" in died.note and "a new one was started" in died.note
-        assert (await live.execute("echo \"x=$x\"; pwd; cat kept")).output == "x=\n/workspace\nkept\n"
+        assert (await live.execute('echo "x=$x"; pwd; cat kept')).output == "x=\n/workspace\nkept\n"
 
     terminal(use)
 
@@ -218,8 +221,11 @@ def test_a_shell_that_died_between_two_calls_is_started_again(terminal: Any) -> 
 
 def test_output_sent_elsewhere_does_not_lose_the_shell(terminal: Any) -> None:
     assert texts(terminal, "exec > log 2>&1", "echo logged", "exec > /dev/tty 2>&1", "cat log") == [
-        "[exit code 0]", "[exit code 0]", "[exit code 0]", "logged\n[exit code 0]",
-    ]  # fmt: skip
+        "[exit code 0]",
+        "[exit code 0]",
+        "[exit code 0]",
+        "logged\n[exit code 0]",
+    ]
 
 
 def test_a_terminal_left_in_disorder_is_put_right(terminal: Any) -> None:

@@ -30,7 +30,7 @@ from warehouse.core.errors import ConfigError, JailCrashed, SandboxError, Sandbo
 
 Use = Callable[[Tools], Coroutine[Any, Any, Any]]
 
-SERVER = '''
+SERVER = """
 import json, os, sys, time
 TOOLS = [{"name": "add", "description": "Adds", "inputSchema": {"type": "object"}}, {"name": "fail", "description": "Fails"},
          {"name": "slow"}, {"name": "where"}, {"name": "end"}]
@@ -62,7 +62,7 @@ for line in sys.stdin:
     else:
         time.sleep(60)
     print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
-'''
+"""
 
 
 @pytest.fixture

@@ -80,8 +80,14 @@ def test_an_application_starts_with_its_data_and_the_next_knows_nothing_of_the_l
             for table, rows in app.world().items():
                 assert len(before[table]) == len(rows)
             assert (await first.get(function)).status == 200
-            await first.jail.run(["/usr/bin/python3", "-c", f"import sqlite3; d = sqlite3.connect({app.database!r}); "
-                                  f"d.execute('DELETE FROM {next(iter(app.world()))}'); d.commit()"])  # fmt: skip
+            await first.jail.run(
+                [
+                    "/usr/bin/python3",
+                    "-c",
+                    f"import sqlite3; d = sqlite3.connect({app.database!r}); "
+                    f"d.execute('DELETE FROM {next(iter(app.world()))}'); d.commit()",
+                ]
+            )
             assert await first.state() != before
         finally:
             await first.close()
@@ -194,7 +200,7 @@ SPOILED = {
     "another way to write": "PRAGMA journal_mode = WAL; DELETE FROM products",
     "a trigger": "CREATE TRIGGER t AFTER DELETE ON products BEGIN DELETE FROM suppliers; END",
     "text that is none": "UPDATE products SET name = CAST(x'ff' AS TEXT)",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=[] if what == "an endless view" else [pytest.mark.slow]) for what in SPOILED])

@@ -53,9 +53,23 @@ def test_the_policy_says_where_a_request_goes(web: WebSettings, host: str, port:
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "::1", "fe80::1", "fd00::1",
-     "224.0.0.1", "::ffff:10.0.0.1", "2002:7f00:1::", "not an address"],
-)  # fmt: skip
+    [
+        "127.0.0.1",
+        "0.0.0.0",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "::1",
+        "fe80::1",
+        "fd00::1",
+        "224.0.0.1",
+        "::ffff:10.0.0.1",
+        "2002:7f00:1::",
+        "not an address",
+    ],
+)
 def test_no_address_of_this_machine_or_a_private_network_is_public(address: str) -> None:
     assert not is_public(address)
     assert is_public("93.184.216.34") and is_public("2606:2800:220:1::")
@@ -64,8 +78,17 @@ def test_no_address_of_this_machine_or_a_private_network_is_public(address: str)
 def test_a_page_reads_files_below_its_root_only() -> None:
     root = Path("/srv/pages")
     assert is_below("file:///srv/pages/a.html", root) and is_below("data:text/plain,x", root)
-    for url in ("file:///etc/passwd", "file:///srv/pages/../x", "file:///srv/pages/%2e%2e/x", "file:///srv/pagesx", "file://host/srv/pages/a",
-                "http://srv/pages/a", "filesystem:file:///srv/pages/a", "file://[x", "foo://["):  # fmt: skip
+    for url in (
+        "file:///etc/passwd",
+        "file:///srv/pages/../x",
+        "file:///srv/pages/%2e%2e/x",
+        "file:///srv/pagesx",
+        "file://host/srv/pages/a",
+        "http://srv/pages/a",
+        "filesystem:file:///srv/pages/a",
+        "file://[x",
+        "foo://[",
+    ):
         assert not is_below(url, root)
 
 
@@ -154,9 +177,11 @@ def test_the_proxy_enforces_the_policy() -> None:
     async def use() -> None:
         async with stand_in() as (port, heard):
             names = {
-                "good.example": ["93.184.216.34"], "rebound.example": ["127.0.0.1"], "mixed.example": ["93.184.216.34", "10.0.0.1"],
+                "good.example": ["93.184.216.34"],
+                "rebound.example": ["127.0.0.1"],
+                "mixed.example": ["93.184.216.34", "10.0.0.1"],
                 "meta.example": ["169.254.169.254"],
-            }  # fmt: skip
+            }
             outside, refused = FakeOutside(names, port), list[str]()
 
             async def connect(at: int) -> Stream:

@@ -21,29 +21,58 @@ class Make:
     @staticmethod
     def task(task_id: str, **rest: Any) -> dict[str, Any]:
         row = {
-            "task_id": task_id, "source": "miniwob", "name": task_id, "domain": "pointing", "max_steps": 5, "held_out": False,
+            "task_id": task_id,
+            "source": "miniwob",
+            "name": task_id,
+            "domain": "pointing",
+            "max_steps": 5,
+            "held_out": False,
             "version": "1",
-        }  # fmt: skip
+        }
         return row | rest
 
     @staticmethod
     def episode(episode_id: str, **rest: Any) -> dict[str, Any]:
         row = {
-            "episode_id": episode_id, "purpose": "rollout", "task_id": "task-a", "task_name": "click-button", "domain": "pointing",
-            "seed": 1, "split": "train", "attempt": 0, "policy_id": "oracle", "temperature": 1.0, "instruction": "Click",
-            "outcome": "success", "reward": 1.0, "num_steps": 2, "num_retries": 0, "error": None, "duration_ms": 12.5,
+            "episode_id": episode_id,
+            "purpose": "rollout",
+            "task_id": "task-a",
+            "task_name": "click-button",
+            "domain": "pointing",
+            "seed": 1,
+            "split": "train",
+            "attempt": 0,
+            "policy_id": "oracle",
+            "temperature": 1.0,
+            "instruction": "Click",
+            "outcome": "success",
+            "reward": 1.0,
+            "num_steps": 2,
+            "num_retries": 0,
+            "error": None,
+            "duration_ms": 12.5,
             "environment": "env-1",
-        }  # fmt: skip
+        }
         return row | rest
 
     @classmethod
     def step(cls, episode_id: str, step_index: int, **rest: Any) -> dict[str, Any]:
         row = {
-            "episode_id": episode_id, "step_index": step_index, "policy_id": "oracle", "observation": '"Ok" <button> [1]',
-            "screenshot_id": f"shot-{step_index}", "messages": cls.messages(), "response": "Action click [1]", "thought": None,
-            "action": '{"kind":"click","x_px":1,"y_px":2}', "prompt_token_ids": [1, 2], "response_token_ids": [3],
-            "response_logprobs": [-0.5], "reward": 0.0, "latency_ms": 5.0,
-        }  # fmt: skip
+            "episode_id": episode_id,
+            "step_index": step_index,
+            "policy_id": "oracle",
+            "observation": '"Ok" <button> [1]',
+            "screenshot_id": f"shot-{step_index}",
+            "messages": cls.messages(),
+            "response": "Action click [1]",
+            "thought": None,
+            "action": '{"kind":"click","x_px":1,"y_px":2}',
+            "prompt_token_ids": [1, 2],
+            "response_token_ids": [3],
+            "response_logprobs": [-0.5],
+            "reward": 0.0,
+            "latency_ms": 5.0,
+        }
         return row | rest
 
     @staticmethod
@@ -53,40 +82,76 @@ class Make:
     @classmethod
     def sample(cls, sample_id: str, **rest: Any) -> dict[str, Any]:
         row = {
-            "sample_id": sample_id, "origin": "demonstration", "domain": "pointing", "messages": cls.messages(sample_id),
-            "episode_id": None, "step_index": None, "annotation_id": None, "verdict": True, "withdrawn": False,
-        }  # fmt: skip
+            "sample_id": sample_id,
+            "origin": "demonstration",
+            "domain": "pointing",
+            "messages": cls.messages(sample_id),
+            "episode_id": None,
+            "step_index": None,
+            "annotation_id": None,
+            "verdict": True,
+            "withdrawn": False,
+        }
         return row | rest
 
     @staticmethod
     def verdict(episode_id: str, **rest: Any) -> dict[str, Any]:
         row = {
-            "episode_id": episode_id, "judge": "environment", "judge_version": "1", "kind": "verdict", "origin": "verifier", "score": 1.0,
-            "threshold": 0.5, "passed": True, "reasons": ["solved"],
-        }  # fmt: skip
+            "episode_id": episode_id,
+            "judge": "environment",
+            "judge_version": "1",
+            "kind": "verdict",
+            "origin": "verifier",
+            "score": 1.0,
+            "threshold": 0.5,
+            "passed": True,
+            "reasons": ["solved"],
+        }
         return row | rest
 
     @classmethod
     def annotation(cls, annotation_id: str, episode_id: str, **rest: Any) -> dict[str, Any]:
         row = {
-            "annotation_id": annotation_id, "episode_id": episode_id, "step_index": 1, "annotator": "oracle", "origin": "scripted",
-            "mode": "relabel", "decision": "override", "proposal": "Action wait", "response": "Action click [1]",
-            "messages": cls.messages(), "withdrawn": False,
-        }  # fmt: skip
+            "annotation_id": annotation_id,
+            "episode_id": episode_id,
+            "step_index": 1,
+            "annotator": "oracle",
+            "origin": "scripted",
+            "mode": "relabel",
+            "decision": "override",
+            "proposal": "Action wait",
+            "response": "Action click [1]",
+            "messages": cls.messages(),
+            "withdrawn": False,
+        }
         return row | rest
 
     @staticmethod
     def checkpoint(checkpoint_id: str, **rest: Any) -> dict[str, Any]:
-        row = {"checkpoint_id": checkpoint_id, "path": f"checkpoints/{checkpoint_id}", "parents": [], "datasets": [], "config": "{}",
-               "metrics": "{}", "note": ""}  # fmt: skip
+        row = {
+            "checkpoint_id": checkpoint_id,
+            "path": f"checkpoints/{checkpoint_id}",
+            "parents": [],
+            "datasets": [],
+            "config": "{}",
+            "metrics": "{}",
+            "note": "",
+        }
         return row | rest
 
     @staticmethod
     def evaluation(checkpoint_id: str, role: str, **rest: Any) -> dict[str, Any]:
         row = {
-            "checkpoint_id": checkpoint_id, "checkpoint_role": role, "task_id": "task-a", "task_name": "click-button", "domain": "pointing",
-            "split": "holdout", "num_episodes": 10, "num_success": 7, "num_crashed": 0,
-        }  # fmt: skip
+            "checkpoint_id": checkpoint_id,
+            "checkpoint_role": role,
+            "task_id": "task-a",
+            "task_name": "click-button",
+            "domain": "pointing",
+            "split": "holdout",
+            "num_episodes": 10,
+            "num_success": 7,
+            "num_crashed": 0,
+        }
         return row | rest
 
 

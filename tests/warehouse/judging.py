@@ -23,9 +23,25 @@ Row = dict[str, Any]
 
 def episode_row(episode_id: str = "episode-1", **changes: Any) -> Row:
     row: Row = {
-        "iteration": "0001", "stage": "rollouts", "episode_id": episode_id, "purpose": "rollout", "task_id": "task-a", "split": "train",
-        "instruction": 'Click the "Ok" button.', "outcome": "success", "reward": 1.0, "task_name": "a", "domain": "d", "seed": 1,
-        "attempt": 0, "policy_id": "p", "temperature": 1.0, "num_steps": 2, "num_retries": 0, "error": None, "duration_ms": 1.0,
+        "iteration": "0001",
+        "stage": "rollouts",
+        "episode_id": episode_id,
+        "purpose": "rollout",
+        "task_id": "task-a",
+        "split": "train",
+        "instruction": 'Click the "Ok" button.',
+        "outcome": "success",
+        "reward": 1.0,
+        "task_name": "a",
+        "domain": "d",
+        "seed": 1,
+        "attempt": 0,
+        "policy_id": "p",
+        "temperature": 1.0,
+        "num_steps": 2,
+        "num_retries": 0,
+        "error": None,
+        "duration_ms": 1.0,
         "environment": "e",
     }
     return row | changes
@@ -33,11 +49,22 @@ def episode_row(episode_id: str = "episode-1", **changes: Any) -> Row:
 
 def step_row(index: int = 0, episode_id: str = "episode-1", **changes: Any) -> Row:
     row: Row = {
-        "iteration": "0001", "stage": "rollouts", "episode_id": episode_id, "step_index": index, "screenshot_id": None,
+        "iteration": "0001",
+        "stage": "rollouts",
+        "episode_id": episode_id,
+        "step_index": index,
+        "screenshot_id": None,
         "observation": f'"Ok" <button> [1]\n"screen {index}" <text> [2]',
-        "messages": [{"role": "user", "content": 'Click the "Ok" button.', "screenshot_id": None, "loss": 0.0}], "response": CLICK_OK,
-        "thought": 'click "Ok" <button> [1]', "action": json.dumps({"kind": "click", "x": 10, "y": 20, "button": "left", "count": 1}),
-        "policy_id": "p", "prompt_token_ids": [], "response_token_ids": [], "response_logprobs": [], "reward": 0.0, "latency_ms": 1.0,
+        "messages": [{"role": "user", "content": 'Click the "Ok" button.', "screenshot_id": None, "loss": 0.0}],
+        "response": CLICK_OK,
+        "thought": 'click "Ok" <button> [1]',
+        "action": json.dumps({"kind": "click", "x": 10, "y": 20, "button": "left", "count": 1}),
+        "policy_id": "p",
+        "prompt_token_ids": [],
+        "response_token_ids": [],
+        "response_logprobs": [],
+        "reward": 0.0,
+        "latency_ms": 1.0,
     }
     return row | changes
 
@@ -49,8 +76,14 @@ def steps_of(episode: Row, num: int = 1, **changes: Any) -> list[Row]:
 
 
 def judged(
-    episodes: list[Row], steps: list[Row], config: QualityConfig | None = None, *, iteration: str | None = None,
-    part_episodes: int = PART_EPISODES, unverified: Sequence[str] = (), **tables: list[Row],
+    episodes: list[Row],
+    steps: list[Row],
+    config: QualityConfig | None = None,
+    *,
+    iteration: str | None = None,
+    part_episodes: int = PART_EPISODES,
+    unverified: Sequence[str] = (),
+    **tables: list[Row],
 ) -> list[Row]:
     """Rows of `verdicts`."""
     with duckdb.connect() as con, tempfile.TemporaryDirectory() as folder:

@@ -27,11 +27,14 @@ LEADING = re.compile(
 )
 WORDS = {
     "click": "click|double|tap|press|hit|push|select|choos|pick|check|tick|toggl|open|clos|focus|activat",
-    "type": "typ|enter|writ|input|fill|press|hit|insert|past|search|run|execut", "scroll": "scroll|swip|wheel|drag", "wait": "wait",
-    "finished": "finish|done|answer|complet|report", "drag": "drag|drop|swip|mov|slid|scroll|select",
+    "type": "typ|enter|writ|input|fill|press|hit|insert|past|search|run|execut",
+    "scroll": "scroll|swip|wheel|drag",
+    "wait": "wait",
+    "finished": "finish|done|answer|complet|report",
+    "drag": "drag|drop|swip|mov|slid|scroll|select",
     "tool": "run|execut|typ|writ|enter|search|read|open|creat|edit|call|us|select|look|list",
     "hotkey": "press|hit|key|hotkey|shortcut|typ|enter|select|copy|past|sav|ctrl|scroll",
-}  # fmt: skip
+}
 """Of the kinds that the tests use."""
 Rows = Sequence[Mapping[str, Any]]
 JUDGED_PURPOSES = ("annotation", "rollout")
@@ -124,8 +127,14 @@ class Context:
 def trajectory(episode: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> Trajectory:
     """Read rows of the tables; `action` is parsed from its JSON, a broken one counts as invalid."""
     return Trajectory(
-        episode_id=episode["episode_id"], iteration=episode.get("iteration") or "", purpose=episode["purpose"], task_id=episode["task_id"],
-        split=episode["split"], instruction=episode["instruction"] or "", outcome=episode["outcome"], reward=episode["reward"],
+        episode_id=episode["episode_id"],
+        iteration=episode.get("iteration") or "",
+        purpose=episode["purpose"],
+        task_id=episode["task_id"],
+        split=episode["split"],
+        instruction=episode["instruction"] or "",
+        outcome=episode["outcome"],
+        reward=episode["reward"],
         steps=tuple(_step(row) for row in sorted(steps, key=lambda row: int(row["step_index"]))),
     )
 
@@ -137,9 +146,13 @@ def _step(row: Mapping[str, Any]) -> StepView:
         action = None
     messages = row["messages"] or ()
     return StepView(
-        index=row["step_index"], observation=row["observation"], screenshot_id=row["screenshot_id"],
+        index=row["step_index"],
+        observation=row["observation"],
+        screenshot_id=row["screenshot_id"],
         read="\n".join(message["content"] or "" for message in messages),
-        has_image=any(message.get("screenshot_id") for message in messages), response=row["response"], thought=row["thought"] or "",
+        has_image=any(message.get("screenshot_id") for message in messages),
+        response=row["response"],
+        thought=row["thought"] or "",
         action=action if isinstance(action, dict) else {"kind": "invalid", "reason": "the stored action is not a JSON object"},
     )
 
@@ -298,7 +311,18 @@ def balance(episode: Trajectory, config: QualityConfig, context: Context) -> Fil
 Filter = Callable[[Trajectory, QualityConfig, Context], FilterResult | None]
 
 FILTERS: tuple[Filter, ...] = (
-    balance, contamination, contradiction, duplicate, format_validity, leaked_answer, loop, no_op, repeats, settled, too_long, too_short,
+    balance,
+    contamination,
+    contradiction,
+    duplicate,
+    format_validity,
+    leaked_answer,
+    loop,
+    no_op,
+    repeats,
+    settled,
+    too_long,
+    too_short,
 )
 
 
@@ -332,6 +356,8 @@ def _indices(text: str) -> list[int]:
 
 def _names(indices: set[int]) -> str:
     return " ".join(f"[{index}]" for index in sorted(indices))
+
+
 def verdict_rows(episodes: Rows, steps: Rows, config: QualityConfig, *, iteration: str | None = None) -> list[dict[str, Any]]:
     """Judge the episodes of `iteration` (None: of all rows), in the order of their ids.
 
@@ -349,8 +375,16 @@ def verdict_rows(episodes: Rows, steps: Rows, config: QualityConfig, *, iteratio
             rows.append(_verifier_row(episode, config))
         for result in quality(episode, config, context):
             rows.append(
-                _row(episode, judge=result.judge, judge_version=result.judge_version, kind="filter", origin="filter", score=result.score,
-                     threshold=result.threshold, reasons=list(result.reasons))
+                _row(
+                    episode,
+                    judge=result.judge,
+                    judge_version=result.judge_version,
+                    kind="filter",
+                    origin="filter",
+                    score=result.score,
+                    threshold=result.threshold,
+                    reasons=list(result.reasons),
+                )
             )
     return rows
 
@@ -410,8 +444,14 @@ def _similarity(first: Sequence[frozenset[str]], second: Sequence[frozenset[str]
 def _verifier_row(episode: Trajectory, config: QualityConfig) -> dict[str, Any]:
     reward = episode.reward or 0.0
     return _row(
-        episode, judge="verifier", judge_version="1", kind="verdict", origin="verifier", score=min(1.0, max(0.0, reward)),
-        threshold=config.success_threshold, reasons=[f"reward {reward:g}", f"outcome {episode.outcome}"],
+        episode,
+        judge="verifier",
+        judge_version="1",
+        kind="verdict",
+        origin="verifier",
+        score=min(1.0, max(0.0, reward)),
+        threshold=config.success_threshold,
+        reasons=[f"reward {reward:g}", f"outcome {episode.outcome}"],
     )
 
 

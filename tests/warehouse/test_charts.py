@@ -64,9 +64,13 @@ def test_success_marks_the_second_split(warehouse: Warehouse, make: Any) -> None
 
 def test_the_flow_counts_every_episode_once(warehouse: Warehouse, make: Any) -> None:
     reasons = [
-        "V=1: verifier 1 >= 0.999, 9 filters passed", "V=0: verifier 0 < 0.999",
-        "V=1 (verifier 1 >= 0.999), demoted by loop 0.2 < 0.7: x", "duplicate 0 < 0.1: 1.00 like e", "crashed: gone", HOSTILE,
-    ]  # fmt: skip
+        "V=1: verifier 1 >= 0.999, 9 filters passed",
+        "V=0: verifier 0 < 0.999",
+        "V=1 (verifier 1 >= 0.999), demoted by loop 0.2 < 0.7: x",
+        "duplicate 0 < 0.1: 1.00 like e",
+        "crashed: gone",
+        HOSTILE,
+    ]
     routes = ["sft", "ct", "ct", "withheld", "withheld", "withheld"]
     episodes = [make.episode(f"e{i}", purpose="annotation" if i % 2 else "rollout") for i in range(60)]
     rows = [{"episode_id": f"e{i}", "route": routes[i % 6], "reason": reasons[i % 6]} for i in range(60)]

@@ -28,7 +28,7 @@ def mixed(warehouse: Warehouse, make: Any) -> Warehouse:
         "annotations": [make.annotation(f"note-{split}", f"ep-{split}") for split in SPLITS],
         "sft_samples": [make.sample(f"sft-{split}", episode_id=f"ep-{split}") for split in SPLITS] + [make.sample("sft-of-nothing")],
         "evaluations": evaluations,
-    }  # fmt: skip
+    }
     for table, content in rows.items():
         warehouse.replace_partition(table, content, iteration="0001", stage="test")
     return warehouse
@@ -61,9 +61,14 @@ def test_an_outcome_is_whether_an_instance_was_solved_and_nothing_where_it_crash
         return make.episode(f"ep-{seed}", seed=seed, outcome=outcome, reward=reward, **whose)  # type: ignore[no-any-return]
 
     rows = [
-        played(1, "success"), played(2, "failure"), played(3, "crashed"), played(4, "truncated", task_id="task-b"),
-        played(5, "success", policy_id="policy-other"), played(6, "success", purpose="rollout"), played(7, "success", split="holdout"),
-    ]  # fmt: skip
+        played(1, "success"),
+        played(2, "failure"),
+        played(3, "crashed"),
+        played(4, "truncated", task_id="task-b"),
+        played(5, "success", policy_id="policy-other"),
+        played(6, "success", purpose="rollout"),
+        played(7, "success", split="holdout"),
+    ]
     warehouse.replace_partition("episodes", rows, iteration="0001", stage="evaluation")
     assert outcomes_to_choose(warehouse, "policy-asked") == {("task-a", 1): True, ("task-a", 2): False, ("task-b", 4): False}
 

@@ -35,10 +35,17 @@ def test_the_same_rows_are_the_same_in_any_order_and_however_long_they_took(ware
     assert content_digest(warehouse, ("episodes", "steps"), **PLACE) == first
 
 
-@pytest.mark.parametrize("changes", [
-    {"response": "Action wait"}, {"screenshot_id": None}, {"messages": Make.messages("other")}, {"response_token_ids": [4]},
-    {"observation": ""}, {"reward": 1.0},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"response": "Action wait"},
+        {"screenshot_id": None},
+        {"messages": Make.messages("other")},
+        {"response_token_ids": [4]},
+        {"observation": ""},
+        {"reward": 1.0},
+    ],
+)
 def test_other_content_is_other_though_there_is_as_much_of_it(warehouse: Warehouse, changes: dict[str, Any]) -> None:
     assert digest(warehouse, changes=changes) != digest(warehouse)
 

@@ -51,8 +51,13 @@ def test_each_policy_of_each_iteration_and_split_is_apart(warehouse: Warehouse, 
     with connect(warehouse) as con:
         found = evaluations(con)
         by_domain = [success_by_domain(con, "0001"), success_by_domain(con, "0001", "eval")]
-    order = [("sft_model", "eval"), ("sft_model", "holdout"), ("rl_apps", "holdout"), ("merged_policy", "eval"),
-             ("merged_policy", "holdout")]  # fmt: skip
+    order = [
+        ("sft_model", "eval"),
+        ("sft_model", "holdout"),
+        ("rl_apps", "holdout"),
+        ("merged_policy", "eval"),
+        ("merged_policy", "holdout"),
+    ]
     assert [(one.iteration, one.role, one.split) for one in found] == [(of, *key) for of in ("0001", "0002") for key in order]
     merged = found[4]
     assert [one.checkpoint_id for one in (merged, found[2], found[0])] == ["c-merged_policy", "c-merged_policy", "c-sft_model"]

@@ -58,14 +58,17 @@ def test_an_empty_iteration_passes(planted: Warehouse) -> None:
     assert report.success and report.num_rows == 0
 
 
-def test_each_broken_rule_is_listed_with_its_rows(
-    warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]
-) -> None:
-    write_raw([
-        make.episode("good"), make.episode("odd", outcome="weird"), make.episode("rich", reward=7.0),
-        make.episode("lost", task_id="task-z"),
-        make.episode("of the moment", policy_id="ckpt-z"), make.episode("good"),
-    ])  # fmt: skip
+def test_each_broken_rule_is_listed_with_its_rows(warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]) -> None:
+    write_raw(
+        [
+            make.episode("good"),
+            make.episode("odd", outcome="weird"),
+            make.episode("rich", reward=7.0),
+            make.episode("lost", task_id="task-z"),
+            make.episode("of the moment", policy_id="ckpt-z"),
+            make.episode("good"),
+        ]
+    )
     report = validate(warehouse, "episodes", "0001")
     assert not report.success and report.num_rows == 6 and len(report.failures) == 4
     outcome = _failure(report, "outcome")

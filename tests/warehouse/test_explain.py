@@ -45,8 +45,14 @@ def warehouse(tmp_path: Path) -> Warehouse:
     ]
     house.replace_partition("datasets", held, iteration="0002", stage="sft_dataset")
     trained = {
-        "checkpoint_id": "policy-2", "path": "p", "parents": [], "datasets": ["dataset-1"], "config": "{}", "metrics": "{}", "note": "",
-    }  # fmt: skip
+        "checkpoint_id": "policy-2",
+        "path": "p",
+        "parents": [],
+        "datasets": ["dataset-1"],
+        "config": "{}",
+        "metrics": "{}",
+        "note": "",
+    }
     house.replace_partition("checkpoints", [trained], iteration="0002", stage="sft_model")
     return house
 
@@ -79,9 +85,16 @@ def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_
 
 def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse) -> None:
     said = {
-        "episode_id": "episode-good", "judge": "judge", "judge_version": "1", "kind": "verdict", "origin": "judge", "score": 0.9,
-        "threshold": 1.0, "passed": False, "reasons": [],
-    }  # fmt: skip
+        "episode_id": "episode-good",
+        "judge": "judge",
+        "judge_version": "1",
+        "kind": "verdict",
+        "origin": "judge",
+        "score": 0.9,
+        "threshold": 1.0,
+        "passed": False,
+        "reasons": [],
+    }
     warehouse.append_partition("verdicts", [said], iteration="0001", stage="judgements")
     with connect(warehouse) as con:
         told = explain(con, "episode-good", RoutingConfig(rules={"judge": Rule(effect="decide", precedence=0)}))
@@ -97,9 +110,16 @@ def test_only_iterations_that_can_name_an_episode_are_read(warehouse: Warehouse)
     new = without_place(episode_row("episode-new"))
     warehouse.replace_partition("episodes", [new], iteration="0003", stage="rollouts")
     verdict = {
-        "episode_id": "episode-new", "judge": "verifier", "judge_version": "1", "kind": "verdict", "origin": "verifier", "score": 1.0,
-        "threshold": 0.5, "passed": True, "reasons": [],
-    }  # fmt: skip
+        "episode_id": "episode-new",
+        "judge": "verifier",
+        "judge_version": "1",
+        "kind": "verdict",
+        "origin": "verifier",
+        "score": 1.0,
+        "threshold": 0.5,
+        "passed": True,
+        "reasons": [],
+    }
     warehouse.replace_partition("verdicts", [verdict], iteration="0003", stage="verdicts")
     with connect(warehouse) as con:
         told = explain(con, "episode-new")
@@ -165,15 +185,23 @@ def test_rerouting_is_idempotent_and_can_be_taken_back(warehouse: Warehouse) -> 
 
 def test_a_verdict_that_turns_turns_in_the_samples_that_stay(warehouse: Warehouse) -> None:
     """Demoted with V=1 before, V=0 now: CT both times."""
+
     def verdicts() -> set[bool]:
         rows = warehouse.read("ct_samples").to_pylist()
         return {row["verdict"] for row in rows if row["episode_id"] == "episode-looping" and not row["withdrawn"]}
 
     assert verdicts() == {True}
     said = {
-        "episode_id": "episode-looping", "judge": "human", "judge_version": "1", "kind": "verdict", "origin": "human", "score": 0.0,
-        "threshold": 0.5, "passed": False, "reasons": ["it was not"],
-    }  # fmt: skip
+        "episode_id": "episode-looping",
+        "judge": "human",
+        "judge_version": "1",
+        "kind": "verdict",
+        "origin": "human",
+        "score": 0.0,
+        "threshold": 0.5,
+        "passed": False,
+        "reasons": ["it was not"],
+    }
     warehouse.append_partition("verdicts", [said], iteration="0001", stage="human")
     (done,) = reroute(warehouse, RoutingConfig(), ["0001"])
     assert done.moves == () and done.samples["ct_samples"] == (0, 0) and done.versions.keys() == {"routes", "ct_samples"}

@@ -33,7 +33,7 @@ def samples(warehouse: Warehouse, make: Any) -> Warehouse:
     def chat(*turns: tuple[str, str, float]) -> list[dict[str, Any]]:
         return [{"role": role, "content": content, "loss": loss} for role, content, loss in turns]
 
-    whole = chat(("system", "be brief", 0), ("user", "click \"Ö\"\n", 0), ("assistant", "done", 1))
+    whole = chat(("system", "be brief", 0), ("user", 'click "Ö"\n', 0), ("assistant", "done", 1))
     twice = chat(("user", "one", 0), ("user", "two", 0), ("assistant", "three", 1))
     warehouse.replace_partition(
         "sft_samples", [make.sample("a", messages=whole), make.sample("b", messages=twice)], iteration="0000", stage="seed_demonstrations"
@@ -195,8 +195,11 @@ def test_hugging_face_datasets_loads_every_export(mixed: Warehouse, tmp_path: Pa
 
     for dataset in ("sft", "ct", "data-1"):
         exported = export(mixed, tmp_path / dataset, format=format, dataset=dataset)
-        (path,) = [path for path in (tmp_path / dataset).iterdir() if path.suffix in (".json", ".jsonl", ".parquet")
-                   and path.name not in ("manifest.json", "dataset_info.json")]  # fmt: skip
+        (path,) = [
+            path
+            for path in (tmp_path / dataset).iterdir()
+            if path.suffix in (".json", ".jsonl", ".parquet") and path.name not in ("manifest.json", "dataset_info.json")
+        ]
         assert format == "parquet" or path.stat().st_size > 12 * MIB
         kind = "parquet" if format == "parquet" else "json"
         loaded = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
@@ -212,9 +215,18 @@ def trained_by_trl(model: Any, processing: Any, rows: Any, folder: Path) -> tupl
     from trl import SFTConfig, SFTTrainer
 
     settings = SFTConfig(
-        output_dir=str(folder), max_steps=1, per_device_train_batch_size=rows.num_rows, use_cpu=True, bf16=False, save_strategy="no",
-        report_to=[], disable_tqdm=True, activation_checkpointing=False, dataloader_pin_memory=False, shuffle_dataset=False,
-    )  # fmt: skip
+        output_dir=str(folder),
+        max_steps=1,
+        per_device_train_batch_size=rows.num_rows,
+        use_cpu=True,
+        bf16=False,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        activation_checkpointing=False,
+        dataloader_pin_memory=False,
+        shuffle_dataset=False,
+    )
     trainer = SFTTrainer(model=model, args=settings, processing_class=processing, train_dataset=rows)
     before = [parameter.clone() for parameter in model.parameters()]
     batch = next(iter(trainer.get_train_dataloader()))
@@ -234,10 +246,18 @@ def test_trl_trains_on_what_we_export_for_it(samples: Warehouse, tmp_path: Path,
     for dataset, learned, context in (("sft", ["done", "three"], "be brief"), ("ct", ["read this", "I did", "a page of a book"], None)):
         folder = export(samples, tmp_path / dataset, format="trl", dataset=dataset).path
         rows = datasets.load_dataset("json", data_files=str(folder / "train.jsonl"), split="train", cache_dir=str(tmp_path / "cache"))
-        model = LlamaForCausalLM(LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
-            pad_token_id=tokenizer.pad_token_id, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
-        ))  # fmt: skip
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                pad_token_id=tokenizer.pad_token_id,
+                bos_token_id=None,
+                eos_token_id=tokenizer.eos_token_id,
+            )
+        )
         batch, loss = trained_by_trl(model, tokenizer, rows, tmp_path / f"{dataset}-trained")
         read = tokenizer.batch_decode(batch["input_ids"])
         told = [tokenizer.decode(labels[labels != -100]) for labels in batch["labels"]]

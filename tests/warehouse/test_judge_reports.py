@@ -102,8 +102,12 @@ def test_a_report_has_every_domain_and_the_chosen_threshold_once():
     thresholds = {"forms": 0.8, "pointing": 0.95}
     rows = report_rows(both, judge="orm", judge_version="c", reference="verifier", chosen=thresholds, target=0.9)
     assert {(row["split"], row["domain"]) for row in rows} == {
-        ("eval", "all"), ("eval", "forms"), ("eval", "pointing"), ("holdout", "all"), ("holdout", "forms"),
-    }  # fmt: skip
+        ("eval", "all"),
+        ("eval", "forms"),
+        ("eval", "pointing"),
+        ("holdout", "all"),
+        ("holdout", "forms"),
+    }
     chosen = [row for row in rows if row["is_chosen"]]
     assert len(chosen) == 5 and all(row["threshold"] == thresholds.get(row["domain"], 0.8) for row in chosen)
     (together,) = [row for row in chosen if (row["split"], row["domain"]) == ("eval", "all")]

@@ -68,9 +68,7 @@ def test_every_reference_of_the_catalogue_is_an_edge_or_is_left_out_on_purpose()
 
 def test_a_checkpoint_leads_back_to_everything_it_was_made_from(con: duckdb.DuckDBPyConnection) -> None:
     graph = trace(con, "ckpt-sft-2", direction="up", limit_per_relation=None)
-    assert _ids(graph, "checkpoint") == {
-        "ckpt-sft-2", "ckpt-merged-1", "ckpt-rlp-1", "ckpt-rlf-1", "ckpt-sft-1", "ckpt-ct-1", "ckpt-seed",
-    }  # fmt: skip
+    assert _ids(graph, "checkpoint") == {"ckpt-sft-2", "ckpt-merged-1", "ckpt-rlp-1", "ckpt-rlf-1", "ckpt-sft-1", "ckpt-ct-1", "ckpt-seed"}
     assert _ids(graph, "dataset") == {"data-sft-2", "data-sft-1", "data-ct-1"}
     assert _ids(graph, "sft_sample") == {"sft-seed-0", "sft-seed-1", "sft-note-1", "sft-good"}
     assert len(_ids(graph, "ct_sample")) == 20
@@ -111,9 +109,11 @@ def test_who_left_weights_as_they_were_does_not_name_them(tmp_path: Path) -> Non
     """A specialist that kept its start, and a merge that is one specialist, are their own parents; "merged" comes before "rl" in a list."""
     warehouse = Warehouse(Home(tmp_path / "home"))
     for stage, checkpoint, parents in (
-        ("sft_model", "checkpoint-s", ["checkpoint-c"]), ("rl_forms", "checkpoint-s", ["checkpoint-s"]),
-        ("rl_pointing", "checkpoint-p", ["checkpoint-s"]), ("merged_policy", "checkpoint-p", ["checkpoint-s", "checkpoint-p"]),
-    ):  # fmt: skip
+        ("sft_model", "checkpoint-s", ["checkpoint-c"]),
+        ("rl_forms", "checkpoint-s", ["checkpoint-s"]),
+        ("rl_pointing", "checkpoint-p", ["checkpoint-s"]),
+        ("merged_policy", "checkpoint-p", ["checkpoint-s", "checkpoint-p"]),
+    ):
         folder = warehouse.home.checkpoints / stage
         registry.register(warehouse, iteration="0001", stage=stage, checkpoint_id=checkpoint, folder=folder, parents=parents)
     with connect(warehouse) as own:
@@ -143,9 +143,17 @@ def test_a_walk_stops_at_its_depth_and_at_its_number_of_nodes(con: duckdb.DuckDB
 
 def test_sql_counts_the_whole_reach(con: duckdb.DuckDBPyConnection) -> None:
     assert _reach(con, "ancestors", "ckpt-sft-2") == {
-        "checkpoint": 6, "dataset": 3, "ct_sample": 20, "sft_sample": 4, "annotation": 1, "episode": 3, "step": 6, "task": 1,
-        "screenshot": 2, "oracle": 1,
-    }  # fmt: skip
+        "checkpoint": 6,
+        "dataset": 3,
+        "ct_sample": 20,
+        "sft_sample": 4,
+        "annotation": 1,
+        "episode": 3,
+        "step": 6,
+        "task": 1,
+        "screenshot": 2,
+        "oracle": 1,
+    }
     assert _reach(con, "descendants", "ckpt-sft-2") == {"evaluation": 1}
 
 

@@ -54,8 +54,10 @@ def assert_told_as_stored(warehouse: Warehouse) -> None:
     made = {(i, m.stage, m.checkpoint_id) for i, of in told.items() for m in of.checkpoints}
     assert made == set(in_full(warehouse, "select iteration, stage, checkpoint_id from checkpoints"))
     learned = {(i, of_run.checkpoint_id): of_run.num for i, of in told.items() for of_run in of.learned}
-    stored = in_full(warehouse, "select child_id, count(distinct parent_id) from lineage "
-                                "where child_kind = 'checkpoint' and parent_kind = 'episode' group by all")  # fmt: skip
+    stored = in_full(
+        warehouse,
+        "select child_id, count(distinct parent_id) from lineage where child_kind = 'checkpoint' and parent_kind = 'episode' group by all",
+    )
     assert {c: n for (_, c), n in learned.items()} == dict(stored)
     listing = Listing(warehouse, COUNTED)
     for table in COUNTED:

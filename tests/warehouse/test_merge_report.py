@@ -28,27 +28,45 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 def evaluation(role: str, domain: str, num_success: int, split: str = "holdout") -> dict[str, Any]:
     return {
-        "checkpoint_id": f"c-{role}", "checkpoint_role": role, "task_id": f"t-{domain}", "task_name": f"t-{domain}", "domain": domain,
-        "split": split, "num_episodes": 100, "num_success": num_success, "num_crashed": 0,
-    }  # fmt: skip
+        "checkpoint_id": f"c-{role}",
+        "checkpoint_role": role,
+        "task_id": f"t-{domain}",
+        "task_name": f"t-{domain}",
+        "domain": domain,
+        "split": split,
+        "num_episodes": 100,
+        "num_success": num_success,
+        "num_crashed": 0,
+    }
 
 
 def candidate(
     place: int, weights: tuple[float, float], domain: str, num_success: int, *, method: str = "linear", chosen: bool = False
 ) -> dict[str, Any]:
     return {
-        "candidate": place, "method": method, "weights": json.dumps(dict(zip(("rl_forms", "rl_pointing"), weights, strict=True))),
-        "is_chosen": chosen, "task_id": f"t-{domain}", "task_name": f"t-{domain}", "domain": domain, "num_episodes": 20,
-        "num_success": num_success, "num_crashed": 0,
-    }  # fmt: skip
+        "candidate": place,
+        "method": method,
+        "weights": json.dumps(dict(zip(("rl_forms", "rl_pointing"), weights, strict=True))),
+        "is_chosen": chosen,
+        "task_id": f"t-{domain}",
+        "task_name": f"t-{domain}",
+        "domain": domain,
+        "num_episodes": 20,
+        "num_success": num_success,
+        "num_crashed": 0,
+    }
 
 
 def test_retention_is_of_each_specialist_on_its_own_domain(warehouse: Warehouse) -> None:
     rows = [
-        evaluation("rl_forms", "forms", 80), evaluation("rl_forms", "pointing", 10), evaluation("rl_pointing", "pointing", 90),
-        evaluation("rl_joint_forms_pointing", "forms", 95), evaluation("merged_policy", "forms", 79),
-        evaluation("merged_policy", "pointing", 40), evaluation("merged_policy", "forms", 1, split="eval"),
-    ]  # fmt: skip
+        evaluation("rl_forms", "forms", 80),
+        evaluation("rl_forms", "pointing", 10),
+        evaluation("rl_pointing", "pointing", 90),
+        evaluation("rl_joint_forms_pointing", "forms", 95),
+        evaluation("merged_policy", "forms", 79),
+        evaluation("merged_policy", "pointing", 40),
+        evaluation("merged_policy", "forms", 1, split="eval"),
+    ]
     warehouse.replace_partition("evaluations", rows, iteration=ITERATION, stage="evaluation")
     with connect(warehouse) as con:
         kept = {row.domain: row for row in retentions(con, ITERATION)}
@@ -89,9 +107,10 @@ def test_the_search_is_told_mixture_by_mixture(warehouse: Warehouse) -> None:
 
 def test_where_corners_are_not_the_specialists_these_are_told_beside(warehouse: Warehouse) -> None:
     rows = [
-        candidate(0, (1.0, 0.0), "forms", 20, method="specialist"), candidate(1, (0.0, 1.0), "forms", 3, method="specialist"),
+        candidate(0, (1.0, 0.0), "forms", 20, method="specialist"),
+        candidate(1, (0.0, 1.0), "forms", 3, method="specialist"),
         candidate(2, (1.0, 0.0), "forms", 12, method="ties", chosen=True),
-    ]  # fmt: skip
+    ]
     warehouse.replace_partition("merge_candidates", rows, iteration=ITERATION, stage="merged_policy")
     with connect(warehouse) as con:
         (kept,) = kept_by_search(mixtures(con, ITERATION))

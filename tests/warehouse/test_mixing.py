@@ -19,8 +19,8 @@ from warehouse.quality.overlap import repeated_by
 from warehouse.storage.catalogue import TABLES
 
 SFT_MIXTURE = MixtureConfig(
-    demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700),
-)  # fmt: skip
+    demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700)
+)
 CT_MIXTURE = MixtureConfig(tutorial=Pool(), failure=Pool(draws=400, max_repeats=1), in_situ=Pool())
 TASKS = {"task-a": "pointing", "task-b": "pointing", "task-c": "forms"}
 
@@ -38,10 +38,19 @@ class Store:
         names = ("ct_samples", "sft_samples", "episodes", "annotations", "tasks", "task_instances")
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for task, domain in TASKS.items():
-            self.rows["tasks"].append({
-                "iteration": "0000", "stage": "tasks", "task_id": task, "source": "x", "name": task, "domain": domain, "max_steps": 3,
-                "held_out": False, "version": "1",
-            })  # fmt: skip
+            self.rows["tasks"].append(
+                {
+                    "iteration": "0000",
+                    "stage": "tasks",
+                    "task_id": task,
+                    "source": "x",
+                    "name": task,
+                    "domain": domain,
+                    "max_steps": 3,
+                    "held_out": False,
+                    "version": "1",
+                }
+            )
 
     def add(
         self, table: str, num: int, origin: str, task: str = "task-a", iteration: str = "0001", decision: str | None = None, **changes: Any
@@ -53,24 +62,61 @@ class Store:
             episode_id = annotation_id = None
             if origin != "tutorial":
                 episode_id = f"episode-{number}"
-                self.rows["episodes"].append(base | {
-                    "episode_id": episode_id, "purpose": "rollout", "task_id": task, "task_name": task, "domain": TASKS[task],
-                    "seed": number, "split": split, "attempt": 0, "policy_id": "p", "temperature": 1.0, "instruction": "",
-                    "outcome": "success", "reward": 1.0, "num_steps": 1, "num_retries": 0, "error": None, "duration_ms": 1.0,
-                    "environment": "e",
-                })  # fmt: skip
+                self.rows["episodes"].append(
+                    base
+                    | {
+                        "episode_id": episode_id,
+                        "purpose": "rollout",
+                        "task_id": task,
+                        "task_name": task,
+                        "domain": TASKS[task],
+                        "seed": number,
+                        "split": split,
+                        "attempt": 0,
+                        "policy_id": "p",
+                        "temperature": 1.0,
+                        "instruction": "",
+                        "outcome": "success",
+                        "reward": 1.0,
+                        "num_steps": 1,
+                        "num_retries": 0,
+                        "error": None,
+                        "duration_ms": 1.0,
+                        "environment": "e",
+                    }
+                )
             if decision:
                 annotation_id = f"annotation-{number}"
-                self.rows["annotations"].append(base | {
-                    "annotation_id": annotation_id, "episode_id": episode_id, "step_index": 0, "annotator": "oracle", "origin": "scripted",
-                    "mode": "relabel", "decision": decision, "proposal": "", "response": "", "messages": [],
-                    "withdrawn": changes.get("annotation_withdrawn", False),
-                })  # fmt: skip
-            self.rows[table].append(base | {
-                "sample_id": f"sample-{number:04}", "origin": origin, "domain": TASKS[task] if episode_id else "general", "messages": [],
-                "episode_id": episode_id, "step_index": 0, "annotation_id": annotation_id, "verdict": verdict,
-                "withdrawn": changes.get("withdrawn", False),
-            })  # fmt: skip
+                self.rows["annotations"].append(
+                    base
+                    | {
+                        "annotation_id": annotation_id,
+                        "episode_id": episode_id,
+                        "step_index": 0,
+                        "annotator": "oracle",
+                        "origin": "scripted",
+                        "mode": "relabel",
+                        "decision": decision,
+                        "proposal": "",
+                        "response": "",
+                        "messages": [],
+                        "withdrawn": changes.get("annotation_withdrawn", False),
+                    }
+                )
+            self.rows[table].append(
+                base
+                | {
+                    "sample_id": f"sample-{number:04}",
+                    "origin": origin,
+                    "domain": TASKS[task] if episode_id else "general",
+                    "messages": [],
+                    "episode_id": episode_id,
+                    "step_index": 0,
+                    "annotation_id": annotation_id,
+                    "verdict": verdict,
+                    "withdrawn": changes.get("withdrawn", False),
+                }
+            )
 
     def load(self, con: duckdb.DuckDBPyConnection) -> None:
         for name, rows in self.rows.items():
@@ -249,9 +295,17 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
 
 def instance(seed: int, instruction: str | None, split: str) -> dict[str, Any]:
     return {
-        "iteration": "0000", "stage": "tasks", "task_id": "task-a", "seed": seed, "split": split, "content_id": f"c{seed}",
-        "difficulty": 0.0, "instruction": instruction, "provenance": "{}", "why": "evaluated on",
-    }  # fmt: skip
+        "iteration": "0000",
+        "stage": "tasks",
+        "task_id": "task-a",
+        "seed": seed,
+        "split": split,
+        "content_id": f"c{seed}",
+        "difficulty": 0.0,
+        "instruction": instruction,
+        "provenance": "{}",
+        "why": "evaluated on",
+    }
 
 
 def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.DuckDBPyConnection) -> None:
@@ -383,8 +437,12 @@ def test_a_snapshot_says_what_it_is_first(con: duckdb.DuckDBPyConnection) -> Non
     found = mixed(con, "sft", "0002", SFT_MIXTURE)
     assert found.rows.column_names == ["dataset_id", "kind", "sample_id", "component", "weight"] and found.left_out == {}
     assert found.rows.to_pylist()[0] == {
-        "dataset_id": found.dataset_id, "kind": "sft", "sample_id": "sample-0000", "component": "demonstration", "weight": 250.0,
-    }  # fmt: skip
+        "dataset_id": found.dataset_id,
+        "kind": "sft",
+        "sample_id": "sample-0000",
+        "component": "demonstration",
+        "weight": 250.0,
+    }
     few = SFT_MIXTURE.model_copy(update={"demonstration": Pool(draws=1 / 3)})
     assert mixed(con, "sft", "0002", few).rows["weight"].to_pylist() == [0.333333], "to six digits"
 

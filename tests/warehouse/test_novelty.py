@@ -28,16 +28,19 @@ def fill(warehouse: Warehouse, *, keeps_contents: bool) -> None:
     tasks = [Make.task("task-a"), Make.task("task-b"), Make.task("task-c", source="terminal")]
     warehouse.replace_partition("tasks", tasks, iteration="0000", stage="tasks")
     learned = [
-        trained("ep-1", "Click Ok", "s1", purpose="seed"), trained("ep-2", "Click No", "s2", outcome="failure"),
+        trained("ep-1", "Click Ok", "s1", purpose="seed"),
+        trained("ep-2", "Click No", "s2", outcome="failure"),
         trained("ep-3", "Count", "s5", task_id="task-c", task_name="count"),
         trained("ep-4", "Press", "s9", outcome="crashed", num_steps=0),
-    ]  # fmt: skip
+    ]
     later = [trained("ep-9", "Click Up", "s3", seed=4)]
     played = [
-        evaluated(11, "Click Ok", "s1"), evaluated(12, "Click Ok", "s4", "failure"), evaluated(13, "Click Up", "s3"),
+        evaluated(11, "Click Ok", "s1"),
+        evaluated(12, "Click Ok", "s4", "failure"),
+        evaluated(13, "Click Up", "s3"),
         evaluated(14, "Press", "s9", task_id="task-b", task_name="press"),
         evaluated(15, "Count", "s5", task_id="task-c", task_name="count"),
-    ]  # fmt: skip
+    ]
     for iteration, stage, rows in (("0000", "seed", learned), ("0002", "rollouts", later), ("0001", "evaluation", played)):
         steps = [Make.step(row["episode_id"], 0, observation=row["content_id"]) for row in rows]
         if not keeps_contents:
@@ -45,10 +48,19 @@ def fill(warehouse: Warehouse, *, keeps_contents: bool) -> None:
         warehouse.replace_partition("episodes", rows, iteration=iteration, stage=stage)
         warehouse.replace_partition("steps", steps, iteration=iteration, stage=stage)
     figures = [
-        {"checkpoint_id": "ckpt-1", "checkpoint_role": "merged_policy", "task_id": task_id, "task_name": name, "domain": "pointing",
-         "split": "holdout", "num_episodes": num, "num_success": num - 1, "num_crashed": 0}
+        {
+            "checkpoint_id": "ckpt-1",
+            "checkpoint_role": "merged_policy",
+            "task_id": task_id,
+            "task_name": name,
+            "domain": "pointing",
+            "split": "holdout",
+            "num_episodes": num,
+            "num_success": num - 1,
+            "num_crashed": 0,
+        }
         for task_id, name, num in (("task-a", "click-button", 3), ("task-b", "press", 1), ("task-c", "count", 1))
-    ]  # fmt: skip
+    ]
     warehouse.replace_partition("evaluations", figures, iteration="0001", stage="evaluation")
 
 
@@ -65,10 +77,11 @@ def test_an_instance_is_novel_where_nobody_learned_from_its_first_screen(warehou
     assert "4 (80%) are novel" in found.summary and "| click-button | 3 | 2 | 1 |" in found.table
     assert counts == {
         "merged_policy": [
-            TaskCount(task="click-button", num_success=1, num_episodes=2), TaskCount(task="count", num_success=1, num_episodes=1),
+            TaskCount(task="click-button", num_success=1, num_episodes=2),
+            TaskCount(task="count", num_success=1, num_episodes=1),
             TaskCount(task="press", num_success=1, num_episodes=1),
         ]
-    }  # fmt: skip
+    }
 
 
 def test_nothing_is_said_of_an_iteration_that_evaluated_nothing(warehouse: Warehouse) -> None:

@@ -9,15 +9,43 @@ from warehouse.quality.config import QualityConfig
 from warehouse.quality.patterns import matches_any, quoted, required_literal
 
 TEXTS = (
-    "", "plain", "WOB_READY", "xWOB_A", "a data-wob_x", "data wob", ' {"a": 1}', 'so:\n {"a" :', '"answer"  :', "answer", '"solution":',
-    '"Loading..." <text>', '"Loaded"', "<progressbar>", "<busy >", "it's 100%", "a.b", "axb", "colour", "color", "C++", "ac", "abbbc",
-)  # fmt: skip
+    "",
+    "plain",
+    "WOB_READY",
+    "xWOB_A",
+    "a data-wob_x",
+    "data wob",
+    ' {"a": 1}',
+    'so:\n {"a" :',
+    '"answer"  :',
+    "answer",
+    '"solution":',
+    '"Loading..." <text>',
+    '"Loaded"',
+    "<progressbar>",
+    "<busy >",
+    "it's 100%",
+    "a.b",
+    "axb",
+    "colour",
+    "color",
+    "C++",
+    "ac",
+    "abbbc",
+)
 
 
 @pytest.mark.parametrize(
     "pattern",
     [
-        *QualityConfig().leak_patterns, *QualityConfig().busy_patterns, r"it's 1\d+%", r"a\.b", r"colou?r", r"C\+\+", r"ab*c", r"a|ad{2}",
+        *QualityConfig().leak_patterns,
+        *QualityConfig().busy_patterns,
+        r"it's 1\d+%",
+        r"a\.b",
+        r"colou?r",
+        r"C\+\+",
+        r"ab*c",
+        r"a|ad{2}",
         r"(?m)^so:$",
     ],
 )
@@ -31,9 +59,13 @@ def test_a_pattern_matches_what_re2_says(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "literal"),
     [
-        ("<progressbar>", "<progressbar>"), ('"[Ll]oading[ .]*"', "oading"), (r"\bWOB_[A-Z_]+", "WOB_"), ("colou?r", "colo"), ("a|b", ""),
+        ("<progressbar>", "<progressbar>"),
+        ('"[Ll]oading[ .]*"', "oading"),
+        (r"\bWOB_[A-Z_]+", "WOB_"),
+        ("colou?r", "colo"),
+        ("a|b", ""),
         ("x{0}yz", "yz"),
     ],
-)  # fmt: skip
+)
 def test_the_literal_stands_in_every_match(pattern: str, literal: str) -> None:
     assert required_literal(pattern) == literal

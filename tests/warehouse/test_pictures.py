@@ -84,7 +84,5 @@ def test_whatever_is_broken_is_one_error() -> None:
 def test_nothing_else_opens_pictures() -> None:
     root = Path(__file__).resolve().parents[2]
     rooms = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
-    openers = {
-        str(file.relative_to(root)) for room in rooms for file in (root / room).rglob("*.py") if "Image.open(" in file.read_text()
-    }
+    openers = {str(file.relative_to(root)) for room in rooms for file in (root / room).rglob("*.py") if "Image.open(" in file.read_text()}
     assert openers == {"warehouse/storage/pictures.py"}

@@ -58,8 +58,11 @@ def test_lineage_goes_to_both_episodes_and_back_from_either(corrected: Warehouse
     with connect(corrected) as con:
         up = trace(con, correction, direction="up", depth=1)
         assert {(edge.parent.id, edge.relation) for edge in up.edges} == {
-            ("solved", "cut from"), ("solved#1", "cut from"), ("failed", "prompted by"), ("failed#1", "prompted by"),
-        }  # fmt: skip
+            ("solved", "cut from"),
+            ("solved#1", "cut from"),
+            ("failed", "prompted by"),
+            ("failed#1", "prompted by"),
+        }
         for episode_id in ("solved", "failed"):
             down = trace(con, episode_id, direction="down", depth=1, limit_per_relation=None)
             assert correction in {edge.child.id for edge in down.edges}

@@ -48,9 +48,19 @@ def passes(name: str, steps: list[Row], config: QualityConfig = CONFIG, **episod
 def test_a_good_episode_passes_every_filter() -> None:
     rows = judged([episode_row()], [step_row(0), step_row(1)])
     assert [row["judge"] for row in rows] == [
-        "verifier", "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long",
+        "verifier",
+        "contamination",
+        "contradiction",
+        "duplicate",
+        "format",
+        "leak",
+        "loop",
+        "no_op",
+        "repeats",
+        "settled",
+        "too_long",
         "too_short",
-    ]  # fmt: skip
+    ]
     assert all(row["passed"] and row["score"] == 1.0 for row in rows)
     assert all(row["reasons"] == [] for row in rows[1:])
 
@@ -88,9 +98,7 @@ def test_settled_names_steps_on_screens_that_load_or_show_nothing() -> None:
     steps = [step_row(0, observation='"Loading…" <text>'), step_row(1, observation=""), step_row(2), step_row(3)]
     found = verdict("settled", steps)
     assert found["passed"] and found["score"] == 0.5, "only recorded, unless a share is asked for"
-    assert found["reasons"] == [
-        "step 0 was taken on a screen that is still loading", "step 1 was taken on a screen that shows nothing",
-    ]  # fmt: skip
+    assert found["reasons"] == ["step 0 was taken on a screen that is still loading", "step 1 was taken on a screen that shows nothing"]
     assert not passes("settled", steps, QualityConfig(min_settled_fraction=0.9))
     waits = [row | {"action": json.dumps({"kind": "wait", "seconds": 1})} for row in steps[:2]]
     assert verdict("settled", [*waits, *steps[2:]])["score"] == 1.0, "to wait is right"
@@ -114,7 +122,7 @@ def test_lengths() -> None:
         ('Thought click "Ok" <button> [1] Action click [3]', True),
         ('Thought click "[7]" <button> [1] Action click [1]', False),
         ('Thought type Action type "hello [4]"', False),
-        ('Thought type Action click [2]', True),
+        ("Thought type Action click [2]", True),
         ("Action click [2]", False),
         ('Thought drag "a" <item> [1] "b" <item> [4] Action drag [1] [4]', False),
     ],
@@ -164,8 +172,13 @@ def test_what_names_no_verb_is_not_asked(name: str) -> None:
         for index, thought in enumerate(thoughts)
     ]
     assert not by_judge(judged([episode_row()], steps), "contradiction"), "as little as `balance` where nothing is ranked"
-    asked = [*steps, *(step_row(4 + i, response=f"Thought: x\nAction: {i}", thought="Click it", action=json.dumps(done))
-                       for i, done in enumerate([{"kind": "click"}, {"kind": "scroll"}]))]  # fmt: skip
+    asked = [
+        *steps,
+        *(
+            step_row(4 + i, response=f"Thought: x\nAction: {i}", thought="Click it", action=json.dumps(done))
+            for i, done in enumerate([{"kind": "click"}, {"kind": "scroll"}])
+        ),
+    ]
     found = verdict("contradiction", asked)
     assert found["score"] == 0.5 and found["reasons"] == ["step 5: the thought says click, the action scroll"]
 
@@ -173,8 +186,9 @@ def test_what_names_no_verb_is_not_asked(name: str) -> None:
 def test_leak_of_hidden_data_and_of_words_that_were_nowhere() -> None:
     shown = [{"role": "user", "content": 'so:\n{"color": "red", "answer": "blue"}', "screenshot_id": None, "loss": 0.0}]
     assert verdict("leak", [step_row(messages=shown)])["reasons"] == [
-        "step 0: hidden data '{\"color\": \"red\", \"answer\":'", "step 0: hidden data '\"answer\":'",
-    ]  # fmt: skip
+        'step 0: hidden data \'{"color": "red", "answer":\'',
+        "step 0: hidden data '\"answer\":'",
+    ]
     typed = step_row(action=json.dumps({"kind": "type", "text": "secretword"}))
     found = verdict("leak", [typed])
     assert not found["passed"] and found["reasons"] == ["step 0: 'secretword' was nowhere to be read"]
@@ -192,10 +206,20 @@ def test_leaks_are_looked_for_wherever_v_may_be_1() -> None:
     failed = episode_row(reward=0.0, outcome="failure")
     typed = [step_row(action=json.dumps({"kind": "type", "text": "secretword"}))]
     of_a_person = {
-        "iteration": "0001", "stage": "human_annotations", "annotation_id": "a", "episode_id": "episode-1", "step_index": 0,
-        "annotator": "user", "origin": "human", "mode": "intervene", "decision": "override", "proposal": "", "response": "Action",
-        "messages": [], "withdrawn": False,
-    }  # fmt: skip
+        "iteration": "0001",
+        "stage": "human_annotations",
+        "annotation_id": "a",
+        "episode_id": "episode-1",
+        "step_index": 0,
+        "annotator": "user",
+        "origin": "human",
+        "mode": "intervene",
+        "decision": "override",
+        "proposal": "",
+        "response": "Action",
+        "messages": [],
+        "withdrawn": False,
+    }
     assert by_judge(judged([failed], typed), "leak")["episode-1"]["passed"]
     for hidden in ({"unverified": ["d"]}, {"annotations": [of_a_person]}):
         assert not by_judge(judged([failed], typed, **hidden), "leak")["episode-1"]["passed"], "another may call it good"
@@ -228,7 +252,7 @@ def test_rows_fit_the_catalogue() -> None:
     episodes = [episode_row("e1"), episode_row("e2", reward=-1.0, outcome="failure")]
     rows = judged(episodes, [step for row in episodes for step in steps_of(row, 2)])
     table = TABLES["verdicts"]
-    assert [table.schema.field(name) .type for name in VERDICTS_SCHEMA.names] == VERDICTS_SCHEMA.types
+    assert [table.schema.field(name).type for name in VERDICTS_SCHEMA.names] == VERDICTS_SCHEMA.types
     for row in rows:
         assert row["kind"] in (table.column("kind").values or ()) and row["origin"] in (table.column("origin").values or ())
     verifier = by_judge(rows, "verifier")
@@ -256,20 +280,34 @@ def test_history_is_judged_again_from_the_tables_alone(tmp_path: Path) -> None:
 
 LINES = [f'"line {i}" <text> [{i}]' for i in range(12)]
 ACTIONS: list[dict[str, Any]] = [
-    {"kind": "click", "x": 10, "y": 20, "button": "left", "count": 1}, {"kind": "click", "x": 13, "y": 20, "button": "left", "count": 1},
-    {"kind": "type", "text": "secretword x"}, {"kind": "type", "text": "OK ok"}, {"kind": "wait", "seconds": 1.0},
-    {"kind": "finished", "answer": "answerword"}, {"kind": "finished", "answer": None},
+    {"kind": "click", "x": 10, "y": 20, "button": "left", "count": 1},
+    {"kind": "click", "x": 13, "y": 20, "button": "left", "count": 1},
+    {"kind": "type", "text": "secretword x"},
+    {"kind": "type", "text": "OK ok"},
+    {"kind": "wait", "seconds": 1.0},
+    {"kind": "finished", "answer": "answerword"},
+    {"kind": "finished", "answer": None},
     {"kind": "invalid", "text": "z", "reason": "why 'z'"},
     {"kind": "several", "actions": [{"kind": "click", "x": 1, "y": 2}, {"kind": "type", "text": "manyletters"}]},
     {"kind": "tool", "name": "t", "arguments": {"x": 1}},
-]  # fmt: skip
+]
 RESPONSES = (
-    CLICK_OK, "Thought click [1] Action click [3]", "Thought type Action click [2] [2]", "  ", "Action click", "no such",
-    "Thought: a [2] Actions Action drag [1] [4]", 'Thought click "the [3]" [1] Action click [1]',
-    'Thought click "[1]" [2] Action click [1]', 'Thought say "an Action click [2]', 'Thoughtclick [1] Action click [1] "Action"',
+    CLICK_OK,
+    "Thought click [1] Action click [3]",
+    "Thought type Action click [2] [2]",
+    "  ",
+    "Action click",
+    "no such",
+    "Thought: a [2] Actions Action drag [1] [4]",
+    'Thought click "the [3]" [1] Action click [1]',
+    'Thought click "[1]" [2] Action click [1]',
+    'Thought say "an Action click [2]',
+    'Thoughtclick [1] Action click [1] "Action"',
     "Thought  click\n[1] Action\ttype [1]",
-    "Thought click Action click [1]", 'Thought "" click [2] Action "" click [3]', "Thought click Action  click",
-)  # fmt: skip
+    "Thought click Action click [1]",
+    'Thought "" click [2] Action "" click [3]',
+    "Thought click Action  click",
+)
 THOUGHTS = ("Click it", "I'll type hello", "Wait, no", "wait for it", "Scroll down, then click", "It is there", "", None)
 CONTENTS = ("Click hello", '{"a": 1}', "SecretWord here\nWOB_X", "answerword  \n", None)
 
@@ -281,10 +319,16 @@ def random_rows(rng: random.Random) -> tuple[list[Row], list[Row]]:
         outcome = rng.choice(["success", "failure", "crashed", "success"])
         purpose = rng.choice(["rollout", "rollout", "annotation", "evaluation"])
         row = episode_row(
-            f"e{rng.randrange(1000)}-{i}", iteration=rng.choice(["0001", "0002"]), stage=f"{purpose}s", purpose=purpose, outcome=outcome,
-            reward={"success": 1.0, "failure": rng.choice([0.0, -1.0, 0.5]), "crashed": None}[outcome], task_id=rng.choice("ab"),
-            split=rng.choice(["train"] * 5 + ["eval"]), instruction=rng.choice(["One.", "Two things.", None]),
-        )  # fmt: skip
+            f"e{rng.randrange(1000)}-{i}",
+            iteration=rng.choice(["0001", "0002"]),
+            stage=f"{purpose}s",
+            purpose=purpose,
+            outcome=outcome,
+            reward={"success": 1.0, "failure": rng.choice([0.0, -1.0, 0.5]), "crashed": None}[outcome],
+            task_id=rng.choice("ab"),
+            split=rng.choice(["train"] * 5 + ["eval"]),
+            instruction=rng.choice(["One.", "Two things.", None]),
+        )
         episodes.append(row)
         for index in range(rng.choice([0, 1, 1, 2, 2, 3, 12])):
             action: str = json.dumps(rng.choice(ACTIONS), separators=(",", ":"))
@@ -292,9 +336,17 @@ def random_rows(rng: random.Random) -> tuple[list[Row], list[Row]]:
                 {"role": "user", "content": rng.choice(CONTENTS), "screenshot_id": rng.choice([None, None, "s1", ""]), "loss": 0.0}
                 for _ in range(rng.choice([1, 2]))
             ]
-            steps += steps_of(row, 1, step_index=index, messages=messages, response=rng.choice(RESPONSES), thought=rng.choice(THOUGHTS),
+            steps += steps_of(
+                row,
+                1,
+                step_index=index,
+                messages=messages,
+                response=rng.choice(RESPONSES),
+                thought=rng.choice(THOUGHTS),
                 observation=rng.choice(["", "\n".join(LINES), "\n".join(LINES[:-1]), "\n".join(LINES[:5]), '"Loading..." <text>']),
-                screenshot_id=rng.choice([None, None, "s1", "s2"]), action=rng.choice([action] * 9 + ["{not json", "[1]"]))  # fmt: skip
+                screenshot_id=rng.choice([None, None, "s1", "s2"]),
+                action=rng.choice([action] * 9 + ["{not json", "[1]"]),
+            )
     return episodes, steps
 
 

@@ -16,10 +16,20 @@ from warehouse.quality.personal_data import kinds_in
 from warehouse.quality.screen_hashes import difference_hashes, distance
 
 PEOPLE_ANNOTATE = {
-    "iteration": "0001", "stage": "annotations", "annotation_id": "note", "episode_id": "e1", "step_index": 0, "annotator": "ann",
-    "origin": "human", "mode": "relabel", "decision": "accept", "proposal": "", "response": "Action click [1]", "messages": [],
+    "iteration": "0001",
+    "stage": "annotations",
+    "annotation_id": "note",
+    "episode_id": "e1",
+    "step_index": 0,
+    "annotator": "ann",
+    "origin": "human",
+    "mode": "relabel",
+    "decision": "accept",
+    "proposal": "",
+    "response": "Action click [1]",
+    "messages": [],
     "withdrawn": False,
-}  # fmt: skip
+}
 
 
 def picture(seed: int, noise: int = 0) -> bytes:
@@ -49,8 +59,11 @@ def test_duplicates_are_later_episodes_with_the_same_actions_on_like_screens() -
 def test_duplicates_reach_back_but_an_annotated_episode_only_to_annotated_ones() -> None:
     later = {"iteration": "0002"}
     episodes = [
-        episode_row("z-early"), episode_row("a-late", **later), episode_row("b-annotated", purpose="annotation", **later),
-        episode_row("c-evaluated", purpose="evaluation", **later), episode_row("z-early", **later),
+        episode_row("z-early"),
+        episode_row("a-late", **later),
+        episode_row("b-annotated", purpose="annotation", **later),
+        episode_row("c-evaluated", purpose="evaluation", **later),
+        episode_row("z-early", **later),
     ]
     found = by_judge(judged(episodes, [step for row in episodes for step in steps_of(row)], iteration="0002"), "duplicate")
     assert found.keys() == {"a-late", "b-annotated"}
@@ -86,10 +99,11 @@ def test_near_duplicates_whatever_the_actions_are_looked_for_where_asked() -> No
     page = "\n".join(f"line {i}" for i in range(40))
     episodes = [episode_row("e1"), episode_row("e2"), episode_row("e3")]
     steps = [
-        step_row(0, "e1", observation=page), step_row(0, "e2", observation=page),
+        step_row(0, "e1", observation=page),
+        step_row(0, "e2", observation=page),
         step_row(1, "e2", observation=page, response="Action wait"),
         step_row(0, "e3", observation="something else"),
-    ]  # fmt: skip
+    ]
     assert by_judge(judged(episodes, steps), "near_duplicate") == {}
     found = by_judge(judged(episodes, steps, QualityConfig(min_trajectory_novelty=0.1)), "near_duplicate")
     assert {name: row["passed"] for name, row in found.items()} == {"e1": True, "e2": False, "e3": True}
@@ -99,15 +113,25 @@ def test_near_duplicates_whatever_the_actions_are_looked_for_where_asked() -> No
 def test_overlap_with_what_is_evaluated_on() -> None:
     asked = "Book a flight from Rome to Oslo on the third of May"
     episodes = [
-        episode_row("e1", instruction=asked), episode_row("e2", instruction=asked), episode_row("e4", instruction="Click."),
+        episode_row("e1", instruction=asked),
+        episode_row("e2", instruction=asked),
+        episode_row("e4", instruction="Click."),
         episode_row("e3", instruction="Buy a red hat and a scarf"),
         episode_row("x", instruction=f" {asked.upper()} ", split="holdout", purpose="evaluation"),
-    ]  # fmt: skip
+    ]
     steps = [step_row(0, "e1"), step_row(0, "e2", observation="another page"), step_row(0, "e3"), step_row(0, "x"), step_row(0, "e4")]
     instance = {
-        "iteration": "0001", "stage": "task_pool", "task_id": "shop", "seed": 3, "split": "eval", "content_id": "c", "difficulty": 0.0,
-        "instruction": "Buy a red hat  and a scarf", "provenance": "{}", "why": "seed",
-    }  # fmt: skip
+        "iteration": "0001",
+        "stage": "task_pool",
+        "task_id": "shop",
+        "seed": 3,
+        "split": "eval",
+        "content_id": "c",
+        "difficulty": 0.0,
+        "instruction": "Buy a red hat  and a scarf",
+        "provenance": "{}",
+        "why": "seed",
+    }
     assert by_judge(judged(episodes, steps), "evaluation_overlap") == {}
     config = QualityConfig(min_evaluation_distance=0.2)
     found = by_judge(judged(episodes, steps, config, task_instances=[instance]), "evaluation_overlap")

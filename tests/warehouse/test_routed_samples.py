@@ -27,17 +27,19 @@ def act(warehouse: Warehouse, iteration: str, episode_id: str, screens: str, act
     row = Make.episode(episode_id, outcome=outcome, reward=float(is_solved), num_steps=len(screens), policy_id="policy-1")
     steps = [
         Make.step(
-            episode_id, index, observation=screen, response=f"Action {action}", action=f'{{"kind":"{action}"}}',
+            episode_id,
+            index,
+            observation=screen,
+            response=f"Action {action}",
+            action=f'{{"kind":"{action}"}}',
             messages=Make.messages(f"{episode_id} {screen}")[:1],
         )
         for index, (screen, action) in enumerate(zip(screens, actions, strict=True))
-    ]  # fmt: skip
+    ]
     too_long = {"judge": "too_long", "kind": "filter", "origin": "filter", "score": length, "passed": length >= 0.5}
     warehouse.replace_partition("episodes", [row], **place)
     warehouse.replace_partition("steps", steps, **place)
-    verdicts = [
-        Make.verdict(episode_id, judge="verifier", score=float(is_solved), passed=is_solved), Make.verdict(episode_id, **too_long),
-    ]  # fmt: skip
+    verdicts = [Make.verdict(episode_id, judge="verifier", score=float(is_solved), passed=is_solved), Make.verdict(episode_id, **too_long)]
     warehouse.replace_partition("verdicts", verdicts, iteration=iteration, stage="verdicts")
 
 

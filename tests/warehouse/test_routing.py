@@ -24,10 +24,26 @@ FILTERS = ("format", "no_op", "loop", "leak", "duplicate", "contamination")
 
 def episode(episode_id: str = "e1", **changes: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "iteration": "0001", "stage": "rollouts", "episode_id": episode_id, "purpose": "rollout", "task_id": "task-a",
-        "task_name": "a", "domain": "pointing", "seed": 1, "split": "train", "attempt": 0, "policy_id": "policy-1",
-        "temperature": 1.0, "instruction": "Click.",
-        "outcome": "success", "reward": 1.0, "num_steps": 1, "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "env",
+        "iteration": "0001",
+        "stage": "rollouts",
+        "episode_id": episode_id,
+        "purpose": "rollout",
+        "task_id": "task-a",
+        "task_name": "a",
+        "domain": "pointing",
+        "seed": 1,
+        "split": "train",
+        "attempt": 0,
+        "policy_id": "policy-1",
+        "temperature": 1.0,
+        "instruction": "Click.",
+        "outcome": "success",
+        "reward": 1.0,
+        "num_steps": 1,
+        "num_retries": 0,
+        "error": None,
+        "duration_ms": 1.0,
+        "environment": "env",
     }
     return row | changes
 
@@ -36,8 +52,16 @@ def verdict(episode_id: str, judge: str, score: float, **changes: Any) -> dict[s
     kind = "verdict" if judge in ("verifier", "human", "orm") else "filter"
     threshold = changes.get("threshold", 0.5)
     row: dict[str, Any] = {
-        "iteration": "0001", "stage": "verdicts", "episode_id": episode_id, "judge": judge, "judge_version": "1", "kind": kind,
-        "origin": judge if kind == "verdict" else "filter", "score": score, "threshold": threshold, "passed": score >= threshold,
+        "iteration": "0001",
+        "stage": "verdicts",
+        "episode_id": episode_id,
+        "judge": judge,
+        "judge_version": "1",
+        "kind": kind,
+        "origin": judge if kind == "verdict" else "filter",
+        "score": score,
+        "threshold": threshold,
+        "passed": score >= threshold,
         "reasons": [f"why {judge}"],
     }
     return row | changes
@@ -47,9 +71,7 @@ def arrow(table: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=TABLES[table].schema)
 
 
-def route_rows(
-    episodes: list[dict[str, Any]], verdicts: list[dict[str, Any]], config: RoutingConfig | None = None, **kw: Any
-) -> pa.Table:
+def route_rows(episodes: list[dict[str, Any]], verdicts: list[dict[str, Any]], config: RoutingConfig | None = None, **kw: Any) -> pa.Table:
     with duckdb.connect() as con:
         con.register("episodes", arrow("episodes", episodes))
         con.register("verdicts", arrow("verdicts", verdicts))
@@ -179,8 +201,13 @@ def test_the_newest_verdict_of_a_judge_counts() -> None:
 
 def test_only_routed_purposes_and_the_asked_iteration() -> None:
     episodes = [
-        episode("r"), episode("a", purpose="annotation"), episode("s", purpose="seed"), episode("x", purpose="evaluation"),
-        episode("l", purpose="rl"), episode("later", iteration="0002"), episode("r", iteration="0002"),
+        episode("r"),
+        episode("a", purpose="annotation"),
+        episode("s", purpose="seed"),
+        episode("x", purpose="evaluation"),
+        episode("l", purpose="rl"),
+        episode("later", iteration="0002"),
+        episode("r", iteration="0002"),
     ]
     verdicts = [verdict(row["episode_id"], "verifier", 1) for row in episodes[:6]]
     assert routed(episodes, verdicts).keys() == {"r", "a", "later"}
@@ -190,23 +217,34 @@ def test_only_routed_purposes_and_the_asked_iteration() -> None:
 
 def test_v_its_judge_and_its_score_are_columns_whatever_the_route() -> None:
     episodes = [episode(name) for name in ("demoted", "solved", "unjudged", "withheld")]
-    rows = route_rows(episodes, [
-        verdict("solved", "orm", 0.123456, threshold=0.1), verdict("demoted", "verifier", 1), verdict("demoted", "loop", 0.1),
-        verdict("withheld", "verifier", 0.25), verdict("withheld", "leak", 0), verdict("unjudged", "loop", 1),
-    ])  # fmt: skip
+    rows = route_rows(
+        episodes,
+        [
+            verdict("solved", "orm", 0.123456, threshold=0.1),
+            verdict("demoted", "verifier", 1),
+            verdict("demoted", "loop", 0.1),
+            verdict("withheld", "verifier", 0.25),
+            verdict("withheld", "leak", 0),
+            verdict("unjudged", "loop", 1),
+        ],
+    )
     columns = ("route", "decided_verdict", "decided_by", "decided_score")
     told = {row["episode_id"]: tuple(row[name] for name in columns) for row in rows.to_pylist()}
     assert told == {
-        "demoted": ("ct", True, "verifier", 1.0), "solved": ("sft", True, "orm", 0.123456), "unjudged": ("withheld", None, None, None),
+        "demoted": ("ct", True, "verifier", 1.0),
+        "solved": ("sft", True, "orm", 0.123456),
+        "unjudged": ("withheld", None, None, None),
         "withheld": ("withheld", False, "verifier", 0.25),
-    }  # fmt: skip
+    }
 
 
 def test_routes_from_before_there_were_these_columns_say_it_all_the_same(tmp_path: Path) -> None:
     reasons = {
-        "solved": ("sft", "V=1: orm 0.45 >= 0.4, 9 filters passed"), "failed": ("ct", "V=0: verifier 0 < 0.5"),
-        "demoted": ("ct", "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why"), "leaked": ("withheld", "leak 0 < 1: V=1 verifier 1"),
-    }  # fmt: skip
+        "solved": ("sft", "V=1: orm 0.45 >= 0.4, 9 filters passed"),
+        "failed": ("ct", "V=0: verifier 0 < 0.5"),
+        "demoted": ("ct", "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why"),
+        "leaked": ("withheld", "leak 0 < 1: V=1 verifier 1"),
+    }
     place = {"iteration": "0001", "stage": "routing"}
     old = [place | {"episode_id": name, "route": to, "reason": reason} for name, (to, reason) in reasons.items()]
     warehouse = Warehouse(Home(tmp_path))
@@ -216,8 +254,11 @@ def test_routes_from_before_there_were_these_columns_say_it_all_the_same(tmp_pat
         rows = con.execute("select episode_id, decided_verdict, decided_by, decided_score from routes").fetchall()
     told = {name: rest for name, *rest in rows}
     assert told == {
-        "solved": [True, "orm", 0.45], "failed": [False, "verifier", 0.0], "demoted": [True, "verifier", 1.0], "leaked": [None] * 3,
-    }  # fmt: skip
+        "solved": [True, "orm", 0.45],
+        "failed": [False, "verifier", 0.0],
+        "demoted": [True, "verifier", 1.0],
+        "leaked": [None] * 3,
+    }
 
 
 def test_rows_for_the_table_and_labels_to_count_by() -> None:
@@ -229,9 +270,12 @@ def test_rows_for_the_table_and_labels_to_count_by() -> None:
         assert rows == [{"episode_id": "a", "route": "ct", **told}]
         assert con.execute("select count(*) from duckdb_views() where view_name = 'rules'").fetchone() == (0,)
     labels = {
-        "V=1: verifier 1 >= 0.5, 9 filters passed": "solved", "V=0: verifier 0 < 0.5": "not solved",
-        "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why": "loop", "duplicate 0 < 0.1: 1.00 like e": "duplicate",
-        "crashed: browser gone": "crashed", "unjudged: no judge gave V": "unjudged",
+        "V=1: verifier 1 >= 0.5, 9 filters passed": "solved",
+        "V=0: verifier 0 < 0.5": "not solved",
+        "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why": "loop",
+        "duplicate 0 < 0.1: 1.00 like e": "duplicate",
+        "crashed: browser gone": "crashed",
+        "unjudged: no judge gave V": "unjudged",
     }
     assert {reason: reason_label(reason) for reason in labels} == labels
 
@@ -258,8 +302,12 @@ def history(seed: int, num: int) -> tuple[list[dict[str, Any]], list[dict[str, A
         outcome = rng.choice(["success", "failure", "truncated", "crashed"])
         reward = None if outcome == "crashed" else float(outcome == "success")
         row = episode(
-            f"e{index}", outcome=outcome, reward=reward, split=rng.choice(["train", "train", "eval", "holdout"]),
-            purpose=rng.choice(["rollout", "annotation", "seed", "evaluation"]), iteration=rng.choice(["0001", "0002"]),
+            f"e{index}",
+            outcome=outcome,
+            reward=reward,
+            split=rng.choice(["train", "train", "eval", "holdout"]),
+            purpose=rng.choice(["rollout", "annotation", "seed", "evaluation"]),
+            iteration=rng.choice(["0001", "0002"]),
         )
         episodes += [row] if rng.random() < 0.9 else [row, row | {"iteration": "0003"}]
         verdicts += [verdict(f"e{index}", "verifier", reward)] if reward is not None and rng.random() < 0.9 else []

@@ -41,16 +41,18 @@ ACTIONS = ("open", "wrong", "lost", "x")
 FAILED = [at("failed", i, screen, ACTIONS[i], "f") for i, screen in enumerate("ABCD")]
 SOLVED = [at("solved", 0, "A", "open", "s"), at("solved", 1, "B", "right", "s"), at("solved", 2, "C", "end", "s")]
 PAIR = {
-    "episodes": [episode("failed", outcome="failure", reward=0.0), episode("solved", attempt=1)], "steps": [*FAILED, *SOLVED],
+    "episodes": [episode("failed", outcome="failure", reward=0.0), episode("solved", attempt=1)],
+    "steps": [*FAILED, *SOLVED],
     "routes": route_rows(failed="ct", solved="sft"),
-}  # fmt: skip
+}
 
 
 def told(rows: list[dict[str, Any]], *origins: str) -> list[tuple[Any, ...]]:
     return [
         (row["origin"], row["episode_id"], row["step_index"], row["messages"][0]["content"], row["messages"][-1]["content"])
-        for row in rows if row["origin"] in origins
-    ]  # fmt: skip
+        for row in rows
+        if row["origin"] in origins
+    ]
 
 
 def test_nothing_changes_unless_asked(con: duckdb.DuckDBPyConnection) -> None:
@@ -66,8 +68,9 @@ def test_a_failed_attempt_is_cut_corrected_and_reflected_on_beside_a_solved_one(
     assert samples == sampled(con, salvage=EVERYTHING)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0], "what came after the first wrong step is not learned"
     assert told(samples["sft_samples"], "correction", "reflection") == [
-        ("correction", "solved", 1, "f B", "Action right"), ("reflection", "solved", 2, "f C", "Action end"),
-    ]  # fmt: skip
+        ("correction", "solved", 1, "f B", "Action right"),
+        ("reflection", "solved", 2, "f C", "Action end"),
+    ]
     for row in samples["sft_samples"]:
         assert [message["loss"] for message in row["messages"]] == [0.0, 1.0] and row["verdict"] is True
 

@@ -21,27 +21,68 @@ IT = {"iteration": "0001", "stage": "s"}
 
 def step(episode_id: str, index: int, response: str = "Action click [1]") -> dict[str, Any]:
     return IT | {
-        "episode_id": episode_id, "step_index": index, "policy_id": "p", "observation": "", "screenshot_id": None, "messages": PROMPT,
-        "response": response, "thought": None, "action": "{}", "prompt_token_ids": [], "response_token_ids": [], "response_logprobs": [],
-        "reward": 0.0, "latency_ms": 1.0,
+        "episode_id": episode_id,
+        "step_index": index,
+        "policy_id": "p",
+        "observation": "",
+        "screenshot_id": None,
+        "messages": PROMPT,
+        "response": response,
+        "thought": None,
+        "action": "{}",
+        "prompt_token_ids": [],
+        "response_token_ids": [],
+        "response_logprobs": [],
+        "reward": 0.0,
+        "latency_ms": 1.0,
     }
 
 
 def episode(episode_id: str, purpose: str = "rollout", **changes: Any) -> dict[str, Any]:
-    return IT | {
-        "episode_id": episode_id, "purpose": purpose, "task_id": "task-a", "task_name": "a", "domain": "pointing", "seed": 1,
-        "split": "train", "attempt": 0, "policy_id": "p", "temperature": 1.0, "instruction": "Click.", "outcome": "success", "reward": 1.0,
-        "num_steps": 1,
-        "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "env",
-    } | changes
+    return (
+        IT
+        | {
+            "episode_id": episode_id,
+            "purpose": purpose,
+            "task_id": "task-a",
+            "task_name": "a",
+            "domain": "pointing",
+            "seed": 1,
+            "split": "train",
+            "attempt": 0,
+            "policy_id": "p",
+            "temperature": 1.0,
+            "instruction": "Click.",
+            "outcome": "success",
+            "reward": 1.0,
+            "num_steps": 1,
+            "num_retries": 0,
+            "error": None,
+            "duration_ms": 1.0,
+            "environment": "env",
+        }
+        | changes
+    )
 
 
 def annotation(episode_id: str, index: int, decision: str, response: str | None = "Action click [2]", **changes: Any) -> dict[str, Any]:
-    return IT | {
-        "annotation_id": f"annotation-{episode_id}-{index}", "episode_id": episode_id, "step_index": index, "annotator": "oracle",
-        "origin": "scripted", "mode": "relabel", "decision": decision, "proposal": "Action click [1]", "response": response,
-        "messages": PROMPT, "withdrawn": False,
-    } | changes
+    return (
+        IT
+        | {
+            "annotation_id": f"annotation-{episode_id}-{index}",
+            "episode_id": episode_id,
+            "step_index": index,
+            "annotator": "oracle",
+            "origin": "scripted",
+            "mode": "relabel",
+            "decision": decision,
+            "proposal": "Action click [1]",
+            "response": response,
+            "messages": PROMPT,
+            "withdrawn": False,
+        }
+        | changes
+    )
 
 
 def routes(**destinations: str) -> list[dict[str, Any]]:
@@ -66,14 +107,13 @@ def load(con: duckdb.DuckDBPyConnection, **tables: list[dict[str, Any]]) -> None
 
 def sampled(con: duckdb.DuckDBPyConnection, iteration: str = "0001", **settings: Any) -> dict[str, list[dict[str, Any]]]:
     """All parts of what an iteration gives, by table."""
-    return {
-        table: [row for part in sample_parts(con, table, iteration, **settings) for row in part.to_pylist()] for table in ROUTED_TABLES
-    }
+    return {table: [row for part in sample_parts(con, table, iteration, **settings) for row in part.to_pylist()] for table in ROUTED_TABLES}
 
 
 def test_each_step_becomes_one_sample_where_its_episode_went(con: duckdb.DuckDBPyConnection) -> None:
     load(
-        con, episodes=[episode("good"), episode("bad"), episode("dup")],
+        con,
+        episodes=[episode("good"), episode("bad"), episode("dup")],
         steps=[step("good", 0), step("good", 1), step("bad", 0), step("bad", 1, response="  "), step("dup", 0)],
         routes=routes(good="sft", bad="ct", dup="withheld"),
     )
@@ -90,11 +130,14 @@ def test_each_step_becomes_one_sample_where_its_episode_went(con: duckdb.DuckDBP
 
 def test_annotated_steps_join_sft_whatever_v_but_never_from_a_withheld_episode(con: duckdb.DuckDBPyConnection) -> None:
     load(
-        con, episodes=[episode(name, "annotation") for name in ("good", "bad", "dup")],
+        con,
+        episodes=[episode(name, "annotation") for name in ("good", "bad", "dup")],
         steps=[step("good", 0), step("good", 1), step("bad", 0), step("bad", 1), step("dup", 0)],
         routes=routes(good="sft", bad="ct", dup="withheld"),
         annotations=[
-            annotation("good", 0, "accept", "Action click [1]"), annotation("bad", 0, "override"), annotation("dup", 0, "override"),
+            annotation("good", 0, "accept", "Action click [1]"),
+            annotation("bad", 0, "override"),
+            annotation("dup", 0, "override"),
             annotation("bad", 1, "beyond_repair", None),
         ],
     )
@@ -110,7 +153,9 @@ def test_annotated_steps_join_sft_whatever_v_but_never_from_a_withheld_episode(c
 
 def test_sft_holds_v0_only_by_annotation_and_withdrawn_annotations_give_nothing(con: duckdb.DuckDBPyConnection) -> None:
     load(
-        con, episodes=[episode("bad", "annotation"), episode("fail")], steps=[step("bad", 0), step("bad", 1), step("fail", 0)],
+        con,
+        episodes=[episode("bad", "annotation"), episode("fail")],
+        steps=[step("bad", 0), step("bad", 1), step("fail", 0)],
         routes=routes(bad="ct", fail="ct"),
         annotations=[annotation("bad", 0, "override", withdrawn=True), annotation("bad", 1, "override")],
     )
@@ -128,14 +173,19 @@ def test_on_any_history_each_trained_step_is_there_once_and_no_withheld_one(seed
     purpose = {name: rng.choice(["rollout", "annotation"]) for name in names}
     annotations = [
         annotation(name, index, rng.choice(["accept", "override", "beyond_repair"]), withdrawn=rng.random() < 0.2)
-        for name in names if purpose[name] == "annotation" for index in range(3) if rng.random() < 0.6
-    ]  # fmt: skip
+        for name in names
+        if purpose[name] == "annotation"
+        for index in range(3)
+        if rng.random() < 0.6
+    ]
     with duckdb.connect() as con:
         load(
-            con, episodes=[episode(name, purpose[name]) for name in names],
+            con,
+            episodes=[episode(name, purpose[name]) for name in names],
             steps=[step(name, index) for name in names for index in range(3)],
-            routes=routes(**{name: rng.choice(["sft", "ct", "withheld"]) for name in names}), annotations=annotations,
-        )  # fmt: skip
+            routes=routes(**{name: rng.choice(["sft", "ct", "withheld"]) for name in names}),
+            annotations=annotations,
+        )
         for table, rows in sampled(con).items():
             con.register(table, pa.Table.from_pylist([row | IT for row in rows], schema=TABLES[table].schema))
         checks = {
@@ -184,11 +234,20 @@ def test_parts_are_bounded_and_together_what_each_step_gives_alone(con: duckdb.D
     for table, kind in (("ct_samples", "ct"), ("sft_samples", "sft")):
         expected = [
             sample_row(
-                kind, origin="rollout", domain="pointing", messages=PROMPT, prompt_loss=float(kind == "ct"), response=answer,
-                episode_id=name, step_index=index, verdict=kind == "sft",
+                kind,
+                origin="rollout",
+                domain="pointing",
+                messages=PROMPT,
+                prompt_loss=float(kind == "ct"),
+                response=answer,
+                episode_id=name,
+                step_index=index,
+                verdict=kind == "sft",
             )
-            for name, route in went.items() if route == kind for index, answer in enumerate(answers)
-        ]  # fmt: skip
+            for name, route in went.items()
+            if route == kind
+            for index, answer in enumerate(answers)
+        ]
         parts = list(sample_parts(con, table, "0001"))
         assert [row for part in parts for row in part.to_pylist()] == expected, "in the order in which they are stored"
         assert max(part.num_rows for part in parts) <= PART_ROWS

@@ -99,8 +99,10 @@ def test_each_replacement_is_one_commit_that_names_its_partition(warehouse: Ware
     warehouse.replace_partition("episodes", [], iteration="0002", stage="rollouts")
     commits = warehouse.history("episodes")
     assert [(commit.version, commit.iteration, commit.stage) for commit in commits] == [
-        (2, "0002", "rollouts"), (1, "0001", "rollouts"), (0, None, None),
-    ]  # fmt: skip
+        (2, "0002", "rollouts"),
+        (1, "0001", "rollouts"),
+        (0, None, None),
+    ]
 
 
 def test_as_of_is_the_last_commit_up_to_an_iteration_and_no_later_row(warehouse: Warehouse, make: Any) -> None:

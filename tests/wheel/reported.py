@@ -80,5 +80,8 @@ def _contrary_verdict(row: Row) -> Row:
 
 
 _CONTRARY = {
-    "episodes": _contrary_episode, "evaluations": _contrary_count, "judge_reports": _contrary_agreement, "verdicts": _contrary_verdict,
-}  # fmt: skip
+    "episodes": _contrary_episode,
+    "evaluations": _contrary_count,
+    "judge_reports": _contrary_agreement,
+    "verdicts": _contrary_verdict,
+}

@@ -25,9 +25,7 @@ TASKS = TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))
 def play(turned: Any, *, num: int = 2, skip: int = 5000, **settings: Any) -> dict[str, tuple[Any, ...]]:
     """Sampled episodes of each task, `num` of them: what was seen, said, done and earned, by episode id."""
     engine = EmbeddedEngine.from_checkpoint(registry.made_by(turned.warehouse, "0001", "released_policy").folder)
-    requests = requests_for(
-        TASKS, purpose="rollout", policy_id=engine.policy_id, split=Split.TRAIN, num=num, skip=skip, temperature=1.0
-    )  # fmt: skip
+    requests = requests_for(TASKS, purpose="rollout", policy_id=engine.policy_id, split=Split.TRAIN, num=num, skip=skip, temperature=1.0)
 
     async def run() -> list[Episode]:
         async with open_collector(ActingSettings(tasks=TASKS, sandbox=SandboxSettings(fixed_batch=True, **settings))) as collector:

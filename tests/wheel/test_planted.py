@@ -118,15 +118,17 @@ FOLLOWING = {"collection": ("rollouts", "annotations", "verdicts"), "datasets": 
 """Assets whose checks are the gate's, and after them one that must not run."""
 
 
-def run_assets(
-    wheel: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, iteration: str = ITERATION
-) -> tuple[bool, str, bool]:
+def run_assets(wheel: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, iteration: str = ITERATION) -> tuple[bool, str, bool]:
     """Whether Dagster's run of these assets and their checks went well, what its failure says, and whether the last one was run."""
     for name, value in wheel.environment.items():
         monkeypatch.setenv(name, value)
     with open_instance(wheel.home) as instance:
-        ran = build_defs().resolve_job_def("iteration").execute_in_process(
-            partition_key=iteration, instance=instance, asset_selection=[dg.AssetKey(name) for name in names], raise_on_error=False
+        ran = (
+            build_defs()
+            .resolve_job_def("iteration")
+            .execute_in_process(
+                partition_key=iteration, instance=instance, asset_selection=[dg.AssetKey(name) for name in names], raise_on_error=False
+            )
         )
         failures = [event.step_failure_data for event in ran.all_events if event.is_step_failure]
         told = [failure.user_failure_data for failure in failures if failure is not None]

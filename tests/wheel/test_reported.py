@@ -42,9 +42,12 @@ def choices(warehouse: Warehouse) -> dict[str, Any]:
         read = con.execute(RATES).fetchall()
     pool = [(choice.task.name, choice.num, choice.why) for choice in make_pool(warehouse, settings, "0003")[0]]
     return {
-        "outcomes": {policy: outcomes_to_choose(warehouse, policy) for policy in policies}, "pool": pool, "datasets": datasets,
-        "rates": rates, "read": read,
-    }  # fmt: skip
+        "outcomes": {policy: outcomes_to_choose(warehouse, policy) for policy in policies},
+        "pool": pool,
+        "datasets": datasets,
+        "rates": rates,
+        "read": read,
+    }
 
 
 def everything(warehouse: Warehouse) -> dict[str, list[Any]]:

@@ -19,11 +19,7 @@ PER_TASK = 6
 CUT = {
     "extends": "smoke",
     "name": "self-challenge",
-    "tasks": {
-        "lists": ["terminal:generated-small"],
-        "domains": ["terminal"],
-        "self_challenge": {"enabled": True},
-    },
+    "tasks": {"lists": ["terminal:generated-small"], "domains": ["terminal"], "self_challenge": {"enabled": True}},
     "seed_data": {"curricula": ["shell"], "tutorials": 600, "demonstrations_per_task": 4},
     "sandbox": {"num_sessions": 6},
     "rl": {"rounds": 1, "episodes_per_task": 4},
@@ -56,8 +52,9 @@ def test_the_second_collection_plays_what_the_first_taught_to_choose(new_wheel):
     assert wheel.sql("select count(*) - count(distinct content_id) from task_instances where stage = 'task_pool'") == [(0,)]
     assert wheel.sql("select distinct split from task_instances where stage = 'task_pool'") == [("train",)]
     assert wheel.sql("select distinct split, why from task_instances where iteration = '0000' order by all") == [
-        ("eval", "evaluated on"), ("holdout", "evaluated on"),
-    ]  # fmt: skip
+        ("eval", "evaluated on"),
+        ("holdout", "evaluated on"),
+    ]
 
     choices, rows, _ = make_pool(warehouse, profile, "0002")
     with connect(warehouse) as con:

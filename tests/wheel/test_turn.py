@@ -31,9 +31,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwar
 
 STAGES = ("seed_policy", "ct_model", "sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy")
 PICTURES = {
-    "ct_model": "curves", "sft_model": "curves", "rl_model/pointing": "curves", "rl_model/forms": "curves", "evaluations": "success",
-    "rollouts": "screens", "annotations": "screens", "routes": "flow", "iteration_output": "across iterations",
-}  # fmt: skip
+    "ct_model": "curves",
+    "sft_model": "curves",
+    "rl_model/pointing": "curves",
+    "rl_model/forms": "curves",
+    "evaluations": "success",
+    "rollouts": "screens",
+    "annotations": "screens",
+    "routes": "flow",
+    "iteration_output": "across iterations",
+}
 
 
 WORKED = ("ct_model", "sft_model", "rl_model/pointing", "merged_policy", "evaluations", "rollouts", "annotations", "seed_demonstrations")
@@ -141,7 +148,7 @@ def test_episode_ids_are_their_contents(turned_home):
         task = Task(**{name: row[name] for name in Task.model_fields})
         episode = EpisodeRequest(
             purpose=row["purpose"], task=task, seed=row["seed"], attempt=row["attempt"], policy_id=row["policy_id"], temperature=0
-        )  # fmt: skip
+        )
         assert episode.episode_id == row["episode_id"]
         assert task.split(row["seed"]) in Split
 

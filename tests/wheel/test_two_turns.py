@@ -71,18 +71,31 @@ def gate(wheel: Any) -> str:
 def thresholds(wheel: Any, settings: Profile) -> dict[str, float]:
     """Domain → threshold of a judge who scores each episode by a hash of its id: only known truths move it."""
     request = JudgeRequest(
-        iteration="0002", stage="judgements", seed=0, orm_id=None, orm=settings.orm, verdicts=settings.verdicts, engine=settings.engine,
-        layout=settings.agent.builder().grammar.layout, success_threshold=settings.quality.success_threshold, known="",
-    )  # fmt: skip
+        iteration="0002",
+        stage="judgements",
+        seed=0,
+        orm_id=None,
+        orm=settings.orm,
+        verdicts=settings.verdicts,
+        engine=settings.engine,
+        layout=settings.agent.builder().grammar.layout,
+        success_threshold=settings.quality.success_threshold,
+        known="",
+    )
     with connect(wheel.warehouse) as con:
         wanted = to_judge(con, request, print)
     judged = [
         Judgement(
-            episode_id=episode_id, score=hashlib.sha256(episode_id.encode()).digest()[0] / 255, reasons=(), num_asked=1, num_readable=1,
-            cost_tokens=None, cost_ms=1.0,
+            episode_id=episode_id,
+            score=hashlib.sha256(episode_id.encode()).digest()[0] / 255,
+            reasons=(),
+            num_asked=1,
+            num_readable=1,
+            cost_tokens=None,
+            cost_ms=1.0,
         )
         for episode_id in wanted.known
-    ]  # fmt: skip
+    ]
     domains = {known.row["domain"] for known in wanted.known.values()}
     choices = choose_thresholds(words_to_choose(wanted, judged), domains, target=0.5, min_passed=1)
     return {domain: choice.threshold for domain, choice in choices.items()}
@@ -106,8 +119,9 @@ def test_the_merge_is_the_candidate_that_solves_most_of_eval(turned_twice: Any) 
         rows = turned_twice.sql(
             """select candidate, method, is_chosen, avg(rate) from (
                  select candidate, method, bool_or(is_chosen) as is_chosen, task_id, sum(num_success) / sum(num_episodes) as rate
-                 from merge_candidates where iteration = ? group by all) group by all""", iteration,
-        )  # fmt: skip
+                 from merge_candidates where iteration = ? group by all) group by all""",
+            iteration,
+        )
         (chosen,) = (success for _, _, is_chosen, success in rows if is_chosen)
         assert chosen == max(success for _, method, _, success in rows if method != "specialist")
 

@@ -29,15 +29,37 @@ ENDED = re.compile("^(Success|Failure|Canceled)$")
 
 SEED = ("tasks", "seed_tutorials", "seed_demonstrations", "seed_policy", "seed")
 ITERATION = (
-    "iteration_input", "ct_dataset", "sft_dataset", "ct_model", "sft_model", "rl_model / pointing", "rl_model / forms", "merged_policy",
-    "evaluations", "released_policy", "task_pool", "rollouts", "annotations", "human_annotations", "recordings", "verdicts", "routes",
-    "ct_samples", "sft_samples",
+    "iteration_input",
+    "ct_dataset",
+    "sft_dataset",
+    "ct_model",
+    "sft_model",
+    "rl_model / pointing",
+    "rl_model / forms",
+    "merged_policy",
+    "evaluations",
+    "released_policy",
+    "task_pool",
+    "rollouts",
+    "annotations",
+    "human_annotations",
+    "recordings",
+    "verdicts",
+    "routes",
+    "ct_samples",
+    "sft_samples",
     "iteration_output",
-)  # fmt: skip
+)
 PICTURES = {
-    "ct_model": "curves", "sft_model": "curves", "rl_model / pointing": "curves", "rl_model / forms": "curves", "evaluations": "success",
-    "rollouts": "screens", "annotations": "screens", "routes": "flow",
-}  # fmt: skip
+    "ct_model": "curves",
+    "sft_model": "curves",
+    "rl_model / pointing": "curves",
+    "rl_model / forms": "curves",
+    "evaluations": "success",
+    "rollouts": "screens",
+    "annotations": "screens",
+    "routes": "flow",
+}
 MIN_COLOURS = 20
 """A blank or broken picture has a handful."""
 

@@ -13,13 +13,26 @@ SPECIALIST = "specialist"
 """Method of a merge's candidate that is a specialist as it is, where the corner of the method's simplex is another policy."""
 _RL, _JOINT = "rl_", "rl_joint_"
 _ORDER = (
-    "seed_policy", "ct_dataset", "sft_dataset", "ct_model", "sft_model", _RL, _JOINT, "merged_policy", "released_policy", "orm_dataset",
+    "seed_policy",
+    "ct_dataset",
+    "sft_dataset",
+    "ct_model",
+    "sft_model",
+    _RL,
+    _JOINT,
+    "merged_policy",
+    "released_policy",
+    "orm_dataset",
     "orm_model",
-)  # fmt: skip
+)
 _SAID = {
-    "seed_policy": "random", "ct_model": "CT", "sft_model": "SFT", "merged_policy": "merged", "released_policy": "released",
+    "seed_policy": "random",
+    "ct_model": "CT",
+    "sft_model": "SFT",
+    "merged_policy": "merged",
+    "released_policy": "released",
     "orm_model": "ORM",
-}  # fmt: skip
+}
 
 
 def rl_stage(name: str) -> str:

@@ -101,9 +101,13 @@ def _paths(row: Row, images: Mapping[str, str]) -> list[str]:
 def _dataset_info(dataset: str, has_images: bool) -> dict[str, str]:
     columns = {"messages": "messages"} | ({"images": "images"} if has_images else {})
     tags = {
-        "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant", "system_tag": "system",
+        "role_tag": "role",
+        "content_tag": "content",
+        "user_tag": "user",
+        "assistant_tag": "assistant",
+        "system_tag": "system",
         "observation_tag": "observation",
-    }  # fmt: skip
+    }
     info = {f"flywheel_{dataset}": {"file_name": "data.json", "formatting": "sharegpt", "columns": columns, "tags": tags}}
     return {"dataset_info.json": json.dumps(info, indent=2) + "\n"}
 
@@ -114,16 +118,26 @@ def _nothing_beside(dataset: str, has_images: bool) -> dict[str, str]:
 
 CHAT_FORMATS: dict[str, ChatFormat] = {
     "trl": ChatFormat(
-        file_name="train.jsonl", layout=_trl, side_files=_nothing_beside,
-        note=lambda has_prompt_loss: "conversational language modelling: every token is learned" if has_prompt_loss
-        else "conversational prompt-completion: the loss is on the completion",
+        file_name="train.jsonl",
+        layout=_trl,
+        side_files=_nothing_beside,
+        note=lambda has_prompt_loss: (
+            "conversational language modelling: every token is learned"
+            if has_prompt_loss
+            else "conversational prompt-completion: the loss is on the completion"
+        ),
     ),
     "llama-factory": ChatFormat(
-        file_name="data.json", layout=_llama_factory, side_files=_dataset_info,
-        note=lambda has_prompt_loss: "set train_on_prompt: true, the prompts are learned as well" if has_prompt_loss
-        else "set mask_history: true, only the closing answer is learned",
+        file_name="data.json",
+        layout=_llama_factory,
+        side_files=_dataset_info,
+        note=lambda has_prompt_loss: (
+            "set train_on_prompt: true, the prompts are learned as well"
+            if has_prompt_loss
+            else "set mask_history: true, only the closing answer is learned"
+        ),
     ),
     "sharegpt": ChatFormat(
-        file_name="data.jsonl", layout=_sharegpt, side_files=_nothing_beside, note=lambda has_prompt_loss: "weight is a turn's loss weight",
+        file_name="data.jsonl", layout=_sharegpt, side_files=_nothing_beside, note=lambda has_prompt_loss: "weight is a turn's loss weight"
     ),
-}  # fmt: skip
+}

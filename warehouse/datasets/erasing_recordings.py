@@ -19,13 +19,20 @@ SAMPLES = "ct_samples"
 ERASED = "erased"
 EMPTY: dict[str, dict[str, Any]] = {
     "steps": {
-        "observation": "", "screenshot_id": None, "messages": [], "response": "", "thought": None, "prompt_token_ids": [],
-        "response_token_ids": [], "response_logprobs": [], "response_versions": [],
+        "observation": "",
+        "screenshot_id": None,
+        "messages": [],
+        "response": "",
+        "thought": None,
+        "prompt_token_ids": [],
+        "response_token_ids": [],
+        "response_logprobs": [],
+        "response_versions": [],
         "action": f'{{"kind":"invalid","text":"","reason":"{ERASED}"}}',
     },
     "episodes": {"instruction": None, "task_name": ERASED},
     "tasks": {"name": ERASED},
-}  # fmt: skip
+}
 """What stands in place of the content, by table. A task's name is made of what the person set out to do."""
 _KEY = {"steps": "episode_id", "episodes": "episode_id", "tasks": "task_id"}
 

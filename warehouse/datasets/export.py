@@ -127,9 +127,15 @@ def _write_folder(warehouse: Warehouse, folder: Path, format: str, dataset: str,
             if members:
                 notes["num_withdrawn_since"] = members - result.num_rows - result.num_left_out
     manifest = {
-        "made_by": "flywheel export", "format": format, "dataset": dataset, "as_of": as_of, "num_rows": result.num_rows,
-        "num_left_out": result.num_left_out, "table_versions": warehouse.versions(as_of), **notes,
-    }  # fmt: skip
+        "made_by": "flywheel export",
+        "format": format,
+        "dataset": dataset,
+        "as_of": as_of,
+        "num_rows": result.num_rows,
+        "num_left_out": result.num_left_out,
+        "table_versions": warehouse.versions(as_of),
+        **notes,
+    }
     _write_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     return result
 

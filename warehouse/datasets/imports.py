@@ -23,9 +23,10 @@ def unchecked_imports(
     since_ms = _made_ms(warehouse, iteration, snapshots)
     for table in IMPORT_TABLES:
         written = {
-            commit.stage for commit in warehouse.history(table)
+            commit.stage
+            for commit in warehouse.history(table)
             if commit.timestamp_ms >= since_ms and (commit.stage is None or commit.iteration in (None, SEED_ITERATION))
-        }  # fmt: skip
+        }
         if not TABLES[table].partitioned:
             yield from [(table, None)] if written - {None, *seeded} else []
             continue

@@ -75,7 +75,8 @@ class MixtureConfig(BaseModel):
     success_balance: Annotated[
         float,
         Field(
-            ge=0, le=1,
+            ge=0,
+            le=1,
             description="rejection-sampling balance: a task's weight among solved steps is divided by this power of its number of samples; "
             "0 leaves tasks that are solved often their numbers, 1 gives every task alike",
         ),
@@ -109,9 +110,9 @@ class _Group:
     num: int
 
 
-_WEIGHTS_SCHEMA = pa.schema({
-    "pool": pa.string(), "domain": pa.string(), "task": pa.string(), "age": pa.int32(), "num": pa.int64(), "weight": pa.float64(),
-})  # fmt: skip
+_WEIGHTS_SCHEMA = pa.schema(
+    {"pool": pa.string(), "domain": pa.string(), "task": pa.string(), "age": pa.int32(), "num": pa.int64(), "weight": pa.float64()}
+)
 _POOLS = " ".join(f"when '{component}' then '{pool}'" for component, pool in POOL_OF.items())
 _MEMBERS = f"""
 create or replace temp table members as
@@ -201,9 +202,10 @@ def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: M
     dataset_id = long_list_id("dataset", named, head=[kind])
     repeated = con.execute("select sample_id, repeats, pool from members where repeats is not null order by kind, sample_id").fetchall()
     return Snapshot(
-        dataset_id=dataset_id, rows=rows.add_column(0, "dataset_id", pa.repeat(dataset_id, len(rows))),
+        dataset_id=dataset_id,
+        rows=rows.add_column(0, "dataset_id", pa.repeat(dataset_id, len(rows))),
         left_out={sample_id: words for sample_id, words, pool in repeated if mixture.pool(pool) is not None},
-    )  # fmt: skip
+    )
 
 
 def _guard(con: duckdb.DuckDBPyConnection) -> None:

@@ -65,9 +65,7 @@ def withdrawn_ids(warehouse: Warehouse, table: str, *, as_of: str | None = None)
     return set(warehouse.read(table, stage=WITHDRAWN_STAGE, columns=[key], as_of=as_of).column(key).to_pylist())
 
 
-def num_to_purge(
-    warehouse: Warehouse, also: Mapping[str, Collection[str]] | None = None, *, taken_back: Collection[str] = ()
-) -> int:  # fmt: skip
+def num_to_purge(warehouse: Warehouse, also: Mapping[str, Collection[str]] | None = None, *, taken_back: Collection[str] = ()) -> int:
     """How many rows a purge would erase, were the ids of `also`, by table, withdrawn too. `taken_back`: as of `purge`."""
     ids = {table: withdrawn_ids(warehouse, table).union((also or {}).get(table, ())) for table in WITHDRAWABLE}
     recorded = erasing_recordings.erasable(warehouse, ids[erasing_recordings.SAMPLES], taken_back)
@@ -103,9 +101,12 @@ def _vacuumed(warehouse: Warehouse, table: str, num_rows: int) -> list[Purged]:
     with warehouse.maintaining(table) as (delta, after):
         # Full: a writer that was killed has left files that no commit names.
         erased = delta.vacuum(
-            retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True,
+            retention_hours=0,
+            enforce_retention_duration=False,
+            dry_run=False,
+            full=True,
             commit_properties=CommitProperties(custom_metadata=after),
-        )  # fmt: skip
+        )
     return [Purged(table=table, num_rows=num_rows, num_files=len(erased))] if num_rows or erased else []
 
 

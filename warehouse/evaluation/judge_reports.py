@@ -78,7 +78,10 @@ def confusion(words: Iterable[Word], threshold: float) -> Confusion:
     for word in words:
         counts[word.score >= threshold, word.truth] += 1
     return Confusion(
-        threshold=threshold, true_positive=counts[True, True], false_positive=counts[True, False], false_negative=counts[False, True],
+        threshold=threshold,
+        true_positive=counts[True, True],
+        false_positive=counts[True, False],
+        false_negative=counts[False, True],
         true_negative=counts[False, False],
     )
 
@@ -90,9 +93,9 @@ def choose_threshold(words: Sequence[Word], target: float, min_passed: int) -> C
     require_choosable({word.split for word in words}, "a judge's threshold")
     if sum(word.truth for word in words) < min_passed:
         return Choice(
-            threshold=NOTHING_PASSES, reason=f"it abstains: measured on {sum(word.truth for word in words)} good episodes, of which "
-            f"{min_passed} are needed",
-        )  # fmt: skip
+            threshold=NOTHING_PASSES,
+            reason=f"it abstains: measured on {sum(word.truth for word in words)} good episodes, of which {min_passed} are needed",
+        )
     ordered = sorted(words, key=lambda word: -word.score)
     best: Confusion | None = None
     proved: Confusion | None = None
@@ -138,10 +141,12 @@ def confusion_by_domain(words: Iterable[Word], thresholds: Mapping[str, float]) 
     of = list(words)
     each = [confusion([word for word in of if word.domain == name], thresholds[name]) for name in sorted({word.domain for word in of})]
     return Confusion(
-        threshold=min((at.threshold for at in each), default=NOTHING_PASSES), true_positive=sum(at.true_positive for at in each),
-        false_positive=sum(at.false_positive for at in each), false_negative=sum(at.false_negative for at in each),
+        threshold=min((at.threshold for at in each), default=NOTHING_PASSES),
+        true_positive=sum(at.true_positive for at in each),
+        false_positive=sum(at.false_positive for at in each),
+        false_negative=sum(at.false_negative for at in each),
         true_negative=sum(at.true_negative for at in each),
-    )  # fmt: skip
+    )
 
 
 def brier(words: Sequence[Word]) -> float:
@@ -186,9 +191,15 @@ def report_rows(
         groups = {ALL_DOMAINS: of_split} | {name: [word for word in of_split if word.domain == name] for name in domains}
         for domain, of_domain in groups.items():
             common = {
-                "judge": judge, "judge_version": judge_version, "reference": reference, "split": split, "domain": domain,
-                "target_precision": target, "brier": brier(of_domain), "calibration_error": calibration_error(of_domain),
-            }  # fmt: skip
+                "judge": judge,
+                "judge_version": judge_version,
+                "reference": reference,
+                "split": split,
+                "domain": domain,
+                "target_precision": target,
+                "brier": brier(of_domain),
+                "calibration_error": calibration_error(of_domain),
+            }
             at = confusion_by_domain(of_domain, chosen)
             tried = {threshold: confusion(of_domain, threshold) for threshold in THRESHOLDS} | {at.threshold: at}
             rows += [common | _row(tried[each]) | {"is_chosen": each == at.threshold} for each in sorted(tried)]
@@ -197,7 +208,12 @@ def report_rows(
 
 def _row(counts: Confusion) -> dict[str, Any]:
     return {
-        "threshold": counts.threshold, "num_true_positive": counts.true_positive, "num_false_positive": counts.false_positive,
-        "num_false_negative": counts.false_negative, "num_true_negative": counts.true_negative, "precision": counts.precision,
-        "recall": counts.recall, "f1": counts.f1,
-    }  # fmt: skip
+        "threshold": counts.threshold,
+        "num_true_positive": counts.true_positive,
+        "num_false_positive": counts.false_positive,
+        "num_false_negative": counts.false_negative,
+        "num_true_negative": counts.true_negative,
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "f1": counts.f1,
+    }

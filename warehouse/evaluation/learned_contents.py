@@ -94,11 +94,12 @@ def _make(warehouse: Warehouse, iterations: Collection[str], *, by_text: bool) -
         con.execute("create temp table learned as " + _LEARNED.format(episodes=FIRST_SCREENS[by_text], iterations=named))
         return {
             iteration: _Notes(
-                instructions=_distinct(con, "asked", iteration), screens=_distinct(con, "screen", iteration),
+                instructions=_distinct(con, "asked", iteration),
+                screens=_distinct(con, "screen", iteration),
                 lacks_contents=iteration in lacking,
             )
             for iteration in iterations
-        }  # fmt: skip
+        }
 
 
 def _distinct(con: duckdb.DuckDBPyConnection, column: str, iteration: str) -> Hashes:

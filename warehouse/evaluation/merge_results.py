@@ -55,9 +55,12 @@ class Retention:
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(
-        mean=estimate.mean * factor, standard_error=estimate.standard_error * factor, num_tasks=estimate.num_tasks,
-        num_episodes=estimate.num_episodes, interval=Interval(low=estimate.interval.low * factor, high=estimate.interval.high * factor),
-    )  # fmt: skip
+        mean=estimate.mean * factor,
+        standard_error=estimate.standard_error * factor,
+        num_tasks=estimate.num_tasks,
+        num_episodes=estimate.num_episodes,
+        interval=Interval(low=estimate.interval.low * factor, high=estimate.interval.high * factor),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +102,15 @@ def mixtures(con: duckdb.DuckDBPyConnection, iteration: str) -> list[Mixture]:
         counts[key[0], key[1], key[2], key[3]][domain].append(one)
     return [
         Mixture(
-            candidate=candidate, method=method, weights=json.loads(weights), is_chosen=is_chosen,
+            candidate=candidate,
+            method=method,
+            weights=json.loads(weights),
+            is_chosen=is_chosen,
             all_tasks=macro_average([count for group in of.values() for count in group]),
             domains={domain: macro_average(group) for domain, group in of.items()},
         )
         for (candidate, method, weights, is_chosen), of in counts.items()
-    ]  # fmt: skip
+    ]
 
 
 def kept_by_search(tried: Sequence[Mixture]) -> list[Retention]:

@@ -166,11 +166,7 @@ def _paired_limits(of: Counter[tuple[bool, bool]], confidence: float) -> tuple[f
     product = both * neither - ours * theirs
     corrected = max(min(product, 0), product - num / 2)
     together = corrected / margins if margins else 0.0
-    return (
-        rate - other,
-        _apart(rate - first.low, second.high - other, together),
-        _apart(first.high - rate, other - second.low, together),
-    )
+    return (rate - other, _apart(rate - first.low, second.high - other, together), _apart(first.high - rate, other - second.low, together))
 
 
 def _apart(one: float, other: float, correlation: float) -> float:
@@ -209,10 +205,14 @@ def compare_paired(
     return PairedComparison(
         difference=Difference(
             mean=sum(sum(values) / len(values) for values in gains.values()) / len(gains),
-            interval=paired_difference(candidate, incumbent, confidence).interval if is_alike
+            interval=paired_difference(candidate, incumbent, confidence).interval
+            if is_alike
             else _bootstrap(list(gains.values()), confidence, num_resamples, seed),
         ),
-        num_pairs=len(common), candidate_only=wins, incumbent_only=losses, p_worse=mcnemar_exact(wins, losses),
+        num_pairs=len(common),
+        candidate_only=wins,
+        incumbent_only=losses,
+        p_worse=mcnemar_exact(wins, losses),
     )
 
 

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from warehouse.reporting.diagram import Diagram
 
 STYLES = {
-    "checkpoint": "blue", "dataset": "yellow", "ct_sample": "yellow", "sft_sample": "yellow", "annotation": "magenta", "episode": "cyan",
-    "step": "cyan", "task": "magenta", "verdict": "red", "route": "red", "evaluation": "green",
-}  # fmt: skip
+    "checkpoint": "blue",
+    "dataset": "yellow",
+    "ct_sample": "yellow",
+    "sft_sample": "yellow",
+    "annotation": "magenta",
+    "episode": "cyan",
+    "step": "cyan",
+    "task": "magenta",
+    "verdict": "red",
+    "route": "red",
+    "evaluation": "green",
+}
 """Colour of a kind in the text tree."""
 
 
@@ -76,9 +85,7 @@ class LineageGraph:
     def to_tree(self) -> Segments:
         """A tree for a console of Rich: what the start was made from, and what was made from it. What was drawn before is only named."""
         ways: tuple[tuple[_Way, str], ...] = (("up", "made from"), ("down", "went into"))
-        branches = [
-            _Branch([(title, "bold")], of_start) for way, title in ways if (of_start := _Branching.of(self, way).grow(self.start))
-        ]
+        branches = [_Branch([(title, "bold")], of_start) for way, title in ways if (of_start := _Branching.of(self, way).grow(self.start))]
         if self.is_cut:
             branches.append(_Branch([(f"… stopped after {len(self.nodes)} nodes", "dim")], []))
         return Segments(_segments(chain([_line(self.nodes[self.start])], _lines(branches))))

@@ -22,7 +22,7 @@ from warehouse.reporting.diagram import (
     Point,
     to_mermaid,
     to_svg,
-)  # fmt: skip
+)
 from warehouse.reporting.iteration_summaries import IterationSummary
 
 COLUMN_OF_STAGE = {"ct_model": 1, "sft_model": 2, "merged_policy": 4, "released_policy": 5, "seed_policy": 5}

@@ -81,10 +81,23 @@ _LEARNED = """(SELECT checkpoint_id, unnest(episode_ids) AS episode_id FROM chec
 moved is still the checkpoint that acted in them, and learned from none."""
 
 RELATIONS: tuple[Relation, ...] = (
-    _relation("checkpoint", "checkpoint", "made from", "(SELECT checkpoint_id, unnest(parents) AS parent FROM checkpoints)",
-              "checkpoint_id", "parent", "checkpoint_id <> parent"),
-    _relation("checkpoint", "dataset", "learned from", "(SELECT checkpoint_id, unnest(datasets) AS dataset FROM checkpoints)",
-              "checkpoint_id", "dataset"),
+    _relation(
+        "checkpoint",
+        "checkpoint",
+        "made from",
+        "(SELECT checkpoint_id, unnest(parents) AS parent FROM checkpoints)",
+        "checkpoint_id",
+        "parent",
+        "checkpoint_id <> parent",
+    ),
+    _relation(
+        "checkpoint",
+        "dataset",
+        "learned from",
+        "(SELECT checkpoint_id, unnest(datasets) AS dataset FROM checkpoints)",
+        "checkpoint_id",
+        "dataset",
+    ),
     _relation("checkpoint", "episode", "learned from", _LEARNED, "checkpoint_id", "episode_id"),
     *_of_samples("ct"),
     *_of_samples("sft"),
@@ -98,11 +111,18 @@ RELATIONS: tuple[Relation, ...] = (
     _relation("step", "screenshot", "saw", "steps", _STEP, "screenshot_id"),
     _relation("verdict", "episode", "judges", "verdicts", "episode_id || '/' || judge", "episode_id"),
     _relation("route", "episode", "routes", "routes", "episode_id || '/route'", "episode_id"),
-    _relation("route", "verdict", "decided by", "routes JOIN verdicts USING (episode_id)", "episode_id || '/route'",
-              "episode_id || '/' || judge"),
-    _relation("evaluation", "checkpoint", "measures", "(SELECT DISTINCT iteration, checkpoint_role, split, checkpoint_id FROM evaluations)",
-              "iteration || '/' || checkpoint_role || '/' || split", "checkpoint_id"),
-)  # fmt: skip
+    _relation(
+        "route", "verdict", "decided by", "routes JOIN verdicts USING (episode_id)", "episode_id || '/route'", "episode_id || '/' || judge"
+    ),
+    _relation(
+        "evaluation",
+        "checkpoint",
+        "measures",
+        "(SELECT DISTINCT iteration, checkpoint_role, split, checkpoint_id FROM evaluations)",
+        "iteration || '/' || checkpoint_role || '/' || split",
+        "checkpoint_id",
+    ),
+)
 
 
 def _kind(name: str, source: str, node_id: str, label: str, **rest: str) -> NodeKind:
@@ -130,13 +150,16 @@ that made it names it."""
 
 NODE_KINDS: tuple[NodeKind, ...] = (
     _kind("checkpoint", _CHECKPOINTS, "checkpoint_id", _CHECKPOINT_LABEL),
-    _kind("dataset", "(SELECT dataset_id, min(iteration) AS iteration, min(stage) AS stage, count(*) FILTER (kind = 'ct') AS num_ct, "
-                     "count(*) FILTER (kind = 'sft') AS num_sft, "
-                     "count(*) FILTER (kind = 'orm') AS num_orm FROM datasets GROUP BY dataset_id)",
-          "dataset_id",
-          "concat_ws(' and ', CASE WHEN num_sft > 0 THEN num_sft || ' sft' END, CASE WHEN num_ct > 0 THEN num_ct || ' ct' END, "
-          "CASE WHEN num_orm > 0 THEN num_orm || ' orm' END) "
-          "|| ' samples'"),
+    _kind(
+        "dataset",
+        "(SELECT dataset_id, min(iteration) AS iteration, min(stage) AS stage, count(*) FILTER (kind = 'ct') AS num_ct, "
+        "count(*) FILTER (kind = 'sft') AS num_sft, "
+        "count(*) FILTER (kind = 'orm') AS num_orm FROM datasets GROUP BY dataset_id)",
+        "dataset_id",
+        "concat_ws(' and ', CASE WHEN num_sft > 0 THEN num_sft || ' sft' END, CASE WHEN num_ct > 0 THEN num_ct || ' ct' END, "
+        "CASE WHEN num_orm > 0 THEN num_orm || ' orm' END) "
+        "|| ' samples'",
+    ),
     _kind("ct_sample", "ct_samples", "sample_id", _SAMPLE_LABEL),
     _kind("sft_sample", "sft_samples", "sample_id", _SAMPLE_LABEL),
     _kind("orm_sample", "orm_samples", "sample_id", _SAMPLE_LABEL),
@@ -147,10 +170,14 @@ NODE_KINDS: tuple[NodeKind, ...] = (
     _kind("screenshot", "screenshots", "screenshot_id", "width_px || '×' || height_px || ' ' || format", iteration="NULL", stage="NULL"),
     _kind("verdict", "verdicts", "episode_id || '/' || judge", "judge || CASE WHEN passed THEN ' passed' ELSE ' failed' END"),
     _kind("route", "routes", "episode_id || '/route'", "route || ': ' || reason"),
-    _kind("evaluation", f"(SELECT iteration, checkpoint_role, split, min(stage) AS stage, {_PERCENT} AS success FROM evaluations "
-                        "GROUP BY iteration, checkpoint_role, split)",
-          "iteration || '/' || checkpoint_role || '/' || split", "checkpoint_role || ' on ' || split || ': ' || success"),
-)  # fmt: skip
+    _kind(
+        "evaluation",
+        f"(SELECT iteration, checkpoint_role, split, min(stage) AS stage, {_PERCENT} AS success FROM evaluations "
+        "GROUP BY iteration, checkpoint_role, split)",
+        "iteration || '/' || checkpoint_role || '/' || split",
+        "checkpoint_role || ' on ' || split || ': ' || success",
+    ),
+)
 
 LINEAGE_VIEW = "CREATE VIEW lineage AS " + " UNION ALL ".join(relation.select for relation in RELATIONS)
 NODES_VIEW = "CREATE VIEW lineage_nodes AS " + " UNION ALL ".join(kind.select for kind in NODE_KINDS)

@@ -28,24 +28,38 @@ from warehouse.storage.tables import Warehouse
 
 _PLACE = ("iteration", "stage")
 _SAMPLE = (
-    *_PLACE, "sample_id", "annotation_id", "episode_id", "step_index", "prompt_episode_ids", "prompt_step_indices", "origin", "domain",
+    *_PLACE,
+    "sample_id",
+    "annotation_id",
+    "episode_id",
+    "step_index",
+    "prompt_episode_ids",
+    "prompt_step_indices",
+    "origin",
+    "domain",
     "withdrawn",
-)  # fmt: skip
+)
 COLUMNS: dict[str, tuple[str, ...]] = {
     "checkpoints": (*_PLACE, "checkpoint_id", "parents", "datasets", "note"),
-    "ct_samples": _SAMPLE, "sft_samples": _SAMPLE, "orm_samples": _SAMPLE,
+    "ct_samples": _SAMPLE,
+    "sft_samples": _SAMPLE,
+    "orm_samples": _SAMPLE,
     "annotations": (*_PLACE, "annotation_id", "episode_id", "step_index", "annotator", "mode", "decision", "withdrawn"),
     "episodes": (*_PLACE, "episode_id", "task_id", "policy_id", "purpose", "task_name", "seed", "outcome"),
     "steps": (*_PLACE, "episode_id", "step_index", "screenshot_id", "action"),
     "screenshots": ("screenshot_id", "format", "width_px", "height_px"),
     "tasks": (*_PLACE, "task_id", "name", "domain"),
     "evaluations": ("iteration", "checkpoint_role", "split", "checkpoint_id", "num_episodes", "num_success"),
-}  # fmt: skip
+}
 """What relations and labels read of each table that a walk back can come to."""
 BY_ID = {
-    "ct_sample": "ct_samples", "sft_sample": "sft_samples", "orm_sample": "orm_samples", "annotation": "annotations",
-    "episode": "episodes", "screenshot": "screenshots",
-}  # fmt: skip
+    "ct_sample": "ct_samples",
+    "sft_sample": "sft_samples",
+    "orm_sample": "orm_samples",
+    "annotation": "annotations",
+    "episode": "episodes",
+    "screenshot": "screenshots",
+}
 """Kind of a node -> the table that has its row."""
 KINDS = {*BY_ID, "checkpoint", "dataset", "step", "task"}
 """Of the nodes that a walk back can begin at."""
@@ -139,22 +153,35 @@ class LineageRows:
             held = self._members_of.get(id_, [])
             counts = {kind: sum(each.num for _, each in held if each.kind == kind) for kind in ("sft", "ct", "orm")}
             label = " and ".join(f"{num} {kind}" for kind, num in counts.items() if num) + " samples" if held else ""
-            nodes.append(Node(
-                kind="dataset", id=id_, label=label, iteration=min((iteration for iteration, _ in held), default=None),
-                stage=min((each.stage for _, each in held), default=None),
-            ))  # fmt: skip
+            nodes.append(
+                Node(
+                    kind="dataset",
+                    id=id_,
+                    label=label,
+                    iteration=min((iteration for iteration, _ in held), default=None),
+                    stage=min((each.stage for _, each in held), default=None),
+                )
+            )
         return nodes
 
     def _add_summaries(self) -> None:
         """Checkpoints, and what was reported of them."""
-        self._insert("checkpoints", [
-            (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), made.note)
-            for iteration, of in self._told.items() for made in of.checkpoints
-        ])  # fmt: skip
-        self._insert("evaluations", [
-            (iteration, policy.role, REPORTED_SPLIT, policy.checkpoint_id, policy.num_episodes, policy.num_success)
-            for iteration, of in self._told.items() for policy in of.evaluated
-        ])  # fmt: skip
+        self._insert(
+            "checkpoints",
+            [
+                (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), made.note)
+                for iteration, of in self._told.items()
+                for made in of.checkpoints
+            ],
+        )
+        self._insert(
+            "evaluations",
+            [
+                (iteration, policy.role, REPORTED_SPLIT, policy.checkpoint_id, policy.num_episodes, policy.num_success)
+                for iteration, of in self._told.items()
+                for policy in of.evaluated
+            ],
+        )
 
     def _load(self, kind: str, ids: Sequence[str]) -> int:
         table = BY_ID[kind]

@@ -37,10 +37,11 @@ class QualityConfig(BaseModel):
         Share, Field(description="1 - similarity to an earlier episode of the task, whatever its actions; 0 switches the filter off")
     ] = 0.0
     leak_min_letters: Annotated[int, Field(ge=3, description="shortest typed word that must have been readable somewhere")] = 5
-    leak_patterns: Annotated[
-        tuple[str, ...], Field(description="regular expressions (RE2) of hidden data in what the agent was shown")
-    ] = (
-        r"\bWOB_[A-Z_]+", r"\bdata-wob[_-]", r'^\s*\{.*"[^"]+"\s*:', r'"(answer|solution|expected|ground_truth)"\s*:',
+    leak_patterns: Annotated[tuple[str, ...], Field(description="regular expressions (RE2) of hidden data in what the agent was shown")] = (
+        r"\bWOB_[A-Z_]+",
+        r"\bdata-wob[_-]",
+        r'^\s*\{.*"[^"]+"\s*:',
+        r'"(answer|solution|expected|ground_truth)"\s*:',
     )
     min_evaluation_distance: Annotated[
         Share,

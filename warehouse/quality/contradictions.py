@@ -24,10 +24,11 @@ class Said(NamedTuple):
 def contradictions_in(answers: Sequence[Said]) -> list[str | None]:
     """In what the thought of each answer contradicts its action; None where it does not. The rule is the filter's."""
     columns = {
-        "i": range(len(answers)), "response": pa.array([each.response for each in answers], pa.string()),
+        "i": range(len(answers)),
+        "response": pa.array([each.response for each in answers], pa.string()),
         "thought": pa.array([each.thought for each in answers], pa.string()),
         "kinds": pa.array([list(each.kinds) for each in answers], pa.list_(pa.string())),
-    }  # fmt: skip
+    }
     with duckdb.connect(":memory:") as con:
         con.execute("set threads = 1")
         con.execute(MACROS.read_text())

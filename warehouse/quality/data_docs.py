@@ -50,9 +50,14 @@ def build_data_docs(home: Home, reports: Sequence[ValidationReport]) -> Path:
         for report in reports:
             name = f"{report.table}.{report.stage}" if report.stage else report.table
             summary = {
-                "iteration": report.iteration, "table": report.table, "stage": report.stage, "success": report.success,
-                "num_rows": report.num_rows, "num_expectations": report.num_expectations, "num_failures": len(report.failures),
-            }  # fmt: skip
+                "iteration": report.iteration,
+                "table": report.table,
+                "stage": report.stage,
+                "success": report.success,
+                "num_rows": report.num_rows,
+                "num_expectations": report.num_expectations,
+                "num_failures": len(report.failures),
+            }
             atomic_write(folder / report.iteration / f"{name}.html", _page(report).encode())
             atomic_write(folder / report.iteration / f"{name}.json", json.dumps(summary).encode())
         index = folder / "index.html"
@@ -128,7 +133,11 @@ def _index(home: Home) -> str:
 def _index_row(checked: CheckedTable, address: str) -> str:
     result = '<span class="ok">✔ all hold</span>' if checked.success else f'<span class="bad">✘ {checked.num_failures} failed</span>'
     cells = (
-        escape(checked.iteration), f'<a href="{escape(address)}">{escape(checked.table)}</a>', escape(checked.stage or "all"),
-        f"{checked.num_rows:,}", str(checked.num_expectations), result,
-    )  # fmt: skip
+        escape(checked.iteration),
+        f'<a href="{escape(address)}">{escape(checked.table)}</a>',
+        escape(checked.stage or "all"),
+        f"{checked.num_rows:,}",
+        str(checked.num_expectations),
+        result,
+    )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

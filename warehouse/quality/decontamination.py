@@ -90,9 +90,9 @@ def _like_instructions(con: duckdb.DuckDBPyConnection) -> pa.Table:
     similarity = np.concatenate((pairs.similarity, pairs.similarity, np.ones(len(same))))
     kept = trained[first] & evaluated[second]
     words = texts["words"].combine_chunks()
-    return pa.table({
-        "trained": words.take(pa.array(first[kept])), "evaluated": words.take(pa.array(second[kept])), "similarity": similarity[kept],
-    })  # fmt: skip
+    return pa.table(
+        {"trained": words.take(pa.array(first[kept])), "evaluated": words.take(pa.array(second[kept])), "similarity": similarity[kept]}
+    )
 
 
 def _screens_alike(row: dict[str, object], hashes: dict[str, bytes], config: QualityConfig) -> float:

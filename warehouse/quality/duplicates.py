@@ -110,11 +110,14 @@ def _buckets(steps: pa.Table, hashes: ScreenHashes) -> Iterator[list[_Member]]:
     rows = zip(*(steps[name].to_pylist() for name in steps.column_names), strict=True)
     for _, of_bucket in groupby(rows, itemgetter(0)):
         yield [
-            _Member(n, episode_id, purpose == "annotation", [
-                frozenset(lines) if lines is not None else known.get(picture, picture or "") for *_, picture, lines in of_episode
-            ])
+            _Member(
+                n,
+                episode_id,
+                purpose == "annotation",
+                [frozenset(lines) if lines is not None else known.get(picture, picture or "") for *_, picture, lines in of_episode],
+            )
             for (n, episode_id, purpose), of_episode in groupby(of_bucket, itemgetter(1, 2, 3))
-        ]  # fmt: skip
+        ]
 
 
 def _nearest_of(members: list[_Member], config: QualityConfig) -> Iterator[tuple[int, float, str]]:

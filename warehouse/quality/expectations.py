@@ -76,9 +76,15 @@ def validate(warehouse: Warehouse, table: str, iteration: str, stage: str | None
         result = found if result is None else _merged(result, found)
     failures = tuple(_failure(entry, mistyped) for entry in result.results if not entry.success)
     return ValidationReport(
-        table=table, iteration=iteration, stage=stage, success=bool(result.success), num_rows=num_rows,
-        num_expectations=len(result.results), failures=failures, result=result,
-    )  # fmt: skip
+        table=table,
+        iteration=iteration,
+        stage=stage,
+        success=bool(result.success),
+        num_rows=num_rows,
+        num_expectations=len(result.results),
+        failures=failures,
+        result=result,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +113,12 @@ def _mistyped(spec: Table, rows: pa.Table, before: Mapping[str, _Mistyped]) -> d
             query = f"SELECT {names} FROM rows_to_check WHERE {is_wrong if num_wrong else 'true'} LIMIT {ROWS_SHOWN}"
             shown = tuple(con.sql(query).to_arrow_table().to_pylist())
         found = Failure(
-            expectation="expect_column_values_to_be_of_type", column=column.name, num_unexpected=num_wrong or rows.num_rows, rows=shown,
+            expectation="expect_column_values_to_be_of_type",
+            column=column.name,
+            num_unexpected=num_wrong or rows.num_rows,
+            rows=shown,
             detail=f"stored as {stored}, not as {column.type}",
-        )  # fmt: skip
+        )
         failures[column.name] = _joined(failures.get(column.name), _Mistyped(failure=found, is_certain=num_wrong > 0))
     return failures
 
@@ -224,9 +233,10 @@ def _merged(first: Any, other: Any) -> Any:
     first.success = first.success and other.success
     num_good = sum(bool(entry.success) for entry in first.results)
     first.statistics |= {
-        "successful_expectations": num_good, "unsuccessful_expectations": len(first.results) - num_good,
+        "successful_expectations": num_good,
+        "unsuccessful_expectations": len(first.results) - num_good,
         "success_percent": 100 * num_good / max(1, len(first.results)),
-    }  # fmt: skip
+    }
     return first
 
 
@@ -242,9 +252,11 @@ def _merge_result(into: dict[str, Any], of: dict[str, Any], *, takes_all: bool) 
         unexpected, total = into["unexpected_count"], into["element_count"]
         among = max(1, total - into.get("missing_count", 0))
         shares = {
-            "missing_percent": 100 * into.get("missing_count", 0) / total, "unexpected_percent_total": 100 * unexpected / total,
-            "unexpected_percent_nonmissing": 100 * unexpected / among, "unexpected_percent": 100 * unexpected / among,
-        }  # fmt: skip
+            "missing_percent": 100 * into.get("missing_count", 0) / total,
+            "unexpected_percent_total": 100 * unexpected / total,
+            "unexpected_percent_nonmissing": 100 * unexpected / among,
+            "unexpected_percent": 100 * unexpected / among,
+        }
         into.update({name: share for name, share in shares.items() if name in into})
 
 

@@ -49,9 +49,14 @@ def iteration_verdicts(
 
 
 def judge(
-    con: duckdb.DuckDBPyConnection, config: QualityConfig, *, iteration: str | None = None, cache: Path, unverified: Sequence[str] = (),
+    con: duckdb.DuckDBPyConnection,
+    config: QualityConfig,
+    *,
+    iteration: str | None = None,
+    cache: Path,
+    unverified: Sequence[str] = (),
     part_episodes: int = PART_EPISODES,
-) -> Iterator[pa.Table]:  # fmt: skip
+) -> Iterator[pa.Table]:
     """Judge the episodes of `iteration` (None: of every one) seen through a connection with the views `episodes`, `steps`, `annotations`,
     `task_instances` and `screenshots`; earlier iterations are compared with, not judged. Yields VERDICTS_SCHEMA, in the order of ids.
 
@@ -93,10 +98,14 @@ def _make(con: duckdb.DuckDBPyConnection, table: str, query: str, config: Qualit
 
 def _extra_judges(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> list[Judge]:
     """Filters that are not asked everywhere: their scores in the table `extras`, their reasons beside the faults."""
-    extras = pa.concat_tables([
-        EXTRAS_SCHEMA.empty_table(), *near_duplicates.verdicts(con, config), *decontamination.verdicts(con, config, screens),
-        *personal_data.verdicts(con, config),
-    ])  # fmt: skip
+    extras = pa.concat_tables(
+        [
+            EXTRAS_SCHEMA.empty_table(),
+            *near_duplicates.verdicts(con, config),
+            *decontamination.verdicts(con, config, screens),
+            *personal_data.verdicts(con, config),
+        ]
+    )
     con.register("extras", extras)
     con.execute("insert into faults select n, judge, generate_subscripts(reasons, 1), unnest(reasons) from extras")
     found = con.execute("select distinct judge, judge_version, threshold from extras").fetchall()

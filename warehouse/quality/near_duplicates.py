@@ -110,14 +110,18 @@ def similar_pairs(documents: Documents, threshold: float, groups: U64 | None = N
 
     In a crowd of more than WINDOW documents that all look alike each is paired with the WINDOW before it, and with the first.
     """
-    signatures = np.concatenate([
-        minhashes(documents, first, min(first + _CHUNK, len(documents))) for first in range(0, len(documents), _CHUNK)
-    ]) if len(documents) else np.zeros((0, NUM_BINS), np.uint32)  # fmt: skip
+    signatures = (
+        np.concatenate([minhashes(documents, first, min(first + _CHUNK, len(documents))) for first in range(0, len(documents), _CHUNK)])
+        if len(documents)
+        else np.zeros((0, NUM_BINS), np.uint32)
+    )
     codes = _candidates(signatures, threshold, groups, documents.sizes)
     second, first = (part.astype(np.int64) for part in np.divmod(codes, np.uint64(max(1, len(documents)))))
-    similarity = np.concatenate([
-        jaccard(documents, first[at : at + _CHUNK], second[at : at + _CHUNK]) for at in range(0, len(first), _CHUNK)
-    ]) if len(first) else np.zeros(0)  # fmt: skip
+    similarity = (
+        np.concatenate([jaccard(documents, first[at : at + _CHUNK], second[at : at + _CHUNK]) for at in range(0, len(first), _CHUNK)])
+        if len(first)
+        else np.zeros(0)
+    )
     found = similarity >= threshold
     return Pairs(first[found], second[found], similarity[found])
 
@@ -238,8 +242,14 @@ def verdicts(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> Sequence[
     best, other = nearest_original(pairs, table.num_rows, threshold)
     ids, numbers, is_new = (table[name].to_pylist() for name in ("episode_id", "n", "is_new"))
     return [
-        filter_rows("near_duplicate", "1", config.min_trajectory_novelty, (
-            (n, 1 - float(best[i]), [f"{best[i]:.2f} like {ids[other[i]]}"] if best[i] > threshold else [])
-            for i, n in enumerate(numbers) if is_new[i]
-        ))
-    ]  # fmt: skip
+        filter_rows(
+            "near_duplicate",
+            "1",
+            config.min_trajectory_novelty,
+            (
+                (n, 1 - float(best[i]), [f"{best[i]:.2f} like {ids[other[i]]}"] if best[i] > threshold else [])
+                for i, n in enumerate(numbers)
+                if is_new[i]
+            ),
+        )
+    ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_MARKUP = "<>[]()\" \n"
+_MARKUP = '<>[]()" \n'
 """Characters that every other word of a page begins or ends with: to look for them first is no help."""
 
 

@@ -13,10 +13,19 @@ import pyarrow.compute as pc
 
 from warehouse.quality.config import QualityConfig
 
-VERDICTS_SCHEMA = pa.schema([
-    ("episode_id", pa.string()), ("judge", pa.string()), ("judge_version", pa.string()), ("kind", pa.string()), ("origin", pa.string()),
-    ("score", pa.float64()), ("threshold", pa.float64()), ("passed", pa.bool_()), ("reasons", pa.list_(pa.string())),
-])  # fmt: skip
+VERDICTS_SCHEMA = pa.schema(
+    [
+        ("episode_id", pa.string()),
+        ("judge", pa.string()),
+        ("judge_version", pa.string()),
+        ("kind", pa.string()),
+        ("origin", pa.string()),
+        ("score", pa.float64()),
+        ("threshold", pa.float64()),
+        ("passed", pa.bool_()),
+        ("reasons", pa.list_(pa.string())),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +43,19 @@ def judges(config: QualityConfig, extras: Iterable[Judge] = ()) -> list[Judge]:
     """Who is asked, in the order of their rows: first what gives V, then the filters by name."""
     verifier = Judge("verifier", "1", config.success_threshold, kind="verdict", origin="verifier")
     filters = (
-        Judge("balance", "1", 1.0), Judge("contamination", "1", 1.0), Judge("contradiction", "3", config.min_consistent_fraction),
-        Judge("duplicate", "2", config.min_novelty), Judge("format", "2", config.min_valid_fraction), Judge("leak", "2", 1.0),
-        Judge("loop", "2", config.min_fresh_fraction), Judge("no_op", "2", config.min_effective_fraction), Judge("repeats", "1", 1.0),
-        Judge("settled", "1", config.min_settled_fraction), Judge("too_long", "1", 1.0), Judge("too_short", "1", 1.0),
-    )  # fmt: skip
+        Judge("balance", "1", 1.0),
+        Judge("contamination", "1", 1.0),
+        Judge("contradiction", "3", config.min_consistent_fraction),
+        Judge("duplicate", "2", config.min_novelty),
+        Judge("format", "2", config.min_valid_fraction),
+        Judge("leak", "2", 1.0),
+        Judge("loop", "2", config.min_fresh_fraction),
+        Judge("no_op", "2", config.min_effective_fraction),
+        Judge("repeats", "1", 1.0),
+        Judge("settled", "1", config.min_settled_fraction),
+        Judge("too_long", "1", 1.0),
+        Judge("too_short", "1", 1.0),
+    )
     return [verifier, *sorted((*filters, *extras), key=lambda judge: judge.name)]
 
 
@@ -52,11 +69,16 @@ def verdict_rows(scores: pa.Table, reasons: pa.Table, asked: Sequence[Judge]) ->
     score, threshold = grid[cells], np.array([judge.threshold for judge in asked])[by]
     of_judge = {name: _spread([getattr(judge, name) for judge in asked], by) for name in ("name", "version", "kind", "origin")}
     columns = {
-        "episode_id": scores["episode_id"].combine_chunks().take(pa.array(row)), "judge": of_judge["name"],
-        "judge_version": of_judge["version"], "kind": of_judge["kind"], "origin": of_judge["origin"], "score": score,
-        "threshold": threshold, "passed": score >= threshold,
+        "episode_id": scores["episode_id"].combine_chunks().take(pa.array(row)),
+        "judge": of_judge["name"],
+        "judge_version": of_judge["version"],
+        "kind": of_judge["kind"],
+        "origin": of_judge["origin"],
+        "score": score,
+        "threshold": threshold,
+        "passed": score >= threshold,
         "reasons": _lists(reasons, [judge.name for judge in asked], int(scores["n"][0].as_py()), is_asked),
-    }  # fmt: skip
+    }
     return pa.table(columns, schema=VERDICTS_SCHEMA)
 
 

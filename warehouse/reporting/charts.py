@@ -20,9 +20,17 @@ from warehouse.reporting.svg import COLOURS, Axis, Drawing, legend
 ROUTE_STYLE = {"sft": "teal", "ct": "amber", "withheld": "grey"}
 DECISION_STYLE = {"accept": "teal", "edit": "blue", "override": "violet", "beyond_repair": "grey"}
 COMPONENT_STYLE = {
-    "demonstration": "amber", "correction": "violet", "approved": "teal", "rollout": "blue", "tutorial": "grey", "failure": "rose",
-    "demoted": "olive", "in_situ": "cyan", "variation": "cyan", "general": "brown",
-}  # fmt: skip
+    "demonstration": "amber",
+    "correction": "violet",
+    "approved": "teal",
+    "rollout": "blue",
+    "tutorial": "grey",
+    "failure": "rose",
+    "demoted": "olive",
+    "in_situ": "cyan",
+    "variation": "cyan",
+    "general": "brown",
+}
 
 
 def _role_style(role: str) -> str:
@@ -150,9 +158,15 @@ def _stack(
 
 
 def _ribbons(
-    drawing: Drawing, x1: float, x2: float, tops1: Mapping[Any, float], tops2: Mapping[Any, float], pairs: Mapping[tuple[Any, Any], int],
-    route_of: Any, scale: float,
-) -> None:  # fmt: skip
+    drawing: Drawing,
+    x1: float,
+    x2: float,
+    tops1: Mapping[Any, float],
+    tops2: Mapping[Any, float],
+    pairs: Mapping[tuple[Any, Any], int],
+    route_of: Any,
+    scale: float,
+) -> None:
     used1, used2 = dict(tops1), dict(tops2)
     order1, order2 = list(tops1), list(tops2)
     bend = (x1 + x2) / 2
@@ -171,8 +185,9 @@ def annotation_bars(summaries: Mapping[str, IterationSummary]) -> str:
     """Decisions of the annotators by iteration; empty when there are none."""
     counts: dict[str, Mapping[str, float]] = {
         f"iteration {int(iteration)}": {decision.replace("_", " "): num for decision, num in summary.decisions.items()}
-        for iteration, summary in summaries.items() if summary.decisions
-    }  # fmt: skip
+        for iteration, summary in summaries.items()
+        if summary.decisions
+    }
     styles = {decision.replace("_", " "): style for decision, style in DECISION_STYLE.items()}
     return _bars("Annotated steps", counts, styles, "{:.0f}") if counts else ""
 

@@ -222,9 +222,7 @@ def _chains(diagram: Diagram, layer_of: dict[str, int]) -> dict[int, list[str]]:
     return chains
 
 
-def _order(
-    layers: list[list[str]], before: Mapping[str, list[str]], after: Mapping[str, list[str]], is_box: set[str]
-) -> dict[str, float]:
+def _order(layers: list[list[str]], before: Mapping[str, list[str]], after: Mapping[str, list[str]], is_box: set[str]) -> dict[str, float]:
     """Vertical centre of every box and way point. Reorders `layers` in place."""
     centres: dict[str, float] = {}
     for keys in layers:

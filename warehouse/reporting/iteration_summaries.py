@@ -22,8 +22,16 @@ from warehouse.storage.tables import Warehouse
 
 FOLDER = "iterations"
 TABLES_READ = (
-    "checkpoints", "datasets", "routes", "episodes", "annotations", "ct_samples", "sft_samples", "evaluations", "training_metrics",
-)  # fmt: skip
+    "checkpoints",
+    "datasets",
+    "routes",
+    "episodes",
+    "annotations",
+    "ct_samples",
+    "sft_samples",
+    "evaluations",
+    "training_metrics",
+)
 FIRST_MEMBERS = 3
 """Of a dataset's samples, and of the episodes that a checkpoint learned from, those that a summary names."""
 FORM = 3
@@ -166,9 +174,13 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
         seeds = dict(con.execute(_SEEDS).fetchall()) if SEED_ITERATION in inputs else {}
     return {
         iteration: IterationSummary(
-            inputs=digest, checkpoints=tuple(checkpoints.get(iteration, ())), members=tuple(members.get(iteration, ())),
-            learned=tuple(learned.get(iteration, ())), evaluated=tuple(evaluated.get(iteration, ())),
-            runs=tuple(runs.get(iteration, ())), draws=draws.get(iteration, {}),
+            inputs=digest,
+            checkpoints=tuple(checkpoints.get(iteration, ())),
+            members=tuple(members.get(iteration, ())),
+            learned=tuple(learned.get(iteration, ())),
+            evaluated=tuple(evaluated.get(iteration, ())),
+            runs=tuple(runs.get(iteration, ())),
+            draws=draws.get(iteration, {}),
             flows=tuple(
                 Flow(purpose=purpose, route=route, reason=reason, num=num)
                 for (purpose, route, reason), num in sorted(flows.get(iteration, {}).items())
@@ -178,7 +190,7 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
             seed_samples=seeds if iteration == SEED_ITERATION else {},
         )
         for iteration, digest in inputs.items()
-    }  # fmt: skip
+    }
 
 
 _CHECKPOINTS = "select iteration, stage, checkpoint_id, parents, datasets, note from checkpoints where {wanted} order by iteration, stage"

@@ -43,10 +43,7 @@ def _main(title: str, metric: str, subtitle: str = "") -> Panel:
 
 
 GROUPS: dict[str, tuple[Panel, ...]] = {
-    "Supervised": (
-        _main("loss", "loss", "nats a learned token"),
-        _main("held-out loss", "eval_loss"),
-    ),
+    "Supervised": (_main("loss", "loss", "nats a learned token"), _main("held-out loss", "eval_loss")),
     "Outcome": (
         _main("reward", "reward", "verified, without shaping"),
         _main("success", "success", "mean over tasks, sampled"),
@@ -54,54 +51,75 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
         _main("think tokens a step", "think_tokens_per_step"),
         _one("tokens a step", "tokens_per_step"),
         _one("invalid actions", "invalid_actions", "share of steps"),
-        Panel(title="rewarded alike", subtitle="share: nothing to learn from", metrics=(
-            ("uniform_fraction", "episodes of a task"), ("group_zero_std", "groups"),
-        )),
-        Panel(title="episodes that did not end", subtitle="share", metrics=(
-            ("truncated", "truncated"), ("timed_out", "timed out"), ("unanswered", "unanswered steps"),
-        )),
+        Panel(
+            title="rewarded alike",
+            subtitle="share: nothing to learn from",
+            metrics=(("uniform_fraction", "episodes of a task"), ("group_zero_std", "groups")),
+        ),
+        Panel(
+            title="episodes that did not end",
+            subtitle="share",
+            metrics=(("truncated", "truncated"), ("timed_out", "timed out"), ("unanswered", "unanswered steps")),
+        ),
     ),
     "Policy update": (
         _main("entropy", "entropy", "nats a token"),
         _main("KL", "kl", "approximate, nats a step, last epoch"),
-        Panel(title="clip fraction", subtitle="share of tokens", is_main=True, metrics=(
-            ("clip_fraction", "all"), ("clip_fraction_low", "below"), ("clip_fraction_high", "above"),
-        )),
-        Panel(title="λ of the policy", subtitle="effective GAE trace", metrics=(
-            ("lambda_policy", "mean"), ("lambda_policy_min", "lowest"), ("lambda_policy_max", "highest"),
-        )),
+        Panel(
+            title="clip fraction",
+            subtitle="share of tokens",
+            is_main=True,
+            metrics=(("clip_fraction", "all"), ("clip_fraction_low", "below"), ("clip_fraction_high", "above")),
+        ),
+        Panel(
+            title="λ of the policy",
+            subtitle="effective GAE trace",
+            metrics=(("lambda_policy", "mean"), ("lambda_policy_min", "lowest"), ("lambda_policy_max", "highest")),
+        ),
         _main("gradient norm", "grad_norm"),
         _main("learning rate", "learning_rate"),
         _one("replay loss", "replay_loss"),
         _main("engine against learner", "mismatch_kl", "KL before the first update"),
-        Panel(title="off-policy correction", subtitle="by token", metrics=(
-            ("correction_mean", "mean weight"), ("correction_dropped", "share left out"),
-        )),
-        Panel(title="faults that were handled", subtitle="", metrics=(
-            ("exploded", "KL exploded"), ("rolled_back", "undone"), ("skipped_minibatches", "left out"),
-        )),
+        Panel(
+            title="off-policy correction",
+            subtitle="by token",
+            metrics=(("correction_mean", "mean weight"), ("correction_dropped", "share left out")),
+        ),
+        Panel(
+            title="faults that were handled",
+            subtitle="",
+            metrics=(("exploded", "KL exploded"), ("rolled_back", "undone"), ("skipped_minibatches", "left out")),
+        ),
     ),
     "Critic": (
-        Panel(title="explained variance", subtitle="of returns", is_main=True, metrics=(
-            ("explained_variance", "all episodes"), ("gate_explained_variance", "held out"),
-        )),
+        Panel(
+            title="explained variance",
+            subtitle="of returns",
+            is_main=True,
+            metrics=(("explained_variance", "all episodes"), ("gate_explained_variance", "held out")),
+        ),
         _main("value loss", "value_loss"),
         _one("critic steers", "critic_steers", "1: advantages come from the critic"),
     ),
     "Streaming": (
-        Panel(title="staleness", subtitle="updates behind, by token", is_main=True, metrics=(
-            ("staleness_mean", "mean"), ("staleness_max", "highest"),
-        )),
+        Panel(
+            title="staleness",
+            subtitle="updates behind, by token",
+            is_main=True,
+            metrics=(("staleness_mean", "mean"), ("staleness_max", "highest")),
+        ),
         _one("episodes a batch", "episodes"),
         _one("sessions at work", "lease_busy_share", "share of their time held by unfinished episodes"),
         _one("environment steps a second", "env_steps_per_s"),
         _one("tokens written a second", "gen_tokens_per_s"),
         _one("generation during updates", "overlap_share", "share of the time that learning took"),
-        Panel(title="seconds", subtitle="of a round", metrics=(
-            ("wait_s", "wait"), ("gen_s", "generation"), ("env_s", "environment"), ("update_s", "update"),
-        )),
+        Panel(
+            title="seconds",
+            subtitle="of a round",
+            metrics=(("wait_s", "wait"), ("gen_s", "generation"), ("env_s", "environment"), ("update_s", "update")),
+        ),
     ),
-}  # fmt: skip
+}
 """Charts of a run's page, by what they are about. A group without a metric is left out."""
 
 
@@ -195,9 +213,14 @@ def _moves(series: Mapping[str, Points]) -> bool:
 
 
 def _plot(
-    drawing: Drawing, box: Box, series: Mapping[str, Points], labels: Sequence[str], *, floor: float | None = None,
+    drawing: Drawing,
+    box: Box,
+    series: Mapping[str, Points],
+    labels: Sequence[str],
+    *,
+    floor: float | None = None,
     ceiling: float | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Lines over their steps inside `box`, each in the colour of its label's place among `labels`; values from `floor` to `ceiling`."""
     left, top, right, bottom = box
     values = [value for points in series.values() for _, value in points]

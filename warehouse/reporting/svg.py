@@ -14,15 +14,35 @@ COLOURS = ("blue", "teal", "amber", "violet", "rose", "grey", "cyan", "olive", "
 """Names of the series colours, in the order of use; legible on both pages, and apart for the colour-blind when next to each other."""
 
 _LIGHT = {
-    "ink": "#1b2130", "muted": "#5c6577", "grid": "#e3e7ef", "panel": "#ffffff",
-    "blue": "#2f6fdf", "teal": "#0e8f83", "amber": "#c47a00", "violet": "#7a4fd6", "rose": "#d0305f", "grey": "#8790a2",
-    "cyan": "#12a0cf", "olive": "#76912b", "brown": "#7d4a26",
-}  # fmt: skip
+    "ink": "#1b2130",
+    "muted": "#5c6577",
+    "grid": "#e3e7ef",
+    "panel": "#ffffff",
+    "blue": "#2f6fdf",
+    "teal": "#0e8f83",
+    "amber": "#c47a00",
+    "violet": "#7a4fd6",
+    "rose": "#d0305f",
+    "grey": "#8790a2",
+    "cyan": "#12a0cf",
+    "olive": "#76912b",
+    "brown": "#7d4a26",
+}
 _DARK = {
-    "ink": "#e8ebf2", "muted": "#9aa4b8", "grid": "#2c3444", "panel": "#161b26",
-    "blue": "#6fa4ff", "teal": "#3fc6b5", "amber": "#f0b050", "violet": "#b79cff", "rose": "#ff7d9f", "grey": "#7f899c",
-    "cyan": "#5cc8ee", "olive": "#b3cc66", "brown": "#c08a64",
-}  # fmt: skip
+    "ink": "#e8ebf2",
+    "muted": "#9aa4b8",
+    "grid": "#2c3444",
+    "panel": "#161b26",
+    "blue": "#6fa4ff",
+    "teal": "#3fc6b5",
+    "amber": "#f0b050",
+    "violet": "#b79cff",
+    "rose": "#ff7d9f",
+    "grey": "#7f899c",
+    "cyan": "#5cc8ee",
+    "olive": "#b3cc66",
+    "brown": "#c08a64",
+}
 
 
 def _variables(colours: dict[str, str]) -> str:

@@ -23,8 +23,17 @@ from warehouse.storage.table_files import Listing
 from warehouse.storage.tables import Warehouse
 
 TABLES_READ = (
-    "episodes", "verdicts", "routes", "ct_samples", "sft_samples", "orm_samples", "datasets", "checkpoints", "tasks", "task_instances",
-)  # fmt: skip
+    "episodes",
+    "verdicts",
+    "routes",
+    "ct_samples",
+    "sft_samples",
+    "orm_samples",
+    "datasets",
+    "checkpoints",
+    "tasks",
+    "task_instances",
+)
 NEAREST_SHOWN = 4
 MAY_ERR = ("judge", "orm")
 """Origins of verdicts that abstain where their threshold lets nothing pass."""
@@ -129,12 +138,17 @@ def explain(con: duckdb.DuckDBPyConnection, episode: str, config: RoutingConfig 
     ).fetchall()
     judgements = _judgements(verdicts, rules, reason)
     return Explanation(
-        episode_id=episode_id, task=row["task_name"], route=destination, reason=reason, judgements=judgements,
+        episode_id=episode_id,
+        task=row["task_name"],
+        route=destination,
+        reason=reason,
+        judgements=judgements,
         **{name: row[name] for name in ("iteration", "purpose", "domain", "seed", "split", "outcome", "reward")},
-        stored_route=stored[0][0] if stored else None, stored_reason=stored[0][1] if stored else None,
+        stored_route=stored[0][0] if stored else None,
+        stored_reason=stored[0][1] if stored else None,
         changes=_changes(episodes, verdicts, rules, judgements, destination),
         uses=_uses(con, episode_id, is_of_person="human" in episodes["policy_id"].to_pylist()),
-    )  # fmt: skip
+    )
 
 
 def resolve_episode(con: duckdb.DuckDBPyConnection, episode: str) -> str:
@@ -149,8 +163,9 @@ def resolve_episode(con: duckdb.DuckDBPyConnection, episode: str) -> str:
             raise UnknownId(f"{episode!r} may be {shown}: give more of it")
     nearest = con.execute(
         f"select distinct episode_id, jaro_winkler_similarity(episode_id, $1) as likeness from episodes "
-        f"order by likeness desc, episode_id limit {NEAREST_SHOWN}", [episode]
-    ).fetchall()  # fmt: skip
+        f"order by likeness desc, episode_id limit {NEAREST_SHOWN}",
+        [episode],
+    ).fetchall()
     near = [id_ for id_, likeness in nearest if likeness >= LEAST_LIKENESS]
     how = """`flywheel sql "select episode_id, task_name, outcome from episodes limit 20"` lists some"""
     shown = f"the nearest are {', '.join(near)}" if near else how if nearest else "the warehouse has no episode yet"
@@ -178,13 +193,19 @@ def _judgements(verdicts: pa.Table, rules: RoutingConfig, reason: str) -> list[J
         unnamed = Rule(effect="decide" if row["kind"] == "verdict" else "demote", precedence=LAST)
         rule = rules.effective_rules.get(judge, unnamed).over(unnamed)
         threshold = row["threshold"] if rule.threshold is None else rule.threshold
-        found.append(Judgement(
-            judge=judge, effect=rule.effect or "demote", precedence=LAST if rule.precedence is None else rule.precedence,
-            threshold=threshold, stored_threshold=row["threshold"],
-            passed=row["score"] >= threshold, decided=_names_judge(reason, judge),
-            abstains=rule.effect == "decide" and row["origin"] in MAY_ERR and threshold >= NOTHING_PASSES,
-            **{name: row[name] for name in ("judge_version", "origin", "score", "reasons", "iteration")},
-        ))  # fmt: skip
+        found.append(
+            Judgement(
+                judge=judge,
+                effect=rule.effect or "demote",
+                precedence=LAST if rule.precedence is None else rule.precedence,
+                threshold=threshold,
+                stored_threshold=row["threshold"],
+                passed=row["score"] >= threshold,
+                decided=_names_judge(reason, judge),
+                abstains=rule.effect == "decide" and row["origin"] in MAY_ERR and threshold >= NOTHING_PASSES,
+                **{name: row[name] for name in ("judge_version", "origin", "score", "reasons", "iteration")},
+            )
+        )
     order = {"decide": 0, "withhold": 1, "demote": 2}
     return sorted(found, key=lambda told: (order[told.effect], told.precedence, told.judge))
 
@@ -211,7 +232,8 @@ def _changes(
 
 
 def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, is_of_person: bool) -> list[Use]:
-    rows = con.sql("""
+    rows = con.sql(
+        """
         with samples as (
             select 'ct_samples' as "table", sample_id, step_index, origin, iteration, withdrawn from ct_samples where episode_id = $id
             union all select 'sft_samples', sample_id, step_index, origin, iteration, withdrawn from sft_samples where episode_id = $id
@@ -225,7 +247,9 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, is_of_person: bool
         learned as (select unnest(datasets) as dataset_id, iteration || '/' || stage || ' ' || checkpoint_id as learner from checkpoints)
         select s.*, coalesce(h.datasets, []) as datasets, coalesce((
             select list(distinct learner order by learner) from learned l where list_contains(h.datasets, l.dataset_id)), []) as checkpoints
-        from samples s left join held h using (sample_id) order by "table", step_index, sample_id""", params={"id": episode_id})
+        from samples s left join held h using (sample_id) order by "table", step_index, sample_id""",
+        params={"id": episode_id},
+    )
     found = rows.to_arrow_table().to_pylist()
     words = repeated_by(con, episode_id) if found and is_of_person else None
     why = None if words is None else f"it repeats an instruction that is evaluated on: {words!r}"

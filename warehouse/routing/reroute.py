@@ -89,19 +89,27 @@ def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, salvag
     stored = warehouse.read("routes", iteration=iteration, stage=STAGE).select(routes.column_names).sort_by("episode_id")
     before = dict(zip(stored["episode_id"].to_pylist(), stored["route"].to_pylist(), strict=True))
     moves = tuple(
-        Move(episode_id=row["episode_id"], iteration=iteration, before=before.get(row["episode_id"], "unrouted"), after=row["route"],
-             reason=row["reason"])
-        for row in routes.to_pylist() if before.get(row["episode_id"]) != row["route"]
-    )  # fmt: skip
+        Move(
+            episode_id=row["episode_id"],
+            iteration=iteration,
+            before=before.get(row["episode_id"], "unrouted"),
+            after=row["route"],
+            reason=row["reason"],
+        )
+        for row in routes.to_pylist()
+        if before.get(row["episode_id"]) != row["route"]
+    )
     if dry_run:
         return Rerouted(iteration=iteration, num_episodes=routes.num_rows, moves=moves)
     versions: dict[str, int] = {}
     if routes.cast(stored.schema) != stored:
         versions["routes"] = warehouse.replace_partition("routes", routes, iteration=iteration, stage=STAGE)
     return Rerouted(
-        iteration=iteration, num_episodes=routes.num_rows, moves=moves,
+        iteration=iteration,
+        num_episodes=routes.num_rows,
+        moves=moves,
         **_told(store_routed_samples(warehouse, iteration, salvage), versions),
-    )  # fmt: skip
+    )
 
 
 def _followed(warehouse: Warehouse, iterations: Sequence[str], salvage: SalvageConfig) -> list[Rerouted]:

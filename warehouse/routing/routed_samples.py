@@ -88,9 +88,13 @@ class Stored:
 
 
 def store_routed_samples(
-    warehouse: Warehouse, iteration: str, salvage: SalvageConfig | None = None, *, left_out: Counter[str] | None = None,
+    warehouse: Warehouse,
+    iteration: str,
+    salvage: SalvageConfig | None = None,
+    *,
+    left_out: Counter[str] | None = None,
     memory_limit: str = MEMORY_LIMIT,
-) -> dict[str, Stored]:  # fmt: skip
+) -> dict[str, Stored]:
     """Make what the routes of an iteration give the standing samples of it, by table; a table that holds them already is not written.
     `salvage` and `left_out` as in samples.sample_parts."""
     with _connect(warehouse, memory_limit) as con:
@@ -124,9 +128,14 @@ def _connect(warehouse: Warehouse, memory_limit: str) -> Iterator[duckdb.DuckDBP
 
 
 def _store(
-    warehouse: Warehouse, con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, parts: Iterable[pa.Table], *,
+    warehouse: Warehouse,
+    con: duckdb.DuckDBPyConnection,
+    table: RoutedTable,
+    iteration: str,
+    parts: Iterable[pa.Table],
+    *,
     stands: str = "false",
-) -> Stored:  # fmt: skip
+) -> Stored:
     """Make these the samples of the partition, beside those stored ones of which the SQL condition `stands` is true."""
     version = warehouse.version(table)
     with warehouse.rows_aside(table, iteration=iteration, stage=STAGE) as aside:
@@ -139,10 +148,13 @@ def _store(
                 aside.add(part)
             version = aside.commit(without=twice.to_numpy())
     return Stored(
-        version=version, num_joined=num_joined, num_left=num_left, is_written=bool(num_changed),
+        version=version,
+        num_joined=num_joined,
+        num_left=num_left,
+        is_written=bool(num_changed),
         by_origin=dict(con.execute("select origin, count(*) from wanted group by origin order by min(place)").fetchall()),
         sample_ids=con.sql("select sample_id from wanted order by sample_id").to_arrow_table()["sample_id"],
-    )  # fmt: skip
+    )
 
 
 def _compare(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, told: pa.Table, stands: str) -> None:

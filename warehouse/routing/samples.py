@@ -73,9 +73,14 @@ order by a.annotation_id
 
 
 def sample_parts(
-    con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, *, ct_prompt_loss: float = 1.0,
-    salvage: SalvageConfig | None = None, left_out: Counter[str] | None = None,
-) -> Iterator[pa.Table]:  # fmt: skip
+    con: duckdb.DuckDBPyConnection,
+    table: RoutedTable,
+    iteration: str,
+    *,
+    ct_prompt_loss: float = 1.0,
+    salvage: SalvageConfig | None = None,
+    left_out: Counter[str] | None = None,
+) -> Iterator[pa.Table]:
     """What joins D_CT or D_SFT (`table`) in one iteration: rows without their place, at most PART_ROWS at a time. Steps come as they are
     stored, then annotations, then pairs. One sample may come twice where its source is recorded twice.
 
@@ -141,8 +146,14 @@ def demonstration_rows(episodes: Sequence[Mapping[str, Any]], steps: Iterable[Ma
     usable = {row["episode_id"]: row for row in episodes if row["outcome"] == "success" and row["split"] == "train"}
     return [
         sample_row(
-            "sft", origin="demonstration", domain=usable[step["episode_id"]]["domain"], messages=step["messages"],
-            response=step["response"], episode_id=step["episode_id"], step_index=step["step_index"], verdict=True,
+            "sft",
+            origin="demonstration",
+            domain=usable[step["episode_id"]]["domain"],
+            messages=step["messages"],
+            response=step["response"],
+            episode_id=step["episode_id"],
+            step_index=step["step_index"],
+            verdict=True,
         )
         for step in steps
         if step["episode_id"] in usable
@@ -180,14 +191,21 @@ def _finish(kind: Kind, messages: list[dict[str, Any]], *, origin: str, domain: 
     if source:
         raise TypeError(f"a sample has no column {sorted(source)}; allowed are {', '.join([*made_from, *other])}")
     return {
-        "sample_id": content_id("sample", [kind, origin, messages, *made_from.values()]), "origin": origin, "domain": domain,
-        "messages": messages, **made_from, **other, "withdrawn": False,
+        "sample_id": content_id("sample", [kind, origin, messages, *made_from.values()]),
+        "origin": origin,
+        "domain": domain,
+        "messages": messages,
+        **made_from,
+        **other,
+        "withdrawn": False,
     }
 
 
 def _message(message: Any) -> dict[str, Any]:
     read = message.get if isinstance(message, Mapping) else lambda name, default=None: getattr(message, name, default)
     return {
-        "role": read("role"), "content": read("content"), "screenshot_id": read("screenshot_id", None),
+        "role": read("role"),
+        "content": read("content"),
+        "screenshot_id": read("screenshot_id", None),
         "loss": float(read("loss", 0.0) or 0.0),
     }

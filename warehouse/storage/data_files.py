@@ -28,9 +28,7 @@ GROUP_ROWS, GROUP_BYTES = 65_536, 64 * 2**20
 """Who writes holds a group of rows, and so does Arrow when it reads, unpacked: by default a million, of steps over a gigabyte."""
 FILE_BYTES = 128 * 2**20
 """A file is checked whole, so none is much larger."""
-RESTORE = (
-    "restore the file from a backup; without one, `flywheel doctor --repair` takes it out of the table and says what has to run again"
-)
+RESTORE = "restore the file from a backup; without one, `flywheel doctor --repair` takes it out of the table and says what has to run again"
 _NAME = re.compile(r"[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
 _CHECKED: dict[str, tuple[int, int, int]] = {}
 """Files that this process has found sound: size, time of change and inode then."""
@@ -58,9 +56,13 @@ def write_files(spec: Table, data: Rows, folder: Path, place: Mapping[str, str])
 
 def _added(path: Path, folder: Path, place: Mapping[str, str], num_rows: int) -> AddAction:
     return AddAction(
-        path=path.relative_to(folder).as_posix(), size=path.stat().st_size, partition_values=dict(place),
-        modification_time=int(time.time() * 1000), data_change=True, stats=json.dumps({"numRecords": num_rows}),
-    )  # fmt: skip
+        path=path.relative_to(folder).as_posix(),
+        size=path.stat().st_size,
+        partition_values=dict(place),
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": num_rows}),
+    )
 
 
 def _write_one(spec: Table, groups: Iterator[pa.Table], folder: Path) -> tuple[Path, int] | None:

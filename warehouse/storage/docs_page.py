@@ -22,8 +22,13 @@ be null.
 """
 
 _TYPE_NAMES = {
-    pa.string(): "text", pa.int64(): "integer", pa.float64(): "number", pa.float32(): "number", pa.bool_(): "yes/no", pa.binary(): "bytes",
-}  # fmt: skip
+    pa.string(): "text",
+    pa.int64(): "integer",
+    pa.float64(): "number",
+    pa.float32(): "number",
+    pa.bool_(): "yes/no",
+    pa.binary(): "bytes",
+}
 
 
 def tables_page() -> str:

@@ -21,9 +21,19 @@ FORMATS = {"PNG": "png", "JPEG": "jpeg", "WEBP": "webp"}
 MAX_PIXELS = 33_177_600
 """Of one picture: an 8K screen, or four 4K screens side by side; 100 MB as RGB. A file of a few KiB may name any size."""
 BROKEN = (
-    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError, MemoryError, struct.error, zlib.error,
-    Image.DecompressionBombError, Image.DecompressionBombWarning,
-)  # fmt: skip
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
 """What Pillow raises for a file that is not a whole picture."""
 
 

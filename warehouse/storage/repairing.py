@@ -81,8 +81,9 @@ def _new_chain(log: TableLog, there: list[int], found: str) -> Iterator[Step]:
                 log.begin_again(newest)
 
     aside = f", and sets {len(torn)} newer commits aside" if torn else ""
-    yield Step(table=log.table, found=found, does=f"begins the chain with version {newest}, as found{aside}", act=act,
-               lost=_stages(log, torn))  # fmt: skip
+    yield Step(
+        table=log.table, found=found, does=f"begins the chain with version {newest}, as found{aside}", act=act, lost=_stages(log, torn)
+    )
 
 
 def _new_table(log: TableLog) -> Step:
@@ -90,8 +91,12 @@ def _new_table(log: TableLog) -> Step:
         with log.lock():
             _move(log, [path for path in (log.commits.path, log.checkpoints.path, log.folder) if path.exists()])
 
-    return Step(table=log.table, found="its folder or its whole log is gone", act=act,
-                does="begins the table empty; restore its folder from a backup instead where there is one")  # fmt: skip
+    return Step(
+        table=log.table,
+        found="its folder or its whole log is gone",
+        act=act,
+        does="begins the table empty; restore its folder from a backup instead where there is one",
+    )
 
 
 def _checkpoint_steps(log: TableLog) -> Iterator[Step]:
@@ -138,8 +143,12 @@ def _damaged_logs(log: TableLog, records: list[Record]) -> Iterator[Step]:
                 log.set_aside(path for version in old if (path := log.file(version)).exists())
                 log.rewrite_chain([Record(each.version, 0, UNKNOWN) if each.version in old else each for each in records])
 
-        yield Step(table=log.table, found=f"the log of {len(old)} older versions is damaged or missing", act=leave_out,
-                   does="leaves them out of the history: they cannot be read any more, the newest version can")  # fmt: skip
+        yield Step(
+            table=log.table,
+            found=f"the log of {len(old)} older versions is damaged or missing",
+            act=leave_out,
+            does="leaves them out of the history: they cannot be read any more, the newest version can",
+        )
 
 
 def _stand_in_step(log: TableLog, records: list[Record], lost: list[int]) -> Step:
@@ -192,14 +201,22 @@ def _data_steps(warehouse: Warehouse, log: TableLog) -> Iterator[Step]:
                 if unquote(path) in names
             ]
             newest.create_write_transaction(
-                removed, "append", newest.schema(), partition_by=columns,
+                removed,
+                "append",
+                newest.schema(),
+                partition_by=columns,
                 commit_properties=CommitProperties(custom_metadata={"repair": "true"} | after),
-            )  # fmt: skip
+            )
         _move(log, [each.path for each in damaged if each.path.exists()])
 
     lost = {(found[1], found[2]) for name in names if (found := _PLACE.match(name)) is not None}
-    yield Step(table=log.table, found=f"{len(damaged)} data files are damaged or missing, the first: {damaged[0].path} {damaged[0].what}",
-               does="takes them out of the table and sets them aside; their rows are lost", act=act, lost=tuple(sorted(lost)))  # fmt: skip
+    yield Step(
+        table=log.table,
+        found=f"{len(damaged)} data files are damaged or missing, the first: {damaged[0].path} {damaged[0].what}",
+        does="takes them out of the table and sets them aside; their rows are lost",
+        act=act,
+        lost=tuple(sorted(lost)),
+    )
 
 
 def _values(path: str, columns: list[str]) -> dict[str, str | None]:

@@ -96,9 +96,7 @@ class TableLog:
         for record in self._last_checkpoints(version):
             path = self.checkpoint(record.version)
             if path.exists():
-                self._check(
-                    path, record, "`flywheel doctor --repair` sets it aside: nothing is lost, it only makes reading quicker"
-                )
+                self._check(path, record, "`flywheel doctor --repair` sets it aside: nothing is lost, it only makes reading quicker")
                 begin = record.version + 1
                 break
         if lost := self.check_logs(begin, version):

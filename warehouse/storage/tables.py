@@ -253,11 +253,15 @@ class Warehouse:
             entries = delta.history() if not lost else log.entries(delta.version())
             return [
                 Commit(
-                    version=entry["version"], timestamp_ms=entry["timestamp"], operation=entry["operation"],
-                    iteration=entry.get("iteration"), stage=entry.get("stage"), is_purge=entry.get("purge") == "true",
+                    version=entry["version"],
+                    timestamp_ms=entry["timestamp"],
+                    operation=entry["operation"],
+                    iteration=entry.get("iteration"),
+                    stage=entry.get("stage"),
+                    is_purge=entry.get("purge") == "true",
                 )
                 for entry in entries
-            ]  # fmt: skip
+            ]
 
     def listed(self, table: str) -> tuple[int, list[DataFile]]:
         """The newest version and its files, in the order of their names; NO_VERSION and none of a table that nobody wrote yet. The files of
@@ -380,9 +384,7 @@ class Warehouse:
             self._read_screenshot_files.add(uri)
         return self._known_screenshots
 
-    def _commit(
-        self, spec: Table, rows: Source, mode: Literal["append", "overwrite"], iteration: str | None, stage: str | None
-    ) -> int:  # fmt: skip
+    def _commit(self, spec: Table, rows: Source, mode: Literal["append", "overwrite"], iteration: str | None, stage: str | None) -> int:
         """Add rows to their partition, or replace it by them."""
         metadata = {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
         place = metadata if spec.partitioned else {}

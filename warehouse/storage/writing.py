@@ -38,9 +38,14 @@ def create(spec: Table, folder: Path) -> DeltaTable:
     """The empty table; the one that is there where another process was faster."""
     try:
         return DeltaTable.create(
-            folder, spec.schema, mode="ignore", partition_by=spec.partition_by or None,
-            name=spec.name, description=spec.meaning, configuration=CONFIGURATION,
-        )  # fmt: skip
+            folder,
+            spec.schema,
+            mode="ignore",
+            partition_by=spec.partition_by or None,
+            name=spec.name,
+            description=spec.meaning,
+            configuration=CONFIGURATION,
+        )
     except DeltaError:
         if DeltaTable.is_deltatable(folder):
             return DeltaTable(folder)
@@ -48,18 +53,26 @@ def create(spec: Table, folder: Path) -> DeltaTable:
 
 
 def commit(
-    delta: DeltaTable, spec: Table, files: Sequence[AddAction], place: Mapping[str, str], metadata: dict[str, str],
+    delta: DeltaTable,
+    spec: Table,
+    files: Sequence[AddAction],
+    place: Mapping[str, str],
+    metadata: dict[str, str],
     mode: Literal["append", "overwrite"],
-) -> int:  # fmt: skip
+) -> int:
     """One commit on top of `delta`, which is the newest version: adds files, and with `overwrite` they replace the partition `place`, or
     the whole table where it has none. Returns the new version. Call with the table's commit lock held: conflicts are not looked for."""
     properties = CommitProperties(custom_metadata=metadata, max_commit_retries=0)
     _add_columns(delta, spec)
     delta.create_write_transaction(
-        list(files), mode, delta.schema(), partition_by=spec.partition_by,
-        partition_filters=[(name, "=", value) for name, value in place.items()] or None, commit_properties=properties,
+        list(files),
+        mode,
+        delta.schema(),
+        partition_by=spec.partition_by,
+        partition_filters=[(name, "=", value) for name, value in place.items()] or None,
+        commit_properties=properties,
         post_commithook_properties=_NO_HOOKS,
-    )  # fmt: skip
+    )
     delta.update_incremental()
     return int(delta.version())
 

@@ -24,19 +24,46 @@ WALK_LIMIT_S, CALL_LIMIT_MS = 3.0, 1000
 TAIL = 200
 _S = Atspi.StateType
 ROLES = {
-    "push button": "button", "button": "button", "toggle button": "button", "check box": "checkbox", "check menu item": "checkbox",
-    "radio button": "radio", "radio menu item": "radio", "page tab": "tab", "combo box": "select", "menu": "item", "menu item": "item",
-    "list item": "item", "table cell": "item", "tree item": "item", "icon": "item", "link": "link", "label": "text", "static": "text",
-    "paragraph": "text", "status bar": "text", "info bar": "text", "heading": "header", "column header": "header",
-    "table column header": "header", "table row header": "header", "text": "input", "entry": "input", "password text": "input",
-    "terminal": "textarea", "spin button": "spinner", "slider": "slider", "image": "image", "canvas": "image", "drawing area": "image",
-    "document web": "document", "document text": "textarea",
+    "push button": "button",
+    "button": "button",
+    "toggle button": "button",
+    "check box": "checkbox",
+    "check menu item": "checkbox",
+    "radio button": "radio",
+    "radio menu item": "radio",
+    "page tab": "tab",
+    "combo box": "select",
+    "menu": "item",
+    "menu item": "item",
+    "list item": "item",
+    "table cell": "item",
+    "tree item": "item",
+    "icon": "item",
+    "link": "link",
+    "label": "text",
+    "static": "text",
+    "paragraph": "text",
+    "status bar": "text",
+    "info bar": "text",
+    "heading": "header",
+    "column header": "header",
+    "table column header": "header",
+    "table row header": "header",
+    "text": "input",
+    "entry": "input",
+    "password text": "input",
+    "terminal": "textarea",
+    "spin button": "spinner",
+    "slider": "slider",
+    "image": "image",
+    "canvas": "image",
+    "drawing area": "image",
+    "document web": "document",
+    "document text": "textarea",
 }
 WHOLE = {"button", "checkbox", "radio", "input", "textarea", "spinner", "link", "tab"}
 CONTAINERS = {"menu", "combo box", "page tab", "list item", "tree item"}
-STATES = (
-    (_S.CHECKED, "checked"), (_S.SELECTED, "selected"), (_S.FOCUSED, "focused"), (_S.EXPANDED, "expanded"),
-)
+STATES = ((_S.CHECKED, "checked"), (_S.SELECTED, "selected"), (_S.FOCUSED, "focused"), (_S.EXPANDED, "expanded"))
 
 
 def tell(message: dict[str, Any]) -> None:
@@ -171,9 +198,7 @@ class Reader:
         except GLib.Error:
             return
 
-    def add(
-        self, node: Any, kind: str, role: str, states: Any, box: list[int], pid: int, found: list[dict[str, Any]]
-    ) -> None:
+    def add(self, node: Any, kind: str, role: str, states: Any, box: list[int], pid: int, found: list[dict[str, Any]]) -> None:
         is_password = kind == "password text"
         if role == "input" and states.contains(_S.MULTI_LINE):
             role = "textarea"
@@ -184,10 +209,18 @@ class Reader:
         if not states.contains(_S.SENSITIVE) and not states.contains(_S.ENABLED):
             named.append("disabled")
         self.nodes.append(node)
-        found.append({
-            "node": len(self.nodes) - 1, "pid": pid, "role": role, "text": text, "name": label_of(node) if role in WHOLE else "",
-            "states": named, "box": box, "is_password": is_password,
-        })
+        found.append(
+            {
+                "node": len(self.nodes) - 1,
+                "pid": pid,
+                "role": role,
+                "text": text,
+                "name": label_of(node) if role in WHOLE else "",
+                "states": named,
+                "box": box,
+                "is_password": is_password,
+            }
+        )
 
     def do_extents(self, node: int, start: int, end: int) -> list[list[int]]:
         """Boxes of a stretch of an element's text, one a line; empty where it does not say."""

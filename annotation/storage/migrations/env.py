@@ -7,8 +7,11 @@ from alembic import context
 from annotation.storage.schema import Base
 
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=Base.metadata, render_as_batch=True, transactional_ddl=True,
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_as_batch=True,
+    transactional_ddl=True,
     compare_type=True,
-)  # fmt: skip
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -33,14 +33,40 @@ FRAME_BUTTONS = ("close", "maximise", "minimise")
 
 _R = Atspi.Role
 _ROLES = {
-    _R.PUSH_BUTTON: "button", _R.TOGGLE_BUTTON: "button", _R.CHECK_BOX: "checkbox", _R.CHECK_MENU_ITEM: "checkbox",
-    _R.RADIO_BUTTON: "radio", _R.RADIO_MENU_ITEM: "radio", _R.PAGE_TAB: "tab", _R.COMBO_BOX: "select", _R.MENU: "item",
-    _R.MENU_ITEM: "item", _R.LIST_ITEM: "item", _R.TABLE_CELL: "item", _R.TREE_ITEM: "item", _R.ICON: "item", _R.LINK: "link",
-    _R.LABEL: "text", _R.STATIC: "text", _R.PARAGRAPH: "text", _R.STATUS_BAR: "text", _R.INFO_BAR: "text", _R.HEADING: "header",
-    _R.COLUMN_HEADER: "header", _R.TABLE_COLUMN_HEADER: "header", _R.ROW_HEADER: "header",
-    _R.TEXT: "input", _R.ENTRY: "input", _R.PASSWORD_TEXT: "input", _R.TERMINAL: "textarea", _R.SPIN_BUTTON: "spinner",
-    _R.SLIDER: "slider", _R.IMAGE: "image", _R.CANVAS: "image", _R.DRAWING_AREA: "image",
-}  # fmt: skip
+    _R.PUSH_BUTTON: "button",
+    _R.TOGGLE_BUTTON: "button",
+    _R.CHECK_BOX: "checkbox",
+    _R.CHECK_MENU_ITEM: "checkbox",
+    _R.RADIO_BUTTON: "radio",
+    _R.RADIO_MENU_ITEM: "radio",
+    _R.PAGE_TAB: "tab",
+    _R.COMBO_BOX: "select",
+    _R.MENU: "item",
+    _R.MENU_ITEM: "item",
+    _R.LIST_ITEM: "item",
+    _R.TABLE_CELL: "item",
+    _R.TREE_ITEM: "item",
+    _R.ICON: "item",
+    _R.LINK: "link",
+    _R.LABEL: "text",
+    _R.STATIC: "text",
+    _R.PARAGRAPH: "text",
+    _R.STATUS_BAR: "text",
+    _R.INFO_BAR: "text",
+    _R.HEADING: "header",
+    _R.COLUMN_HEADER: "header",
+    _R.TABLE_COLUMN_HEADER: "header",
+    _R.ROW_HEADER: "header",
+    _R.TEXT: "input",
+    _R.ENTRY: "input",
+    _R.PASSWORD_TEXT: "input",
+    _R.TERMINAL: "textarea",
+    _R.SPIN_BUTTON: "spinner",
+    _R.SLIDER: "slider",
+    _R.IMAGE: "image",
+    _R.CANVAS: "image",
+    _R.DRAWING_AREA: "image",
+}
 _WHOLE = {"button", "checkbox", "radio", "input", "textarea", "spinner", "item", "link", "select", "tab"}
 """Roles whose insides are part of the thing itself."""
 _TYPED = {"input", "textarea", "spinner"}

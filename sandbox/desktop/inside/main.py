@@ -37,9 +37,19 @@ def start_display(width_px: int, height_px: int) -> None:
     """Start the X server on the first free display and set DISPLAY. It comes up before this returns."""
     ready, write = os.pipe()
     command = [
-        "Xvfb", "-displayfd", str(write), "-screen", "0", f"{width_px}x{height_px}x24", "-dpi", "96",
-        "-nolisten", "tcp", "-noreset", "-nocursor",
-    ]  # fmt: skip
+        "Xvfb",
+        "-displayfd",
+        str(write),
+        "-screen",
+        "0",
+        f"{width_px}x{height_px}x24",
+        "-dpi",
+        "96",
+        "-nolisten",
+        "tcp",
+        "-noreset",
+        "-nocursor",
+    ]
     spawn(command, pass_fds=(write,))
     os.close(write)
     with os.fdopen(ready, "rb") as pipe:
@@ -133,9 +143,14 @@ class Seat:
         """What takes too long is killed with all that it started."""
         try:
             program = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path.home(), start_new_session=True,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=Path.home(),
+                start_new_session=True,
                 env=os.environ | environment,
-            )  # fmt: skip
+            )
         except OSError as error:
             return [127, "", str(error)], b""
         with program:

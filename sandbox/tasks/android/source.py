@@ -81,12 +81,10 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `settings`, `contacts`; None and `all` mean all. Raises ConfigError for another."""
     parsed = task_file()
     return {
-        name: Task(
-            source=SOURCE, name=name, domain=DOMAIN, max_steps=entry.max_steps, held_out=entry.held_out, version=VERSION
-        )
+        name: Task(source=SOURCE, name=name, domain=DOMAIN, max_steps=entry.max_steps, held_out=entry.held_out, version=VERSION)
         for name in parsed.members(group, "Android")
         for entry in [parsed.tasks[name]]
-    }  # fmt: skip
+    }
 
 
 def make_instance(task: Task, seed: int) -> AndroidInstance:
@@ -151,7 +149,12 @@ def _insert_contact(position: int, person: int, words: dict[str, str]) -> list[s
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="android", load_tasks=load_tasks, instance=make_instance, environment=f"{SOURCE} {VERSION}",
+    name=SOURCE,
+    kind="android",
+    load_tasks=load_tasks,
+    instance=make_instance,
+    environment=f"{SOURCE} {VERSION}",
     description=lambda task: make_instance(task, first_seed(task)).instruction,
-    contents=Path(__file__).with_name("contents.json"), content=content,
-)  # fmt: skip
+    contents=Path(__file__).with_name("contents.json"),
+    content=content,
+)

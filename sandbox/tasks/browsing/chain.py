@@ -193,16 +193,27 @@ def _instance(corpus: Corpus, shape: Shape, clues: tuple[Clue, ...], asked: tupl
     forms = accepted_forms(answer, entity.aliases if asked is None else ())
     names = [clue.entity.name for clue in clues] + ([answer] if asked is not None else [])
     facts = [
-        {"kind": clue.entity.kind, "entity": clue.entity.key, "conditions": sorted(each.clause for each in clue.conditions),
-         "relation": clue.relation.clause if clue.relation else ""}
+        {
+            "kind": clue.entity.kind,
+            "entity": clue.entity.key,
+            "conditions": sorted(each.clause for each in clue.conditions),
+            "relation": clue.relation.clause if clue.relation else "",
+        }
         for clue in clues
-    ]  # fmt: skip
+    ]
     return Instance(
-        corpus=corpus, question=wording.question(clues, phrase), answer=answer, forms=forms, start=HOME,
-        names=tuple(names), beside=entity.name if entity.kind == "package" else "",
-        route=_route(corpus, [clue.entity.path for clue in clues]), content={"clues": facts, "asked": phrase}, difficulty=shape.difficulty,
+        corpus=corpus,
+        question=wording.question(clues, phrase),
+        answer=answer,
+        forms=forms,
+        start=HOME,
+        names=tuple(names),
+        beside=entity.name if entity.kind == "package" else "",
+        route=_route(corpus, [clue.entity.path for clue in clues]),
+        content={"clues": facts, "asked": phrase},
+        difficulty=shape.difficulty,
         told_bits=tuple(each.bits_told(len(corpus.graph.kinds[clue.entity.kind])) for clue in clues for each in clue.conditions),
-    )  # fmt: skip
+    )
 
 
 def _route(corpus: Corpus, stops: Sequence[str]) -> tuple[str, ...]:

@@ -64,9 +64,11 @@ class ChatModel:
 
     def _ask(self, prompt: str) -> str:
         body = {
-            "model": self._settings.model, "temperature": 0, "max_tokens": self._settings.max_tokens,
+            "model": self._settings.model,
+            "temperature": 0,
+            "max_tokens": self._settings.max_tokens,
             "messages": [{"role": "user", "content": prompt}],
-        }  # fmt: skip
+        }
         reason = ""
         for attempt in range(self._settings.max_attempts):
             if attempt:

@@ -24,26 +24,35 @@ class Blur:
 
 NUMBERS: Mapping[tuple[str, str], Blur] = {
     ("country", "population"): Blur(
-        scale="log", between="has between {low} and {high} inhabitants", more="has more than {low} inhabitants",
-        fewer="has fewer than {high} inhabitants", relative=("has more inhabitants than {name}", "has fewer inhabitants than {name}"),
+        scale="log",
+        between="has between {low} and {high} inhabitants",
+        more="has more than {low} inhabitants",
+        fewer="has fewer than {high} inhabitants",
+        relative=("has more inhabitants than {name}", "has fewer inhabitants than {name}"),
     ),
     ("country", "area"): Blur(
-        scale="log", between="covers between {low} and {high} km²", more="covers more than {low} km²",
-        fewer="covers less than {high} km²", relative=("is larger than {name}", "is smaller than {name}"),
+        scale="log",
+        between="covers between {low} and {high} km²",
+        more="covers more than {low} km²",
+        fewer="covers less than {high} km²",
+        relative=("is larger than {name}", "is smaller than {name}"),
     ),
     ("country", "subdivisions"): Blur(scale="count", between="has {low} to {high} subdivisions", exactly="has exactly {low} subdivisions"),
     ("country", "cities"): Blur(scale="count", between="has {low} to {high} large cities", exactly="has exactly {low} large cities"),
     ("city", "population"): Blur(
-        scale="log", between="has between {low} and {high} inhabitants", more="has more than {low} inhabitants",
-        fewer="has fewer than {high} inhabitants", relative=("has more inhabitants than {name}", "has fewer inhabitants than {name}"),
+        scale="log",
+        between="has between {low} and {high} inhabitants",
+        more="has more than {low} inhabitants",
+        fewer="has fewer than {high} inhabitants",
+        relative=("has more inhabitants than {name}", "has fewer inhabitants than {name}"),
     ),
     ("city", "latitude"): Blur(
-        scale="linear", between="lies between {low} and {high}",
-        relative=("lies further north than {name}", "lies further south than {name}")
+        scale="linear",
+        between="lies between {low} and {high}",
+        relative=("lies further north than {name}", "lies further south than {name}"),
     ),
     ("city", "longitude"): Blur(
-        scale="linear", between="lies between {low} and {high}",
-        relative=("lies further east than {name}", "lies further west than {name}")
+        scale="linear", between="lies between {low} and {high}", relative=("lies further east than {name}", "lies further west than {name}")
     ),
     ("language", "count"): Blur(
         scale="count", between="is spoken in {low} to {high} countries", exactly="is spoken in exactly {low} countries"
@@ -58,7 +67,8 @@ NUMBERS: Mapping[tuple[str, str], Blur] = {
         scale="log", between="has a density between {low} and {high} g/cm³", relative=("is denser than {name}", "is less dense than {name}")
     ),
     ("element", "radius"): Blur(
-        scale="log", between="has a covalent radius between {low} and {high} Å",
+        scale="log",
+        between="has a covalent radius between {low} and {high} Å",
         relative=("has a larger covalent radius than {name}", "has a smaller covalent radius than {name}"),
     ),
     ("element", "isotopes"): Blur(scale="count", between="has {low} to {high} known isotopes", exactly="has exactly {low} known isotopes"),
@@ -66,7 +76,7 @@ NUMBERS: Mapping[tuple[str, str], Blur] = {
     ("package", "installed"): Blur(scale="log", between="has a popcon I between {low} and {high}", fewer="has a popcon I under {high}"),
     ("package", "used"): Blur(scale="log", between="has a popcon V between {low} and {high}"),
     ("section", "packages"): Blur(scale="count", between="tells of {low} to {high} packages in a table"),
-}  # fmt: skip
+}
 
 MANY: Mapping[tuple[str, str], tuple[str, str]] = {
     ("country", "neighbours"): ("has exactly {low} neighbours", "has a neighbour whose name begins with {letter}"),
@@ -87,7 +97,10 @@ SAME: Mapping[tuple[str, str], str] = {
 }
 """Told as they are: so many share them."""
 NAMES: Mapping[str, str] = {
-    "country": "has a name that begins with {letter}", "city": "has a name that begins with {letter}",
-    "language": "has a name that begins with {letter}", "currency": "has a name that begins with {letter}",
-    "element": "has a name that begins with {letter}", "package": "has a name that begins with {letter}",
-}  # fmt: skip
+    "country": "has a name that begins with {letter}",
+    "city": "has a name that begins with {letter}",
+    "language": "has a name that begins with {letter}",
+    "currency": "has a name that begins with {letter}",
+    "element": "has a name that begins with {letter}",
+    "package": "has a name that begins with {letter}",
+}

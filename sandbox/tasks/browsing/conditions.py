@@ -113,8 +113,10 @@ def _of_number(graph: Graph, entity: Entity, attribute: str, value: float, blur:
         least, most = max(value - rng.randint(1, 3), 0.0), value + rng.randint(1, 3)
         yield within(least, most, blur.between.format(low=f"{least:g}", high=f"{most:g}"))
     for low, high in _ranges(value, blur.scale, rng):
-        told = {"low": _degrees(low, attribute) if blur.scale == "linear" else _said(low),
-                "high": _degrees(high, attribute) if blur.scale == "linear" else _said(high)}  # fmt: skip
+        told = {
+            "low": _degrees(low, attribute) if blur.scale == "linear" else _said(low),
+            "high": _degrees(high, attribute) if blur.scale == "linear" else _said(high),
+        }
         yield within(low, high, blur.between.format(**told))
         if blur.more:
             yield within(low, math.inf, blur.more.format(**told))
@@ -140,9 +142,12 @@ def _relative(graph: Graph, entity: Entity, attribute: str, value: float, blur: 
     ends = {more: (low[0], math.inf), fewer: (-math.inf, high[0]), f"{more} but {fewer.partition(' ')[2]}": (low[0], high[0])}
     for clause, (least, most) in ends.items():
         yield _condition(
-            graph, entity.kind, attribute, clause,
+            graph,
+            entity.kind,
+            attribute,
+            clause,
             lambda fact, least=least, most=most: fact.number is not None and least < fact.number < most,  # type: ignore[misc]
-        )  # fmt: skip
+        )
 
 
 def _ranges(value: float, scale: str, rng: Random) -> Iterator[tuple[float, float]]:
@@ -214,9 +219,12 @@ def _of_words(graph: Graph, package: Entity) -> Iterator[Condition]:
         if len(word) >= 4 and word.isalpha() and not says(package.name.replace("-", " "), word):
             clause = f'has the word "{word}" in its description'
             yield _condition(
-                graph, "package", "description", clause,
+                graph,
+                "package",
+                "description",
+                clause,
                 lambda fact, word=word: word in plain(fact.text).replace(",", " ").split(),  # type: ignore[misc]
-            )  # fmt: skip
+            )
 
 
 def _of_chapter(graph: Graph, package: Entity) -> Iterator[Condition]:

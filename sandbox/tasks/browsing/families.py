@@ -57,4 +57,4 @@ FAMILIES: Mapping[str, Family] = {
     "docs-chain-2": Family(
         corpus="handbook", size_px=BOOK_PX, shape=Shape(kinds={"package": 2, "section": 1}, num_conditions=(2, 3), depth=2, difficulty=0.8)
     ),
-}  # fmt: skip
+}

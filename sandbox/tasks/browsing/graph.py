@@ -143,12 +143,17 @@ def graph_of(entities: Iterable[Entity], attributes: Mapping[str, tuple[Attribut
     known = {entity.key: entity for entity in sorted(entities, key=lambda entity: entity.key)}
     mended = {
         key: Entity(
-            key=key, kind=entity.kind, name=entity.name, path=entity.path, aliases=entity.aliases, is_famous=entity.is_famous,
+            key=key,
+            kind=entity.kind,
+            name=entity.name,
+            path=entity.path,
+            aliases=entity.aliases,
+            is_famous=entity.is_famous,
             facts=tuple(
                 fact if fact.target is None or fact.target in known else Fact(attribute=fact.attribute, text=fact.text, number=fact.number)
                 for fact in entity.facts
             ),
         )
         for key, entity in known.items()
-    }  # fmt: skip
+    }
     return Graph(entities=mended, attributes=attributes, versions=versions)

@@ -95,10 +95,17 @@ def _instance(
     fact = asked or Fact(attribute=card[1], text="")
     aliases = graph.entities[fact.target].aliases if fact.target is not None else ()
     return Instance(
-        corpus=corpus, question=question, answer=fact.text, forms=accepted_forms(fact.text, aliases), start=start, route=route, typed=typed,
+        corpus=corpus,
+        question=question,
+        answer=fact.text,
+        forms=accepted_forms(fact.text, aliases),
+        start=start,
+        route=route,
+        typed=typed,
         beside=entity.name if entity.kind == "package" else "",
-        content={"entity": card[0], "attribute": card[1], "then": card[2]}, difficulty=difficulty,
-    )  # fmt: skip
+        content={"entity": card[0], "attribute": card[1], "then": card[2]},
+        difficulty=difficulty,
+    )
 
 
 def _asking(graph: Graph, card: _Card) -> str:

@@ -24,7 +24,7 @@ ATTRIBUTES: Mapping[str, tuple[Attribute, ...]] = {
         Attribute(name="isotopes", label="Known isotopes", kind="number", phrase="number of known isotopes of"),
         Attribute(name="previous", label="Element before", kind="link", phrase="element before", is_asked=False),
         Attribute(name="next", label="Element after", kind="link", phrase="element after", is_asked=False),
-    ),
+    )
 }
 
 
@@ -56,5 +56,11 @@ def _entity(element: object, names: Mapping[int, str]) -> Entity:
         if other in names:
             facts.append(Fact(attribute=name, text=names[other], target=f"element/{other:03}"))
     is_famous = number <= FAMOUS_UP_TO or names[number].lower() in EVERYDAY
-    return Entity(key=f"element/{number:03}", kind="element", name=names[number], path=f"element/{number:03}.html", facts=tuple(facts),
-                  is_famous=is_famous)  # fmt: skip
+    return Entity(
+        key=f"element/{number:03}",
+        kind="element",
+        name=names[number],
+        path=f"element/{number:03}.html",
+        facts=tuple(facts),
+        is_famous=is_famous,
+    )

@@ -79,8 +79,9 @@ def _continents(names: Mapping[str, str], lands: Mapping[str, Mapping[str, Any]]
     counted = Counter(country["continentcode"] for country in lands.values())
     for code, name in sorted(names.items()):
         facts = (_number("countries", counted[code]),)
-        yield Entity(key=f"continent/{code.lower()}", kind="continent", name=name, path=f"continent/{code.lower()}.html", facts=facts,
-                     is_famous=True)  # fmt: skip
+        yield Entity(
+            key=f"continent/{code.lower()}", kind="continent", name=name, path=f"continent/{code.lower()}.html", facts=facts, is_famous=True
+        )
 
 
 def _capital(country: Mapping[str, Any], cities: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -124,8 +125,15 @@ def _country(
     neighbours = sorted(other for other in country["neighbours"].split(",") if other in lands)
     facts += [Fact(attribute="neighbours", text=lands[other]["name"], target=f"country/{other.lower()}") for other in neighbours]
     aliases = tuple(str(getattr(iso, field)) for field in ("name", "common_name", "official_name") if hasattr(iso, field))
-    return Entity(key=f"country/{code.lower()}", kind="country", name=country["name"].strip(), path=f"country/{code.lower()}.html",
-                  facts=tuple(facts), aliases=aliases, is_famous=famous)  # fmt: skip
+    return Entity(
+        key=f"country/{code.lower()}",
+        kind="country",
+        name=country["name"].strip(),
+        path=f"country/{code.lower()}.html",
+        facts=tuple(facts),
+        aliases=aliases,
+        is_famous=famous,
+    )
 
 
 def _languages(country: Mapping[str, Any]) -> Iterator[Fact]:
@@ -155,8 +163,14 @@ def _city(city: Mapping[str, Any], country: Mapping[str, Any], *, is_capital: bo
     if is_capital:
         facts.append(Fact(attribute="capital-of", text=country["name"], target=f"country/{code}"))
     famous = city["population"] >= FAMOUS_CITY_POPULATION or (is_capital and is_famous)
-    return Entity(key=f"city/{city['geonameid']}", kind="city", name=city["name"], path=f"city/{city['geonameid']}.html",
-                  facts=tuple(facts), is_famous=famous)  # fmt: skip
+    return Entity(
+        key=f"city/{city['geonameid']}",
+        kind="city",
+        name=city["name"],
+        path=f"city/{city['geonameid']}.html",
+        facts=tuple(facts),
+        is_famous=famous,
+    )
 
 
 def _number(attribute: str, value: float, unit: str = "") -> Fact:

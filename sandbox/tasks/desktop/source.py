@@ -104,7 +104,12 @@ def _content_of(made: Instance) -> str:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="desktop", load_tasks=load_tasks, instance=make_instance, environment=f"{SOURCE} {VERSION}",
+    name=SOURCE,
+    kind="desktop",
+    load_tasks=load_tasks,
+    instance=make_instance,
+    environment=f"{SOURCE} {VERSION}",
     description=lambda task: make_instance(task, first_seed(task)).instruction,
-    contents=Path(__file__).with_name("contents.json"), content=content,
-)  # fmt: skip
+    contents=Path(__file__).with_name("contents.json"),
+    content=content,
+)

@@ -110,11 +110,9 @@ def run_command(rng: random.Random) -> Instance:
     """One line in a terminal whose text is among the elements."""
     word, name = rng.choice(NOUNS), file_name(rng)
     command = rng.choice((f"echo {word} > {name}", f"touch {name}", f"mkdir {word}"))
-    verify = {
-        "echo": file_holds(PurePosixPath(name), word),
-        "touch": tree_is({PurePosixPath(name): b""}),
-        "mkdir": tree_is({}, [word]),
-    }[command.split()[0]]
+    verify = {"echo": file_holds(PurePosixPath(name), word), "touch": tree_is({PurePosixPath(name): b""}), "mkdir": tree_is({}, [word])}[
+        command.split()[0]
+    ]
 
     def oracle(moment: Moment) -> Action | None:
         terminal = moment.find("textarea")
@@ -125,9 +123,7 @@ def run_command(rng: random.Random) -> Instance:
         line = terminal.text.splitlines()[-1] if terminal.text else ""
         return TypeText(text=command + "\n") if line.strip() == "$" else press("ctrl", "c")
 
-    return Instance(
-        instruction=f'Run "{command}" in the terminal.', launches=(Launch(app="terminal"),), verify=verify, oracle=oracle
-    )  # fmt: skip
+    return Instance(instruction=f'Run "{command}" in the terminal.', launches=(Launch(app="terminal"),), verify=verify, oracle=oracle)
 
 
 def _form(rng: random.Random, instruction: str, form: Mapping[str, Any], answer: Mapping[str, Any], oracle: Oracle) -> Instance:

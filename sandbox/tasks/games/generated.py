@@ -25,10 +25,17 @@ from warehouse.core.identity import stable_seed
 
 BOARDS = 2**31
 WORDS: Mapping[str, str] = {
-    "tile": "Reach the tile {}.", "score": "Score {} points.", "apples": "Eat {} apples.", "rows": "Clear {} rows.",
-    "gems": "Clear {} gems.", "pairs": "Take {} pairs.", "shapes": "Put {} shapes into their outlines.", "cells": "Open {} cells.",
-    "stars": "Catch {} stars.", "lines": "Clear {} full lines.",
-}  # fmt: skip
+    "tile": "Reach the tile {}.",
+    "score": "Score {} points.",
+    "apples": "Eat {} apples.",
+    "rows": "Clear {} rows.",
+    "gems": "Clear {} gems.",
+    "pairs": "Take {} pairs.",
+    "shapes": "Put {} shapes into their outlines.",
+    "cells": "Open {} cells.",
+    "stars": "Catch {} stars.",
+    "lines": "Clear {} full lines.",
+}
 """What a page says of a goal, as far as games agree; a game's own words are below."""
 OWN_WORDS: Mapping[tuple[str, str], str] = {
     ("merge", "tile"): "Make the number {}.",
@@ -103,9 +110,14 @@ class Instance:
     @property
     def content(self) -> dict[str, Any]:
         return {
-            "game": self.game, "files": self.checksum, "level": self.level, "board": self.board, "goal": self.goal, "target": self.target,
+            "game": self.game,
+            "files": self.checksum,
+            "level": self.level,
+            "board": self.board,
+            "goal": self.goal,
+            "target": self.target,
             "moves": self.moves,
-        }  # fmt: skip
+        }
 
     @property
     def instruction(self) -> str:
@@ -159,11 +171,16 @@ def instance_of(task: Task, family: Family, seed: int) -> tuple[Instance, dict[s
         at = rng.randrange(len(goal.choices))
         moves = rng.randint(*family.moves) if family.moves else 0
         return Instance(
-            game=family.game, level=family.level, board=rng.randrange(BOARDS) if board is None else board,
-            goal=goal.goal, target=goal.choices[at], moves=moves,
-            reference=goal.choices[at] * goal.points, difficulty=family.difficulty + 0.1 * at / max(len(goal.choices) - 1, 1),
+            game=family.game,
+            level=family.level,
+            board=rng.randrange(BOARDS) if board is None else board,
+            goal=goal.goal,
+            target=goal.choices[at],
+            moves=moves,
+            reference=goal.choices[at] * goal.points,
+            difficulty=family.difficulty + 0.1 * at / max(len(goal.choices) - 1, 1),
             checksum=checksum,
-        )  # fmt: skip
+        )
 
     if not family.boards:
         return draw(task, seed, make)
@@ -183,7 +200,15 @@ def facts_of(task: Task, family: Family, seed: int) -> Facts:
     made, dropped = instance_of(task, family, seed)
     version = recorded_versions()[made.game]
     return Facts(
-        instruction=made.instruction, content=made.content, difficulty=round(made.difficulty, 3), dropped=dropped,
-        provenance={"game": made.game, "level": str(made.level), "goal": made.goal, "version": version.version,
-                    "checksum": version.checksum},
-    )  # fmt: skip
+        instruction=made.instruction,
+        content=made.content,
+        difficulty=round(made.difficulty, 3),
+        dropped=dropped,
+        provenance={
+            "game": made.game,
+            "level": str(made.level),
+            "goal": made.goal,
+            "version": version.version,
+            "checksum": version.checksum,
+        },
+    )

@@ -205,6 +205,5 @@ def description(task: Task) -> str:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="page", load_tasks=load_tasks, page=GamesSource(), facts=facts, description=description,
-    twin_suffix=ELEMENTS_SUFFIX,
-)  # fmt: skip
+    name=SOURCE, kind="page", load_tasks=load_tasks, page=GamesSource(), facts=facts, description=description, twin_suffix=ELEMENTS_SUFFIX
+)

@@ -31,11 +31,25 @@ DOWNLOADS = "Downloads/"
 _ANY: tuple[queries.Comparison, ...] = ("is", "is not", "is more than", "is less than")
 TYPED: Mapping[int, Level] = {
     1: Level(packings=("plain",), comparisons=("is",), num_conditions=1, results=(queries.how_many,), num_rows=(8, 20), difficulty=0.25),
-    2: Level(packings=("plain",), comparisons=_ANY, num_conditions=1, results=(queries.total, queries.extreme, queries.num_distinct),
-             num_rows=(20, 50), difficulty=0.45, fewest=3),
-    3: Level(packings=("plain",), comparisons=_ANY, num_conditions=2, results=(queries.total, queries.most_common, queries.top),
-             num_rows=(60, 120), difficulty=0.65, fewest=4),
-}  # fmt: skip
+    2: Level(
+        packings=("plain",),
+        comparisons=_ANY,
+        num_conditions=1,
+        results=(queries.total, queries.extreme, queries.num_distinct),
+        num_rows=(20, 50),
+        difficulty=0.45,
+        fewest=3,
+    ),
+    3: Level(
+        packings=("plain",),
+        comparisons=_ANY,
+        num_conditions=2,
+        results=(queries.total, queries.most_common, queries.top),
+        num_rows=(60, 120),
+        difficulty=0.65,
+        fewest=4,
+    ),
+}
 """Answers of one word, to be typed."""
 UPLOADED: Mapping[int, Level] = {
     1: replace(TYPED[1], results=(queries.listed,), difficulty=0.35),
@@ -82,13 +96,18 @@ def fetch(rng: Random, number: int) -> Made | Refusal:
     (path,), (answer,) = data.files, question.answer
     name = path.removeprefix(DOWNLOADS)
     steps: list[Step | PageStep] = [
-        click(name, role="link", goal=Present(path=path)), bash(data.look), bash(question.command), *fill(0, answer), send(),
-    ]  # fmt: skip
+        click(name, role="link", goal=Present(path=path)),
+        bash(data.look),
+        bash(question.command),
+        *fill(0, answer),
+        send(),
+    ]
     work = Instance(
         instruction=f"Download {name} from the page; it comes into the folder Downloads. {data.about} {question.filters} Type "
         f"{question.result.words} into the field Answer, and press Send.",
-        goals=[Holds(path=path, text=content)], steps=[],
-    )  # fmt: skip
+        goals=[Holds(path=path, text=content)],
+        steps=[],
+    )
     page = page_of("Question", [round_of([], fields={"Answer": answer}, download={"name": name, "text": content})])
     instance = HybridInstance(work=work, page=page, steps=steps)
     return _made(instance, question.content, TYPED[number].difficulty, **_origin(number, data, question, "type"))
@@ -104,16 +123,20 @@ def give_back(rng: Random, number: int) -> Made | Refusal:
     name = path.removeprefix(DOWNLOADS)
     goal = Holds(path=result, text="\n".join(question.answer))
     steps: list[Step | PageStep] = [
-        click(name, role="link", goal=Present(path=path)), bash(data.look), bash(f"{question.command} > {result}", goal),
-        choose(result), send(),
-    ]  # fmt: skip
+        click(name, role="link", goal=Present(path=path)),
+        bash(data.look),
+        bash(f"{question.command} > {result}", goal),
+        choose(result),
+        send(),
+    ]
     layout = " (a line each, sorted by name: the name, a space, the number)" if " by group" in question.result.name else ""
     work = Instance(
         instruction=f"Download {name} from the page; it comes into the folder Downloads. {data.about} {question.filters} Write "
         f"{question.result.words}{layout} into {result}, and upload that file in the page: click on the file button, type its name, and "
         "press Send.",
-        goals=[goal], steps=[],
-    )  # fmt: skip
+        goals=[goal],
+        steps=[],
+    )
     shown = round_of([], upload={"name": result, "text": text(question.answer)}, download={"name": name, "text": content})
     instance = HybridInstance(work=work, page=page_of("Return", [shown]), steps=steps)
     return _made(instance, question.content, UPLOADED[number].difficulty, **_origin(number, data, question, "upload"))
@@ -130,8 +153,10 @@ def consult(rng: Random, number: int) -> Made | Refusal:
     work = Instance(
         instruction=f"{data.about} Take the rows where {condition.column.name} {condition.comparison} the value that the page shows. Type "
         f"{question.result.words} into the field Answer, and press Send.",
-        files={path: content}, goals=[Holds(path=path, text=content)], steps=[],
-    )  # fmt: skip
+        files={path: content},
+        goals=[Holds(path=path, text=content)],
+        steps=[],
+    )
     page = page_of("Value", [round_of([condition.value], fields={"Answer": answer})])
     instance = HybridInstance(work=work, page=page, steps=steps)
     shown = {**question.content, "shown": condition.value}
@@ -164,15 +189,24 @@ def rounds(rng: Random, num: int) -> Made | Refusal:
         instruction=f"{data.about} The page shows a {column.name}. Type {result.words.replace('their', 'the')} of the rows with that "
         f"{column.name} into the field Sum, and press Send; then the page shows the next one, {num} in all. After the last it shows a "
         f"code: write it into {target}.",
-        files={path: content}, goals=[goal], steps=[],
-    )  # fmt: skip
+        files={path: content},
+        goals=[goal],
+        steps=[],
+    )
     shown = [round_of([value], fields={"Sum": answer}) for value, answer in zip(values, answers, strict=True)]
     instance = HybridInstance(
         work=work, page=page_of("Rounds", shown, receipt=final), steps=[*steps, bash(f"echo {final} > {target}", goal)]
-    )  # fmt: skip
+    )
     asked_of = {"data": path, "values": values, "answers": answers, "code": final}
-    return _made(instance, asked_of, 0.5 + 0.12 * num, subject=data.subject.name, format=data.format, level=str(num + 1),
-                 operations=" → ".join(["gather plain", *["filter is", result.name, "type"] * num, "write text"]))  # fmt: skip
+    return _made(
+        instance,
+        asked_of,
+        0.5 + 0.12 * num,
+        subject=data.subject.name,
+        format=data.format,
+        level=str(num + 1),
+        operations=" → ".join(["gather plain", *["filter is", result.name, "type"] * num, "write text"]),
+    )
 
 
 def note(rng: Random, num: int) -> Made | Refusal:
@@ -191,7 +225,7 @@ def note(rng: Random, num: int) -> Made | Refusal:
     steps = [bash(f"echo {word} > {goal.path}", goal) for word, goal in zip(words, goals, strict=True)]
     instance = HybridInstance(
         work=Instance(instruction=told, goals=goals, steps=[]), page=page_of("Codes", [round_of(shown)]), needs_page=False, steps=steps
-    )  # fmt: skip
+    )
     return _made(instance, {"codes": words}, 0.05 * num, operations=" → ".join(["read page", *["write"] * num]), level="1")
 
 
@@ -199,19 +233,20 @@ def type_in(rng: Random, num: int) -> Made | Refusal:
     """What files hold, into fields."""
     words, labels = things(rng, num), ("Word", "Second word")[:num]
     files = [f"{name}.{rng.choice(('txt', 'md', 'csv', 'log', 'cfg'))}" for name in things(rng, num)]
-    told = " ".join(
-        f"Type the word that is in the file {file} into the field {label}." for file, label in zip(files, labels, strict=True)
-    )
+    told = " ".join(f"Type the word that is in the file {file} into the field {label}." for file, label in zip(files, labels, strict=True))
     steps: list[Step | PageStep] = []
     for at, (file, word) in enumerate(zip(files, words, strict=True)):
         steps += [bash(f"cat {file}"), *fill(at, word)]
     instance = HybridInstance(
         work=Instance(
-            instruction=f"{told} Then press Send.", goals=[], steps=[],
+            instruction=f"{told} Then press Send.",
+            goals=[],
+            steps=[],
             files={file: f"{word}\n" for file, word in zip(files, words, strict=True)},
         ),
-        page=page_of("Words", [round_of([], fields=dict(zip(labels, words, strict=True)))]), steps=[*steps, send()],
-    )  # fmt: skip
+        page=page_of("Words", [round_of([], fields=dict(zip(labels, words, strict=True)))]),
+        steps=[*steps, send()],
+    )
     return _made(instance, {"words": words}, 0.1 * num, operations=" → ".join(["read file", "type"] * num), level="1")
 
 
@@ -243,9 +278,13 @@ def composed(task: Task, seed: int) -> tuple[Made, dict[str, int]]:
 def composed_facts(task: Task, seed: int) -> Facts:
     made, dropped = composed(task, seed)
     return Facts(
-        instruction=made.instance.work.instruction, content=made.content, difficulty=round(made.difficulty, 3), provenance=made.provenance,
-        dropped=dropped, reference=reference_of(made.instance.work, _typed(made.instance.page)),
-    )  # fmt: skip
+        instruction=made.instance.work.instruction,
+        content=made.content,
+        difficulty=round(made.difficulty, 3),
+        provenance=made.provenance,
+        dropped=dropped,
+        reference=reference_of(made.instance.work, _typed(made.instance.page)),
+    )
 
 
 def _typed(page: Mapping[str, Any]) -> list[str]:

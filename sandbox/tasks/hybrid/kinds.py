@@ -15,11 +15,11 @@ def note_code(rng: Random) -> HybridInstance:
     name, secret = things(rng, 1)[0], code(rng, 5)
     goal = Holds(path=f"{name}.txt", text=secret)
     return HybridInstance(
-        work=Instance(
-            instruction=f"The page shows a code. Write it into the file {name}.txt.", goals=[goal], steps=[]
-        ),
-        page=page_of("Code", [round_of([secret])]), needs_page=False, steps=[bash(f"echo {secret} > {name}.txt", goal)],
-    )  # fmt: skip
+        work=Instance(instruction=f"The page shows a code. Write it into the file {name}.txt.", goals=[goal], steps=[]),
+        page=page_of("Code", [round_of([secret])]),
+        needs_page=False,
+        steps=[bash(f"echo {secret} > {name}.txt", goal)],
+    )
 
 
 def type_word(rng: Random) -> HybridInstance:
@@ -28,11 +28,13 @@ def type_word(rng: Random) -> HybridInstance:
     return HybridInstance(
         work=Instance(
             instruction=f"Type the word that is in the file {name}.txt into the field Word, and press Send.",
-            files={f"{name}.txt": f"{word}\n"}, goals=[], steps=[],
+            files={f"{name}.txt": f"{word}\n"},
+            goals=[],
+            steps=[],
         ),
         page=page_of("Word", [round_of([], fields={"Word": word})]),
         steps=[bash(f"cat {name}.txt"), *fill(0, word), send()],
-    )  # fmt: skip
+    )
 
 
 def download_and_sum(rng: Random) -> HybridInstance:
@@ -46,15 +48,17 @@ def download_and_sum(rng: Random) -> HybridInstance:
                 f"Download {name}.txt from the page; it comes into the folder Downloads. Add up its numbers in the terminal, type the sum "
                 "into the field Sum, and press Send."
             ),
-            goals=[Holds(path=path, text=content)], steps=[],
+            goals=[Holds(path=path, text=content)],
+            steps=[],
         ),
         page=page_of("Numbers", [round_of([], fields={"Sum": total}, download={"name": f"{name}.txt", "text": content})]),
         steps=[
             click(f"{name}.txt", role="link", goal=Present(path=path)),
             bash(f"awk '{{ sum += $1 }} END {{ print sum }}' {path}"),
-            *fill(0, total), send(),
+            *fill(0, total),
+            send(),
         ],
-    )  # fmt: skip
+    )
 
 
 def upload_sorted(rng: Random) -> HybridInstance:
@@ -69,11 +73,13 @@ def upload_sorted(rng: Random) -> HybridInstance:
                 f"Sort the lines of {name}.txt alphabetically into the file {other}.txt. Upload that file in the page: click on the file "
                 f"button, type the name {other}.txt, and press Send."
             ),
-            files={f"{name}.txt": text(words)}, goals=[goal], steps=[],
+            files={f"{name}.txt": text(words)},
+            goals=[goal],
+            steps=[],
         ),
         page=page_of("Upload", [round_of([], upload={"name": f"{other}.txt", "text": content})]),
         steps=[bash(f"sort {name}.txt > {other}.txt", goal), choose(f"{other}.txt"), send()],
-    )  # fmt: skip
+    )
 
 
 def serve_and_press(rng: Random) -> HybridInstance:
@@ -108,21 +114,26 @@ def serve_and_press(rng: Random) -> HybridInstance:
                 f"Start the service app.py in the terminal, so that it goes on running; it listens on port {number}. Then open {address} "
                 f"in the browser and press the button {wanted}."
             ),
-            files={"app.py": program}, goals=[serves, goal], steps=[],
+            files={"app.py": program},
+            goals=[serves, goal],
+            steps=[],
         ),
-        page=page_of("App", [round_of(["Nothing is to be done on this page."])]), needs_page=False,
+        page=page_of("App", [round_of(["Nothing is to be done on this page."])]),
+        needs_page=False,
         steps=[
             bash("python3 app.py > /tmp/app.log 2>&1 & sleep 1", serves),
             PageStep(act=lambda _: Navigate(url=address), done=f"location.port === '{number}'"),
             click(wanted, role="button", done=f"location.pathname === '/press/{wanted}'"),
         ],
-    )  # fmt: skip
+    )
 
 
 def report_log(rng: Random) -> HybridInstance:
     """Three things looked up in a log, typed into a form, and what the page answers written down."""
-    entries = [f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02} {rng.choice(('ok', 'error', 'late'))} {person} {word}"
-               for person, word in zip(rng.choices(PEOPLE, k=50), things(rng, 50), strict=True)]  # fmt: skip
+    entries = [
+        f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02} {rng.choice(('ok', 'error', 'late'))} {person} {word}"
+        for person, word in zip(rng.choices(PEOPLE, k=50), things(rng, 50), strict=True)
+    ]
     entries.append(f"23:59 error {rng.choice(PEOPLE)} closing")
     errors = [entry.split() for entry in entries if entry.split()[1] == "error"]
     fields = {"Errors": str(len(errors)), "First": errors[0][3], "Last": errors[-1][3]}
@@ -135,15 +146,20 @@ def report_log(rng: Random) -> HybridInstance:
                 "First and Last the word of the first and of the last of these lines. Press Send, and write the receipt that the page then "
                 "shows into receipt.txt."
             ),
-            files={"work.log": text(entries)}, goals=[goal], steps=[],
+            files={"work.log": text(entries)},
+            goals=[goal],
+            steps=[],
         ),
         page=page_of("Report", [round_of([], fields=fields)], receipt=receipt),
         steps=[
-            bash("head -n 3 work.log"), bash("grep -c ' error ' work.log"), bash("grep ' error ' work.log | sed -n '1p;$p'"),
+            bash("head -n 3 work.log"),
+            bash("grep -c ' error ' work.log"),
+            bash("grep ' error ' work.log | sed -n '1p;$p'"),
             *(step for index, value in enumerate(fields.values()) for step in fill(index, value)),
-            send(), bash(f"echo {receipt} > receipt.txt", goal),
+            send(),
+            bash(f"echo {receipt} > receipt.txt", goal),
         ],
-    )  # fmt: skip
+    )
 
 
 def exchange(rng: Random) -> HybridInstance:
@@ -165,11 +181,13 @@ def exchange(rng: Random) -> HybridInstance:
                 "Send: then the page shows the next word. After the last the page shows a code: write it into final.txt."
             ),
             files={"number.sh": "#!/bin/bash\ngrep \"^$1 \" .numbers | cut -d' ' -f2\n", ".numbers": table},
-            modes={"number.sh": 0o755}, goals=[goal], steps=[],
+            modes={"number.sh": 0o755},
+            goals=[goal],
+            steps=[],
         ),
         page=page_of("Exchange", rounds, receipt=final),
         steps=[*steps, bash(f"echo {final} > final.txt", goal)],
-    )  # fmt: skip
+    )
 
 
 def return_edited(rng: Random) -> HybridInstance:
@@ -187,11 +205,14 @@ def return_edited(rng: Random) -> HybridInstance:
                 f"Download {name}.txt from the page; it comes into the folder Downloads. Replace the word {old} in it by {new}, and upload "
                 f"the file {path} in the page: click on the file button, type that name, and press Send."
             ),
-            goals=[goal], steps=[],
+            goals=[goal],
+            steps=[],
         ),
         page=page_of("Edit", [shown]),
         steps=[
             click(f"{name}.txt", role="link", goal=Present(path=path)),
-            bash(f"sed -i s/{quoted(old)}/{quoted(new)}/ {path}", goal), choose(path), send(),
+            bash(f"sed -i s/{quoted(old)}/{quoted(new)}/ {path}", goal),
+            choose(path),
+            send(),
         ],
-    )  # fmt: skip
+    )

@@ -45,9 +45,7 @@ def task_file() -> TaskFile[TaskEntry]:
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `small`, `generated`, `generated-small`; `all`, the tasks of the file; None is these and the
     generated ones. Raises ConfigError for another."""
-    return load_plain(
-        task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION, families=FAMILIES, family_groups=GROUPS
-    )  # fmt: skip
+    return load_plain(task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION, families=FAMILIES, family_groups=GROUPS)
 
 
 def facts(task: Task, seed: int) -> Facts | None:
@@ -84,7 +82,13 @@ def _check(task: Task) -> None:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="hybrid", load_tasks=load_tasks, instance=hybrid_instance, environment=f"hybrid tasks {VERSION}", facts=facts,
+    name=SOURCE,
+    kind="hybrid",
+    load_tasks=load_tasks,
+    instance=hybrid_instance,
+    environment=f"hybrid tasks {VERSION}",
+    facts=facts,
     description=lambda task: hybrid_instance(task, first_seed(task)).work.instruction,
-    contents=Path(__file__).with_name("contents.json"), content=content,
-)  # fmt: skip
+    contents=Path(__file__).with_name("contents.json"),
+    content=content,
+)

@@ -24,10 +24,16 @@ MAX_ROWS = 64
 """Of the combinations of parameter values so many are kept, drawn by the task's name."""
 STEPS_PER_COMPLEXITY = 10
 PACKAGES: Mapping[str, str] = {
-    "settings": "com.android.settings", "contacts": "com.android.contacts", "clock": "com.android.deskclock",
-    "camera": "com.android.camera2", "dialer": "com.android.dialer", "phone": "com.android.dialer",
-    "files": "com.android.documentsui", "calendar": "com.android.calendar", "chrome": "com.android.chrome",
-}  # fmt: skip
+    "settings": "com.android.settings",
+    "contacts": "com.android.contacts",
+    "clock": "com.android.deskclock",
+    "camera": "com.android.camera2",
+    "dialer": "com.android.dialer",
+    "phone": "com.android.dialer",
+    "files": "com.android.documentsui",
+    "calendar": "com.android.calendar",
+    "chrome": "com.android.chrome",
+}
 STORAGE = "/storage/emulated/0"
 Rows = tuple[dict[str, str], ...]
 
@@ -74,31 +80,45 @@ def _with_contact(row: dict[str, str]) -> dict[str, str]:
 
 _UNPRINTED = str.maketrans("", "", " ()-+")
 ANDROID_APPS = {
-    "settings": "com.android.settings/", "contacts": ".android.contacts/", "clock": ".android.deskclock/",
-    "camera": "com.android.camera2/", "dialer": ".android.dialer/",
-}  # fmt: skip
+    "settings": "com.android.settings/",
+    "contacts": ".android.contacts/",
+    "clock": ".android.deskclock/",
+    "camera": "com.android.camera2/",
+    "dialer": ".android.dialer/",
+}
 """AndroidWorld's five apps by the end of their package: those of AOSP, and Google's of the same names."""
 APP_ROWS: Rows = tuple({"app_name": name} for name in ANDROID_APPS)
 CONTACT_ROWS: Rows = tuple(
-    {"name": name, "number": number} for name, number in (
-        ("Ana Fernandez", "+15550104471"), ("Wei Chen", "+15550178620"), ("Omar Ibrahim", "+15550193358"), ("Mia Lopez", "+15550126904"),
-        ("Emil Martin", "+15550150217"), ("Sara Mohamed", "+15550183746"), ("Hugo Ferreira", "+15550161195"), ("Lina Ali", "+15550139082"),
+    {"name": name, "number": number}
+    for name, number in (
+        ("Ana Fernandez", "+15550104471"),
+        ("Wei Chen", "+15550178620"),
+        ("Omar Ibrahim", "+15550193358"),
+        ("Mia Lopez", "+15550126904"),
+        ("Emil Martin", "+15550150217"),
+        ("Sara Mohamed", "+15550183746"),
+        ("Hugo Ferreira", "+15550161195"),
+        ("Lina Ali", "+15550139082"),
     )
-)  # fmt: skip
+)
 FILE_ROWS: Rows = tuple(
-    {"file_name": name, "subfolder": source, "source_folder": source, "destination_folder": target} for name, source, target in (
-        ("brave_river.mp3", "Music", "Podcasts"), ("quiet_lamp.jpg", "Pictures", "DCIM"), ("green_note.pdf", "Documents", "Download"),
-        ("early_train.mp3", "Alarms", "Ringtones"), ("small_boat.mp4", "Movies", "Documents"), ("red_kite.png", "Download", "Pictures"),
+    {"file_name": name, "subfolder": source, "source_folder": source, "destination_folder": target}
+    for name, source, target in (
+        ("brave_river.mp3", "Music", "Podcasts"),
+        ("quiet_lamp.jpg", "Pictures", "DCIM"),
+        ("green_note.pdf", "Documents", "Download"),
+        ("early_train.mp3", "Alarms", "Ringtones"),
+        ("small_boat.mp4", "Movies", "Documents"),
+        ("red_kite.png", "Download", "Pictures"),
     )
-)  # fmt: skip
-_FRONT_APP = {
-    "command": "am stack list | grep -m 1 visible=true", "expected": "{package_end}", "is_part": True
-}
+)
+_FRONT_APP = {"command": "am stack list | grep -m 1 visible=true", "expected": "{package_end}", "is_part": True}
 _CONTACT = {
     "command": "content query --uri content://com.android.contacts/data/phones --projection display_name:data1"
     " | tr -d ' ()+-' | sed 's/$/./'",
-    "expected": "{printed}", "is_part": True,
-}  # fmt: skip
+    "expected": "{printed}",
+    "is_part": True,
+}
 _WIFI_ON, _WIFI_OFF = _setting("global", "wifi_on", "1"), _setting("global", "wifi_on", "0")
 _BLUETOOTH_ON, _BLUETOOTH_OFF = _setting("global", "bluetooth_on", "1"), _setting("global", "bluetooth_on", "0")
 _BRIGHTEST, _DARKEST = _setting("system", "screen_brightness", "255"), _setting("system", "screen_brightness", "1")
@@ -111,7 +131,7 @@ _SWITCHES = {
     "SystemBluetoothTurnOn": ({"on_or_off": "on"}, _BLUETOOTH_ON, "svc bluetooth enable", "svc bluetooth disable"),
     "SystemBrightnessMax": ({"max_or_min": "max"}, _BRIGHTEST, _BRIGHTNESS + "255", _BRIGHTNESS + "1"),
     "SystemBrightnessMin": ({"max_or_min": "min"}, _DARKEST, _BRIGHTNESS + "1", _BRIGHTNESS + "255"),
-}  # fmt: skip
+}
 HOLDS_AT_THE_START = "what it asks holds at the start, as in AndroidWorld: who changes nothing has solved it"
 KNOWN: Mapping[str, Known] = {
     **{name: Known(checks=(check,), setup=(away,), rows=(row,)) for name, (row, check, _, away) in _SWITCHES.items()},
@@ -120,25 +140,22 @@ KNOWN: Mapping[str, Known] = {
         for name, (row, check, towards, _) in _SWITCHES.items()
     },
     "TurnOffWifiAndTurnOnBluetooth": Known(checks=(_WIFI_OFF, _BLUETOOTH_ON), setup=("svc wifi enable", "svc bluetooth disable")),
-    "TurnOnWifiAndOpenApp": Known(
-        checks=(_WIFI_ON, _FRONT_APP), setup=("svc wifi disable",), rows=APP_ROWS, derived=_with_package
-    ),
+    "TurnOnWifiAndOpenApp": Known(checks=(_WIFI_ON, _FRONT_APP), setup=("svc wifi disable",), rows=APP_ROWS, derived=_with_package),
     "OpenAppTaskEval": Known(checks=(_FRONT_APP,), rows=APP_ROWS, derived=_with_package),
     "ContactsAddContact": Known(
         checks=(_CONTACT,), setup=("pm clear com.android.providers.contacts",), rows=CONTACT_ROWS, derived=_with_contact
     ),
-    "FilesDeleteFile": Known(
-        checks=(_file_is("{subfolder}/{file_name}", "gone"),), setup=_made("{subfolder}/{file_name}"), rows=FILE_ROWS
-    ),
+    "FilesDeleteFile": Known(checks=(_file_is("{subfolder}/{file_name}", "gone"),), setup=_made("{subfolder}/{file_name}"), rows=FILE_ROWS),
     "FilesMoveFile": Known(
         checks=(_file_is("{source_folder}/{file_name}", "gone"), _file_is("{destination_folder}/{file_name}", "there")),
         setup=(
-            *_made("{source_folder}/{file_name}"), f'mkdir -p "{STORAGE}/{{destination_folder}}"',
+            *_made("{source_folder}/{file_name}"),
+            f'mkdir -p "{STORAGE}/{{destination_folder}}"',
             f'rm -f "{STORAGE}/{{destination_folder}}/{{file_name}}"',
         ),
         rows=FILE_ROWS,
     ),
-}  # fmt: skip
+}
 
 
 def map_android_world(record: Any, files: Files) -> Mapped:
@@ -166,12 +183,18 @@ def map_android_world(record: Any, files: Files) -> Mapped:
         reasons.append("its record says no check: AndroidWorld's are Python")
     difficulty = {"easy": 0.25, "medium": 0.5, "hard": 0.8}.get(str(fields.any("difficulty")), 0.5)
     spec = TaskSpec(
-        name=slug(name), kind="android", instruction=template, difficulty=difficulty, params=rows, goals=tuple(goals),
-        device_setup=setup, packages=tuple(package for package in packages if "." in package),
+        name=slug(name),
+        kind="android",
+        instruction=template,
+        difficulty=difficulty,
+        params=rows,
+        goals=tuple(goals),
+        device_setup=setup,
+        packages=tuple(package for package in packages if "." in package),
         max_steps=int(max(10, 2 * (steps or 0), STEPS_PER_COMPLEXITY * (complexity or 0))),
         reference_length=None if steps is None else int(steps),
         source=f"AndroidWorld {name}",
-    )  # fmt: skip
+    )
     return Mapped(spec=spec, not_runnable=reasons, notes=notes, unknown=[*fields.unknown(), *unknown])
 
 
@@ -211,8 +234,9 @@ def _device_goals(check: Fields, command: str, reasons: list[str]) -> list[Devic
         reasons.append("a check of it expects more than a text or a number")
     return [
         DeviceSays(kind="device", command=command, expected=text_of(text), is_part=is_part, is_negated=is_negated)
-        for text in texts if text is not None
-    ]  # fmt: skip
+        for text in texts
+        if text is not None
+    ]
 
 
 def _rows(params: Any, name: str, reasons: list[str], notes: list[str]) -> tuple[dict[str, str], ...]:

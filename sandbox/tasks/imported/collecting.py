@@ -83,9 +83,13 @@ class Collected:
 
 
 def collect(
-    format: str, paths: Sequence[Path], *, assets: Sequence[Path] = (), held_out: bool = False,
+    format: str,
+    paths: Sequence[Path],
+    *,
+    assets: Sequence[Path] = (),
+    held_out: bool = False,
     on_record: Callable[[int, int], None] = lambda done, total: None,
-) -> Collected:  # fmt: skip
+) -> Collected:
     """Map the records of these files; of a folder, of every .json, .jsonl, .yaml and .txt file in it. `on_record(done, total)` counts
     files. Raises ConfigError for an unknown format, and for a file that is not there or cannot be read."""
     if format not in TASK_FORMATS:
@@ -135,10 +139,15 @@ def _add(
     fraction = stable_fraction("imported", spec.content_id)
     found.tasks.append(
         ImportedTask(
-            spec=spec, held_out=held_out or fraction >= TRAINED_ON, not_runnable=tuple(dict.fromkeys(mapped.not_runnable)),
-            notes=tuple(mapped.notes), unknown_fields=tuple(dict.fromkeys(mapped.unknown)), record=digest, where=where,
+            spec=spec,
+            held_out=held_out or fraction >= TRAINED_ON,
+            not_runnable=tuple(dict.fromkeys(mapped.not_runnable)),
+            notes=tuple(mapped.notes),
+            unknown_fields=tuple(dict.fromkeys(mapped.unknown)),
+            record=digest,
+            where=where,
         )
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,21 @@ from sandbox.terminal.apart import Reading, Unreadable
 from sandbox.terminal.bubblewrap import JailLimits
 
 LIMITS = JailLimits(processes=4, memory_mib=512, cpus=1.0, cpu_s=5, workspace_mib=1, scratch_mib=1, open_files=32)
-LINEAR = frozenset((
-    "exact_match", "match_in_list", "literal_match", "check_include_exclude", "file_contains", "compare_text_file", "diff_text_file",
-    "compare_config", "compare_answer", "check_file_exists", "sheet_print",
-))  # fmt: skip
+LINEAR = frozenset(
+    (
+        "exact_match",
+        "match_in_list",
+        "literal_match",
+        "check_include_exclude",
+        "file_contains",
+        "compare_text_file",
+        "diff_text_file",
+        "compare_config",
+        "compare_answer",
+        "check_file_exists",
+        "sheet_print",
+    )
+)
 MODULES = ("spreadsheets", "metrics")
 """What the program consists of, each after those that it imports."""
 _START = """

@@ -38,10 +38,15 @@ def map_mind2web(record: Any, files: Files) -> Mapped:
     except ValueError as error:
         raise BadRecord(f"`website` is no address: {error}") from None
     spec = TaskSpec(
-        name=slug(str(name or asked[:40])), kind="web", instruction=asked, website=website or None,
-        difficulty=LEVELS.get(str(fields.any("level", "difficulty")), 0.5), reference_length=reference,
-        max_steps=min(1000, STEPS_PER_REFERENCE * reference) if reference else None, source="Mind2Web" + (f" {name}" if name else ""),
-    )  # fmt: skip
+        name=slug(str(name or asked[:40])),
+        kind="web",
+        instruction=asked,
+        website=website or None,
+        difficulty=LEVELS.get(str(fields.any("level", "difficulty")), 0.5),
+        reference_length=reference,
+        max_steps=min(1000, STEPS_PER_REFERENCE * reference) if reference else None,
+        source="Mind2Web" + (f" {name}" if name else ""),
+    )
     reasons = ["wants a live site, which is not on this machine", "has no verifier: a judge or an ORM alone can say what came of it"]
     return Mapped(spec=spec, not_runnable=reasons, notes=[f"its site is {host}"], unknown=fields.unknown())
 
@@ -56,9 +61,12 @@ def map_miniwob(record: Any, files: Files) -> Mapped:
     notes = ["its seeds are kept aside: splits say which are run"] if fields.any("seed", "seeds") is not None else []
     page = named.rpartition("/")[2].removeprefix("browsergym-").removeprefix("miniwob.").removesuffix("-v1").removesuffix("-v0")
     spec = TaskSpec(
-        name=slug(page), kind="page", instruction=f"MiniWoB++ page {page}: it says itself what it asks", page=f"miniwob/{page}",
+        name=slug(page),
+        kind="page",
+        instruction=f"MiniWoB++ page {page}: it says itself what it asks",
+        page=f"miniwob/{page}",
         source=f"MiniWoB++ {named}",
-    )  # fmt: skip
+    )
     reasons = []
     try:
         page_of(spec)

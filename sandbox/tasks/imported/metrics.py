@@ -146,11 +146,15 @@ def check_json_settings(value: Result, expected: Any, options: Mapping[str, Any]
 
 
 JSON_METHODS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "eq": lambda found, ref: bool(found == ref), "ne": lambda found, ref: bool(found != ref),
-    "le": lambda found, ref: bool(found <= ref), "lt": lambda found, ref: bool(found < ref),
-    "ge": lambda found, ref: bool(found >= ref), "gt": lambda found, ref: bool(found > ref),
-    "re": lambda found, ref: re.search(ref, text_of(found)) is not None, "in": lambda found, ref: found in ref,
-}  # fmt: skip
+    "eq": lambda found, ref: bool(found == ref),
+    "ne": lambda found, ref: bool(found != ref),
+    "le": lambda found, ref: bool(found <= ref),
+    "lt": lambda found, ref: bool(found < ref),
+    "ge": lambda found, ref: bool(found >= ref),
+    "gt": lambda found, ref: bool(found > ref),
+    "re": lambda found, ref: re.search(ref, text_of(found)) is not None,
+    "in": lambda found, ref: found in ref,
+}
 
 
 def check_json(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
@@ -197,16 +201,27 @@ def _json(value: Result) -> Any:
 
 
 METRICS: Mapping[str, Metric] = {
-    "exact_match": exact_match, "match_in_list": match_in_list, "literal_match": literal_match,
-    "check_include_exclude": check_include_exclude, "file_contains": file_contains, "compare_text_file": compare_text_file,
-    "diff_text_file": diff_text_file, "compare_csv": compare_csv, "check_csv": check_csv, "check_list": check_list,
-    "check_line_number": check_line_number, "check_json_settings": check_json_settings,
-    "check_json": check_json, "check_file_exists": check_file_exists, "compare_table": compare_table,
+    "exact_match": exact_match,
+    "match_in_list": match_in_list,
+    "literal_match": literal_match,
+    "check_include_exclude": check_include_exclude,
+    "file_contains": file_contains,
+    "compare_text_file": compare_text_file,
+    "diff_text_file": diff_text_file,
+    "compare_csv": compare_csv,
+    "check_csv": check_csv,
+    "check_list": check_list,
+    "check_line_number": check_line_number,
+    "check_json_settings": check_json_settings,
+    "check_json": check_json,
+    "check_file_exists": check_file_exists,
+    "compare_table": compare_table,
     "sheet_print": sheet_print,
-    "check_image_file_size": check_image_file_size, "check_moved_jpgs": check_moved_jpgs,
+    "check_image_file_size": check_image_file_size,
+    "check_moved_jpgs": check_moved_jpgs,
     "compare_config": lambda value, expected, options: compare_text_file(value, _rules(expected).get("expected", ""), options),
     "compare_answer": lambda value, expected, options: exact_match(text_of(value).strip(), expected, options),
-}  # fmt: skip
+}
 
 
 def main() -> int:

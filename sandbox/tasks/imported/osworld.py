@@ -23,22 +23,35 @@ from sandbox.tasks.imported.pyautogui_code import parse_code
 from sandbox.tasks.imported.spec import SetupStep, TaskSpec
 
 LAUNCHED_AS: Mapping[str, str] = {
-    "gedit": "editor", "mousepad": "editor", "gnome-text-editor": "editor", "xed": "editor", "nautilus": "files", "pcmanfm": "files",
-    "gnome-terminal": "terminal", "lxterminal": "terminal", "xterm": "xterm", "gnome-calculator": "calculator", "galculator": "calculator",
-    "gnome-mines": "mines", "gnome-2048": "2048", "libreoffice": "calc", "soffice": "calc", "localc": "calc",
-}  # fmt: skip
+    "gedit": "editor",
+    "mousepad": "editor",
+    "gnome-text-editor": "editor",
+    "xed": "editor",
+    "nautilus": "files",
+    "pcmanfm": "files",
+    "gnome-terminal": "terminal",
+    "lxterminal": "terminal",
+    "xterm": "xterm",
+    "gnome-calculator": "calculator",
+    "galculator": "calculator",
+    "gnome-mines": "mines",
+    "gnome-2048": "2048",
+    "libreoffice": "calc",
+    "soffice": "calc",
+    "localc": "calc",
+}
 """Programs that a record starts, and the application of ours that stands for each."""
 OPENED_BY = {".txt": "editor", ".md": "editor", ".csv": "calc", ".xlsx": "calc", ".ods": "calc", ".xls": "calc"}
 SCREEN_PX = (1920, 1080)
 """OSWorld's."""
 PLACEHOLDERS = {
-    "SCREEN_WIDTH_HALF": SCREEN_PX[0] // 2, "SCREEN_HEIGHT_HALF": SCREEN_PX[1] // 2, "SCREEN_WIDTH": SCREEN_PX[0],
+    "SCREEN_WIDTH_HALF": SCREEN_PX[0] // 2,
+    "SCREEN_HEIGHT_HALF": SCREEN_PX[1] // 2,
+    "SCREEN_WIDTH": SCREEN_PX[0],
     "SCREEN_HEIGHT": SCREEN_PX[1],
-}  # fmt: skip
+}
 MIDDLE_PX = (BoxSettings().width_px // 2, BoxSettings().height_px // 2)
-_ASIDE = (
-    "snapshot", "trajectory", "related_apps", "proxy", "fixed_ip", "possibility_of_env_change", "comment", "hint", "env_may_change",
-)  # fmt: skip
+_ASIDE = ("snapshot", "trajectory", "related_apps", "proxy", "fixed_ip", "possibility_of_env_change", "comment", "hint", "env_may_change")
 
 
 def map_osworld(record: Any, files: Files) -> Mapped:
@@ -54,9 +67,15 @@ def map_osworld(record: Any, files: Files) -> Mapped:
     goals, postconfig = goals_of(fields.take("evaluator", dict, {}), task)
     before = _steps(postconfig, "evaluator.postconfig", task)
     spec = TaskSpec(
-        name=slug(task.task_id), kind="desktop", instruction=instruction, assets=task.placed, setup=tuple(setup),
-        before_checks=tuple(before), goals=tuple(goals), source=f"OSWorld {task.task_id}" + (f", {source}" if source else ""),
-    )  # fmt: skip
+        name=slug(task.task_id),
+        kind="desktop",
+        instruction=instruction,
+        assets=task.placed,
+        setup=tuple(setup),
+        before_checks=tuple(before),
+        goals=tuple(goals),
+        source=f"OSWorld {task.task_id}" + (f", {source}" if source else ""),
+    )
     if not goals and not task.reasons:
         task.refuse("has no evaluator that is understood")
     return Mapped(spec=spec, not_runnable=task.reasons, notes=task.notes, unknown=[*fields.unknown(), *task.unknown], assets=task.assets)
@@ -191,6 +210,13 @@ def _window(change: str) -> Callable[[Fields, OsworldTask, int], list[SetupStep]
 
 
 _SETUP: Mapping[str, Callable[[Fields, OsworldTask, int], list[SetupStep]]] = {
-    "download": _placed("url"), "upload_file": _placed("local_path"), "execute": _execute, "command": _execute, "launch": _launch,
-    "open": _open, "sleep": _sleep, "activate_window": _window("activate"), "close_window": _window("close"),
-}  # fmt: skip
+    "download": _placed("url"),
+    "upload_file": _placed("local_path"),
+    "execute": _execute,
+    "command": _execute,
+    "launch": _launch,
+    "open": _open,
+    "sleep": _sleep,
+    "activate_window": _window("activate"),
+    "close_window": _window("close"),
+}

@@ -212,21 +212,40 @@ def _json_rule(value: Any) -> Fault:
 
 EXISTENCE = "check_file_exists"
 RULES: Mapping[str, Mapping[str, Callable[[Any], Fault]]] = {
-    "exact_match": {"expected": _scalar}, "literal_match": {"expected": _scalar}, "compare_answer": {"expected": _scalar},
-    "compare_config": {"expected": _scalar}, "check_line_number": {"expected": _scalar}, "match_in_list": {"expected": _each(_scalar)},
-    "file_contains": {"expected": _each(_text)}, "check_include_exclude": {"include": _each(_text), "exclude": _each(_text)},
+    "exact_match": {"expected": _scalar},
+    "literal_match": {"expected": _scalar},
+    "compare_answer": {"expected": _scalar},
+    "compare_config": {"expected": _scalar},
+    "check_line_number": {"expected": _scalar},
+    "match_in_list": {"expected": _each(_scalar)},
+    "file_contains": {"expected": _each(_text)},
+    "check_include_exclude": {"include": _each(_text), "exclude": _each(_text)},
     "check_csv": {"expect": _each(_record), "unexpect": _each(_record)},
-    "check_list": {"expect": _each(_pattern), "unexpect": _each(_pattern)}, "check_json_settings": {"expected": _settings},
-    "check_image_file_size": {"max_size": _number}, "check_moved_jpgs": {"expected": _each(_text)},
+    "check_list": {"expect": _each(_pattern), "unexpect": _each(_pattern)},
+    "check_json_settings": {"expected": _settings},
+    "check_image_file_size": {"max_size": _number},
+    "check_moved_jpgs": {"expected": _each(_text)},
     "check_json": {"expect": _each(_json_rule), "unexpect": _each(_json_rule)},
-}  # fmt: skip
+}
 """By comparison and rule: what is wrong with its value. A comparison that is not here takes a text or a file whole."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "literal_match": ("ignore_case", "type"), "compare_text_file": ("ignore_blanks", "ignore_case"),
-    "compare_csv": ("strict", "ignore_case"), "compare_table": ("rules",), "sheet_print": ("ignore_case",),
-}  # fmt: skip
-TAKES_RULES = frozenset((
-    "match_in_list", "check_include_exclude", "file_contains", "check_csv", "check_list", "check_json", "check_json_settings",
-    "check_image_file_size", "check_moved_jpgs",
-))  # fmt: skip
+    "literal_match": ("ignore_case", "type"),
+    "compare_text_file": ("ignore_blanks", "ignore_case"),
+    "compare_csv": ("strict", "ignore_case"),
+    "compare_table": ("rules",),
+    "sheet_print": ("ignore_case",),
+}
+TAKES_RULES = frozenset(
+    (
+        "match_in_list",
+        "check_include_exclude",
+        "file_contains",
+        "check_csv",
+        "check_list",
+        "check_json",
+        "check_json_settings",
+        "check_image_file_size",
+        "check_moved_jpgs",
+    )
+)
 """What they compare with is never the content of a file or the output of a command."""

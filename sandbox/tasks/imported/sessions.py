@@ -170,8 +170,10 @@ def android_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> AndroidIns
 
 
 MAKERS: Mapping[str, Callable[[Task, TaskSpec, goals.Assets], Any]] = {
-    "terminal": terminal_task, "desktop": desktop_task, "android": android_task,
-}  # fmt: skip
+    "terminal": terminal_task,
+    "desktop": desktop_task,
+    "android": android_task,
+}
 """By kind of task."""
 
 

@@ -54,9 +54,13 @@ def task_of(task_set: TaskSet, imported: ImportedTask, holdouts: Holdouts) -> Ta
     if spec.kind == "page":
         return page_of(spec)
     return Task(
-        source=SOURCE, name=f"{task_set.name}:{spec.name}", domain=spec.domain or spec.kind, max_steps=spec.steps,
-        held_out=imported.held_out or holdouts.holder(spec) is not None, version=spec.spec_id,
-    )  # fmt: skip
+        source=SOURCE,
+        name=f"{task_set.name}:{spec.name}",
+        domain=spec.domain or spec.kind,
+        max_steps=spec.steps,
+        held_out=imported.held_out or holdouts.holder(spec) is not None,
+        version=spec.spec_id,
+    )
 
 
 def page_of(spec: TaskSpec) -> Task:
@@ -121,6 +125,12 @@ def _instance(task: Task, seed: int) -> Any:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind=kind_of, load_tasks=load_tasks, instance=_instance, environment=f"imported tasks {VERSION}", description=description,
-    has_one_instance=True, has_oracle=lambda task: bool(find(task)[1].spec.oracle),
-)  # fmt: skip
+    name=SOURCE,
+    kind=kind_of,
+    load_tasks=load_tasks,
+    instance=_instance,
+    environment=f"imported tasks {VERSION}",
+    description=description,
+    has_one_instance=True,
+    has_oracle=lambda task: bool(find(task)[1].spec.oracle),
+)

@@ -23,10 +23,13 @@ PRECISION = 4
 SHEET = re.compile(r"(RI|EI)\d+|(RN|EN).+", re.DOTALL)
 """RI0: the first sheet of the result, EI0 of what is expected; RNname, ENname: by name. A number is one of the result."""
 TABLE_RULES: Mapping[str, tuple[str, ...]] = {
-    "sheet_name": (), "sheet_data": ("sheet_idx0", "sheet_idx1", "precision", "ignore_case"), "freeze": ("sheet_idx0", "sheet_idx1"),
-    "zoom": ("sheet_idx", "method", "ref"), "check_cell": ("sheet_idx", "coordinate", "props"),
+    "sheet_name": (),
+    "sheet_data": ("sheet_idx0", "sheet_idx1", "precision", "ignore_case"),
+    "freeze": ("sheet_idx0", "sheet_idx1"),
+    "zoom": ("sheet_idx", "method", "ref"),
+    "check_cell": ("sheet_idx", "coordinate", "props"),
     "sheet_fuzzy": ("sheet_idx0", "sheet_idx1", "rules"),
-}  # fmt: skip
+}
 """Kinds of rules, and the fields of each."""
 FUZZY_FIELDS = ("range", "type", "ignore_case", "ignore_chars", "trim_leadings", "trim_trailings", "normalization")
 FUZZY_TYPES = ("includes", "included_by", "exact_match")

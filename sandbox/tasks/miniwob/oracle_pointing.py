@@ -228,12 +228,7 @@ def generate_number(screen: Screen) -> Action | None:
     shown = screen.first("text")
     value = number(shown.text) if shown else None
     limit = int((screen.match(r"than (\d+)") or ("0",))[0])
-    tests = {
-        "less": lambda n: n < limit,
-        "greater": lambda n: n > limit,
-        "odd": lambda n: n % 2 == 1,
-        "even": lambda n: n % 2 == 0,
-    }
+    tests = {"less": lambda n: n < limit, "greater": lambda n: n > limit, "odd": lambda n: n % 2 == 1, "even": lambda n: n % 2 == 0}
     test = next((test for word, test in tests.items() if f" {word} " in screen.instruction), None)
     if test is None:
         return None
@@ -254,9 +249,14 @@ def menu_path(screen: Screen) -> Action | None:
 
 
 MENU_ICONS = {
-    "floppy disk": "Save", "to the start": "Prev", "stop": "Stop", "play": "Play", "to the end": "Next",
-    "zoom in": "Zoom In", "zoom out": "Zoom Out",
-}  # fmt: skip
+    "floppy disk": "Save",
+    "to the start": "Prev",
+    "stop": "Stop",
+    "play": "Play",
+    "to the end": "Next",
+    "zoom in": "Zoom In",
+    "zoom out": "Zoom Out",
+}
 
 
 def icon_menu(screen: Screen) -> Action | None:

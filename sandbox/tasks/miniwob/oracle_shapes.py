@@ -181,8 +181,16 @@ def move_item(screen: Screen) -> Action | None:
 
 
 GRID_PLACES = [
-    "top left", "top center", "top right", "center left", "center", "center right", "bottom left", "bottom center", "bottom right",
-]  # fmt: skip
+    "top left",
+    "top center",
+    "top right",
+    "center left",
+    "center",
+    "center right",
+    "bottom left",
+    "bottom center",
+    "bottom right",
+]
 GRID_STEPS = {"up": -3, "down": 3, "left": -1, "right": 1}
 LATE_PX = 16
 """From an item's middle to near its edge: a drag from there to the same place of another row enters that row last."""

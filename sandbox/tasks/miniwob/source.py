@@ -234,8 +234,11 @@ def _entry_name(task: Task) -> str:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="page", load_tasks=load_tasks, page=MiniWobSource(),
+    name=SOURCE,
+    kind="page",
+    load_tasks=load_tasks,
+    page=MiniWobSource(),
     description=lambda task: of_page(task.name),
     has_oracle=lambda task: task_file().tasks[_entry_name(task)].oracle,
     contents=Path(__file__).with_name("contents.json"),
-)  # fmt: skip
+)

@@ -25,9 +25,10 @@ def count_matching(rng: Random) -> Instance:
             f"server.log has lines of the form `time LEVEL message`. Write how many of them have the level {level} into count.txt. "
             "A message may hold the name of a level too; that does not count."
         ),
-        files={"server.log": text(entries)}, goals=[goal],
+        files={"server.log": text(entries)},
+        goals=[goal],
         steps=[bash("head -n 5 server.log"), bash(f"grep -c '^[0-9:]* {level} ' server.log > count.txt", goal)],
-    )  # fmt: skip
+    )
 
 
 def sum_column(rng: Random) -> Instance:
@@ -44,8 +45,10 @@ def sum_column(rng: Random) -> Instance:
     )
     return Instance(
         instruction=f"sales.csv is a table. Add up the column amount of all rows whose town is {place}, and write the sum into total.txt.",
-        files={"sales.csv": table}, goals=[goal], steps=[bash("head -n 3 sales.csv"), python(program, goal)],
-    )  # fmt: skip
+        files={"sales.csv": table},
+        goals=[goal],
+        steps=[bash("head -n 3 sales.csv"), python(program, goal)],
+    )
 
 
 def gather_files(rng: Random) -> Instance:
@@ -58,11 +61,18 @@ def gather_files(rng: Random) -> Instance:
     return Instance(
         instruction="Move every file that ends in .log, in whatever folder below here, into a new folder logs. Leave all other files.",
         files={f"{folder}/{name}": f"log of {name}\n" for name, folder in wanted.items()} | kept,
-        goals=[goal, *gone, *(Holds(path=f"logs/{name}", text=f"log of {name}") for name in wanted),
-               *(Holds(path=path, text=word) for path, word in kept.items())],
-        steps=[bash("find . -name '*.log'"), bash("mkdir -p logs", Folder(path="logs")),
-               bash("find . -name '*.log' -not -path './logs/*' -exec mv {} logs \\;", goal)],
-    )  # fmt: skip
+        goals=[
+            goal,
+            *gone,
+            *(Holds(path=f"logs/{name}", text=f"log of {name}") for name in wanted),
+            *(Holds(path=path, text=word) for path, word in kept.items()),
+        ],
+        steps=[
+            bash("find . -name '*.log'"),
+            bash("mkdir -p logs", Folder(path="logs")),
+            bash("find . -name '*.log' -not -path './logs/*' -exec mv {} logs \\;", goal),
+        ],
+    )
 
 
 def rename_by_pattern(rng: Random) -> Instance:
@@ -78,7 +88,7 @@ def rename_by_pattern(rng: Random) -> Instance:
         files={f"photos/{old}_{number}.jpg": f"picture {number}" for number in numbers},
         goals=[goal, *(Holds(path=f"photos/{new}-{number:03}.jpg", text=f"picture {number}") for number in numbers)],
         steps=[bash("ls photos"), bash(command, goal)],
-    )  # fmt: skip
+    )
 
 
 def sort_unique(rng: Random) -> Instance:
@@ -88,8 +98,10 @@ def sort_unique(rng: Random) -> Instance:
     goal = Holds(path="words.txt", text=text(sorted(words)))
     return Instance(
         instruction="Write every word of raw.txt (one a line) into words.txt, each once, in alphabetical order.",
-        files={"raw.txt": text(many)}, goals=[goal], steps=[bash("sort -u raw.txt > words.txt", goal)],
-    )  # fmt: skip
+        files={"raw.txt": text(many)},
+        goals=[goal],
+        steps=[bash("sort -u raw.txt > words.txt", goal)],
+    )
 
 
 def pack_folder(rng: Random) -> Instance:
@@ -101,9 +113,10 @@ def pack_folder(rng: Random) -> Instance:
     contents = [Prints(command=f"tar -xzOf {archive} --wildcards '*{path}'", text=content) for path, content in sorted(files.items())]
     return Instance(
         instruction=f"Pack the folder {folder}, with all that is in it, into the archive {archive}, and then remove the folder.",
-        files=files, goals=[shown, *contents, Absent(path=folder)],
+        files=files,
+        goals=[shown, *contents, Absent(path=folder)],
         steps=[bash(f"tar -czf {archive} {folder}", shown), bash(f"rm -r {folder}", Absent(path=folder))],
-    )  # fmt: skip
+    )
 
 
 def unpack_and_find(rng: Random) -> Instance:
@@ -115,10 +128,14 @@ def unpack_and_find(rng: Random) -> Instance:
     goal = Holds(path="code.txt", text=secret)
     return Instance(
         instruction="One of the notes in bundle.tar.gz tells a code. Write the code, and nothing else, into code.txt.",
-        files={"bundle.tar.gz": archive(files)}, goals=[goal],
-        steps=[bash("tar -xzf bundle.tar.gz", Holds(path=f"{keeper}/note.txt", text=files[f"{keeper}/note.txt"])),
-               bash("grep -r 'the code is' ."), bash(f"echo {secret} > code.txt", goal)],
-    )  # fmt: skip
+        files={"bundle.tar.gz": archive(files)},
+        goals=[goal],
+        steps=[
+            bash("tar -xzf bundle.tar.gz", Holds(path=f"{keeper}/note.txt", text=files[f"{keeper}/note.txt"])),
+            bash("grep -r 'the code is' ."),
+            bash(f"echo {secret} > code.txt", goal),
+        ],
+    )
 
 
 def set_permissions(rng: Random) -> Instance:
@@ -130,26 +147,33 @@ def set_permissions(rng: Random) -> Instance:
             f"Set the permissions: {private}.key can be read and written by its owner and used by nobody else; {shared}.txt can be read by "
             f"everyone and written by its owner; {tool}.sh can be read and run by everyone and written by its owner."
         ),
-        files=dict.fromkeys(modes, "x\n"), modes=dict.fromkeys(modes, 0o666), goals=goals,
+        files=dict.fromkeys(modes, "x\n"),
+        modes=dict.fromkeys(modes, 0o666),
+        goals=goals,
         steps=[bash(f"chmod {mode:o} {path}", goal) for (path, mode), goal in zip(modes.items(), goals, strict=True)],
-    )  # fmt: skip
+    )
 
 
 def compare_lists(rng: Random) -> Instance:
     everyone = things(rng, 24)
     before, after = everyone[:18], everyone[5:]
     rng.shuffle(after)
-    goals = [Holds(path="gone.txt", text=text(sorted(set(before) - set(after)))),
-             Holds(path="new.txt", text=text(sorted(set(after) - set(before))))]  # fmt: skip
+    goals = [
+        Holds(path="gone.txt", text=text(sorted(set(before) - set(after)))),
+        Holds(path="new.txt", text=text(sorted(set(after) - set(before)))),
+    ]
     return Instance(
         instruction=(
             "before.txt and after.txt are lists of words, one a line. Write the words that only before.txt has into gone.txt, and those "
             "that only after.txt has into new.txt, each in alphabetical order."
         ),
-        files={"before.txt": text(before), "after.txt": text(after)}, goals=goals,
-        steps=[bash("comm -23 <(sort before.txt) <(sort after.txt) > gone.txt", goals[0]),
-               bash("comm -13 <(sort before.txt) <(sort after.txt) > new.txt", goals[1])],
-    )  # fmt: skip
+        files={"before.txt": text(before), "after.txt": text(after)},
+        goals=goals,
+        steps=[
+            bash("comm -23 <(sort before.txt) <(sort after.txt) > gone.txt", goals[0]),
+            bash("comm -13 <(sort before.txt) <(sort after.txt) > new.txt", goals[1]),
+        ],
+    )
 
 
 def edit_passage(rng: Random) -> Instance:
@@ -161,11 +185,19 @@ def edit_passage(rng: Random) -> Instance:
     goal = Holds(path="limits.ini", text=_settings(limits | {changed: new}))
     return Instance(
         instruction=f"In limits.ini, set max of the section {changed} to {new}. Leave everything else as it is.",
-        files={"limits.ini": _settings(limits)}, goals=[goal],
-        steps=[edit(command="view", path="limits.ini"),
-               edit(goal, command="str_replace", path="limits.ini", old_str=f"[{changed}]\nmax = {limits[changed]}\n",
-                    new_str=f"[{changed}]\nmax = {new}\n")],
-    )  # fmt: skip
+        files={"limits.ini": _settings(limits)},
+        goals=[goal],
+        steps=[
+            edit(command="view", path="limits.ini"),
+            edit(
+                goal,
+                command="str_replace",
+                path="limits.ini",
+                old_str=f"[{changed}]\nmax = {limits[changed]}\n",
+                new_str=f"[{changed}]\nmax = {new}\n",
+            ),
+        ],
+    )
 
 
 def look_up(rng: Random) -> Instance:
@@ -184,11 +216,14 @@ def look_up(rng: Random) -> Instance:
     goal = Holds(path="year.txt", text=str(founded[asked]))
     return Instance(
         instruction=f"Find out, with Search and LinkReader, in which year the town {asked} was founded; write the year into year.txt.",
-        documents=documents, goals=[goal],
-        steps=[call("Search", query=f"town of {asked} founded"),
-               call("LinkReader", url=f"library:///towns/{asked.lower()}.txt", description="the year it was founded"),
-               bash(f"echo {founded[asked]} > year.txt", goal)],
-    )  # fmt: skip
+        documents=documents,
+        goals=[goal],
+        steps=[
+            call("Search", query=f"town of {asked} founded"),
+            call("LinkReader", url=f"library:///towns/{asked.lower()}.txt", description="the year it was founded"),
+            bash(f"echo {founded[asked]} > year.txt", goal),
+        ],
+    )
 
 
 def _settings(limits: dict[str, int]) -> str:

@@ -22,9 +22,11 @@ def vanishing_notes(rng: Random) -> Instance:
             "other. Each script prints its piece and then removes itself, and must be left as it is. At the end write the eight pieces, in "
             "this order and one a line, into all.txt."
         ),
-        files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[goal],
+        files=scripts,
+        modes=dict.fromkeys(scripts, 0o755),
+        goals=[goal],
         steps=[*(bash(f"./{name.lower()}.sh") for name in people), bash(f"printf '%s\\n' {' '.join(pieces)} > all.txt", goal)],
-    )  # fmt: skip
+    )
 
 
 def words_said_once(rng: Random) -> Instance:
@@ -38,9 +40,11 @@ def words_said_once(rng: Random) -> Instance:
             f"Run {', '.join(f'./{name}.sh' for name in names)}. Each says a word and is gone. "
             "Write the six words in this order into all.txt, in one line."
         ),
-        files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[goal],
+        files=scripts,
+        modes=dict.fromkeys(scripts, 0o755),
+        goals=[goal],
         steps=[*(bash(f"./{name}.sh") for name in names), bash(f"echo {' '.join(words)} > all.txt", goal)],
-    )  # fmt: skip
+    )
 
 
 def first_word_said(rng: Random) -> Instance:
@@ -49,9 +53,12 @@ def first_word_said(rng: Random) -> Instance:
     scripts = {f"{number}.sh": f'#!/bin/bash\necho {word}\nrm -- "$0"\n' for number, word in enumerate(words, start=1)}
     return Instance(
         instruction="Run ./1.sh to ./6.sh in turn. Each says a word and is gone. Which word did the first say? Answer with it.",
-        files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[Answers(text=words[0])],
-        steps=[bash(f"./{number}.sh") for number in range(1, 7)], answer=words[0],
-    )  # fmt: skip
+        files=scripts,
+        modes=dict.fromkeys(scripts, 0o755),
+        goals=[Answers(text=words[0])],
+        steps=[bash(f"./{number}.sh") for number in range(1, 7)],
+        answer=words[0],
+    )
 
 
 def treasure_hunt(rng: Random) -> Instance:
@@ -63,8 +70,11 @@ def treasure_hunt(rng: Random) -> Instance:
         + (f"Go on to {names[index + 1]}.\n" if index + 1 < len(names) else "This is the last place.\n")
         for index, (name, number) in enumerate(zip(names, numbers, strict=True))
     }
-    decoys = {f"{name}/clue.txt": f"The number of this place is {rng.randint(2, 99)}.\nNobody sends you here.\n"
-              for name in things(rng, 8) if name not in names}  # fmt: skip
+    decoys = {
+        f"{name}/clue.txt": f"The number of this place is {rng.randint(2, 99)}.\nNobody sends you here.\n"
+        for name in things(rng, 8)
+        if name not in names
+    }
     goal = Holds(path="sum.txt", text=str(sum(numbers)))
     return Instance(
         instruction=(
@@ -72,9 +82,10 @@ def treasure_hunt(rng: Random) -> Instance:
             "the folder of that name, and so on until the last place. Add up the numbers of the places that you came through, and write "
             "the sum into sum.txt. There are other folders; they do not count."
         ),
-        files=files | decoys, goals=[goal],
+        files=files | decoys,
+        goals=[goal],
         steps=[*(bash(f"cat {name}/clue.txt") for name in names), bash(f"echo {sum(numbers)} > sum.txt", goal)],
-    )  # fmt: skip
+    )
 
 
 def town_report(rng: Random) -> Instance:
@@ -89,12 +100,17 @@ def town_report(rng: Random) -> Instance:
             "Write report.txt: a line `TOWN PEOPLE` for each town of the list, people of both parts together, most people first (towns "
             "with as many in alphabetical order)."
         ),
-        files={"towns.txt": text(towns)} | {f"records/{town}.txt": f"north {a}\nsouth {b}\n" for town, (a, b) in counts.items()}
+        files={"towns.txt": text(towns)}
+        | {f"records/{town}.txt": f"north {a}\nsouth {b}\n" for town, (a, b) in counts.items()}
         | {f"records/{town}.txt": "north 1\nsouth 1\n" for town in PLACES if town not in counts},
         goals=[goal],
-        steps=[bash("cat towns.txt"), *(bash(f"cat records/{town}.txt") for town in towns),
-               bash(f"printf '%s\\n' {' '.join(quoted(row) for row in rows)} > report.txt", goal), bash("cat report.txt")],
-    )  # fmt: skip
+        steps=[
+            bash("cat towns.txt"),
+            *(bash(f"cat records/{town}.txt") for town in towns),
+            bash(f"printf '%s\\n' {' '.join(quoted(row) for row in rows)} > report.txt", goal),
+            bash("cat report.txt"),
+        ],
+    )
 
 
 def release(rng: Random) -> Instance:
@@ -134,8 +150,10 @@ def release(rng: Random) -> Instance:
             f"/token is served, and write released.txt: the version, a space, the port."
         ),
         files={f"{name}/NOTES": notes, f"{name}/start.sh": start, f"{name}/public/index.html": f"<p>{name}</p>\n"},
-        commands=[pack], goals=goals, steps=steps,
-    )  # fmt: skip
+        commands=[pack],
+        goals=goals,
+        steps=steps,
+    )
 
 
 def settle_accounts(rng: Random) -> Instance:
@@ -159,7 +177,10 @@ def settle_accounts(rng: Random) -> Instance:
             f"first is {months[0]}.txt. Read them all, and write balance.txt: a line `NAME AMOUNT` for each of the three at the end, in "
             "alphabetical order."
         ),
-        files=files, goals=[goal],
-        steps=[*(bash(f"cat {month}.txt") for month in months),
-               bash(f"printf '%s\\n' {' '.join(quoted(row) for row in rows)} > balance.txt", goal)],
-    )  # fmt: skip
+        files=files,
+        goals=[goal],
+        steps=[
+            *(bash(f"cat {month}.txt") for month in months),
+            bash(f"printf '%s\\n' {' '.join(quoted(row) for row in rows)} > balance.txt", goal),
+        ],
+    )

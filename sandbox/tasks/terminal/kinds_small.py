@@ -21,8 +21,10 @@ def append_word(rng: Random) -> Instance:
     goal = Holds(path=f"{name}.txt", text=text([*old, word]))
     return Instance(
         instruction=f"Add the word {word} as a last line to the file {name}.txt.",
-        files={f"{name}.txt": text(old)}, goals=[goal], steps=[bash(f"echo {word} >> {name}.txt", goal)],
-    )  # fmt: skip
+        files={f"{name}.txt": text(old)},
+        goals=[goal],
+        steps=[bash(f"echo {word} >> {name}.txt", goal)],
+    )
 
 
 def make_folder(rng: Random) -> Instance:
@@ -35,53 +37,67 @@ def copy_file(rng: Random) -> Instance:
     word, name, other = things(rng, 3)
     goal = Holds(path=f"{other}.txt", text=word)
     return Instance(
-        instruction=f"Copy the file {name}.txt to {other}.txt.", files={f"{name}.txt": f"{word}\n"},
-        goals=[goal, Holds(path=f"{name}.txt", text=word)], steps=[bash(f"cp {name}.txt {other}.txt", goal)],
-    )  # fmt: skip
+        instruction=f"Copy the file {name}.txt to {other}.txt.",
+        files={f"{name}.txt": f"{word}\n"},
+        goals=[goal, Holds(path=f"{name}.txt", text=word)],
+        steps=[bash(f"cp {name}.txt {other}.txt", goal)],
+    )
 
 
 def rename_file(rng: Random) -> Instance:
     word, name, other = things(rng, 3)
     goal = Holds(path=f"{other}.txt", text=word)
     return Instance(
-        instruction=f"Rename the file {name}.txt to {other}.txt.", files={f"{name}.txt": f"{word}\n"},
-        goals=[goal, Absent(path=f"{name}.txt")], steps=[bash(f"mv {name}.txt {other}.txt", goal)],
-    )  # fmt: skip
+        instruction=f"Rename the file {name}.txt to {other}.txt.",
+        files={f"{name}.txt": f"{word}\n"},
+        goals=[goal, Absent(path=f"{name}.txt")],
+        steps=[bash(f"mv {name}.txt {other}.txt", goal)],
+    )
 
 
 def delete_file(rng: Random) -> Instance:
     names = things(rng, rng.randint(2, 4))
     goal = Absent(path=f"{names[0]}.txt")
     return Instance(
-        instruction=f"Delete the file {names[0]}.txt.", files={f"{name}.txt": f"{name}\n" for name in sorted(names)},
-        goals=[goal, Names(path="", names=frozenset(f"{name}.txt" for name in names[1:]))], steps=[bash(f"rm {names[0]}.txt", goal)],
-    )  # fmt: skip
+        instruction=f"Delete the file {names[0]}.txt.",
+        files={f"{name}.txt": f"{name}\n" for name in sorted(names)},
+        goals=[goal, Names(path="", names=frozenset(f"{name}.txt" for name in names[1:]))],
+        steps=[bash(f"rm {names[0]}.txt", goal)],
+    )
 
 
 def move_into_folder(rng: Random) -> Instance:
     word, name, folder = things(rng, 3)
     goal = Holds(path=f"{folder}/{name}.txt", text=word)
     return Instance(
-        instruction=f"Move the file {name}.txt into the folder {folder}.", files={f"{name}.txt": f"{word}\n"}, folders=[folder],
-        goals=[goal, Absent(path=f"{name}.txt")], steps=[bash(f"mv {name}.txt {folder}", goal)],
-    )  # fmt: skip
+        instruction=f"Move the file {name}.txt into the folder {folder}.",
+        files={f"{name}.txt": f"{word}\n"},
+        folders=[folder],
+        goals=[goal, Absent(path=f"{name}.txt")],
+        steps=[bash(f"mv {name}.txt {folder}", goal)],
+    )
 
 
 def allow_running(rng: Random) -> Instance:
     (name,) = things(rng, 1)
     goal = Executable(path=f"{name}.sh")
     return Instance(
-        instruction=f"Make the file {name}.sh executable.", files={f"{name}.sh": f"#!/bin/bash\necho {name}\n"},
-        goals=[goal], steps=[bash(f"chmod +x {name}.sh", goal)],
-    )  # fmt: skip
+        instruction=f"Make the file {name}.sh executable.",
+        files={f"{name}.sh": f"#!/bin/bash\necho {name}\n"},
+        goals=[goal],
+        steps=[bash(f"chmod +x {name}.sh", goal)],
+    )
 
 
 def read_word(rng: Random) -> Instance:
     word, name = things(rng, 2)
     return Instance(
-        instruction=f"Which word is in the file {name}.txt? Answer with it.", files={f"{name}.txt": f"{word}\n"},
-        goals=[Answers(text=word)], steps=[bash(f"cat {name}.txt")], answer=word,
-    )  # fmt: skip
+        instruction=f"Which word is in the file {name}.txt? Answer with it.",
+        files={f"{name}.txt": f"{word}\n"},
+        goals=[Answers(text=word)],
+        steps=[bash(f"cat {name}.txt")],
+        answer=word,
+    )
 
 
 def pass_word_on(rng: Random) -> Instance:
@@ -89,9 +105,10 @@ def pass_word_on(rng: Random) -> Instance:
     goal = Holds(path=f"{other}.txt", text=f"{word}")
     return Instance(
         instruction=f"Write the last word of the file {name}.txt into {other}.txt.",
-        files={f"{name}.txt": text([*things(rng, 2), word])}, goals=[goal],
+        files={f"{name}.txt": text([*things(rng, 2), word])},
+        goals=[goal],
         steps=[bash(f"cat {name}.txt"), bash(f"echo {word} > {other}.txt", goal)],
-    )  # fmt: skip
+    )
 
 
 def count_lines(rng: Random) -> Instance:
@@ -100,9 +117,10 @@ def count_lines(rng: Random) -> Instance:
     goal = Holds(path=f"{other}.txt", text=str(num))
     return Instance(
         instruction=f"Count the lines of {name}.txt and write the number into {other}.txt.",
-        files={f"{name}.txt": text(lines(rng, num, words=2))}, goals=[goal],
+        files={f"{name}.txt": text(lines(rng, num, words=2))},
+        goals=[goal],
         steps=[bash(f"wc -l {name}.txt"), bash(f"echo {num} > {other}.txt", goal)],
-    )  # fmt: skip
+    )
 
 
 def name_the_file(rng: Random) -> Instance:
@@ -111,5 +129,7 @@ def name_the_file(rng: Random) -> Instance:
     return Instance(
         instruction="One file here ends in csv. Answer with the word that it holds.",
         files={f"{name}.txt": f"{name}\n" for name in sorted(others)} | {f"{wanted}.csv": f"{others[0]}{wanted}\n"},
-        goals=[Answers(text=f"{others[0]}{wanted}")], steps=[bash("ls"), bash(f"cat {wanted}.csv")], answer=f"{others[0]}{wanted}",
-    )  # fmt: skip
+        goals=[Answers(text=f"{others[0]}{wanted}")],
+        steps=[bash("ls"), bash(f"cat {wanted}.csv")],
+        answer=f"{others[0]}{wanted}",
+    )

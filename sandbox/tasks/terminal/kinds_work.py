@@ -21,13 +21,15 @@ def fix_script(rng: Random) -> Instance:
         "def main():\n    numbers = [int(line) for line in sys.stdin if line.strip()]\n"
         "    print(f'{max(numbers)} {average(numbers):.2f}')\n\n\nmain()\n"
     )
-    right, wrong = rng.choice((
-        ("return sum(numbers) / len(numbers)", "return sum(numbers) / (len(numbers) - 1)"),
-        ("[int(line) for line", "[int(line) fro line"),
-        ("max(numbers)}", "min(numbers)}"),
-        (" if line.strip()", ""),
-        ("import sys\n", "import sus\n"),
-    ))  # fmt: skip
+    right, wrong = rng.choice(
+        (
+            ("return sum(numbers) / len(numbers)", "return sum(numbers) / (len(numbers) - 1)"),
+            ("[int(line) for line", "[int(line) fro line"),
+            ("max(numbers)}", "min(numbers)}"),
+            (" if line.strip()", ""),
+            ("import sys\n", "import sus\n"),
+        )
+    )
     seen, unseen = ([rng.randint(1, 900) for _ in range(rng.randint(4, 9))] for _ in range(2))
     # A blank line between the numbers is what the fourth fault stumbles over.
     given = "\\n\\n".join(map(str, unseen))
@@ -40,11 +42,16 @@ def fix_script(rng: Random) -> Instance:
             "average with two digits after the point: for 1, 2 and 6 it prints `6 3.00`. It has a fault. Mend it. "
             "numbers.txt is there to try it with."
         ),
-        files={"stats.py": good.replace(right, wrong), "numbers.txt": "\n\n".join(map(str, seen)) + "\n"}, goals=[goal],
-        steps=[edit(command="view", path="stats.py"), bash("python3 stats.py < numbers.txt"),
-               edit(goal, command="str_replace", path="stats.py", old_str=wrong, new_str=right) if wrong else
-               edit(goal, command="str_replace", path="stats.py", old_str="in sys.stdin]", new_str="in sys.stdin if line.strip()]")],
-    )  # fmt: skip
+        files={"stats.py": good.replace(right, wrong), "numbers.txt": "\n\n".join(map(str, seen)) + "\n"},
+        goals=[goal],
+        steps=[
+            edit(command="view", path="stats.py"),
+            bash("python3 stats.py < numbers.txt"),
+            edit(goal, command="str_replace", path="stats.py", old_str=wrong, new_str=right)
+            if wrong
+            else edit(goal, command="str_replace", path="stats.py", old_str="in sys.stdin]", new_str="in sys.stdin if line.strip()]"),
+        ],
+    )
 
 
 def fix_settings(rng: Random) -> Instance:
@@ -63,9 +70,10 @@ def fix_settings(rng: Random) -> Instance:
             f"settings.json is not valid JSON any more: something was lost at one place. Mend it, and set {changed} to {value}; the other "
             f"three, of {', '.join(sorted(names))}, keep their values."
         ),
-        files={"settings.json": broken}, goals=[goal],
+        files={"settings.json": broken},
+        goals=[goal],
         steps=[bash("cat settings.json"), bash(f"echo {quoted(mended)} > settings.json", goal), bash("python3 -m json.tool settings.json")],
-    )  # fmt: skip
+    )
 
 
 def commit_change(rng: Random) -> Instance:
@@ -87,10 +95,13 @@ def commit_change(rng: Random) -> Instance:
         files={f"project/{name}.txt": f"{other}\n"},
         commands=[f"cd project && git init -q && git add . && git commit -qm 'Begin, says {person}'"],
         goals=goals,
-        steps=[bash("git -C project status"), bash(f"git -C project checkout -q -b {branch}", goals[0]),
-               bash(f"echo {word} >> project/{name}.txt", Holds(path=f"project/{name}.txt", text=text([other, word]))),
-               bash(f"git -C project commit -qam '{message}'", goals[1])],
-    )  # fmt: skip
+        steps=[
+            bash("git -C project status"),
+            bash(f"git -C project checkout -q -b {branch}", goals[0]),
+            bash(f"echo {word} >> project/{name}.txt", Holds(path=f"project/{name}.txt", text=text([other, word]))),
+            bash(f"git -C project commit -qam '{message}'", goals[1]),
+        ],
+    )
 
 
 def recover_version(rng: Random) -> Instance:
@@ -108,11 +119,15 @@ def recover_version(rng: Random) -> Instance:
             f"The folder project is a git repository whose file {name}.txt held another token in each commit. Write the token of the "
             f"commit `Token for {words[wanted]}` into token.txt here, beside the folder project. Do not change the repository."
         ),
-        folders=["project"], commands=[f"cd project && git init -q && {commits}"],
+        folders=["project"],
+        commands=[f"cd project && git init -q && {commits}"],
         goals=[goal, newest, Prints(command=f"{GIT} rev-list --count HEAD", text=str(len(words)))],
-        steps=[bash("git -C project log --oneline"),
-               bash(f"git -C project show 'HEAD~{len(words) - 1 - wanted}:{name}.txt'"), bash(f"echo {secrets[wanted]} > token.txt", goal)],
-    )  # fmt: skip
+        steps=[
+            bash("git -C project log --oneline"),
+            bash(f"git -C project show 'HEAD~{len(words) - 1 - wanted}:{name}.txt'"),
+            bash(f"echo {secrets[wanted]} > token.txt", goal),
+        ],
+    )
 
 
 def run_service(rng: Random) -> Instance:
@@ -126,9 +141,10 @@ def run_service(rng: Random) -> Instance:
             f"Serve the files of the folder {folder} over HTTP on port {number}, so that http://localhost:{number}/{name}.txt gives "
             "what is in that file. The service must go on running."
         ),
-        files={f"{folder}/{name}.txt": f"{secret}\n"}, goals=[goal],
+        files={f"{folder}/{name}.txt": f"{secret}\n"},
+        goals=[goal],
         steps=[bash(f"{started} sleep 1", goal), bash(f"curl -s http://localhost:{number}/{name}.txt")],
-    )  # fmt: skip
+    )
 
 
 def repair_service(rng: Random) -> Instance:
@@ -155,11 +171,15 @@ def repair_service(rng: Random) -> Instance:
         ),
         files={"service.py": program, f"{other}.json": json.dumps({"port": number + 1, "token": code(rng)})},
         goals=[goal, Absent(path=f"{other}.json")],
-        steps=[bash("cat service.py; ls"), bash(f"cat {other}.json"),
-               bash(f"mv {other}.json {name}.json", Absent(path=f"{other}.json")),
-               bash(f"echo {quoted(settings)} > {name}.json", Holds(path=f"{name}.json", text=settings)),
-               bash("python3 service.py > /tmp/service.log 2>&1 & sleep 1", goal), bash(f"curl -s http://localhost:{number}/status")],
-    )  # fmt: skip
+        steps=[
+            bash("cat service.py; ls"),
+            bash(f"cat {other}.json"),
+            bash(f"mv {other}.json {name}.json", Absent(path=f"{other}.json")),
+            bash(f"echo {quoted(settings)} > {name}.json", Holds(path=f"{name}.json", text=settings)),
+            bash("python3 service.py > /tmp/service.log 2>&1 & sleep 1", goal),
+            bash(f"curl -s http://localhost:{number}/status"),
+        ],
+    )
 
 
 def write_program(rng: Random) -> Instance:
@@ -183,4 +203,4 @@ def write_program(rng: Random) -> Instance:
         ),
         goals=[goal],
         steps=[edit(command="create", path=f"{kept}.py", file_text=program, goal=goal)],
-    )  # fmt: skip
+    )

@@ -72,9 +72,7 @@ def task_file() -> TaskFile[TaskEntry]:
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: those of tasks.yaml, `generated`, `generated-small`; `all`, the tasks of the file; None is
     these and the generated ones. Raises ConfigError for another."""
-    return load_plain(
-        task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION, families=FAMILIES, family_groups=GROUPS
-    )  # fmt: skip
+    return load_plain(task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION, families=FAMILIES, family_groups=GROUPS)
 
 
 def facts(task: Task, seed: int) -> Facts | None:
@@ -110,7 +108,13 @@ def _check(task: Task) -> None:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="terminal", load_tasks=load_tasks, instance=terminal_instance, environment=f"terminal tasks {VERSION}", facts=facts,
+    name=SOURCE,
+    kind="terminal",
+    load_tasks=load_tasks,
+    instance=terminal_instance,
+    environment=f"terminal tasks {VERSION}",
+    facts=facts,
     description=lambda task: terminal_instance(task, first_seed(task)).instruction,
-    contents=Path(__file__).with_name("contents.json"), content=content,
-)  # fmt: skip
+    contents=Path(__file__).with_name("contents.json"),
+    content=content,
+)

@@ -77,5 +77,10 @@ def _drafts(family: Family, split: Split) -> Iterator[Draft]:
     asking = Questions(app=app, found=found, family=family, split=split)
     changing = Uses(app=app, found=found, family=family, split=split)
     return {
-        "read": asking.read, "find": asking.find, "match": asking.match, "hop": asking.hop, "use": changing.use, "chain": changing.chain,
-    }[family.kind]()  # fmt: skip
+        "read": asking.read,
+        "find": asking.find,
+        "match": asking.match,
+        "hop": asking.hop,
+        "use": changing.use,
+        "chain": changing.chain,
+    }[family.kind]()

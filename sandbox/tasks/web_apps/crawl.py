@@ -241,14 +241,17 @@ def targets_of(kind: Kind) -> list[tuple[Form, Target]]:
         (
             form,
             Target(
-                pattern=kind.pattern, entity=kind.entity, keys=keys, names=frozenset(control.name for control in form.controls),
+                pattern=kind.pattern,
+                entity=kind.entity,
+                keys=keys,
+                names=frozenset(control.name for control in form.controls),
                 submit=submit,
             ),
         )
         for form in kind.pages[0].forms
         if form.method == "post"
         for submit in form.submits()
-    ]  # fmt: skip
+    ]
 
 
 async def crawl(app: WebApp) -> FunctionMap:
@@ -269,10 +272,16 @@ async def crawl(app: WebApp) -> FunctionMap:
     useful = {page for listed in pages for page in listed}
     dropped["nothing to do on it"] += sum(pattern not in useful for pattern in crawler.kinds)
     return FunctionMap(
-        app=app.name, app_version=app.version, world_id=app.world_id, num_pages=crawler.num_pages,
-        patterns={kind.pattern: kind.came_from for kind in crawler.kinds.values()}, functions=tuple(functions), views=tuple(views),
-        finders=tuple(finders.values()), dropped=dict(sorted((crawler.dropped + dropped).items())),
-    )  # fmt: skip
+        app=app.name,
+        app_version=app.version,
+        world_id=app.world_id,
+        num_pages=crawler.num_pages,
+        patterns={kind.pattern: kind.came_from for kind in crawler.kinds.values()},
+        functions=tuple(functions),
+        views=tuple(views),
+        finders=tuple(finders.values()),
+        dropped=dict(sorted((crawler.dropped + dropped).items())),
+    )
 
 
 async def _functions(app: WebApp, crawler: Crawler) -> tuple[list[Function], Counter[str]]:

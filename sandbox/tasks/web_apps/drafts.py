@@ -108,15 +108,28 @@ class Maker:
     ) -> Draft:
         changes = tuple(step.change for step in plan if isinstance(step, Use))
         content = {
-            "app": self.app.name, "instruction": instruction, "answer": answer, "start": start,
+            "app": self.app.name,
+            "instruction": instruction,
+            "answer": answer,
+            "start": start,
             "changes": [[change.op, change.table, change.key, dict(change.cells)] for change in changes],
-        }  # fmt: skip
+        }
         provenance = {
-            "app": f"{self.app.name} {self.app.version}", "data": self.app.world_id, "functions": functions, "kind": self.family.kind,
-        }  # fmt: skip
+            "app": f"{self.app.name} {self.app.version}",
+            "data": self.app.world_id,
+            "functions": functions,
+            "kind": self.family.kind,
+        }
         return Draft(
             instance=WebInstance(
-                app=self.app, start=start, instruction=instruction, changes=changes, answer=answer, plan=plan,
-                difficulty=min(1.0, effort / 20), provenance=provenance, content=content,
+                app=self.app,
+                start=start,
+                instruction=instruction,
+                changes=changes,
+                answer=answer,
+                plan=plan,
+                difficulty=min(1.0, effort / 20),
+                provenance=provenance,
+                content=content,
             )
-        )  # fmt: skip
+        )

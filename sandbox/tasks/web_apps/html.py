@@ -160,9 +160,13 @@ class _Reader(HTMLParser):
             self.page.title += data
             return
         for taker in (
-            self._cell, self._link[1] if self._link else None, self._option[2] if self._option else None, self._area, self._button,
+            self._cell,
+            self._link[1] if self._link else None,
+            self._option[2] if self._option else None,
+            self._area,
+            self._button,
             self._label[1] if self._label and not self._option else None,
-        ):  # fmt: skip
+        ):
             if taker is not None:
                 taker.append(data)
         if (text := _clean(data)) and self._option is None and self._area is None:
@@ -241,5 +245,3 @@ class _Reader(HTMLParser):
 
 def _clean(text: str) -> str:
     return " ".join(text.split())
-
-

@@ -76,9 +76,25 @@ def install(name: str, pins: Sequence[str]) -> Path:
 
 def _fill(name: str, pins: Sequence[str], folder: Path) -> None:
     command = [
-        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--no-compile",
-        "--only-binary", ":all:", "--python-version", system_python(), "--implementation", "cp", "--target", str(folder), *pins,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--no-deps",
+        "--no-compile",
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        system_python(),
+        "--implementation",
+        "cp",
+        "--target",
+        str(folder),
+        *pins,
+    ]
     environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False, env=environment)

@@ -138,10 +138,15 @@ def _named(probe: Prober, *, op: str, table: str, suffix: str = "", **parts: obj
     name = "-".join(part for part in (op, table, suffix) if part)
     return Function.model_validate(
         {
-            "name": name, "page": probe.target.pattern, "entity": probe.target.entity, "submit": probe.target.submit.label, "op": op,
-            "table": table, **parts,
+            "name": name,
+            "page": probe.target.pattern,
+            "entity": probe.target.entity,
+            "submit": probe.target.submit.label,
+            "op": op,
+            "table": table,
+            **parts,
         }
-    )  # fmt: skip
+    )
 
 
 def _use(control: Control, column: str | None, check: str | None = None) -> FieldUse:
@@ -240,11 +245,7 @@ async def _choice(app: WebApp, target: Target, radio: Control, idle: list[Contro
             uses.append(_use(control, column))
             base.pop(column, None)
     async with prober(app, target) as probe:
-        return [
-            _named(
-                probe, op="update", table=changes[0].table, suffix=choice[radio.name], fields=uses, fixed=choice, constants=base,
-            )
-        ]  # fmt: skip
+        return [_named(probe, op="update", table=changes[0].table, suffix=choice[radio.name], fields=uses, fixed=choice, constants=base)]
 
 
 async def _by_title(probe: Prober, form: Form, filled: Mapping[str, str]) -> list[Function]:
@@ -297,7 +298,9 @@ async def _is_confirmed(probe: Prober, function: Function) -> bool:
             values[use.check] = controls[use.check].options[0][0]
     changes = await probe.send(key, values)
     wanted = Change(
-        op=function.op, table=function.table, key=None if function.op == "insert" else row_key,
+        op=function.op,
+        table=function.table,
+        key=None if function.op == "insert" else row_key,
         cells=cells if function.op != "delete" else {},
-    )  # fmt: skip
+    )
     return not unmet([wanted], changes)

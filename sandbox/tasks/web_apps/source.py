@@ -52,11 +52,15 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
         raise ConfigError(f"The web applications have no task group {group!r}. Groups: {', '.join(groups)}.")
     return {
         name: Task(
-            source=SOURCE, name=name, domain=DOMAIN, max_steps=parsed.tasks[name].max_steps, held_out=parsed.tasks[name].held_out,
+            source=SOURCE,
+            name=name,
+            domain=DOMAIN,
+            max_steps=parsed.tasks[name].max_steps,
+            held_out=parsed.tasks[name].held_out,
             version=VERSION,
         )
         for name in groups[group or "all"]
-    }  # fmt: skip
+    }
 
 
 @cache
@@ -84,9 +88,13 @@ def facts(task: Task, seed: int) -> Facts:
     """What is known of an instance without starting anything. Raises TaskError for a task that is not this source's."""
     instance = web_instance(task, seed)
     return Facts(
-        instruction=instance.instruction, content=instance.content, difficulty=instance.difficulty, provenance=instance.provenance,
-        dropped=instance.dropped, reference=reference_of(instance),
-    )  # fmt: skip
+        instruction=instance.instruction,
+        content=instance.content,
+        difficulty=instance.difficulty,
+        provenance=instance.provenance,
+        dropped=instance.dropped,
+        reference=reference_of(instance),
+    )
 
 
 def open_session(open_page: OpenPage, limits: Limits) -> WebAppSession:
@@ -97,6 +105,11 @@ def open_session(open_page: OpenPage, limits: Limits) -> WebAppSession:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="web", load_tasks=load_tasks, open_session=open_session, environment=f"web tasks {VERSION}", facts=facts,
+    name=SOURCE,
+    kind="web",
+    load_tasks=load_tasks,
+    open_session=open_session,
+    environment=f"web tasks {VERSION}",
+    facts=facts,
     description=lambda task: web_instance(task, first_seed(task)).instruction,
-)  # fmt: skip
+)

@@ -102,9 +102,11 @@ class Uses(Maker):
             cells[described.title] = name
             where = f" to {self.named(function.entity, key)}" if function.entity and key else f" to the {self.app.title}"
             use = Use(
-                function=function, route=self.route(function.page, function.entity, key), values=values,
+                function=function,
+                route=self.route(function.page, function.entity, key),
+                values=values,
                 change=Change(op="insert", table=function.table, cells=cells),
-            )  # fmt: skip
+            )
             yield use, f"Add a {singular}{where} with {_listed(shown)}."
 
     def _new_names(self, table: str) -> list[str]:
@@ -137,9 +139,11 @@ class Uses(Maker):
                     if naming is not None:
                         values[naming.name] = self.title(table, key)
                     use = Use(
-                        function=function, route=self.route(function.page, function.entity, key if function.entity else None),
-                        values=values, change=Change(op="update", table=table, key=key, cells=cells),
-                    )  # fmt: skip
+                        function=function,
+                        route=self.route(function.page, function.entity, key if function.entity else None),
+                        values=values,
+                        change=Change(op="update", table=table, key=key, cells=cells),
+                    )
                     yield use, self._told_update(table, key, cells)
 
     def _texts(self, table: str, column: str) -> list[str]:
@@ -158,9 +162,11 @@ class Uses(Maker):
         for key in self.of_split(function.table):
             values = {naming.name: self.title(function.table, key)} if naming is not None else {}
             use = Use(
-                function=function, route=self.route(function.page, function.entity, key if function.entity else None), values=values,
+                function=function,
+                route=self.route(function.page, function.entity, key if function.entity else None),
+                values=values,
                 change=Change(op="delete", table=function.table, key=key),
-            )  # fmt: skip
+            )
             yield use, f"Remove {self.named(function.table, key)} from the {self.app.title}."
 
 

@@ -32,11 +32,15 @@ def library() -> World:
     authors = combinations("author", words.FIRST_NAMES, words.LAST_NAMES)[:30]
     books = [
         {
-            "id": index + 1, "title": title, "author": pick(authors, "author", title), "year": number(1900, 2020, "year", title),
-            "language": pick(words.LANGUAGES, "language", title), "shelf": pick(SHELVES, "shelf", title),
+            "id": index + 1,
+            "title": title,
+            "author": pick(authors, "author", title),
+            "year": number(1900, 2020, "year", title),
+            "language": pick(words.LANGUAGES, "language", title),
+            "shelf": pick(SHELVES, "shelf", title),
         }
         for index, title in enumerate(combinations("book", words.ADJECTIVES, words.NOUNS)[:NUM_BOOKS])
-    ]  # fmt: skip
+    ]
     members = [
         {"id": index + 1, "name": name, "city": pick(words.CITIES, "city", name), "level": pick(("basic", "plus", "gold"), "level", name)}
         for index, name in enumerate(combinations("member", words.FIRST_NAMES, words.LAST_NAMES)[30 : 30 + NUM_MEMBERS])
@@ -44,11 +48,13 @@ def library() -> World:
     lent = sorted(books, key=lambda book: pick(tuple("0123456789"), "lent", book["title"]) + str(book["title"]))[:NUM_LOANS]
     loans = [
         {
-            "id": index + 1, "book_id": book["id"], "member_id": number(1, NUM_MEMBERS, "loan", book["title"]),
+            "id": index + 1,
+            "book_id": book["id"],
+            "member_id": number(1, NUM_MEMBERS, "loan", book["title"]),
             "due": str(date(2026, 1, 1) + timedelta(days=number(0, 180, "due", book["title"]))),
         }
         for index, book in enumerate(lent)
-    ]  # fmt: skip
+    ]
     return _frozen({"books": books, "members": members, "loans": loans})
 
 
@@ -57,22 +63,28 @@ def shop() -> World:
     """Of sqlite-web."""
     products = [
         {
-            "id": index + 1, "name": name, "colour": pick(words.COLOURS, "colour", name), "price": number(5, 400, "price", name),
+            "id": index + 1,
+            "name": name,
+            "colour": pick(words.COLOURS, "colour", name),
+            "price": number(5, 400, "price", name),
             "stock": number(0, 90, "stock", name),
         }
         for index, name in enumerate(combinations("product", words.ADJECTIVES, words.NOUNS)[400 : 400 + NUM_PRODUCTS])
-    ]  # fmt: skip
+    ]
     suppliers = [
         {"id": index + 1, "name": name, "city": pick(words.CITIES, "supplier", name), "phone": str(number(200000, 899999, "phone", name))}
         for index, name in enumerate(combinations("supplier", words.FIRST_NAMES, words.LAST_NAMES)[400 : 400 + NUM_SUPPLIERS])
     ]
     orders = [
         {
-            "id": index + 1, "code": code, "customer": pick(words.LAST_NAMES, "customer", code),
-            "quantity": number(1, 30, "quantity", code), "state": pick(("open", "paid", "sent"), "state", code),
+            "id": index + 1,
+            "code": code,
+            "customer": pick(words.LAST_NAMES, "customer", code),
+            "quantity": number(1, 30, "quantity", code),
+            "state": pick(("open", "paid", "sent"), "state", code),
         }
         for index, code in enumerate(f"K{1000 + n * 7919 % 9000}" for n in range(NUM_ORDERS))
-    ]  # fmt: skip
+    ]
     return _frozen({"products": products, "suppliers": suppliers, "orders": orders})
 
 
@@ -82,12 +94,21 @@ def tracker() -> World:
     people = [name.lower() for name in words.FIRST_NAMES[:16]]
     tickets = [
         {
-            "id": index + 1, "type": pick(TYPES, "type", summary), "summary": summary, "component": pick(COMPONENTS, "component", summary),
-            "priority": pick(PRIORITIES, "priority", summary), "milestone": pick(MILESTONES, "milestone", summary),
-            "owner": pick(people, "owner", summary), "status": "new", "resolution": "", "keywords": "", "cc": "", "description": "",
+            "id": index + 1,
+            "type": pick(TYPES, "type", summary),
+            "summary": summary,
+            "component": pick(COMPONENTS, "component", summary),
+            "priority": pick(PRIORITIES, "priority", summary),
+            "milestone": pick(MILESTONES, "milestone", summary),
+            "owner": pick(people, "owner", summary),
+            "status": "new",
+            "resolution": "",
+            "keywords": "",
+            "cc": "",
+            "description": "",
         }
         for index, summary in enumerate(combinations("ticket", words.ADJECTIVES, words.NOUNS)[800 : 800 + NUM_TICKETS])
-    ]  # fmt: skip
+    ]
     pages = [
         {"name": name.replace(" ", ""), "text": f"The keeper of this page is {pick(people, 'keeper', name)}."}
         for name in combinations("page", words.ADJECTIVES, words.NOUNS)[1200 : 1200 + NUM_PAGES]

@@ -21,9 +21,13 @@ from sandbox.desktop.inside.home import FILES
 ROOT = Path(__file__).resolve().parents[3]
 OPENBOX = ROOT / "sandbox" / "desktop" / "inside" / "openbox.xml"
 NEEDED = {
-    "Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xdotool": "xdotool", "mousepad": "mousepad",
+    "Xvfb": "xvfb",
+    "openbox": "openbox",
+    "dbus-daemon": "dbus",
+    "xdotool": "xdotool",
+    "mousepad": "mousepad",
     "tesseract": "tesseract-ocr",
-}  # fmt: skip
+}
 CURSOR_PX = 100
 VOICE = {"pulseaudio": "pulseaudio", "pactl": "pulseaudio-utils", "paplay": "pulseaudio-utils", "espeak-ng": "espeak-ng"}
 
@@ -110,9 +114,16 @@ def a_desk(width_px: int = 1024, height_px: int = 768, *, voice: bool = False) -
     runtime.mkdir(mode=0o700)
     keep = ("PATH", "LANG", "PYTHONPATH", "VIRTUAL_ENV", "COVERAGE_PROCESS_START")
     env = {name: os.environ[name] for name in keep if name in os.environ} | {
-        "HOME": str(home), "XDG_RUNTIME_DIR": str(runtime), "GSETTINGS_BACKEND": "memory", "GTK_MODULES": "gail:atk-bridge",
-        "NO_AT_BRIDGE": "0", "GIO_USE_VFS": "local", "LANG": "C.UTF-8", "LIBGL_ALWAYS_SOFTWARE": "1", "GTK_OVERLAY_SCROLLING": "0",
-    }  # fmt: skip
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "GSETTINGS_BACKEND": "memory",
+        "GTK_MODULES": "gail:atk-bridge",
+        "NO_AT_BRIDGE": "0",
+        "GIO_USE_VFS": "local",
+        "LANG": "C.UTF-8",
+        "LIBGL_ALWAYS_SOFTWARE": "1",
+        "GTK_OVERLAY_SCROLLING": "0",
+    }
     for path, text in FILES.items():
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(text)
@@ -158,9 +169,13 @@ def give_voice(desk: Desk) -> None:
     desk.env["PULSE_SERVER"] = f"unix:{desk.home}/run/pulse/native"
     desk.env["PULSE_SOURCE"] = "person.monitor"
     desk.spawn(
-        "pulseaudio", "--daemonize=no", "--exit-idle-time=-1", "-n", "--load=module-null-sink sink_name=person rate=16000 channels=1",
+        "pulseaudio",
+        "--daemonize=no",
+        "--exit-idle-time=-1",
+        "-n",
+        "--load=module-null-sink sink_name=person rate=16000 channels=1",
         "--load=module-native-protocol-unix",
-    )  # fmt: skip
+    )
     wait_until(
         lambda: subprocess.run(["pactl", "info"], env=desk.env, capture_output=True, timeout=10).returncode == 0, 20, "the sound server"
     )

@@ -9,10 +9,16 @@ import pocketsphinx
 
 SAID = ("first i click into the page", "now i write a greeting to emma", "at the end i select all of the text")
 OTHERS = (
-    "first i type into the field", "then i click on the button", "now i read a letter from anna", "now i close the window",
-    "at the start i delete none of the words", "in the end i save the file", "first i look at the page", "i write the number of emma",
+    "first i type into the field",
+    "then i click on the button",
+    "now i read a letter from anna",
+    "now i close the window",
+    "at the start i delete none of the words",
+    "in the end i save the file",
+    "first i look at the page",
+    "i write the number of emma",
     "at last i copy the picture",
-)  # fmt: skip
+)
 VOICE_OPTIONS = ("-v", "en-us+f2", "-s", "130")
 
 

@@ -23,9 +23,11 @@ from warehouse.core.identity import bytes_id
 SIZE = (640, 400)
 BUTTON = Box(x=40, y=60, width=120, height=30)
 STEPS: tuple[tuple[float, Action, str], ...] = (
-    (3.0, Click(x=100, y=75), "first i press new"), (7.0, TypeText(text="Hello Emma\n"), "now the greeting"),
-    (12.0, Hotkey(keys=("ctrl", "s")), "my aunt lives in Bremen"), (16.0, Click(x=100, y=75), "and again"),
-)  # fmt: skip
+    (3.0, Click(x=100, y=75), "first i press new"),
+    (7.0, TypeText(text="Hello Emma\n"), "now the greeting"),
+    (12.0, Hotkey(keys=("ctrl", "s")), "my aunt lives in Bremen"),
+    (16.0, Click(x=100, y=75), "and again"),
+)
 
 
 def drawn(text: str) -> bytes:
@@ -61,22 +63,32 @@ def make(root: Path, name: str = "one", passphrase: str | None = None, *, text: 
         store.put_screen(screen_id, png)
         button = ScreenElement(role="button", text="New", box=BUTTON)
         line = ScreenElement(role="textarea", text=f"{text} {number}", states=("focused",), box=Box(x=30, y=190, width=400, height=60))
-        screens.append(Screen(
-            screen_id=screen_id, sha256=sha256(png).hexdigest(), width_px=SIZE[0], height_px=SIZE[1], elements=(button, line),
-        ))  # fmt: skip
+        screens.append(
+            Screen(screen_id=screen_id, sha256=sha256(png).hexdigest(), width_px=SIZE[0], height_px=SIZE[1], elements=(button, line))
+        )
         target = button if isinstance(action, Click) else line
         window = Window(title="Notes", application="Editor")
-        actions.append(RecordedAction(
-            action=action, start_s=start_s, end_s=start_s + 0.5, screen_id=screen_id, target=target, window=window, thought=thought,
-        ))  # fmt: skip
+        actions.append(
+            RecordedAction(
+                action=action, start_s=start_s, end_s=start_s + 0.5, screen_id=screen_id, target=target, window=window, thought=thought
+            )
+        )
     samples = tone(18.0)
     store.append_speech(samples)
     parts = speech_parts([Stretch(at=0, num_samples=len(samples) // 2, start_s=0.5)], samples)
     manifest = Manifest(
-        recording_id=store.cover.recording_id, source="desktop", started_at=datetime.now(UTC), length_s=20.0, track="expert",
-        task=TaskQuery(query="Write to Emma", applications=("Editor",)), consent=sign("Ann Example", with_microphone=True),
+        recording_id=store.cover.recording_id,
+        source="desktop",
+        started_at=datetime.now(UTC),
+        length_s=20.0,
+        track="expert",
+        task=TaskQuery(query="Write to Emma", applications=("Editor",)),
+        consent=sign("Ann Example", with_microphone=True),
         machine=Machine(system="Linux", width_px=SIZE[0], height_px=SIZE[1], input_source="x11-record", accessibility=True),
-        actions=tuple(actions), screens=tuple(screens), words=tuple(words), speech=tuple(part for _, part in parts),
-    )  # fmt: skip
+        actions=tuple(actions),
+        screens=tuple(screens),
+        words=tuple(words),
+        speech=tuple(part for _, part in parts),
+    )
     store.put_manifest(manifest, "recorded")
     return store

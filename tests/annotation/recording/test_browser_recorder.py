@@ -50,8 +50,9 @@ class Person:
         return answer["result"].get("value")
 
     async def middle(self, selector: str) -> tuple[int, int]:
-        box = await self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
-                                  f"(document.querySelector('{selector}').getBoundingClientRect())")  # fmt: skip
+        box = await self.evaluate(
+            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])(document.querySelector('{selector}').getBoundingClientRect())"
+        )
         return round(box[0]), round(box[1])
 
     async def press(self, selector: str) -> tuple[int, int]:
@@ -68,7 +69,6 @@ class Person:
     async def key(self, name: str, modifiers: int = 0) -> None:
         for kind in ("rawKeyDown", "keyUp"):
             await self.do("Input.dispatchKeyEvent", type=kind, key=name, modifiers=modifiers)
-
 
     async def sees(self, title: str) -> None:
         """A page that has loaded."""

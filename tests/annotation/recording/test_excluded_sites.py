@@ -170,13 +170,15 @@ def test_what_an_excluded_page_fills_itself_is_excluded_with_it(tmp_path: Path):
 async def frame(person: Person, url: str) -> None:
     """A frame in the page, once it has loaded."""
     assert await person.do(
-        "Runtime.evaluate", awaitPromise=True, returnByValue=True,
+        "Runtime.evaluate",
+        awaitPromise=True,
+        returnByValue=True,
         expression=f"""new Promise((loaded) => {{
             const made = Object.assign(document.createElement('iframe'), {{id: 'made', width: 300, height: 120, src: '{url}'}});
             made.onload = () => loaded(true);
             document.body.append(made);
         }})""",
-    )  # fmt: skip
+    )
 
 
 async def sees_the_bank(person: Person) -> bool:

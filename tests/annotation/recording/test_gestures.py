@@ -105,7 +105,7 @@ def actions_of(hand: Hand) -> list[object]:
         (Hand().notches(2).rest(2).notches(2), [Scroll(direction="down", x=5, y=6)] * 2),
         (Hand().keys("ab").press(3, 4).keys("c"), [TypeText(text="ab"), Click(x=3, y=4), TypeText(text="c")]),
     ],
-)  # fmt: skip
+)
 def test_what_hands_do_becomes_actions(hand: Hand, actions: list[object]):
     assert actions_of(hand) == actions
 

@@ -64,8 +64,13 @@ LETTERS = st.characters(exclude_categories=("Cs",)) | st.sampled_from("ßẞİŉ
 
 
 @settings(max_examples=300, deadline=None)
-@given(before=st.text(LETTERS, max_size=12), after=st.text(LETTERS, max_size=12), secret=st.text(LETTERS, min_size=4, max_size=12),
-       case=st.sampled_from([str, str.upper, str.lower, str.casefold]), loose=st.booleans())  # fmt: skip
+@given(
+    before=st.text(LETTERS, max_size=12),
+    after=st.text(LETTERS, max_size=12),
+    secret=st.text(LETTERS, min_size=4, max_size=12),
+    case=st.sampled_from([str, str.upper, str.lower, str.casefold]),
+    loose=st.booleans(),
+)
 def test_what_was_learned_is_found_in_any_text_whole(before: str, after: str, secret: str, case: Callable[[str], str], loose: bool):
     secret = secret.strip()
     shown = case(secret)

@@ -32,11 +32,7 @@ from warehouse.core.home import Home
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.tables import Warehouse
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(sys.platform != "linux", reason="needs an X server"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(sys.platform != "linux", reason="needs an X server")]
 PASSWORD = "seven grey herons at dawn"
 PNG = b"\x89PNG"
 

@@ -78,9 +78,21 @@ def recording(
     desk: Desk, home: Path, *options: str, name: str = "one", speech: bool = False, passphrase: str | None = None
 ) -> Iterator[Session]:
     command = [
-        sys.executable, "-m", "pipelines.cli", "record", "start", name, "--query", "Write a note", "--signed", "Ann Example", *options,
-        *(["--recogniser", "pocketsphinx"] if speech else ["--no-speech", "--recogniser", "none"]), "--home", str(home),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pipelines.cli",
+        "record",
+        "start",
+        name,
+        "--query",
+        "Write a note",
+        "--signed",
+        "Ann Example",
+        *options,
+        *(["--recogniser", "pocketsphinx"] if speech else ["--no-speech", "--recogniser", "none"]),
+        "--home",
+        str(home),
+    ]
     env = {**desk.env, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=env, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0)
     try:
@@ -153,9 +165,12 @@ def read_aloud(png: bytes) -> str:
         buffer = io.BytesIO()
         image.resize((image.width * scale, image.height * scale), Image.Resampling.LANCZOS).save(buffer, "PNG")
         ran = subprocess.run(
-            ["tesseract", "stdin", "stdout", "--psm", "11"], input=buffer.getvalue(), capture_output=True, timeout=120,
+            ["tesseract", "stdin", "stdout", "--psm", "11"],
+            input=buffer.getvalue(),
+            capture_output=True,
+            timeout=120,
             env={**os.environ, "OMP_THREAD_LIMIT": "1"},
-        )  # fmt: skip
+        )
         texts.append(ran.stdout.decode())
     return re.sub(r"\s", "", "".join(texts)).casefold()
 
@@ -196,8 +211,11 @@ def test_a_session_in_an_editor_gives_the_right_actions_on_the_right_elements(tm
             session.wait_for_actions(4)
             manifest = session.end()
     assert [action.action for action in manifest.actions] == [
-        Click(x=x, y=y), TypeText(text="Dear Emma, see you at noon\n"), Hotkey(keys=("ctrl", "a")), Hotkey(keys=("ctrl", "end")),
-    ]  # fmt: skip
+        Click(x=x, y=y),
+        TypeText(text="Dear Emma, see you at noon\n"),
+        Hotkey(keys=("ctrl", "a")),
+        Hotkey(keys=("ctrl", "end")),
+    ]
     click, typing, *_ = manifest.actions
     assert click.target is not None and click.target.role == "textarea" and click.target.box.holds(x, y)
     assert click.window.application == "Mousepad" and "Mousepad" in click.window.title
@@ -214,9 +232,11 @@ def test_a_session_in_an_editor_gives_the_right_actions_on_the_right_elements(tm
 
 
 SECRETS = {
-    "password": "Tulip-42-rain", "e-mail": "lena.fischer@posteo.de", "card": "4539 1488 0343 6467",
+    "password": "Tulip-42-rain",
+    "e-mail": "lena.fischer@posteo.de",
+    "card": "4539 1488 0343 6467",
     "token": "ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA2bC4",
-}  # fmt: skip
+}
 
 
 def type_secrets(desk: Desk, home: Path) -> tuple[Store, bytes]:

@@ -111,11 +111,21 @@ class Work:
         with self.database.write() as session:
             session.add(
                 Campaign(
-                    campaign_id=campaign_id, name=name or campaign_id, guidelines="Be kind.", mode=mode, tasks=["miniwob"], policy="newest",
-                    num_candidates=num_candidates, temperature=1.0, target_count=10, double_share=0.0, lease_s=600.0, state="active",
+                    campaign_id=campaign_id,
+                    name=name or campaign_id,
+                    guidelines="Be kind.",
+                    mode=mode,
+                    tasks=["miniwob"],
+                    policy="newest",
+                    num_candidates=num_candidates,
+                    temperature=1.0,
+                    target_count=10,
+                    double_share=0.0,
+                    lease_s=600.0,
+                    state="active",
                     created_at_s=time.time(),
                 )
-            )  # fmt: skip
+            )
         return campaign_id
 
     def lease(self, campaign_id: str, task: Task, *, seed: int | None = None, copy: int = 0, user_id: str = ANN) -> str:
@@ -125,11 +135,22 @@ class Work:
         with self.database.write() as session:
             session.add(
                 Assignment(
-                    assignment_id=assignment_id, campaign_id=campaign_id, task_id=task.task_id, task_name=task.name, domain=task.domain,
-                    task=wire.TASK.to_plain(task), seed=task.seeds(Split.TRAIN, 1)[0] if seed is None else seed, copy=copy, priority=1.0,
-                    state="leased", user_id=user_id, lease_number=1, lease_until_s=time.time() + 600.0, changed_at_s=time.time(),
+                    assignment_id=assignment_id,
+                    campaign_id=campaign_id,
+                    task_id=task.task_id,
+                    task_name=task.name,
+                    domain=task.domain,
+                    task=wire.TASK.to_plain(task),
+                    seed=task.seeds(Split.TRAIN, 1)[0] if seed is None else seed,
+                    copy=copy,
+                    priority=1.0,
+                    state="leased",
+                    user_id=user_id,
+                    lease_number=1,
+                    lease_until_s=time.time() + 600.0,
+                    changed_at_s=time.time(),
                 )
-            )  # fmt: skip
+            )
         return assignment_id
 
     def offer(self, campaign_id: str, task: Task, *, seed: int, priority: float) -> str:

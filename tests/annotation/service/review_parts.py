@@ -19,12 +19,15 @@ from sandbox.tasks.miniwob.source import load_tasks
 NOON_S = 1_790_000_000.0
 POLICY = "policy-1"
 SCREEN = {
-    "width_px": 160, "height_px": 210, "time_ms": 0.0, "output": "",
+    "width_px": 160,
+    "height_px": 210,
+    "time_ms": 0.0,
+    "output": "",
     "elements": [
         {"role": "button", "text": name, "states": [], "x_px": 40, "y_px": y, "width_px": 60, "height_px": 20}
         for name, y in (("one", 60), ("two", 90))
     ],
-}  # fmt: skip
+}
 LINES = '"one" <button> [1]\n"two" <button> [2]'
 
 
@@ -65,20 +68,41 @@ class History:
         with self.database.write() as session:
             session.add(
                 Campaign(
-                    campaign_id=campaign_id, name=name, guidelines="Be kind.", mode=mode, tasks=["miniwob"], policy="newest",
-                    num_candidates=4, temperature=1.0, target_count=10, double_share=0.0, lease_s=600.0, state="active", created_at_s=0.0,
+                    campaign_id=campaign_id,
+                    name=name,
+                    guidelines="Be kind.",
+                    mode=mode,
+                    tasks=["miniwob"],
+                    policy="newest",
+                    num_candidates=4,
+                    temperature=1.0,
+                    target_count=10,
+                    double_share=0.0,
+                    lease_s=600.0,
+                    state="active",
+                    created_at_s=0.0,
                 )
-            )  # fmt: skip
+            )
         return campaign_id
 
     def who(self, name: str, role: str = "reviewer") -> Principal:
         return Principal(user_id=f"user-{name}", name=name, role=role, kind="browser", digest=name, csrf_token=None)
 
     def run(
-        self, name: str, *, seed: int = 0, copy: int = 0, verdict: bool = True, verifier: bool | None = True,
-        steps: Sequence[Did] = (Did(),), run_id: str | None = None, campaign_id: str | None = None, at_s: float | None = None,
-        num_backs: int = 0, finishes: bool = True,
-    ) -> str:  # fmt: skip
+        self,
+        name: str,
+        *,
+        seed: int = 0,
+        copy: int = 0,
+        verdict: bool = True,
+        verifier: bool | None = True,
+        steps: Sequence[Did] = (Did(),),
+        run_id: str | None = None,
+        campaign_id: str | None = None,
+        at_s: float | None = None,
+        num_backs: int = 0,
+        finishes: bool = True,
+    ) -> str:
         """A run of theirs; finished now, by the rules. By default it is none of the sample."""
         self.now_s += 60.0
         run_id, at_s = run_id or f"run-ff{new_id('x')[4:]}", self.now_s if at_s is None else at_s
@@ -86,19 +110,40 @@ class History:
         with self.database.write() as session:
             session.add(
                 Assignment(
-                    assignment_id=assignment_id, campaign_id=campaign_id or self.campaign_id, task_id=self.task.task_id,
-                    task_name=self.task.name, domain=self.task.domain, task=wire.TASK.to_plain(self.task), seed=seed, copy=copy,
-                    priority=1.0, state="leased", user_id=user_id, lease_number=1, lease_until_s=at_s + 600.0, changed_at_s=at_s,
+                    assignment_id=assignment_id,
+                    campaign_id=campaign_id or self.campaign_id,
+                    task_id=self.task.task_id,
+                    task_name=self.task.name,
+                    domain=self.task.domain,
+                    task=wire.TASK.to_plain(self.task),
+                    seed=seed,
+                    copy=copy,
+                    priority=1.0,
+                    state="leased",
+                    user_id=user_id,
+                    lease_number=1,
+                    lease_until_s=at_s + 600.0,
+                    changed_at_s=at_s,
                 )
-            )  # fmt: skip
+            )
             session.flush()
             session.add(
                 Run(
-                    run_id=run_id, assignment_id=assignment_id, lease_number=1, user_id=user_id, policy_id=POLICY, grammar="compact",
-                    instruction="Click on two.", state="live", started_at_s=at_s - 60.0, outcome="success", verifier_verdict=verifier,
-                    num_backs=num_backs, review_state="none",
+                    run_id=run_id,
+                    assignment_id=assignment_id,
+                    lease_number=1,
+                    user_id=user_id,
+                    policy_id=POLICY,
+                    grammar="compact",
+                    instruction="Click on two.",
+                    state="live",
+                    started_at_s=at_s - 60.0,
+                    outcome="success",
+                    verifier_verdict=verifier,
+                    num_backs=num_backs,
+                    review_state="none",
                 )
-            )  # fmt: skip
+            )
             session.flush()
             self._steps(session, run_id, steps, at_s)
         if finishes:
@@ -116,22 +161,38 @@ class History:
             step_id = new_id("step")
             session.add(
                 RunStep(
-                    step_id=step_id, run_id=run_id, step_index=index, asked_at_s=at_s - 60.0 + index, observation=LINES,
-                    messages=[{"role": "user", "content": "a long prompt"}], screenshot_id="screen-0123456789abcdef", screen=SCREEN,
-                    decided_at_s=at_s - 60.0 + index + did.took_s, decision=did.decision, candidate=0 if did.decision == "accept" else None,
-                    response=None if is_given_up else text, thought=None, action=None if is_given_up else action,
+                    step_id=step_id,
+                    run_id=run_id,
+                    step_index=index,
+                    asked_at_s=at_s - 60.0 + index,
+                    observation=LINES,
+                    messages=[{"role": "user", "content": "a long prompt"}],
+                    screenshot_id="screen-0123456789abcdef",
+                    screen=SCREEN,
+                    decided_at_s=at_s - 60.0 + index + did.took_s,
+                    decision=did.decision,
+                    candidate=0 if did.decision == "accept" else None,
+                    response=None if is_given_up else text,
+                    thought=None,
+                    action=None if is_given_up else action,
                     superseded_at_s=at_s if did.is_superseded else None,
                 )
-            )  # fmt: skip
+            )
             session.flush()
             session.add(Proposal(step_id=step_id, rank=0, text=click(1)[0], score=-0.5, num_samples=3, policy_id=did.policy_id))
             index += not did.is_superseded
         session.add(
             RunStep(
-                step_id=new_id("step"), run_id=run_id, step_index=index, asked_at_s=at_s, observation=LINES, messages=[], screen=SCREEN,
+                step_id=new_id("step"),
+                run_id=run_id,
+                step_index=index,
+                asked_at_s=at_s,
+                observation=LINES,
+                messages=[],
+                screen=SCREEN,
                 screenshot_id="screen-fedcba9876543210",
             )
-        )  # fmt: skip
+        )
 
     def state(self, run_id: str) -> str:
         with self.database.read() as session:

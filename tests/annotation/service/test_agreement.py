@@ -19,8 +19,10 @@ CANONICAL = {
 def rated(by_rater: dict[str, list[int | None]], field: str = "f") -> list[Rating]:
     return [
         Rating(field=field, unit=str(unit), rater=rater, value=str(value))
-        for rater, values in by_rater.items() for unit, value in enumerate(values) if value is not None
-    ]  # fmt: skip
+        for rater, values in by_rater.items()
+        for unit, value in enumerate(values)
+        if value is not None
+    ]
 
 
 def test_alpha_of_the_published_example() -> None:

@@ -31,8 +31,12 @@ OBSERVATION = Observation(
         Element(role="image", text="map", x_px=240, y_px=100, width_px=160, height_px=160),
         Element(role="shape", text="red circle", x_px=220, y_px=90, width_px=10, height_px=10),
     ),
-    screenshot=None, width_px=320, height_px=200, time_ms=0.0, url="http://localhost:8000/x",
-)  # fmt: skip
+    screenshot=None,
+    width_px=320,
+    height_px=200,
+    time_ms=0.0,
+    url="http://localhost:8000/x",
+)
 GRAMMAR = pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=list(GRAMMARS))
 ACTIONS: tuple[Action, ...] = (
     Click(x=40, y=120),
@@ -84,9 +88,12 @@ def test_garbage_is_shown_as_it_stands_and_never_composed(grammar: Grammar) -> N
 
 
 TYPED = {
-    "compact": 'type "hello"', "uitars1": "type(content='hello')", "uitars15": "type(content='hello')", "doubao": "type(content='hello')",
+    "compact": 'type "hello"',
+    "uitars1": "type(content='hello')",
+    "uitars15": "type(content='hello')",
+    "doubao": "type(content='hello')",
     "uitars2": "<function=type>\n<parameter=content>hello</parameter>",
-}  # fmt: skip
+}
 
 
 @GRAMMAR

@@ -21,8 +21,11 @@ OBSERVATION = Observation(
         Element(role="button", text=name, x_px=40, y_px=y, width_px=60, height_px=20)
         for name, y in (("one", 60), ("two", 90), ("six", 120))
     ),
-    screenshot=None, width_px=160, height_px=210, time_ms=0.0,
-)  # fmt: skip
+    screenshot=None,
+    width_px=160,
+    height_px=210,
+    time_ms=0.0,
+)
 ONE, TWO, SIX = (Click(x=40, y=y) for y in (60, 90, 120))
 PROPOSED: tuple[tuple[str | None, Action], ...] = (("It is the second.", TWO), (None, ONE), ("I type it.", TypeText(text="two")))
 GRAMMAR = pytest.mark.parametrize("name", GRAMMARS)

@@ -63,8 +63,11 @@ def test_a_list_says_where_each_run_stands_and_is_ones_own(history: History):
     history.run("ann", seed=10, finishes=False)
     own = listed(history, "ann")
     assert [(run.run_id, run.standing) for run in own.runs] == [
-        (slip, "withdrawn"), (bad, "rejected"), (doubtful, "waiting"), (fine, "counts"),
-    ]  # fmt: skip
+        (slip, "withdrawn"),
+        (bad, "rejected"),
+        (doubtful, "waiting"),
+        (fine, "counts"),
+    ]
     assert own.num == 4 and all(run.is_own and run.campaign == "buttons" for run in own.runs) and own.people == ("ann",)
     assert ids(listed(history, "bob")) == [other], "an annotator sees their own alone"
     nobody = listed(history, "ann", user="bob")
@@ -118,8 +121,9 @@ def test_who_took_a_run_back_when_and_why_is_told(history: History):
     history.database.transact(withdrawals.withdraw, [others], "asked to by mail", now_s=history.now_s + 5)
     told = [asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).withdrawal for run_id in (own, others)]
     assert told == [
-        Withdrawal(by="ann", at_s=history.now_s, reason="a slip"), Withdrawal(by=None, at_s=history.now_s + 5, reason="asked to by mail"),
-    ]  # fmt: skip
+        Withdrawal(by="ann", at_s=history.now_s, reason="a slip"),
+        Withdrawal(by=None, at_s=history.now_s + 5, reason="asked to by mail"),
+    ]
 
 
 def test_what_was_rejected_or_taken_back_does_not_count_as_progress(history: History):

@@ -424,7 +424,15 @@ def add_run(database: Database, assignment: Assignment, user_id: str) -> None:
     with database.write() as session:
         session.add(
             Run(
-                run_id="run-1", assignment_id=assignment.assignment_id, lease_number=assignment.lease_number, user_id=user_id,
-                policy_id="p", grammar="compact", state="live", started_at_s=0.0, num_backs=0, review_state="none",
+                run_id="run-1",
+                assignment_id=assignment.assignment_id,
+                lease_number=assignment.lease_number,
+                user_id=user_id,
+                policy_id="p",
+                grammar="compact",
+                state="live",
+                started_at_s=0.0,
+                num_backs=0,
+                review_state="none",
             )
-        )  # fmt: skip
+        )

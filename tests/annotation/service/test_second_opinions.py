@@ -146,8 +146,10 @@ def test_a_reviewer_sees_each_step_with_what_was_proposed_and_the_other_copy(his
     seen = asyncio.run(service(history).look(run_id, "user-rex"))
     assert (seen.instruction, seen.guidelines, seen.item.num_steps) == ("Click on two.", "Be kind.", 3)
     assert [(step.step_index, step.decision, step.action, step.took_s) for step in seen.run.steps] == [
-        (0, "accept", "click [1]", 2.5), (1, "override", "click [2]", 4.0), (2, "beyond_repair", "", 4.0),
-    ]  # fmt: skip
+        (0, "accept", "click [1]", 2.5),
+        (1, "override", "click [2]", 4.0),
+        (2, "beyond_repair", "", 4.0),
+    ]
     first = seen.run.steps[0]
     assert (first.screen.width_px, len(first.screen.elements), first.points[0].y) == (160, 2, 60)
     assert [(one.rank, one.action, one.num_samples, one.score) for one in first.proposals] == [(0, "click [1]", 3, -0.5)]

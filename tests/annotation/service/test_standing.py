@@ -22,11 +22,18 @@ def evaluated(warehouse: Warehouse, solved: Mapping[str, int], iteration: str) -
     """Of 8 episodes each, by the policy that the iteration released."""
     rows = [
         {
-            "checkpoint_id": "c", "checkpoint_role": "merged_policy", "task_id": task_id, "task_name": task_id, "domain": "d",
-            "split": "eval", "num_episodes": 8, "num_success": num, "num_crashed": 0,
+            "checkpoint_id": "c",
+            "checkpoint_role": "merged_policy",
+            "task_id": task_id,
+            "task_name": task_id,
+            "domain": "d",
+            "split": "eval",
+            "num_episodes": 8,
+            "num_success": num,
+            "num_crashed": 0,
         }
         for task_id, num in solved.items()
-    ]  # fmt: skip
+    ]
     warehouse.replace_partition("evaluations", rows, iteration=iteration, stage="evaluation")
     warehouse.replace_partition("checkpoints", [Make.checkpoint("c")], iteration=iteration, stage="released_policy")
 
@@ -34,11 +41,17 @@ def evaluated(warehouse: Warehouse, solved: Mapping[str, int], iteration: str) -
 def pooled(warehouse: Warehouse, task_ids: list[str], iteration: str, *, split: str = "train", content: str = "i") -> None:
     rows = [
         {
-            "task_id": task_id, "seed": index, "split": split, "content_id": f"{content}-{task_id}", "instruction": None,
-            "difficulty": None, "provenance": "{}", "why": "seed",
+            "task_id": task_id,
+            "seed": index,
+            "split": split,
+            "content_id": f"{content}-{task_id}",
+            "instruction": None,
+            "difficulty": None,
+            "provenance": "{}",
+            "why": "seed",
         }
         for index, task_id in enumerate(task_ids)
-    ]  # fmt: skip
+    ]
     stage = "task_pool" if split == "train" else "tasks"
     warehouse.replace_partition("task_instances", rows, iteration=iteration, stage=stage)
 

@@ -49,8 +49,13 @@ def test_tables_of_the_first_version_become_todays(annotation_url: str):
     with engine.begin() as connection:
         command.upgrade(migrating._config(connection), "0001")
         assert {column["name"] for column in inspect(connection).get_columns("drafts")} == {
-            "run_id", "step_index", "number", "thought", "action", "saved_at_s",
-        }  # fmt: skip
+            "run_id",
+            "step_index",
+            "number",
+            "thought",
+            "action",
+            "saved_at_s",
+        }
         connection.execute(text("insert into landings (kind, subject_id, at_s) values ('run', 'from before', 1.0)"))
         columns = "campaign_id, name, guidelines, mode, tasks, policy, num_candidates, temperature, target_count, double_share, lease_s"
         values = "'c', 'forms', '', 'relabel', '[]', 'newest', 1, 1.0, 7, 0.25, 60.0, 'paused', 1.0"
@@ -162,13 +167,26 @@ def test_many_coroutines_add_up(database: Database):
 def make_campaign(session) -> None:
     session.add(
         Campaign(
-            campaign_id="c", name="c", guidelines="", mode="intervene", tasks=[], policy="newest", num_candidates=1, temperature=1.0,
-            target_count=0, double_share=0.0, lease_s=60.0, state="active", created_at_s=0.0,
+            campaign_id="c",
+            name="c",
+            guidelines="",
+            mode="intervene",
+            tasks=[],
+            policy="newest",
+            num_candidates=1,
+            temperature=1.0,
+            target_count=0,
+            double_share=0.0,
+            lease_s=60.0,
+            state="active",
+            created_at_s=0.0,
         )
-    )  # fmt: skip
+    )
 
 
-@pytest.mark.parametrize("url", ["mysql://host/name", "sqlite://", "no address", "sqlite:////nowhere/at/all.db", "postgresql+asyncpg://h/n"])
+@pytest.mark.parametrize(
+    "url", ["mysql://host/name", "sqlite://", "no address", "sqlite:////nowhere/at/all.db", "postgresql+asyncpg://h/n"]
+)
 def test_an_address_that_cannot_be_is_refused(url: str):
     with pytest.raises(ConfigError):
         Database(url)

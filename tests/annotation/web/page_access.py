@@ -7,10 +7,33 @@ from typing import Any
 from playwright.async_api import Page
 
 CONTROLS = {
-    "button", "link", "textbox", "combobox", "checkbox", "radio", "slider", "spinbutton", "searchbox", "switch", "tab",
-    "menuitem", "option", "treeitem", "listbox", "menu", "dialog", "image", "img", "meter", "progressbar", "tablist", "tree",
-    "navigation", "region", "log",
-}  # fmt: skip
+    "button",
+    "link",
+    "textbox",
+    "combobox",
+    "checkbox",
+    "radio",
+    "slider",
+    "spinbutton",
+    "searchbox",
+    "switch",
+    "tab",
+    "menuitem",
+    "option",
+    "treeitem",
+    "listbox",
+    "menu",
+    "dialog",
+    "image",
+    "img",
+    "meter",
+    "progressbar",
+    "tablist",
+    "tree",
+    "navigation",
+    "region",
+    "log",
+}
 
 
 async def _nodes(page: Page) -> list[dict[str, Any]]:

@@ -68,8 +68,11 @@ def test_a_box_around_a_thing_becomes_a_click_on_it(tmp_path: Path) -> None:
             await drag(page, start, end, lets_go=False)
             drawn = page.locator("#overlay .is-drawn")
             assert [int(await drawn.get_attribute(name) or 0) for name in ("x", "y", "width", "height")] == [
-                left, top, right - left, bottom - top,
-            ]  # fmt: skip
+                left,
+                top,
+                right - left,
+                bottom - top,
+            ]
             await expect(page.locator("#overlay .middle")).to_have_count(1)
             await expect(page.locator("#pointer")).to_contain_text(f"{right - left} × {bottom - top}")
             await page.keyboard.press("Escape")

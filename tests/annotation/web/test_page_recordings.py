@@ -74,8 +74,17 @@ async def read_what_is_wanted(page: Page, query_id: str) -> None:
     command = await wanted.get_by_role("textbox").input_value()
     text = " ".join(TEXT.split())
     assert shlex.split(command) == [
-        "flywheel", "record", "start", query_id, f"--query={text}", "--app=Mail's Calc", "--track", "expert", "--node", query_id,
-    ]  # fmt: skip
+        "flywheel",
+        "record",
+        "start",
+        query_id,
+        f"--query={text}",
+        "--app=Mail's Calc",
+        "--track",
+        "expert",
+        "--node",
+        query_id,
+    ]
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await wanted.get_by_role("button", name="Copy the command").click()
     await expect(page.locator("#toasts")).to_contain_text("Copied.")

@@ -84,10 +84,18 @@ def test_a_recording_arrives_is_looked_at_judged_and_taken_back(tmp_path: Path, 
             assert await uploaded(there, ann, store) == 0
             (item,) = (await ann.get(PATH)).json()
             assert item == {
-                "recording_id": store.cover.recording_id, "person": "ann", "track": "expert", "state": "pending", "query": "Write to Emma",
-                "applications": ["Editor"], "num_actions": 4, "length_s": 20.0, "is_executable": None, "is_own": True,
+                "recording_id": store.cover.recording_id,
+                "person": "ann",
+                "track": "expert",
+                "state": "pending",
+                "query": "Write to Emma",
+                "applications": ["Editor"],
+                "num_actions": 4,
+                "length_s": 20.0,
+                "is_executable": None,
+                "is_own": True,
                 "created_at_s": item["created_at_s"],
-            }  # fmt: skip
+            }
             assert (await other.get(PATH)).json() == [] and [one["is_own"] for one in (await rex.get(PATH)).json()] == [False]
             detail = (await rex.get(path)).json()
             first, second, *_ = detail["steps"]
@@ -369,9 +377,10 @@ def _spoiled(bundle: Bundle) -> Iterator[tuple[str, dict[str, bytes]]]:
     yield "cannot be drawn (the picture cannot be read as PNG", with_part(screen["sha256"], spoiled)
     short = _chunk(b"IDAT", zlib.compress(b"\0" * 999))
     yield "cannot be drawn", with_part(screen["sha256"], png[: png.index(b"IDAT") - 4] + short + png[-12:])
-    yield "cannot be drawn (it has two sizes", with_part(
-        screen["sha256"], png[:33] + _chunk(b"IHDR", struct.pack(">II", 5000, 5000) + png[24:29]) + png[33:]
-    )  # fmt: skip
+    yield (
+        "cannot be drawn (it has two sizes",
+        with_part(screen["sha256"], png[:33] + _chunk(b"IHDR", struct.pack(">II", 5000, 5000) + png[24:29]) + png[33:]),
+    )
     yield "header is broken", with_part(screen["sha256"], png[:20] + b"\0\0\0\1" + png[24:])
     yield "pixels", changed(screens=[{**screen, "width_px": 20_000}, *manifest["screens"][1:]])
     yield "is not the id", with_part(screen["sha256"], png[:-12] + b"\0\0\0\0tEXt" + b"\x9b\xb1\xd9\x9d"[:4] + png[-12:], renames=False)
@@ -399,7 +408,7 @@ def test_nothing_of_a_bundle_is_believed(tmp_path: Path) -> None:
                 plain = [
                     {"sha256": key, "num_bytes": len(value), "media_type": "application/json" if key == digest else kinds[value[:1]]}
                     for key, value in data.items()
-                ]  # fmt: skip
+                ]
                 missing = (await ann.post(PATH, json={"recording_id": recording_id, "manifest": digest, "parts": plain})).json()["missing"]
                 for key in missing:
                     assert (await ann.put(part_path(recording_id, key), content=data[key])).status_code == 204
@@ -438,8 +447,11 @@ def test_a_recording_completed_twice_at_once_is_taken_once(tmp_path: Path) -> No
             ann = await there.program("ann")
             bundle = Bundle(reviewed(tmp_path / "made"))
             await announced(ann, bundle)
-            puts = (ann.put(part_path(bundle.manifest.recording_id, part.sha256), content=bundle.read(part.sha256))
-                    for part in bundle.announcement().parts for _ in range(3))  # fmt: skip
+            puts = (
+                ann.put(part_path(bundle.manifest.recording_id, part.sha256), content=bundle.read(part.sha256))
+                for part in bundle.announcement().parts
+                for _ in range(3)
+            )
             assert {one.status_code for one in await asyncio.gather(*puts)} == {204}
             done = await asyncio.gather(*(completed(ann, bundle.manifest.recording_id) for _ in range(4)))
             assert [one.status_code for one in done] == [200] * 4 and threading.active_count() < 100

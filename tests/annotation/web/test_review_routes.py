@@ -99,9 +99,14 @@ def test_what_is_recorded_is_designed_as_a_tree_with_queries_by_difficulty(tmp_p
             attach = await made(rex, "nodes", {**node, "title": "Attach", "parent_id": write["node_id"], "usage_frequency": 0.8})
             assert abs(attach["importance"] - 2 / 3) < 1e-9, "1, 1 and 0 of the highest of each score"
             query = {
-                "node_id": attach["node_id"], "text": "Send the two newest invoices", "track": "expert", "num_steps": 14,
-                "crosses_pages": True, "num_prerequisites": 3, "handles_exceptions": False,
-            }  # fmt: skip
+                "node_id": attach["node_id"],
+                "text": "Send the two newest invoices",
+                "track": "expert",
+                "num_steps": 14,
+                "crosses_pages": True,
+                "num_prerequisites": 3,
+                "handles_exceptions": False,
+            }
             send = await made(rex, "queries", query)
             assert (send["difficulty"], send["author"], send["num_recordings"], send["is_retired"]) == ("advanced", "rex", 0, False)
             path = f"{DESIGN}/queries/{send['query_id']}"

@@ -18,17 +18,28 @@ from tests.annotation.web.web_parts import Site, site
 from warehouse.core.errors import ConfigError
 
 OPEN = {
-    ("POST", "/api/v1/login"), ("POST", "/api/v1/join"), ("POST", "/api/v1/invitation"),
-    ("GET", "/login"), ("GET", "/join"), ("GET", "/pages/{name}"),
-}  # fmt: skip
+    ("POST", "/api/v1/login"),
+    ("POST", "/api/v1/join"),
+    ("POST", "/api/v1/invitation"),
+    ("GET", "/login"),
+    ("GET", "/join"),
+    ("GET", "/pages/{name}"),
+}
 """All that is to be had without a login. Whoever adds to it says why."""
 ADMINS_ONLY = {
-    ("GET", "/api/v1/users"), ("PATCH", "/api/v1/users/{user_id}"), ("POST", "/api/v1/invitations"), ("GET", "/api/v1/audit"),
-    ("POST", "/api/v1/campaigns"), ("PATCH", "/api/v1/campaigns/{campaign_id}"),
-}  # fmt: skip
+    ("GET", "/api/v1/users"),
+    ("PATCH", "/api/v1/users/{user_id}"),
+    ("POST", "/api/v1/invitations"),
+    ("GET", "/api/v1/audit"),
+    ("POST", "/api/v1/campaigns"),
+    ("PATCH", "/api/v1/campaigns/{campaign_id}"),
+}
 PEOPLE_ONLY = {
-    ("POST", "/api/v1/me/password"), ("POST", "/api/v1/me/tokens"), ("POST", "/api/v1/invitations"), ("PATCH", "/api/v1/users/{user_id}"),
-}  # fmt: skip
+    ("POST", "/api/v1/me/password"),
+    ("POST", "/api/v1/me/tokens"),
+    ("POST", "/api/v1/invitations"),
+    ("PATCH", "/api/v1/users/{user_id}"),
+}
 ROLES = ("annotator", "reviewer", "admin")
 CHOSEN = {"/", "/api/v1/me", "/api/v1/me/password", "/api/v1/users", "/api/v1/campaigns", "/api/v1/work/next", "/api/v1/login"}
 """Tried with every wrong login and origin that we know of; the others with those that matter most, to save time."""
@@ -60,9 +71,12 @@ def test_every_route_is_closed_without_a_login(tmp_path: Path) -> None:
         async with site(tmp_path) as there:
             stranger = await there.stranger()
             strange = (
-                {}, {"Authorization": "Bearer"}, {"Authorization": "Bearer fla_wrong"}, {"Authorization": "Basic YTpi"},
+                {},
+                {"Authorization": "Bearer"},
+                {"Authorization": "Bearer fla_wrong"},
+                {"Authorization": "Basic YTpi"},
                 {"Cookie": f"flywheel_annotation_{there.address.rpartition(':')[2]}=wrong"},
-            )  # fmt: skip
+            )
             for method, path, access in routes(there):
                 if access.role is None:
                     continue
@@ -108,9 +122,14 @@ def test_nothing_is_changed_without_the_csrf_token_or_from_another_site(tmp_path
             admin = await there.person("admin", "admin")
             other = await there.person("other", "admin")
             wrong: tuple[dict[str, str], ...] = (
-                {"X-CSRF-Token": ""}, {"X-CSRF-Token": other.csrf}, {"X-CSRF-Token": "ä"}, {"Sec-Fetch-Site": "cross-site"},
-                {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://elsewhere.example"}, {"Origin": "null"},
-            )  # fmt: skip
+                {"X-CSRF-Token": ""},
+                {"X-CSRF-Token": other.csrf},
+                {"X-CSRF-Token": "ä"},
+                {"Sec-Fetch-Site": "cross-site"},
+                {"Sec-Fetch-Site": "same-site"},
+                {"Origin": "https://elsewhere.example"},
+                {"Origin": "null"},
+            )
             for method, path, access in routes(there):
                 if method in SAFE_METHODS:
                     continue

@@ -118,10 +118,15 @@ def test_addresses_of_one_network_of_ipv6_count_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "source"),
     [
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"), ("::1", "::/64"), ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"), ("unknown", "unknown"), ("", ""),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("unknown", "unknown"),
+        ("", ""),
     ],
-)  # fmt: skip
+)
 def test_what_counts_as_one_caller(address: str, source: str) -> None:
     assert source_of(address) == source
 

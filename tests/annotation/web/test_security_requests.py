@@ -38,10 +38,21 @@ def test_every_file_of_the_pages_is_listed_and_every_listed_one_is_there() -> No
 
 
 OUTSIDE = (
-    "/pages/../app.py", "/pages/..%2fapp.py", "/pages/%2e%2e/app.py", "/pages/..%5capp.py", "/pages/....//app.py",
-    "/pages/%2fetc%2fpasswd", "/pages/app.js%00.py", "/pages//etc/passwd", "/pages/.", "/pages/..", "/pages/home.html", "/pages/WORK.JS",
-    "/..%2f..%2fetc/passwd", "/api/v1/runs/..%2f..%2fetc/screens/passwd",
-)  # fmt: skip
+    "/pages/../app.py",
+    "/pages/..%2fapp.py",
+    "/pages/%2e%2e/app.py",
+    "/pages/..%5capp.py",
+    "/pages/....//app.py",
+    "/pages/%2fetc%2fpasswd",
+    "/pages/app.js%00.py",
+    "/pages//etc/passwd",
+    "/pages/.",
+    "/pages/..",
+    "/pages/home.html",
+    "/pages/WORK.JS",
+    "/..%2f..%2fetc/passwd",
+    "/api/v1/runs/..%2f..%2fetc/screens/passwd",
+)
 
 
 def test_no_address_leads_out_of_the_pages(tmp_path: Path) -> None:
@@ -98,12 +109,26 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
 
 
 BROKEN = (
-    b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b'{"name": "a"', b"[" * 50_000, b'{"name": NaN, "tasks": []}', b"1e999",
-    b'{"name": "x", "tasks": ["miniwob"], "surprise": 1}', b'{"name": "", "tasks": ["miniwob"]}', b'{"name": "x", "tasks": []}',
-    b'{"name": "x", "tasks": ["miniwob"], "target_count": -1}', b'{"name": "x", "tasks": ["miniwob"], "lease_s": 1e999}',
-    b'{"name": "x", "tasks": ["../../etc"]}', b'{"name": {"$gt": ""}, "tasks": ["miniwob"]}',
-    b'{"name": "\\ud800", "tasks": ["miniwob"]}', b'{"name": "x", "tasks": ["miniwob"], "members": ["\' or 1=1 --"]}',
-)  # fmt: skip
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"text"',
+    b"\xff\xfe",
+    b'{"name": "a"',
+    b"[" * 50_000,
+    b'{"name": NaN, "tasks": []}',
+    b"1e999",
+    b'{"name": "x", "tasks": ["miniwob"], "surprise": 1}',
+    b'{"name": "", "tasks": ["miniwob"]}',
+    b'{"name": "x", "tasks": []}',
+    b'{"name": "x", "tasks": ["miniwob"], "target_count": -1}',
+    b'{"name": "x", "tasks": ["miniwob"], "lease_s": 1e999}',
+    b'{"name": "x", "tasks": ["../../etc"]}',
+    b'{"name": {"$gt": ""}, "tasks": ["miniwob"]}',
+    b'{"name": "\\ud800", "tasks": ["miniwob"]}',
+    b'{"name": "x", "tasks": ["miniwob"], "members": ["\' or 1=1 --"]}',
+)
 
 
 def test_a_broken_body_is_a_problem_and_not_a_failure(tmp_path: Path) -> None:
@@ -164,10 +189,15 @@ def test_markup_travels_as_text_that_no_browser_runs(tmp_path: Path) -> None:
             made = await admin.post("/api/v1/campaigns", {"name": MARKUP, "tasks": ["miniwob"], "guidelines": MARKUP})
             assert made.status_code == 201 and made.json()["guidelines"] == MARKUP
             answers = [
-                made, await admin.get("/api/v1/campaigns"), await admin.get("/api/v1/audit"), await admin.get(f"/api/v1/{MARKUP}"),
-                await admin.get(f"/pages/{MARKUP}"), await admin.post("/api/v1/campaigns", {"name": "x", "tasks": [MARKUP]}),
-                await (await there.stranger()).get(f"/api/v1/{MARKUP}"), await admin.send("DELETE", "/api/v1/me"),
-            ]  # fmt: skip
+                made,
+                await admin.get("/api/v1/campaigns"),
+                await admin.get("/api/v1/audit"),
+                await admin.get(f"/api/v1/{MARKUP}"),
+                await admin.get(f"/pages/{MARKUP}"),
+                await admin.post("/api/v1/campaigns", {"name": "x", "tasks": [MARKUP]}),
+                await (await there.stranger()).get(f"/api/v1/{MARKUP}"),
+                await admin.send("DELETE", "/api/v1/me"),
+            ]
             for answer in answers:
                 assert answer.headers["content-type"] in ("application/json", "application/problem+json"), answer.request.url
                 assert {name: answer.headers[name] for name in PAGE_HEADERS} == PAGE_HEADERS
@@ -201,9 +231,12 @@ def test_who_opens_what_there_is_not_or_may_not_gets_a_page(tmp_path: Path) -> N
         async with site(tmp_path) as there:
             ann, stranger, program = await there.person("ann"), await there.stranger(), await there.program("robot")
             for path, status, told in (
-                ("/people", 403, "This is for admins; ann is annotator."), ("/review", 403, "This is for reviewers"),
-                ("/nowhere", 404, "There is nothing at this address."), (f"/{MARKUP}", 404, "There is nothing"), ("/.env", 404, "nothing"),
-            ):  # fmt: skip
+                ("/people", 403, "This is for admins; ann is annotator."),
+                ("/review", 403, "This is for reviewers"),
+                ("/nowhere", 404, "There is nothing at this address."),
+                (f"/{MARKUP}", 404, "There is nothing"),
+                ("/.env", 404, "nothing"),
+            ):
                 page = await ann.get(path, **opening)
                 assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
                 assert told in page.text and 'href="/"' in page.text and "/pages/base.css" in page.text and MARKUP not in page.text

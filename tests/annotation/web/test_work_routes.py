@@ -61,8 +61,12 @@ def test_a_person_is_given_work_and_keeps_passes_on_or_gives_back_what_they_have
             paused = await admin.send("PATCH", path, {"state": "paused"})
             assert paused.json()["state"] == "paused" and (await bob.post("/api/v1/work/next")).status_code == 204
             assert {entry["action"] for entry in (await admin.get("/api/v1/audit")).json()} >= {
-                "campaign.created", "campaign.changed", "assignment.skipped", "assignment.flagged", "assignment.reopened",
-            }  # fmt: skip
+                "campaign.created",
+                "campaign.changed",
+                "assignment.skipped",
+                "assignment.flagged",
+                "assignment.reopened",
+            }
 
     asyncio.run(run())
 

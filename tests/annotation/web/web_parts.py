@@ -95,7 +95,12 @@ async def site(
     database, blobs = open_database(url or f"sqlite:///{folder}/annotation.db"), Blobs(folder / "screens")
     runs = LiveRuns(database, blobs, pool or SessionPool(size=1), OneSource(Reader(), grammar))
     guard = create_app(
-        database, blobs, runs, StandingReader(None), settings or WebSettings(burst=5000, requests_per_s=5000), passwords=Passwords(CHEAP),
+        database,
+        blobs,
+        runs,
+        StandingReader(None),
+        settings or WebSettings(burst=5000, requests_per_s=5000),
+        passwords=Passwords(CHEAP),
         pool=pool,
     )
     assert isinstance(guard, Guard)

@@ -19,8 +19,11 @@ PROVIDER = "com.android.providers.contacts"
 PACKAGES = (SETTINGS, CONTACTS, PROVIDER)
 LAUNCHABLE = (SETTINGS, CONTACTS)
 PROPERTIES = {
-    "ro.product.model": "Simulated", "ro.build.version.release": "14", "ro.build.version.incremental": "sim-1", "sys.boot_completed": "1",
-}  # fmt: skip
+    "ro.product.model": "Simulated",
+    "ro.build.version.release": "14",
+    "ro.build.version.incremental": "sim-1",
+    "sys.boot_completed": "1",
+}
 LAUNCHER_CATEGORY = "android.intent.category.LAUNCHER"
 CONSOLE_TOKEN = "simulated-token"
 NAME_TYPE, PHONE_TYPE = "vnd.android.cursor.item/name", "vnd.android.cursor.item/phone_v2"
@@ -40,10 +43,19 @@ class Commands:
         self.snapshots: dict[str, Phone] = {}
         self.log: list[list[str]] = []
         self._programs: dict[str, Callable[[list[str]], str | bytes]] = {
-            "input": self._input, "screencap": self._screencap, "uiautomator": self._uiautomator, "am": self._am, "pm": self._pm,
-            "settings": self._settings, "content": self._content, "wm": self._wm, "cmd": self._cmd,
-            "svc": self._svc, "getprop": self._getprop, "fakelog": self._fakelog,
-        }  # fmt: skip
+            "input": self._input,
+            "screencap": self._screencap,
+            "uiautomator": self._uiautomator,
+            "am": self._am,
+            "pm": self._pm,
+            "settings": self._settings,
+            "content": self._content,
+            "wm": self._wm,
+            "cmd": self._cmd,
+            "svc": self._svc,
+            "getprop": self._getprop,
+            "fakelog": self._fakelog,
+        }
 
     def run(self, argv: list[str]) -> Output:
         name, *arguments = argv
@@ -98,8 +110,10 @@ class Commands:
                 return "Status: ok\nComplete\n"
             case ["stack", "list"]:
                 shown = f"{self.phone.package}/{self.phone.package}.Main"
-                return f"RootTask id=1 bounds=[0,0][720,1280] displayId=0 userId=0\n  taskId=2: {shown} bounds=[0,0][720,1280] userId=0 " \
+                return (
+                    f"RootTask id=1 bounds=[0,0][720,1280] displayId=0 userId=0\n  taskId=2: {shown} bounds=[0,0][720,1280] userId=0 "
                     f"visible=true topActivity=ComponentInfo{{{shown}}}\n"
+                )
             case ["broadcast", "-a", action, *_]:
                 return f"Broadcasting: Intent {{ act={action} }}\nBroadcast completed: result=0\n"
             case _:

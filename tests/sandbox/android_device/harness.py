@@ -29,12 +29,26 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 PACKAGES = (
-    "adbd", "android-libbase", "android-libboringssl", "android-libcutils", "android-liblog", "libbrotli1", "libbsd0", "libc6", "libcap2",
-    "libgcc-s1", "liblz4-1", "libmd0", "libprotobuf32t64", "libstdc++6", "libsystemd0", "libxxhash0", "libzstd1", "zlib1g",
-)  # fmt: skip
-PROGRAMS = (
-    "input", "screencap", "uiautomator", "am", "pm", "settings", "content", "wm", "cmd", "svc", "getprop", "fakelog",
-)  # fmt: skip
+    "adbd",
+    "android-libbase",
+    "android-libboringssl",
+    "android-libcutils",
+    "android-liblog",
+    "libbrotli1",
+    "libbsd0",
+    "libc6",
+    "libcap2",
+    "libgcc-s1",
+    "liblz4-1",
+    "libmd0",
+    "libprotobuf32t64",
+    "libstdc++6",
+    "libsystemd0",
+    "libxxhash0",
+    "libzstd1",
+    "zlib1g",
+)
+PROGRAMS = ("input", "screencap", "uiautomator", "am", "pm", "settings", "content", "wm", "cmd", "svc", "getprop", "fakelog")
 NOBODY = 65534
 ADBD_PORT = 15561  # adb looks for emulators at 5555 to 5585 by itself and lists those twice
 START_TIMEOUT_S = 120.0
@@ -77,10 +91,16 @@ def _fetch(folder: Path) -> None:
     sources = folder / "trixie.sources"
     sources.write_text(f"Types: deb\nURIs: {mirror}\nSuites: trixie\nComponents: main\nSigned-By: {KEYRING}\n")
     options = {
-        "Dir::Etc::sourcelist": sources, "Dir::Etc::sourceparts": "/dev/null", "Dir::State": folder / "state",
-        "Dir::State::status": "/dev/null", "Dir::Cache": folder / "cache", "APT::Architecture": "amd64", "APT::Sandbox::User": "root",
-        "Acquire::Retries": 3, "Acquire::http::Timeout": 20,
-    }  # fmt: skip
+        "Dir::Etc::sourcelist": sources,
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::State": folder / "state",
+        "Dir::State::status": "/dev/null",
+        "Dir::Cache": folder / "cache",
+        "APT::Architecture": "amd64",
+        "APT::Sandbox::User": "root",
+        "Acquire::Retries": 3,
+        "Acquire::http::Timeout": 20,
+    }
     apt = ["apt-get", "-q", *(part for name, value in options.items() for part in ("-o", f"{name}={value}"))]
     for command in ([*apt, "update"], [*apt, "download", *PACKAGES]):
         done = subprocess.run(command, cwd=folder / "debs", capture_output=True, text=True, timeout=300)
@@ -133,9 +153,14 @@ class SimulatedDevice:
         user = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"] if as_nobody else []
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                ["setpriv", *user, "--pdeathsig=KILL", "--", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=REPOSITORY,
-                start_new_session=True, pass_fds=fds,
-            )  # fmt: skip
+                ["setpriv", *user, "--pdeathsig=KILL", "--", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=REPOSITORY,
+                start_new_session=True,
+                pass_fds=fds,
+            )
         self._processes.append(process)
 
     def _jail(self, seccomp_fd: int) -> list[str]:
@@ -143,15 +168,67 @@ class SimulatedDevice:
         loader = f"{libraries}/ld-linux-x86-64.so.2 --library-path {libraries}:{libraries}/android"
         script = f"{loader} /adbd/usr/lib/android-sdk/platform-tools/adbd & exec adb -L localfilesystem:/run/device/server server nodaemon"
         return [
-            "bwrap", "--unshare-all", "--die-with-parent", "--uid", "0", "--gid", "0", "--cap-drop", "ALL", "--seccomp", str(seccomp_fd),
+            "bwrap",
+            "--unshare-all",
+            "--die-with-parent",
+            "--uid",
+            "0",
+            "--gid",
+            "0",
+            "--cap-drop",
+            "ALL",
+            "--seccomp",
+            str(seccomp_fd),
             "--clearenv",
-            "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
-            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--ro-bind", str(self._root), "/adbd",
-            "--ro-bind", str(self.folder / "bin"), "/system/bin", "--bind", str(self.folder / "run"), "/run/device",
-            "--bind", str(self.folder / "data"), "/data", "--bind", str(self.folder / "sdcard"), "/sdcard", "--dir", "/data/local/tmp",
-            "--setenv", "PATH", "/system/bin:/usr/bin:/bin", "--setenv", "HOME", "/data", "--setenv", "ADBD_PORT", str(ADBD_PORT),
-            "--", "/bin/sh", "-c", script,
-        ]  # fmt: skip
+            "--ro-bind",
+            "/usr",
+            "/usr",
+            "--symlink",
+            "usr/bin",
+            "/bin",
+            "--symlink",
+            "usr/lib",
+            "/lib",
+            "--symlink",
+            "usr/lib64",
+            "/lib64",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--tmpfs",
+            "/tmp",
+            "--ro-bind",
+            str(self._root),
+            "/adbd",
+            "--ro-bind",
+            str(self.folder / "bin"),
+            "/system/bin",
+            "--bind",
+            str(self.folder / "run"),
+            "/run/device",
+            "--bind",
+            str(self.folder / "data"),
+            "/data",
+            "--bind",
+            str(self.folder / "sdcard"),
+            "/sdcard",
+            "--dir",
+            "/data/local/tmp",
+            "--setenv",
+            "PATH",
+            "/system/bin:/usr/bin:/bin",
+            "--setenv",
+            "HOME",
+            "/data",
+            "--setenv",
+            "ADBD_PORT",
+            str(ADBD_PORT),
+            "--",
+            "/bin/sh",
+            "-c",
+            script,
+        ]
 
     def _wait(self) -> None:
         """Until adb's server answers and has connected to the device."""

@@ -150,10 +150,14 @@ class Phone:
             return [self._icon(0, "Settings", SETTINGS), self._icon(1, "Contacts", CONTACTS)]
         package, page, *arguments = self.pages[-1]
         builder = {
-            (SETTINGS, "main"): self._settings_main, (SETTINGS, "network"): self._settings_network,
-            (SETTINGS, "internet"): self._settings_internet, (SETTINGS, "display"): self._settings_display,
-            (SETTINGS, "timeout"): self._settings_timeout, (CONTACTS, "main"): self._contact_list, (CONTACTS, "edit"): self._contact_editor,
-        }.get((package, page))  # fmt: skip
+            (SETTINGS, "main"): self._settings_main,
+            (SETTINGS, "network"): self._settings_network,
+            (SETTINGS, "internet"): self._settings_internet,
+            (SETTINGS, "display"): self._settings_display,
+            (SETTINGS, "timeout"): self._settings_timeout,
+            (CONTACTS, "main"): self._contact_list,
+            (CONTACTS, "edit"): self._contact_editor,
+        }.get((package, page))
         if builder is not None:
             return builder()
         return self._contact_page(page, int(arguments[0]))
@@ -220,10 +224,13 @@ class Phone:
             top = BAR_PX + TITLE_PX + 8 + number * (FIELD_PX + 8)
             fields.append(
                 View(
-                    kind="EditText", box=(8, top, width - 8, top + FIELD_PX), text=self.draft[name] or name, focused=self.focus == name,
+                    kind="EditText",
+                    box=(8, top, width - 8, top + FIELD_PX),
+                    text=self.draft[name] or name,
+                    focused=self.focus == name,
                     tap=lambda name=name: setattr(self, "focus", name),
                 )
-            )  # fmt: skip
+            )
         save = View(kind="Button", box=(width - 88, BAR_PX + 4, width - 8, BAR_PX + 44), text="Save", tap=self._save)
         return [self._title("Create contact", width - 96), save, *fields]
 
@@ -248,9 +255,11 @@ class Phone:
                 View(kind="Button", box=(width // 2 + 4, top, width - 32, bottom), text="Delete", tap=lambda: self._delete(contact)),
             ]
         more = View(
-            kind="ImageButton", box=(width - 56, BAR_PX + 4, width - 8, BAR_PX + 44), label="More options",
+            kind="ImageButton",
+            box=(width - 56, BAR_PX + 4, width - 8, BAR_PX + 44),
+            label="More options",
             tap=lambda: self.open(CONTACTS, "menu", str(contact)),
-        )  # fmt: skip
+        )
         return [self._title(entry["name"], width - 64), more, self._line(1, entry["phone"])]
 
     def _replace(self, page: str, contact: int) -> None:
@@ -337,14 +346,26 @@ def _draw(draw: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont | ImageFont.Im
 def _xml(view: View, package: str, index: int) -> str:
     left, top, right, bottom = view.box
     flags = {
-        "checkable": view.checked is not None, "checked": bool(view.checked), "clickable": view.tap is not None, "enabled": True,
-        "focusable": view.kind == "EditText", "focused": view.focused, "scrollable": view.scrolls, "long-clickable": False,
-        "password": False, "selected": view.selected,
-    }  # fmt: skip
+        "checkable": view.checked is not None,
+        "checked": bool(view.checked),
+        "clickable": view.tap is not None,
+        "enabled": True,
+        "focusable": view.kind == "EditText",
+        "focused": view.focused,
+        "scrollable": view.scrolls,
+        "long-clickable": False,
+        "password": False,
+        "selected": view.selected,
+    }
     attributes = {
-        "index": str(index), "text": view.text, "resource-id": "", "class": f"android.widget.{view.kind}", "package": package,
-        "content-desc": view.label, **{name: str(value).lower() for name, value in flags.items()},
+        "index": str(index),
+        "text": view.text,
+        "resource-id": "",
+        "class": f"android.widget.{view.kind}",
+        "package": package,
+        "content-desc": view.label,
+        **{name: str(value).lower() for name, value in flags.items()},
         "bounds": f"[{left},{top}][{right},{bottom}]",
-    }  # fmt: skip
+    }
     children = "".join(_xml(child, package, number) for number, child in enumerate(view.children))
     return f"<node {' '.join(f'{name}={quoteattr(value)}' for name, value in attributes.items())}>{children}</node>"

@@ -26,9 +26,13 @@ class Made:
 
     def facts(self, dropped: Mapping[str, int]) -> Facts:
         return Facts(
-            instruction=self.instance.instruction, content=self.content, difficulty=round(self.difficulty, 3), provenance=self.provenance,
-            dropped=dropped, reference=reference_of(self.instance),
-        )  # fmt: skip
+            instruction=self.instance.instruction,
+            content=self.content,
+            difficulty=round(self.difficulty, 3),
+            provenance=self.provenance,
+            dropped=dropped,
+            reference=reference_of(self.instance),
+        )
 
 
 def reference_of(instance: Instance, more: Sequence[str] = ()) -> str | None:

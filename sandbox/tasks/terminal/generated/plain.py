@@ -41,25 +41,31 @@ def _write(rng: Random, names: list[str]) -> _Order:
 def _append(rng: Random, names: list[str]) -> _Order:
     word, old, file = names.pop(), names.pop(), _file(rng, names)
     return _Order(
-        words=f"Add the word {word} as a last line to the file {file}.", command=f"echo {word} >> {file}",
-        goals=(Holds(path=file, text=text([old, word])),), files={file: f"{old}\n"},
-    )  # fmt: skip
+        words=f"Add the word {word} as a last line to the file {file}.",
+        command=f"echo {word} >> {file}",
+        goals=(Holds(path=file, text=text([old, word])),),
+        files={file: f"{old}\n"},
+    )
 
 
 def _copy(rng: Random, names: list[str]) -> _Order:
     word, file, other = names.pop(), _file(rng, names), _file(rng, names)
     return _Order(
-        words=f"Copy the file {file} to {other}.", command=f"cp {file} {other}",
-        goals=(Holds(path=other, text=word), Holds(path=file, text=word)), files={file: f"{word}\n"},
-    )  # fmt: skip
+        words=f"Copy the file {file} to {other}.",
+        command=f"cp {file} {other}",
+        goals=(Holds(path=other, text=word), Holds(path=file, text=word)),
+        files={file: f"{word}\n"},
+    )
 
 
 def _rename(rng: Random, names: list[str]) -> _Order:
     word, file, other = names.pop(), _file(rng, names), _file(rng, names)
     return _Order(
-        words=f"Rename the file {file} to {other}.", command=f"mv {file} {other}",
-        goals=(Holds(path=other, text=word), Absent(path=file)), files={file: f"{word}\n"},
-    )  # fmt: skip
+        words=f"Rename the file {file} to {other}.",
+        command=f"mv {file} {other}",
+        goals=(Holds(path=other, text=word), Absent(path=file)),
+        files={file: f"{word}\n"},
+    )
 
 
 def _delete(rng: Random, names: list[str]) -> _Order:
@@ -67,35 +73,43 @@ def _delete(rng: Random, names: list[str]) -> _Order:
     name, word = names.pop(), names.pop()
     gone, kept = rng.sample(ENDINGS, 2)
     return _Order(
-        words=f"Delete the file {name}.{gone} but not {name}.{kept}.", command=f"rm {name}.{gone}",
+        words=f"Delete the file {name}.{gone} but not {name}.{kept}.",
+        command=f"rm {name}.{gone}",
         goals=(Absent(path=f"{name}.{gone}"), Holds(path=f"{name}.{kept}", text=word)),
         files={f"{name}.{gone}": f"{word}\n", f"{name}.{kept}": f"{word}\n"},
-    )  # fmt: skip
+    )
 
 
 def _folder(rng: Random, names: list[str]) -> _Order:
     name, inner = names.pop(), names.pop()
     return _Order(
-        words=f"Make a folder named {inner} in the folder {name}.", command=f"mkdir {name}/{inner}",
-        goals=(Folder(path=f"{name}/{inner}"),), folders=(name,),
-    )  # fmt: skip
+        words=f"Make a folder named {inner} in the folder {name}.",
+        command=f"mkdir {name}/{inner}",
+        goals=(Folder(path=f"{name}/{inner}"),),
+        folders=(name,),
+    )
 
 
 def _move(rng: Random, names: list[str]) -> _Order:
     word, folder, file = names.pop(), names.pop(), _file(rng, names)
     return _Order(
-        words=f"Move the file {file} into the folder {folder}.", command=f"mv {file} {folder}",
-        goals=(Holds(path=f"{folder}/{file}", text=word), Absent(path=file)), files={file: f"{word}\n"}, folders=(folder,),
-    )  # fmt: skip
+        words=f"Move the file {file} into the folder {folder}.",
+        command=f"mv {file} {folder}",
+        goals=(Holds(path=f"{folder}/{file}", text=word), Absent(path=file)),
+        files={file: f"{word}\n"},
+        folders=(folder,),
+    )
 
 
 def _allow(rng: Random, names: list[str]) -> _Order:
     word, folder, name = names.pop(), names.pop(), names.pop()
     path = f"{folder}/{name}.sh"
     return _Order(
-        words=f"Make the file {path} executable.", command=f"chmod +x {path}", goals=(Executable(path=path),),
+        words=f"Make the file {path} executable.",
+        command=f"chmod +x {path}",
+        goals=(Executable(path=path),),
         files={path: f"#!/bin/bash\necho {word}\n"},
-    )  # fmt: skip
+    )
 
 
 ORDERS: tuple[Callable[[Random, list[str]], _Order], ...] = (_write, _append, _copy, _rename, _delete, _folder, _move, _allow)
@@ -112,12 +126,16 @@ def orders(rng: Random, num: int) -> Made | Refusal:
     kept = [Holds(path=path, text=content) for path, content in bystander.items()]
     return Made(
         instance=Instance(
-            instruction=words, files=dict(sorted(files.items())), folders=[folder for order in given for folder in order.folders],
-            goals=[*goals, *kept], steps=[bash(order.command, Every(goals=order.goals)) for order in given],
+            instruction=words,
+            files=dict(sorted(files.items())),
+            folders=[folder for order in given for folder in order.folders],
+            goals=[*goals, *kept],
+            steps=[bash(order.command, Every(goals=order.goals)) for order in given],
         ),
-        content={"instruction": words}, difficulty=0.05 * num,
+        content={"instruction": words},
+        difficulty=0.05 * num,
         provenance={"operations": " → ".join(order.command.split()[0] for order in given), "level": str(num)},
-    )  # fmt: skip
+    )
 
 
 def text_lines(rng: Random, num: int) -> Made | Refusal:
@@ -148,6 +166,7 @@ def text_lines(rng: Random, num: int) -> Made | Refusal:
     instruction = sentences[0] + "".join(f" Then {sentence[0].lower()}{sentence[1:]}" for sentence in sentences[1:])
     return Made(
         instance=Instance(instruction=instruction, files={files[0]: before}, goals=goals, steps=steps),
-        content={"instruction": instruction, **content}, difficulty=0.05 + 0.05 * num,
+        content={"instruction": instruction, **content},
+        difficulty=0.05 + 0.05 * num,
         provenance={"operations": " → ".join(done), "level": str(num)},
-    )  # fmt: skip
+    )

@@ -96,41 +96,51 @@ def command(data: Data, conditions: Sequence[Condition], result: Result) -> str:
 def how_many(rng: Random, data: Data) -> Result:
     return Result(
         name="count", words="the number of them", columns=(data.columns[0],), shell="wc -l", compute=lambda rows: [str(len(rows))]
-    )  # fmt: skip
+    )
 
 
 def listed(rng: Random, data: Data) -> Result:
     column = rng.choice(data.columns)
     return Result(
-        name="list", words=f"the {column.name} of each of them, one a line, in the order in which they come,", columns=(column,), shell="",
+        name="list",
+        words=f"the {column.name} of each of them, one a line, in the order in which they come,",
+        columns=(column,),
+        shell="",
         compute=lambda rows: [row[0] for row in rows],
-    )  # fmt: skip
+    )
 
 
 def total(rng: Random, data: Data) -> Result:
     column = _number(rng, data)
     return Result(
-        name="sum", words=f"the sum of their {column.name}", columns=(column,), shell="awk '{ sum += $1 } END { print sum }'",
+        name="sum",
+        words=f"the sum of their {column.name}",
+        columns=(column,),
+        shell="awk '{ sum += $1 } END { print sum }'",
         compute=lambda rows: [str(sum(int(row[0]) for row in rows))],
-    )  # fmt: skip
+    )
 
 
 def extreme(rng: Random, data: Data) -> Result:
     column, is_largest = _number(rng, data), rng.random() < 0.5
     return Result(
-        name="largest" if is_largest else "smallest", words=f"the {'largest' if is_largest else 'smallest'} {column.name} among them",
-        columns=(column,), shell=f"sort -n | {'tail' if is_largest else 'head'} -n 1",
+        name="largest" if is_largest else "smallest",
+        words=f"the {'largest' if is_largest else 'smallest'} {column.name} among them",
+        columns=(column,),
+        shell=f"sort -n | {'tail' if is_largest else 'head'} -n 1",
         compute=lambda rows: [str((max if is_largest else min)(int(row[0]) for row in rows))],
-    )  # fmt: skip
+    )
 
 
 def distinct(rng: Random, data: Data) -> Result:
     column = _word(rng, data)
     return Result(
-        name="distinct", words=f"every {column.name} that is among them, each once, in alphabetical order", columns=(column,),
+        name="distinct",
+        words=f"every {column.name} that is among them, each once, in alphabetical order",
+        columns=(column,),
         shell="LC_ALL=C sort -u",
         compute=_values,
-    )  # fmt: skip
+    )
 
 
 def _values(rows: list[tuple[str, ...]]) -> list[str] | Refusal:
@@ -142,9 +152,12 @@ def _values(rows: list[tuple[str, ...]]) -> list[str] | Refusal:
 def num_distinct(rng: Random, data: Data) -> Result:
     column = _word(rng, data)
     return Result(
-        name="number of distinct", words=f"how many different values of {column.name} are among them", columns=(column,),
-        shell="sort -u | wc -l", compute=lambda rows: [str(len(found))] if isinstance(found := _values(rows), list) else found,
-    )  # fmt: skip
+        name="number of distinct",
+        words=f"how many different values of {column.name} are among them",
+        columns=(column,),
+        shell="sort -u | wc -l",
+        compute=lambda rows: [str(len(found))] if isinstance(found := _values(rows), list) else found,
+    )
 
 
 def most_common(rng: Random, data: Data) -> Result:
@@ -155,9 +168,12 @@ def most_common(rng: Random, data: Data) -> Result:
         return Refusal("a tie") if num < 2 or (others and others[0][1] == num) else [first]
 
     return Result(
-        name="most common", words=f"the {column.name} that most of them have", columns=(column,),
-        shell="sort | uniq -c | sort -rn | head -n 1 | awk '{ print $2 }'", compute=compute,
-    )  # fmt: skip
+        name="most common",
+        words=f"the {column.name} that most of them have",
+        columns=(column,),
+        shell="sort | uniq -c | sort -rn | head -n 1 | awk '{ print $2 }'",
+        compute=compute,
+    )
 
 
 def top(rng: Random, data: Data) -> Result:
@@ -168,9 +184,12 @@ def top(rng: Random, data: Data) -> Result:
         return Refusal("a tie") if len(ranked) < 2 or ranked[0][1] == ranked[1][1] else [ranked[0][0]]
 
     return Result(
-        name="top", words=f"the {column.name} of the one with the largest {number.name}", columns=(column, number),
-        shell="sort -t \"$(printf '\\t')\" -k2,2nr | head -n 1 | cut -f1", compute=compute,
-    )  # fmt: skip
+        name="top",
+        words=f"the {column.name} of the one with the largest {number.name}",
+        columns=(column, number),
+        shell="sort -t \"$(printf '\\t')\" -k2,2nr | head -n 1 | cut -f1",
+        compute=compute,
+    )
 
 
 def ranked(rng: Random, data: Data) -> Result:
@@ -182,9 +201,12 @@ def ranked(rng: Random, data: Data) -> Result:
         return [row[0] for row in sorted(rows, key=lambda row: -int(row[1]))] if len(rows) > 1 else Refusal("nothing to order")
 
     return Result(
-        name="ranked", words=f"the {column.name} of each of them, one a line, from the largest {number.name} to the smallest",
-        columns=(column, number), shell="sort -t \"$(printf '\\t')\" -k2,2nr | cut -f1", compute=compute,
-    )  # fmt: skip
+        name="ranked",
+        words=f"the {column.name} of each of them, one a line, from the largest {number.name} to the smallest",
+        columns=(column, number),
+        shell="sort -t \"$(printf '\\t')\" -k2,2nr | cut -f1",
+        compute=compute,
+    )
 
 
 def grouped(rng: Random, data: Data) -> Result:
@@ -199,10 +221,12 @@ def grouped(rng: Random, data: Data) -> Result:
 
     what = f"the sum of {number.name}" if is_sum else "the number of them"
     return Result(
-        name="sum by group" if is_sum else "count by group", words=f"{what} for each {column.name} among them", columns=(column, number),
+        name="sum by group" if is_sum else "count by group",
+        words=f"{what} for each {column.name} among them",
+        columns=(column, number),
         shell=f"awk -F'\\t' '{{ n[$1] += {'$2' if is_sum else '1'} }} END {{ for (k in n) print k, n[k] }}' | LC_ALL=C sort",
         compute=compute,
-    )  # fmt: skip
+    )
 
 
 def _number(rng: Random, data: Data) -> Column:

@@ -36,16 +36,42 @@ class Level:
 
 
 LEVELS: Mapping[int, Level] = {
-    1: Level(packings=("plain",), comparisons=("is",), num_conditions=1, results=(queries.how_many, queries.listed), num_rows=(8, 20),
-             difficulty=0.15),
-    2: Level(packings=("plain", "gzip"), comparisons=("is", "is not", "is more than", "is less than"), num_conditions=1,
-             results=(queries.total, queries.extreme, queries.distinct, queries.num_distinct), num_rows=(20, 50), difficulty=0.35,
-             fewest=3),
-    3: Level(packings=("parts", "archive", "gzip"), comparisons=("is", "is not", "is more than", "is less than"), num_conditions=2,
-             results=(queries.total, queries.most_common, queries.top, queries.ranked), num_rows=(60, 120), difficulty=0.6, fewest=4),
-    4: Level(packings=("parts", "archive"), comparisons=("is not", "is more than", "is less than"), num_conditions=2,
-             results=(queries.grouped,), num_rows=(80, 160), difficulty=0.8, fewest=8),
-}  # fmt: skip
+    1: Level(
+        packings=("plain",),
+        comparisons=("is",),
+        num_conditions=1,
+        results=(queries.how_many, queries.listed),
+        num_rows=(8, 20),
+        difficulty=0.15,
+    ),
+    2: Level(
+        packings=("plain", "gzip"),
+        comparisons=("is", "is not", "is more than", "is less than"),
+        num_conditions=1,
+        results=(queries.total, queries.extreme, queries.distinct, queries.num_distinct),
+        num_rows=(20, 50),
+        difficulty=0.35,
+        fewest=3,
+    ),
+    3: Level(
+        packings=("parts", "archive", "gzip"),
+        comparisons=("is", "is not", "is more than", "is less than"),
+        num_conditions=2,
+        results=(queries.total, queries.most_common, queries.top, queries.ranked),
+        num_rows=(60, 120),
+        difficulty=0.6,
+        fewest=4,
+    ),
+    4: Level(
+        packings=("parts", "archive"),
+        comparisons=("is not", "is more than", "is less than"),
+        num_conditions=2,
+        results=(queries.grouped,),
+        num_rows=(80, 160),
+        difficulty=0.8,
+        fewest=8,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +142,13 @@ def ask(rng: Random, formats: Sequence[Format], number: int) -> Made | Refusal:
         instance=Instance(instruction=text, files=question.data.files, goals=written.goals, steps=[bash(data.look), *written.steps]),
         content={"instruction": text, **question.content},
         difficulty=round(level.difficulty + 0.05 * (data.format in ("records", "list")) + 0.1 * is_joined, 2),
-        provenance={"subject": data.subject.name, "format": data.format, "level": str(number),
-                    "operations": " → ".join([*question.operations, f"write {written.name}"])},
-    )  # fmt: skip
+        provenance={
+            "subject": data.subject.name,
+            "format": data.format,
+            "level": str(number),
+            "operations": " → ".join([*question.operations, f"write {written.name}"]),
+        },
+    )
 
 
 def _as_text(rng: Random, question: Question) -> _Written:
@@ -133,22 +163,30 @@ def _as_json(rng: Random, question: Question) -> _Written:
     path = f"{name}.json"
     value = {group: int(number) for group, number in (line.split() for line in question.answer)}
     goal = HoldsJson(path=path, value=value)
-    layout = "awk 'BEGIN { printf \"{\" } { printf \"%s\\\"%s\\\": %s\", (NR > 1 ? \", \" : \"\"), $1, $2 } END { print \"}\" }'"
+    layout = 'awk \'BEGIN { printf "{" } { printf "%s\\"%s\\": %s", (NR > 1 ? ", " : ""), $1, $2 } END { print "}" }\''
     steps, words = [bash(f"{question.command} | {layout} > {path}", goal)], f"into {path}, as one JSON object."
     after: Goal
     if (way := rng.choice(("private", "folder", "packed"))) == "private":
         after = Mode(path=path, mode=0o600)
-        return _Written(words=f"{words} Nobody but the file's owner may read or write it.", goals=[goal, after],
-                        steps=[*steps, bash(f"chmod 600 {path}", after)], name="JSON, private")  # fmt: skip
+        return _Written(
+            words=f"{words} Nobody but the file's owner may read or write it.",
+            goals=[goal, after],
+            steps=[*steps, bash(f"chmod 600 {path}", after)],
+            name="JSON, private",
+        )
     if way == "folder":
         kept = HoldsJson(path=f"{folder}/{path}", value=value)
         inside = f"into {path} in a new folder {folder}, as one JSON object."
         moved = [bash(f"mkdir -p {folder}; {question.command} | {layout} > {folder}/{path}", kept)]
-        return _Written(words=inside, goals=[kept], steps=moved, name="JSON, in a folder")  # fmt: skip
+        return _Written(words=inside, goals=[kept], steps=moved, name="JSON, in a folder")
     packed = f"tar -xzOf {name}.tar.gz {path} | python3 -c 'import json, sys; print(sorted(json.load(sys.stdin).items()))'"
     after = Prints(command=packed, text=str(sorted(value.items())))
-    return _Written(words=f"{words} Then pack {path} into the archive {name}.tar.gz.", goals=[goal, after],
-                    steps=[*steps, bash(f"tar -czf {name}.tar.gz {path}", after)], name="JSON, packed")  # fmt: skip
+    return _Written(
+        words=f"{words} Then pack {path} into the archive {name}.tar.gz.",
+        goals=[goal, after],
+        steps=[*steps, bash(f"tar -czf {name}.tar.gz {path}", after)],
+        name="JSON, packed",
+    )
 
 
 def _regions(rng: Random, data: Data, result: Result) -> tuple[Data, Result] | None:

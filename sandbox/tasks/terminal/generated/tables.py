@@ -44,17 +44,52 @@ class Subject:
 
 
 SUBJECTS = (
-    Subject(name="sales", columns=(Column(name="person", values=PEOPLE), Column(name="town", values=PLACES),
-                                   Column(name="item", values=THINGS[:30]), Column(name="amount", largest=400))),
-    Subject(name="visits", columns=(Column(name="guest", values=PEOPLE), Column(name="place", values=PLACES[:8]),
-                                    Column(name="day", values=DAYS), Column(name="minutes", largest=240))),
-    Subject(name="stock", columns=(Column(name="item", values=THINGS[30:60]), Column(name="shelf", values=tuple("ABCDEF")),
-                                   Column(name="pieces", largest=99), Column(name="price", largest=500))),
-    Subject(name="invoices", columns=(Column(name="customer", values=PEOPLE), Column(name="state", values=STATES),
-                                      Column(name="town", values=PLACES[4:]), Column(name="total", largest=900))),
-    Subject(name="trips", columns=(Column(name="driver", values=PEOPLE[:9]), Column(name="start", values=PLACES[:6]),
-                                   Column(name="goal", values=PLACES[6:]), Column(name="km", largest=350))),
-)  # fmt: skip
+    Subject(
+        name="sales",
+        columns=(
+            Column(name="person", values=PEOPLE),
+            Column(name="town", values=PLACES),
+            Column(name="item", values=THINGS[:30]),
+            Column(name="amount", largest=400),
+        ),
+    ),
+    Subject(
+        name="visits",
+        columns=(
+            Column(name="guest", values=PEOPLE),
+            Column(name="place", values=PLACES[:8]),
+            Column(name="day", values=DAYS),
+            Column(name="minutes", largest=240),
+        ),
+    ),
+    Subject(
+        name="stock",
+        columns=(
+            Column(name="item", values=THINGS[30:60]),
+            Column(name="shelf", values=tuple("ABCDEF")),
+            Column(name="pieces", largest=99),
+            Column(name="price", largest=500),
+        ),
+    ),
+    Subject(
+        name="invoices",
+        columns=(
+            Column(name="customer", values=PEOPLE),
+            Column(name="state", values=STATES),
+            Column(name="town", values=PLACES[4:]),
+            Column(name="total", largest=900),
+        ),
+    ),
+    Subject(
+        name="trips",
+        columns=(
+            Column(name="driver", values=PEOPLE[:9]),
+            Column(name="start", values=PLACES[:6]),
+            Column(name="goal", values=PLACES[6:]),
+            Column(name="km", largest=350),
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +129,17 @@ def draw_data(rng: Random, formats: Sequence[Format], packings: Sequence[Packing
     name = f"{subject.name}.{ENDINGS[format_]}"
     files, where = _pack(rng, format_, packing, columns, rows, f"{folder}{name}", subject.name)
     return Data(
-        subject=subject, format=format_, packing=packing, columns=columns, rows=rows, files=files,
-        about=f"{where.about} {_layout(format_, columns)}", reader=_reader(format_, columns, where.cat), look=where.look,
+        subject=subject,
+        format=format_,
+        packing=packing,
+        columns=columns,
+        rows=rows,
+        files=files,
+        about=f"{where.about} {_layout(format_, columns)}",
+        reader=_reader(format_, columns, where.cat),
+        look=where.look,
         awk={"csv": "-F,", "text": "", "log": "-F'[ =]'", "records": "-F'\\t'", "list": "-F'\\t'"}[format_],
-    )  # fmt: skip
+    )
 
 
 def _row(rng: Random, columns: Sequence[Column]) -> Row:
@@ -136,9 +178,7 @@ def _pack(
 
 
 def _records(columns: Sequence[Column], rows: Sequence[Row]) -> list[dict[str, str | int]]:
-    return [
-        {column.name: int(value) if column.is_number else value for column, value in zip(columns, row, strict=True)} for row in rows
-    ]  # fmt: skip
+    return [{column.name: int(value) if column.is_number else value for column, value in zip(columns, row, strict=True)} for row in rows]
 
 
 def write(format_: Format, columns: Sequence[Column], rows: Sequence[Row]) -> str:

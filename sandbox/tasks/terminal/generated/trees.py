@@ -55,27 +55,33 @@ def _in_folder(tree: _Tree, folder: str, paths: list[str]) -> tuple[Goal, ...]:
 def _move(rng: Random, tree: _Tree, ending: str) -> _Done:
     folder, paths = tree.word(), tree.of(ending)
     return _Done(
-        name="move", words=f"Move every file that ends in .{ending}, wherever it is, into a new folder {folder}.",
+        name="move",
+        words=f"Move every file that ends in .{ending}, wherever it is, into a new folder {folder}.",
         command=f"mkdir -p {folder} && find . -name '*.{ending}' -not -path './{folder}/*' -exec mv {{}} {folder} \\;",
-        goals=(*_in_folder(tree, folder, paths), *(Absent(path=path) for path in paths)), touched=tuple(paths),
-    )  # fmt: skip
+        goals=(*_in_folder(tree, folder, paths), *(Absent(path=path) for path in paths)),
+        touched=tuple(paths),
+    )
 
 
 def _copy(rng: Random, tree: _Tree, ending: str) -> _Done:
     folder, paths = tree.word(), tree.of(ending)
     return _Done(
-        name="copy", words=f"Copy every file that ends in .{ending}, wherever it is, into a new folder {folder}.",
+        name="copy",
+        words=f"Copy every file that ends in .{ending}, wherever it is, into a new folder {folder}.",
         command=f"mkdir -p {folder} && find . -name '*.{ending}' -not -path './{folder}/*' -exec cp {{}} {folder} \\;",
         goals=_in_folder(tree, folder, paths),
-    )  # fmt: skip
+    )
 
 
 def _delete(rng: Random, tree: _Tree, ending: str) -> _Done:
     paths = tree.of(ending)
     return _Done(
-        name="delete", words=f"Delete every file that ends in .{ending}, wherever it is.", command=f"find . -name '*.{ending}' -delete",
-        goals=tuple(Absent(path=path) for path in paths), touched=tuple(paths),
-    )  # fmt: skip
+        name="delete",
+        words=f"Delete every file that ends in .{ending}, wherever it is.",
+        command=f"find . -name '*.{ending}' -delete",
+        goals=tuple(Absent(path=path) for path in paths),
+        touched=tuple(paths),
+    )
 
 
 def _delete_with(rng: Random, tree: _Tree, ending: str) -> _Done:
@@ -84,32 +90,40 @@ def _delete_with(rng: Random, tree: _Tree, ending: str) -> _Done:
     word = tree.files[rng.choice(paths)].split()[0]
     gone = [path for path in paths if word in tree.files[path].split()]
     return _Done(
-        name="delete by content", words=f"Delete every file that ends in .{ending} and has the word {word} in it.",
-        command=f"grep -rlw --include='*.{ending}' {word} . | xargs -r rm", goals=tuple(Absent(path=path) for path in gone),
+        name="delete by content",
+        words=f"Delete every file that ends in .{ending} and has the word {word} in it.",
+        command=f"grep -rlw --include='*.{ending}' {word} . | xargs -r rm",
+        goals=tuple(Absent(path=path) for path in gone),
         touched=tuple(gone),
-    )  # fmt: skip
+    )
 
 
 def _rename(rng: Random, tree: _Tree, ending: str) -> _Done:
     new, paths = rng.choice(["old", "done", "part", "copy"]), tree.of(ending)
     renamed = (Holds(path=f"{path.removesuffix(ending)}{new}", text=tree.files[path]) for path in paths)
     return _Done(
-        name="rename", words=f"Rename every file that ends in .{ending}, wherever it is, so that it ends in .{new} instead.",
+        name="rename",
+        words=f"Rename every file that ends in .{ending}, wherever it is, so that it ends in .{new} instead.",
         command=f"find . -name '*.{ending}' -exec sh -c 'mv \"$1\" \"${{1%.{ending}}}.{new}\"' _ {{}} \\;",
-        goals=(*renamed, *(Absent(path=path) for path in paths)), touched=tuple(paths),
-    )  # fmt: skip
+        goals=(*renamed, *(Absent(path=path) for path in paths)),
+        touched=tuple(paths),
+    )
 
 
 def _permit(rng: Random, tree: _Tree, ending: str) -> _Done:
     mode, who = rng.choice(
-        ((0o600, "can be read and written by its owner and used by nobody else"), (0o444, "can be read by everyone and written by nobody"),
-         (0o755, "can be read and run by everyone and written by its owner"))
-    )  # fmt: skip
+        (
+            (0o600, "can be read and written by its owner and used by nobody else"),
+            (0o444, "can be read by everyone and written by nobody"),
+            (0o755, "can be read and run by everyone and written by its owner"),
+        )
+    )
     return _Done(
-        name="permissions", words=f"See to it that every file that ends in .{ending}, wherever it is, {who}.",
+        name="permissions",
+        words=f"See to it that every file that ends in .{ending}, wherever it is, {who}.",
         command=f"find . -name '*.{ending}' -exec chmod {mode:o} {{}} +",
         goals=tuple(Mode(path=path, mode=mode) for path in tree.of(ending)),
-    )  # fmt: skip
+    )
 
 
 def _list(rng: Random, tree: _Tree, ending: str) -> _Done:
@@ -117,8 +131,9 @@ def _list(rng: Random, tree: _Tree, ending: str) -> _Done:
     return _Done(
         name="list",
         words=f"Write the names of all files that end in .{ending}, without their folders, in alphabetical order into {target}.",
-        command=f"find . -name '*.{ending}' | sed 's|.*/||' | LC_ALL=C sort > {target}", goals=(Holds(path=target, text="\n".join(names)),),
-    )  # fmt: skip
+        command=f"find . -name '*.{ending}' | sed 's|.*/||' | LC_ALL=C sort > {target}",
+        goals=(Holds(path=target, text="\n".join(names)),),
+    )
 
 
 def _pack(rng: Random, tree: _Tree, ending: str) -> _Done:
@@ -128,8 +143,9 @@ def _pack(rng: Random, tree: _Tree, ending: str) -> _Done:
     return _Done(
         name="pack",
         words=f"Pack all files that end in .{ending}, with their folders, into the archive {archive}, and leave them where they are.",
-        command=f"find . -name '*.{ending}' | tar -czf {archive} -T -", goals=(shown, sums),
-    )  # fmt: skip
+        command=f"find . -name '*.{ending}' | tar -czf {archive} -T -",
+        goals=(shown, sums),
+    )
 
 
 OPERATIONS: tuple[Callable[[Random, _Tree, str], _Done], ...] = (_move, _copy, _delete, _delete_with, _rename, _permit, _list, _pack)
@@ -152,19 +168,21 @@ def rearrange(rng: Random, level: int) -> Made | Refusal:
     text = " ".join([*(each.words for each in done), "Leave all other files as they are."])
     return Made(
         instance=Instance(
-            instruction=text, files={path: f"{content}\n" for path, content in before.items()}, modes=dict.fromkeys(before, 0o640),
-            goals=[*(goal for each in done for goal in each.goals), *kept], steps=steps,
+            instruction=text,
+            files={path: f"{content}\n" for path, content in before.items()},
+            modes=dict.fromkeys(before, 0o640),
+            goals=[*(goal for each in done for goal in each.goals), *kept],
+            steps=steps,
         ),
-        content={"instruction": text, "files": before}, difficulty=min(0.1 + 0.2 * level, 1.0),
+        content={"instruction": text, "files": before},
+        difficulty=min(0.1 + 0.2 * level, 1.0),
         provenance={"operations": " → ".join(each.name for each in done), "files": str(len(before)), "level": str(level)},
-    )  # fmt: skip
+    )
 
 
 def _draw_tree(rng: Random, num: int) -> _Tree:
     words = things(rng, 80)
     folders = ["", *(f"{words.pop()}/" for _ in range(2)), *(f"{words.pop()}/{words.pop()}/" for _ in range(2))]
     said = things(rng, 12)
-    files = {
-        f"{rng.choice(folders)}{words.pop()}.{rng.choice(ENDINGS[:5])}": " ".join(rng.sample(said, 3)) for _ in range(num)
-    }  # fmt: skip
+    files = {f"{rng.choice(folders)}{words.pop()}.{rng.choice(ENDINGS[:5])}": " ".join(rng.sample(said, 3)) for _ in range(num)}
     return _Tree(files=files, words=words)
