@@ -32,21 +32,23 @@ Use = Callable[[Tools], Coroutine[Any, Any, Any]]
 
 SERVER = """
 import json, os, sys, time
-TOOLS = [{"name": "add", "description": "Adds", "inputSchema": {"type": "object"}}, {"name": "fail", "description": "Fails"},
-         {"name": "slow"}, {"name": "where"}, {"name": "end"}]
+TAKES = {"inputSchema": {"type": "object"}}
+TOOLS = [{"name": "add", "description": "Adds", **TAKES}, {"name": "fail", "description": "Fails", **TAKES},
+         {"name": "slow", **TAKES}, {"name": "where", **TAKES}, {"name": "end", **TAKES}, {"name": "odd", **TAKES}]
+LOGGED = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "at work"}}
 INFO = {"name": "test", "version": "1"}
 started = False
 for line in sys.stdin:
     message = json.loads(line)
     method, number = message["method"], message.get("id")
-    if method == "notifications/initialized":
-        started = True
+    if number is None:
+        started = started or method == "notifications/initialized"
         continue
-    print(json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}), flush=True)
+    print(json.dumps(LOGGED), flush=True)
     if method == "initialize":
         result = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": INFO}
     elif method == "tools/list":
-        cursor = message["params"].get("cursor")
+        cursor = message.get("params", {}).get("cursor")
         result = {"tools": TOOLS[2:]} if cursor == "more" else {"tools": TOOLS[:2], "nextCursor": "more"}
     elif not started:
         raise SystemExit("not initialised")
@@ -59,6 +61,8 @@ for line in sys.stdin:
         result = {"content": [{"type": "text", "text": f"{os.getcwd()} {sorted(os.environ)}"}]}
     elif message["params"]["name"] == "end":
         raise SystemExit
+    elif message["params"]["name"] == "odd":
+        result = {"content": "a text where a list belongs"}
     else:
         time.sleep(60)
     print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
@@ -304,12 +308,49 @@ def test_mcp_servers_are_started_asked_and_ended(with_tools: Any, place: str) ->
     async def use(tools: Tools) -> None:
         assert await mcp(tools, "add", numbers=[1, 2, 3]) == "6\n[image that is no text]"
         assert await mcp(tools, "fail") == "error: no such thing"
-        assert "has no tool 'fly'; it has add, fail, slow, where, end" in await mcp(tools, "fly")
+        assert "has no tool 'fly'; it has add, fail, slow, where, end, odd" in await mcp(tools, "fly")
         assert (await mcp(tools, "")).startswith("add: Adds\n  arguments: {")
+        assert "answered tools/call with something else" in await mcp(tools, "odd")
         where = await mcp(tools, "where")
         assert "'GIVEN'" in where and "VIRTUAL_ENV" not in where and ("/workspace " in where) == (place == "jail")
         assert (await mcp(tools, "end")).startswith("error: MCP server 'test' has ended")
         assert await mcp(tools, "add", numbers=[4]) == "4\n[image that is no text]"
+
+    with_tools(use, mcp_servers={"test": server})
+
+
+SDK_SERVER = """
+from mcp.server import MCPServer
+from mcp_types import EmbeddedResource, TextResourceContents
+
+server = MCPServer("real")
+
+@server.tool()
+def add(numbers: list[int]) -> int:
+    "Adds"
+    return sum(numbers)
+
+@server.tool()
+def page() -> EmbeddedResource:
+    return EmbeddedResource(type="resource", resource=TextResourceContents(uri="doc:1", text="what it says"))
+
+@server.tool()
+def fail() -> str:
+    raise ValueError("no such thing")
+
+server.run("stdio")
+"""
+
+
+def test_a_server_made_with_the_official_sdk_is_used(with_tools: Any) -> None:
+    server = McpServer(command=(sys.executable, "-c", SDK_SERVER), runs_in="host", timeout_s=60)
+
+    async def use(tools: Tools) -> None:
+        assert (await mcp(tools, "")).startswith('add: Adds\n  arguments: {"')
+        assert await mcp(tools, "add", numbers=[1, 2, 3]) == "6"
+        assert (await mcp(tools, "add", numbers="x")).startswith("error: ")
+        assert await mcp(tools, "page") == "what it says"
+        assert await mcp(tools, "fail") == "error: Error executing tool fail"
 
     with_tools(use, mcp_servers={"test": server})
 
