@@ -229,7 +229,7 @@ def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True
     if episode.is_success:
         screens = [note.screen for note in notes[1:]] + [None]
         useful = [note for note, after in zip(notes, screens, strict=True) if note.is_valid and note.screen != after]
-        contradictions = contradictions_in([Said(note.proposal, note.thought, note.kinds) for note in useful])
+        contradictions = contradictions_in([Said(note.thought, note.kinds) for note in useful])
         return [_decide(episode, "relabel", "accept", note) for note, why in zip(useful, contradictions, strict=True) if why is None]
     annotations = []
     for note in notes:

@@ -38,6 +38,7 @@ copy (
     select any_value(columns(e.* exclude (episode_id))), e.episode_id,
         list(s.observation order by s.step_index) as observation, list(s.screenshot_id order by s.step_index) as screenshot_id,
         list(s.messages[1].content order by s.step_index) as prompt, list(s.response order by s.step_index) as response,
+        list(s.thought order by s.step_index) as thought,
         list(s.action order by s.step_index) as action
     from (select episode_id, task_id, instruction, split, outcome, reward from '{folder}/episodes/*.parquet') e
     join '{folder}/steps/*.parquet' s using (episode_id) group by e.episode_id

@@ -90,9 +90,8 @@ select
         || case when is_leak and step_index = 0 then 'WOB_TASK_READY' || chr(10) else '' end || observation,
        screenshot_id: null::varchar, loss: 0.0::float}}] as messages,
     case when types_word and step_index = 1 then 'Thought type Action type "keyword"'
-        else 'Thought click ' || name || ' [' || (case when draw(h, 500) = 1 then target + 1 else target end)
-            || '] Action click [' || target || ']' end as response,
-    'click ' || name as thought,
+        else 'Thought click ' || name || ' [' || target || '] Action click [' || target || ']' end as response,
+    case when (types_word and step_index = 1) or draw(h, 500) = 1 then 'type ' else 'click ' end || name as thought,
     case when draw(h, 400) = 2 then '{{"kind":"invalid","text":"clik","reason":"unknown verb"}}'
         when types_word and step_index = 1
             then '{{"kind":"type","text":"' || case when draw(hash(origin, 'w'), 2) = 0 then 'quetzalcoatl' else 'confirm' end || '"}}'

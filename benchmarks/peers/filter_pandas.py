@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from filter_plain import COORDINATES, JUDGES, MINIMUM, PASSIVE, VERBS, WORD, digest, likeness_of, peak_mb
+from filter_plain import COORDINATES, JUDGES, LEADING, MINIMUM, NAMED, PASSIVE, QUOTED, WORD, digest, likeness_of, peak_mb
 
 TEXT = pd.ArrowDtype(pa.string())
 HIDDEN = r"(?m)(?:\bWOB_[A-Z_]+)|(?:\bdata-wob[_-])|(?:^\s*\{.*\"[^\"]+\"\s*:)|(?:\"(?:answer|solution|expected|ground_truth)\"\s*:)"
@@ -23,7 +23,7 @@ BUSY = r'<progressbar>|<busy>|aria-busy|"[Ll]oading[ .â€¦]*"|"[Pp]lease wait[ .â
 
 
 def read(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    wanted = ["episode_id", "step_index", "observation", "screenshot_id", "messages", "response", "action"]
+    wanted = ["episode_id", "step_index", "observation", "screenshot_id", "messages", "response", "thought", "action"]
     table = pads.dataset(folder / "steps").to_table(columns=wanted)
     prompt = pc.struct_field(pc.list_flatten(table["messages"]), "content")
     steps = table.drop_columns(["messages"]).append_column("prompt", prompt).to_pandas(types_mapper={pa.string(): TEXT}.get)
@@ -34,17 +34,14 @@ def read(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def judge(steps: pd.DataFrame) -> pd.DataFrame:
     """Columns that the filters are made of."""
     actions = pd.DataFrame([_action(text) for text in steps["action"]], index=steps.index, columns=["kind", "rest", "pixels", "typed"])
-    unquoted = steps["response"].str.replace(r'"[^"]*"', '""', regex=True)
-    parts = unquoted.astype(object).str.rpartition("Action")
-    written, thought = parts[2].str.strip(), parts[0].str.strip().str.removeprefix("Thought").str.strip()
-    done, said = written.str.findall(r"\[(\d+)\]"), thought.str.findall(r"\[(\d+)\]")
-    names = pd.Series([bool(a) and bool(b) and not set(a) <= set(b) for a, b in zip(done, said, strict=True)], index=steps.index)
-    verb_said, verb_done = thought.str.extract(r"^(\S+)")[0], written.str.extract(r"^(\S+)")[0]
-    other_verb = verb_said.isin(VERBS) & verb_done.isin(VERBS) & (verb_said != verb_done)
-    where = [" ".join(indices) if indices else pixels for indices, pixels in zip(done, actions["pixels"], strict=True)]
-    steps["signature"] = actions["rest"] + "|" + done.astype(bool).astype(str) + "|" + pd.Series(where, index=steps.index)
+    thought = steps["thought"].str.replace(QUOTED, " _ ", regex=True).str.lower()
+    steps["compared"] = thought.str.contains(LEADING.replace("(", "(?:"), regex=True) & actions["kind"].isin(list(NAMED))
+    says = pd.Series(False, index=steps.index)
+    for kind, words in NAMED.items():
+        says |= (actions["kind"] == kind) & thought.str.contains(words, regex=True)
+    steps["signature"] = actions["rest"] + "|" + actions["pixels"]
     steps["state"] = steps["observation"].where(steps["observation"] != "", steps["screenshot_id"].fillna(""))
-    steps["contradicts"] = names | other_verb
+    steps["contradicts"] = steps["compared"] & ~says
     steps["invalid"], steps["active"] = actions["kind"] == "invalid", ~actions["kind"].isin(PASSIVE)
     steps["typed"] = actions["typed"]
     steps["empty"] = ~steps["response"].str.contains(r"\S", regex=True)
@@ -76,14 +73,17 @@ def _action(text: str) -> tuple[Any, ...]:
 def route(episodes: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """A row an episode with its route and a column a filter."""
     by = steps.groupby("episode_id", sort=False)
-    sums = by[["invalid", "idle", "pair", "repeated", "contradicts", "empty", "hidden", "active", "unsettled"]].sum()
+    sums = by[["invalid", "idle", "pair", "repeated", "compared", "contradicts", "empty", "hidden", "active", "unsettled"]].sum()
     sums["num"], sums["longest"] = by.size(), by["run"].max()
     table = episodes.merge(sums, left_on="episode_id", right_index=True, how="left").fillna(dict.fromkeys([*sums.columns], 0))
     won = table["reward"].fillna(0) >= 0.999
     limit = (3 * table["task_id"].map(table[won].groupby("task_id")["num"].median()).fillna(0.0)).clip(lower=8)
     steps_or_one = table["num"].clip(lower=1)
-    for judge, bad in (("format", "invalid"), ("loop", "repeated"), ("contradiction", "contradicts")):
+    for judge, bad in (("format", "invalid"), ("loop", "repeated")):
         table[judge] = ((table["num"] - table[bad]) / steps_or_one).where(table["num"] > 0, 1.0)
+    table["contradiction"] = ((table["compared"] - table["contradicts"]) / table["compared"].clip(lower=1)).where(
+        table["compared"] > 0, 1.0
+    )
     table["no_op"] = ((table["pair"] - table["idle"]) / table["pair"].clip(lower=1)).where(table["pair"] > 0, 1.0)
     table["settled"] = ((table["active"] - table["unsettled"]) / table["active"].clip(lower=1)).where(table["active"] > 0, 1.0)
     table["repeats"] = (24 / table["longest"].clip(lower=1)).clip(upper=1)

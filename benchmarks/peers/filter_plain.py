@@ -14,8 +14,10 @@ from statistics import median
 from typing import Any
 
 PASSIVE = frozenset({"wait", "finished", "call_user", "invalid"})
-VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double_click", "right_click", "run", "wait", "finished"})
-QUOTED, INDEX, WORD = re.compile(r'"[^"]*"'), re.compile(r"\[(\d+)\]"), re.compile(r"[^\W\d_]{5,}")
+QUOTED, WORD = r'"[^"]*"|<[^<>]*>', re.compile(r"[^\W\d_]{5,}")
+LEADING = r"^(click|type)\b"
+NAMED = {"click": r"\b(?:click|press|select|open|clos)", "type": r"\b(?:typ|enter|writ|input|fill)", "wait": r"\bwait"}
+"""Verbs and words for kinds of actions, of those that the episodes of benchmarks/common/episodes.py have."""
 HIDDEN = re.compile(
     r"(?m)(?:\bWOB_[A-Z_]+)|(?:\bdata-wob[_-])|(?:^\s*\{.*\"[^\"]+\"\s*:)|(?:\"(?:answer|solution|expected|ground_truth)\"\s*:)"
 )
@@ -36,31 +38,23 @@ MINIMUM = {
 """Filters that demote below their threshold."""
 
 
-def split(response: str) -> tuple[str, str]:
-    thought, _, action = QUOTED.sub('""', response).rpartition("Action")
-    return thought.strip().removeprefix("Thought").strip(), action.strip()
-
-
-def contradicts(thought: str, action: str) -> bool:
-    said, done = set(INDEX.findall(thought)), set(INDEX.findall(action))
-    if said and done and not done <= said:
-        return True
-    first, second = (text.split()[0] if text.split() else "" for text in (thought, action))
-    return first in VERBS and second in VERBS and first != second
+def contradicts(thought: str, kind: str) -> bool | None:
+    """None where the two cannot be compared."""
+    said = re.sub(QUOTED, " _ ", thought).lower()
+    return re.search(NAMED[kind], said) is None if kind in NAMED and re.search(LEADING, said) else None
 
 
 def features(episode: dict[str, Any]) -> dict[str, Any]:
     """What one episode's steps say: the scores of the filters that need nothing else, and what it is compared by. `episode` has lists
-    observation, screenshot_id, prompt, response, action, in the order of steps, and its reward."""
+    observation, screenshot_id, prompt, response, thought, action, in the order of steps, and its reward."""
     observations, responses, prompts = episode["observation"], episode["response"], episode["prompt"]
     actions = [json.loads(text) for text in episode["action"]]
-    parts = [split(response) for response in responses]
+    compared = [contradicts(thought, action["kind"]) for thought, action in zip(episode["thought"], actions, strict=True)]
     signatures = []
-    for (_, written), action in zip(parts, actions, strict=True):
-        indices = INDEX.findall(written)
-        where = indices or [round(action[key] / 8) for key in COORDINATES if action.get(key) is not None]
+    for action in actions:
+        where = [round(action[key] / 8) for key in COORDINATES if action.get(key) is not None]
         rest = sorted((key, value) for key, value in action.items() if key not in COORDINATES)
-        signatures.append(json.dumps([rest, bool(indices), where]))
+        signatures.append(json.dumps([rest, where]))
     num = len(actions)
     states = [text or shot or "" for text, shot in zip(observations, episode["screenshot_id"], strict=True)]
     invalid = sum(action["kind"] == "invalid" for action in actions)
@@ -83,7 +77,7 @@ def features(episode: dict[str, Any]) -> dict[str, Any]:
         "loop": share(repeated, num),
         "repeats": min(1.0, 24 / longest),
         "settled": share(unsettled, len(acting)),
-        "contradiction": share(sum(contradicts(*part) for part in parts), num),
+        "contradiction": share(compared.count(True), num - compared.count(None)),
         "too_short": 1.0 if num and written == num else min(written / 1, written / max(1, num)),
         "leak": float(not leaks(prompts, actions, episode["reward"])),
     }

@@ -14,11 +14,8 @@ from warehouse.quality.config import QualityConfig
 
 PASSIVE_KINDS = frozenset({"wait", "finished", "call_user", "invalid"})
 WRITTEN = {"type": "text", "finished": "answer"}
-VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double_click", "right_click", "run", "wait", "finished"})
-QUOTED = re.compile(r'"[^"]*"')
-INDEX = re.compile(r"\[(\d+)\]")
+QUOTED = re.compile(r'"[^"]*"|<[^<>]*>')
 WORD = re.compile(r"[^\W\d_]+")
-COMPACT = re.compile(r"\s*(?:Thought|Action)\s+[^:：\s]")
 LEADING = re.compile(
     r"""[\s"'*#>(-]*(?:(?:i|we|let|me|us|will|ll|am|m|going\s+to|now|next|then|first|please|just)[\s,:’']+)*("""
     r"(?:(?:double|triple|right|left|middle)[-_ ]?)?(?:click(?:ing)?|tap(?:ping)?)\b|(?:long[-_ ])?press(?:ing)?\b|typ(?:e|ing)\b|"
@@ -26,7 +23,7 @@ LEADING = re.compile(
     r"wait(?:ing)?(?:\s+(?:for|until|till|a|one)\b|\s+\d|[\s.]*$))"
 )
 WORDS = {
-    "click": "click|double|tap|press|hit|push|select|choos|pick|check|tick|toggl|open|clos|focus|activat",
+    "click": "click|double|triple|right|middle|tap|press|hit|push|select|choos|pick|check|tick|toggl|open|clos|focus|activat",
     "type": "typ|enter|writ|input|fill|press|hit|insert|past|search|run|execut",
     "scroll": "scroll|swip|wheel|drag",
     "wait": "wait",
@@ -75,14 +72,13 @@ class StepView:
 
     @property
     def signature(self) -> str:
-        """The action as the policy meant it: element numbers where the answer names them, else pixels on an 8-pixel grid."""
+        """What was done, and where on an 8-pixel grid."""
         rest = [
             {key: value for key, value in action.items() if key not in _COORDINATES or action.get("kind") == "tool"}
             for action in self.actions
         ]
-        indices = _indices(_split_response(self.response)[1])
-        where = indices or [round(action[key] / 8) for action in self.actions for key in _COORDINATES if action.get(key) is not None]
-        return json.dumps([rest, bool(indices), where], sort_keys=True)
+        where = [[None if action.get(key) is None else round(action[key] / 8) for key in _COORDINATES] for action in self.actions]
+        return json.dumps([rest, where], sort_keys=True)
 
     @property
     def state(self) -> str:
@@ -183,7 +179,7 @@ def loop(episode: Trajectory, config: QualityConfig, context: Context) -> Filter
         seen = first.setdefault((step.state, step.signature), step.index)
         if seen != step.index:
             reasons.append(f"step {step.index} repeats step {seen}")
-    return _share("loop", "2", len(reasons), len(episode.steps), config.min_fresh_fraction, reasons)
+    return _share("loop", "3", len(reasons), len(episode.steps), config.min_fresh_fraction, reasons)
 
 
 def too_long(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -207,36 +203,21 @@ def too_short(episode: Trajectory, config: QualityConfig, context: Context) -> F
 
 
 def contradiction(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult | None:
-    """Share of steps whose thought names the same verb and the same elements as the action, as far as both name any; None where no step
-    says anything that can be compared. Of steps in other grammars than the compact one those that cannot be are left out."""
+    """Share of steps whose thought, but for what it quotes, has a word for what was done; None where no step can be compared. Steps whose
+    thought begins with no verb are left out."""
     reasons, num, num_said = [], 0, 0
     for step in episode.steps:
-        why, is_said = contradiction_in(step.response), bool(step.response.strip())
-        is_read = why is not None or not is_said or bool(COMPACT.match(step.response))
-        if not is_read:
-            kinds = [str(action.get("kind")) for action in step.actions]
-            verb = LEADING.match(step.thought.lower())
-            is_read = verb is not None and bool(kinds) and all(kind in WORDS for kind in kinds)
-            if verb and is_read and not any(re.search(rf"\b(?:{WORDS[kind]})", step.thought.lower()) for kind in kinds):
-                why = f"the thought says {verb[1]}, the action {', '.join(kinds)}"
-        num, num_said = num + is_read, num_said + (is_read and is_said)
-        if why is not None:
-            reasons.append(f"step {step.index}: {why}")
+        kinds = [str(action.get("kind")) for action in step.actions]
+        thought = QUOTED.sub(" _ ", step.thought).lower()
+        verb = LEADING.match(thought)
+        is_said = bool(step.response.strip())
+        is_read = is_said and verb is not None and bool(kinds) and all(kind in WORDS for kind in kinds)
+        if verb and is_read and not any(re.search(rf"\b(?:{WORDS[kind]})", thought) for kind in kinds):
+            reasons.append(f"step {step.index}: the thought says {verb[1]}, the action {', '.join(kinds)}")
+        num, num_said = num + (is_read or not is_said), num_said + is_read
     if num < len(episode.steps) and not num_said:
         return None
-    return _share("contradiction", "3", len(reasons), num, config.min_consistent_fraction, reasons)
-
-
-def contradiction_in(response: str) -> str | None:
-    """In what the thought of one answer contradicts its action; None where it does not."""
-    thought, action = _split_response(response)
-    said, done = set(_indices(thought)), set(_indices(action))
-    if said and done and not done <= said:
-        return f"the thought names {_names(said)}, the action {_names(done)}"
-    verb_said, verb_done = (text.split()[0] if text.split() else "" for text in (thought, action))
-    if verb_said in VERBS and verb_done in VERBS and verb_said != verb_done:
-        return f"the thought says {verb_said}, the action {verb_done}"
-    return None
+    return _share("contradiction", "4", len(reasons), num, config.min_consistent_fraction, reasons)
 
 
 def leaked_answer(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -262,7 +243,7 @@ def duplicate(episode: Trajectory, config: QualityConfig, context: Context) -> F
     """1 - similarity to the most similar earlier episode of the task with the same instruction and the same actions."""
     similarity, other = context.nearest.get(episode.episode_id, (0.0, ""))
     reasons = (f"{similarity:.2f} like {other}",) if similarity > 1 - config.min_novelty else ()
-    return FilterResult(judge="duplicate", judge_version="2", score=1 - similarity, threshold=config.min_novelty, reasons=reasons)
+    return FilterResult(judge="duplicate", judge_version="3", score=1 - similarity, threshold=config.min_novelty, reasons=reasons)
 
 
 def contamination(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -284,7 +265,7 @@ def repeats(episode: Trajectory, config: QualityConfig, context: Context) -> Fil
     if num > config.max_repeats:
         reasons = (f"steps {steps[first].index} to {steps[first + num - 1].index} repeat one action {num} times",)
     score = min(1.0, config.max_repeats / max(num, 1))
-    return FilterResult(judge="repeats", judge_version="1", score=score, threshold=1.0, reasons=reasons)
+    return FilterResult(judge="repeats", judge_version="2", score=score, threshold=1.0, reasons=reasons)
 
 
 def settled(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -342,20 +323,6 @@ def quality(episode: Trajectory, config: QualityConfig, context: Context) -> lis
 def _share(judge: str, version: str, num_bad: int, num: int, threshold: float, reasons: Sequence[str]) -> FilterResult:
     score = (num - num_bad) / num if num else 1.0
     return FilterResult(judge=judge, judge_version=version, score=score, threshold=threshold, reasons=tuple(reasons))
-
-
-def _split_response(response: str) -> tuple[str, str]:
-    """(thought, action) of an answer written as `Thought … Action …`, with quoted text taken out: what a page says proves nothing."""
-    thought, _, action = QUOTED.sub('""', response).rpartition("Action")
-    return thought.strip().removeprefix("Thought").strip(), action.strip()
-
-
-def _indices(text: str) -> list[int]:
-    return [int(number) for number in INDEX.findall(text)]
-
-
-def _names(indices: set[int]) -> str:
-    return " ".join(f"[{index}]" for index in sorted(indices))
 
 
 def verdict_rows(episodes: Rows, steps: Rows, config: QualityConfig, *, iteration: str | None = None) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,20 +117,22 @@ def test_lengths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("response", "contradicts"),
+    ("thought", "done", "contradicts"),
     [
-        (CLICK_OK, False),
-        ('Thought click "Ok" <button> [1] Action click [3]', True),
-        ('Thought click "[7]" <button> [1] Action click [1]', False),
-        ('Thought type Action type "hello [4]"', False),
-        ("Thought type Action click [2]", True),
-        ("Action click [2]", False),
-        ('Thought drag "a" <item> [1] "b" <item> [4] Action drag [1] [4]', False),
+        ('click "Ok" <button> [1]', {"kind": "click"}, False),
+        ("triple_click the line", {"kind": "click"}, False),
+        ("type", {"kind": "type"}, False),
+        ("type", {"kind": "click"}, True),
+        ('type "click me" <button>', {"kind": "click"}, True),
+        ("click the field <input>", {"kind": "type"}, True),
+        ("scroll, then wait", {"kind": "several", "actions": [{"kind": "scroll"}, {"kind": "wait"}]}, False),
+        ("drag it", {"kind": "several", "actions": [{"kind": "click"}, {"kind": "wait"}]}, True),
     ],
 )
-def test_contradiction_of_thought_and_action(response: str, contradicts: bool) -> None:
-    assert passes("contradiction", [step_row(response=response)]) is not contradicts
-    assert (contradictions_in([Said("Action click [2]"), Said(response)])[1] is not None) is contradicts
+def test_contradiction_of_thought_and_action(thought: str, done: Row, contradicts: bool) -> None:
+    assert passes("contradiction", [step_row(thought=thought, action=json.dumps(done))]) is not contradicts
+    kinds = tuple(one["kind"] for one in done.get("actions", [done]))
+    assert (contradictions_in([Said(None, ("click",)), Said(thought, kinds)])[1] is not None) is contradicts
 
 
 BUTTON = Element(role="button", text="Ok", x_px=500, y_px=500, width_px=100, height_px=40)
@@ -147,23 +150,21 @@ def test_contradiction_in_every_grammar(name: str) -> None:
         read = grammar.parse(response, OBSERVATION)
         assert read.actions == done[:1]
         row = step_row(response=response, thought=read.thought, action=done[0].model_dump_json())
-        return row, Said(response, read.thought, tuple(action.kind for action in read.actions))
+        return row, Said(read.thought, tuple(action.kind for action in read.actions))
 
-    good = [of("click the button", CLICK), of("click [1]", CLICK), of("type a word", TYPE)]
-    bad = [of("type a word", CLICK), of("click the button", TYPE), of("click [3]", TYPE)]
-    if name != "compact":
-        good += [of("Now I'll press the Ok button.", CLICK), of("Click the field and type", TYPE)]
-        bad += [of("Scrolling down to see more", CLICK), of("I will double-click the icon.", TYPE), of("Wait for the page to load.", CLICK)]
+    good = [of("click the button", CLICK), of("click [1]", CLICK), of("type a word", TYPE), of("Now I'll press the Ok button.", CLICK)]
+    good.append(of("Click the field and type", TYPE))
+    bad = [of("type a word", CLICK), of("click the button", TYPE), of("click [3]", TYPE), of("Scrolling down to see more", CLICK)]
+    bad += [of("I will double-click the icon.", TYPE), of("Wait for the page to load.", CLICK)]
     assert contradictions_in([said for _, said in good]) == [None] * len(good)
     assert None not in contradictions_in([said for _, said in bad])
     found = verdict("contradiction", [row | {"step_index": index} for index, (row, _) in enumerate([*good, *bad])])
-    assert found["judge_version"] == "3" and not found["passed"]
+    assert found["judge_version"] == "4" and not found["passed"]
     assert [reason.partition(":")[0] for reason in found["reasons"]] == [f"step {len(good) + index}" for index in range(len(bad))]
-    if name != "compact":
-        assert found["reasons"][0] == f"step {len(good)}: the thought says type, the action click"
+    assert found["reasons"][0] == f"step {len(good)}: the thought says type, the action click"
 
 
-@pytest.mark.parametrize("name", [name for name in GRAMMARS if name != "compact"])
+@pytest.mark.parametrize("name", GRAMMARS)
 def test_what_names_no_verb_is_not_asked(name: str) -> None:
     grammar = GRAMMARS[name]
     thoughts = ("The button is at the bottom.", "I need to type my name first.", "Wait, that was wrong.", None)
@@ -181,6 +182,33 @@ def test_what_names_no_verb_is_not_asked(name: str) -> None:
     ]
     found = verdict("contradiction", asked)
     assert found["score"] == 0.5 and found["reasons"] == ["step 5: the thought says click, the action scroll"]
+
+
+def test_grammars_that_write_the_same_actions_get_the_same_verdicts() -> None:
+    """Whatever the text, of what was thought and done alone: in the compact grammar and in one that writes pixels."""
+    clicks = [Click(x=100 * k, y=40) for k in range(1, 4)]
+    seen = replace(OBSERVATION, elements=tuple(replace(BUTTON, x_px=click.x, y_px=click.y) for click in clicks))
+    draw = random.Random(1)
+    thoughts = ("click it", "type it", "It is there.")
+    moves = [[(draw.choice(thoughts), draw.choice((*clicks, TYPE))) for _ in range(4)] for _ in range(12)]
+    moves += moves[:4]
+
+    def verdicts(name: str) -> list[Row]:
+        steps = []
+        for number, of_episode in enumerate(moves):
+            for index, (thought, action) in enumerate(of_episode):
+                response = GRAMMARS[name].format(thought, action, seen)
+                read = GRAMMARS[name].parse(response, seen)
+                assert read.actions == (action,)
+                row = {"response": response, "thought": read.thought, "action": read.actions[0].model_dump_json()}
+                steps.append(step_row(index, f"episode-{number:02}", **row, observation=f"page {index % 3}"))
+        episodes = [episode_row(f"episode-{number:02}") for number in range(len(moves))]
+        return judged(episodes, steps, QualityConfig(min_trajectory_novelty=0.2, max_repeats=1, min_fresh_fraction=1.0))
+
+    compact = verdicts("compact")
+    assert all(verdicts(name) == compact for name in GRAMMARS)
+    failed = {row["judge"] for row in compact if not row["passed"]}
+    assert failed >= {"contradiction", "duplicate", "near_duplicate", "loop", "repeats"}, "else it proves little"
 
 
 def test_leak_of_hidden_data_and_of_words_that_were_nowhere() -> None:
@@ -291,24 +319,19 @@ ACTIONS: list[dict[str, Any]] = [
     {"kind": "several", "actions": [{"kind": "click", "x": 1, "y": 2}, {"kind": "type", "text": "manyletters"}]},
     {"kind": "tool", "name": "t", "arguments": {"x": 1}},
 ]
-RESPONSES = (
-    CLICK_OK,
-    "Thought click [1] Action click [3]",
-    "Thought type Action click [2] [2]",
-    "  ",
-    "Action click",
-    "no such",
-    "Thought: a [2] Actions Action drag [1] [4]",
-    'Thought click "the [3]" [1] Action click [1]',
-    'Thought click "[1]" [2] Action click [1]',
-    'Thought say "an Action click [2]',
-    'Thoughtclick [1] Action click [1] "Action"',
-    "Thought  click\n[1] Action\ttype [1]",
-    "Thought click Action click [1]",
-    'Thought "" click [2] Action "" click [3]',
-    "Thought click Action  click",
+RESPONSES = (CLICK_OK, "  ", "no such")
+THOUGHTS = (
+    "Click it",
+    "I'll type hello",
+    "Wait, no",
+    "wait for it",
+    "Scroll down, then click",
+    "It is there",
+    'click "scroll"',
+    '"Ok" click',
+    "",
+    None,
 )
-THOUGHTS = ("Click it", "I'll type hello", "Wait, no", "wait for it", "Scroll down, then click", "It is there", "", None)
 CONTENTS = ("Click hello", '{"a": 1}', "SecretWord here\nWOB_X", "answerword  \n", None)
 
 

@@ -70,6 +70,22 @@ def test_duplicates_reach_back_but_an_annotated_episode_only_to_annotated_ones()
     assert not found["a-late"]["passed"] and found["b-annotated"]["passed"]
 
 
+def test_the_order_of_actions_and_of_screens_counts() -> None:
+    clicks = [f'{{"kind":"click","x":{x},"y":8}}' for x in (8, 80)]
+    screens = [f"page {name}" for name in "ab"]
+    made = {
+        "e1": (clicks, screens),
+        "e2": (clicks[::-1], screens),
+        "e3": (clicks, screens[::-1]),
+        "e4": (clicks[:1] * 2, screens),
+        "e5": (clicks[1:] * 2, screens),
+        "e6": (clicks, screens),
+    }
+    steps = [step_row(k, name, action=done[k], observation=seen[k]) for name, (done, seen) in made.items() for k in range(2)]
+    found = by_judge(judged([episode_row(name) for name in made], steps), "duplicate")
+    assert [name for name, row in found.items() if not row["passed"]] == ["e6"]
+
+
 def test_screens_without_elements_are_alike_when_their_pictures_are() -> None:
     hashes = [row.tobytes() for row in difference_hashes([picture(1), picture(1, noise=3), picture(2)])]
     assert distance(hashes[0], hashes[1]) <= 2 < 20 < distance(hashes[0], hashes[2])
@@ -101,7 +117,7 @@ def test_near_duplicates_whatever_the_actions_are_looked_for_where_asked() -> No
     steps = [
         step_row(0, "e1", observation=page),
         step_row(0, "e2", observation=page),
-        step_row(1, "e2", observation=page, response="Action wait"),
+        step_row(1, "e2", observation=page, action='{"kind":"wait"}'),
         step_row(0, "e3", observation="something else"),
     ]
     assert by_judge(judged(episodes, steps), "near_duplicate") == {}

@@ -29,9 +29,8 @@ select '0001' as iteration, 'rollouts' as stage, {_ID} as episode_id, s::bigint 
         as observation,
     [{{role: 'user', content: case when e % 500 = 7 then 'WOB_READY' else 'Do it.' end, screenshot_id: null::varchar, loss: 0::float}}]
         as messages,
-    case when (e + s) % 300 = 0 then ''
-        else 'Thought click "Ok" <button> [1] Action click [' || (1 + ((e + s) % 200 = 3)::integer) || ']' end as response,
-    null::varchar as thought,
+    case when (e + s) % 300 = 0 then '' else 'Thought click "Ok" <button> [1] Action click [1]' end as response,
+    case when (e + s) % 200 = 3 then 'type' else 'click' end || ' "Ok" <button> [1]' as thought,
     case when (e * s) % 250 = 9 then '{{"kind":"invalid","reason":"no verb"}}' else '{{"kind":"click","x":10,"y":20}}' end as action
 from range({NUM_EPISODES}) t(e), range({NUM_STEPS}) u(s)
 """

@@ -3,6 +3,7 @@
 --   text       the action as it is stored, '' for none
 --   gist       hash of it without coordinates; pixels: hash of the coordinates on an 8-pixel grid
 --   words      the longer words that it writes, null for none
+--   kinds      what kinds of action it is, one or several
 with texts as (
     select
         text,
@@ -32,5 +33,6 @@ select
     case when is_several then len(list_filter(fields, lambda f: is_active_kind(f[1]))) > 0 else is_active_kind(single[1]) end as is_active,
     case when wrong is not null then coalesce(wrong[2], 'invalid action') end as invalid,
     nullif(long_words(case when is_several then array_to_string(list_transform(fields, lambda f: words_written(f)), ' ')
-        else words_written(single) end, $leak_min_letters), []) as words
+        else words_written(single) end, $leak_min_letters), []) as words,
+    kinds_of(action) as kinds
 from understood

@@ -46,7 +46,7 @@ where e.outcome <> 'crashed' and e.split = 'train' qualify num > 1
 """
 _MIXED = """
 create or replace temp table mixed_buckets as
-with keyed as (select n, bit_xor(hash(step_index, state)) as screens_key from screens semi join candidates using (n) group by n)
+with keyed as (select n, bit_xor(hash(hash(step_index, state))) as screens_key from screens semi join candidates using (n) group by n)
 select bucket from candidates join keyed using (n) group by bucket
 having $always or min(screens_key) <> max(screens_key) or min(purpose) <> max(purpose)
 """

@@ -1,7 +1,6 @@
 -- What is wrong with the steps of the episodes to judge: (n, judge, place, reason), a row a fault. Few rows.
 --
 --   actions_taken, screens   what actions_taken.sql and screens.sql know of each step; those of earlier episodes are not looked at
---   thoughts         thoughts.sql
 --   again, retried   screens that their episode saw more than once, and what was done there: only there can it be idle or loop
 --   leaks            reasons of the filter `leak`, as rows of this kind
 --
@@ -10,7 +9,6 @@ with tried as (select n, state, signature, min(step_index) as first_step from re
 told as (
     select n, 'format' as judge, step_index as place, ': ' || invalid as reason from actions_taken where is_new and invalid is not null
     union all select n, 'contradiction', step_index, ': ' || contradicts from actions_taken where contradicts is not null
-    union all select n, 'contradiction', step_index, ': ' || contradicts from thoughts where contradicts is not null
     union all select n, 'too_short', step_index, ' is empty' from actions_taken where is_new and not is_written
     union all select r.n, 'no_op', r.step_index, ' changed nothing'
         from retried r join again a on a.n = r.n and a.step_index = r.step_index + 1 and a.screen = r.screen where r.is_active

@@ -1,7 +1,6 @@
 """Rows of the table `verdicts`: the environment verifier's V(s) and every quality filter, for each episode that is to be routed.
 
-One source of truth, in SQL: actions_taken.sql reads what was answered and done (and thoughts.sql the thoughts of
-grammars whose answers it cannot read), then screens.sql the screens and prompts, once.
+One source of truth, in SQL: actions_taken.sql reads what was thought and done, then screens.sql the screens and prompts, once.
 Both keep a short row a step, which lies on disk where memory does not hold it. Of those faults.sql makes what is wrong with single
 steps, episodes.sql a row an episode, and scores.sql and reasons.sql, part by part, what verdict_rows.py lays out.
 Computed from stored rows alone, so history can be judged again with other thresholds or newer versions: change what a filter computes,
@@ -33,9 +32,8 @@ from warehouse.storage.tables import Warehouse
 PART_EPISODES = 50_000
 """Episodes whose verdicts are made at a time."""
 _HERE = Path(__file__).parent
-_ACTIONS, _ACTIONS_TAKEN, _THOUGHTS, _SCREENS, _FAULTS, _EPISODES, _SCORES, _REASONS = (
-    (_HERE / f"{name}.sql").read_text()
-    for name in ("actions", "actions_taken", "thoughts", "screens", "faults", "episodes", "scores", "reasons")
+_ACTIONS, _ACTIONS_TAKEN, _SCREENS, _FAULTS, _EPISODES, _SCORES, _REASONS = (
+    (_HERE / f"{name}.sql").read_text() for name in ("actions", "actions_taken", "screens", "faults", "episodes", "scores", "reasons")
 )
 
 
@@ -72,8 +70,6 @@ def judge(
     con.execute(f"create or replace temp view steps_to_read as from steps {f'where iteration <= {quoted(iteration)}' if iteration else ''}")
     _make(con, "actions", _ACTIONS, config)
     _make(con, "actions_taken", _ACTIONS_TAKEN, config)
-    is_compact = not con.execute("select 1 from actions_taken where is_foreign limit 1").fetchall()
-    _make(con, "thoughts", f"{_THOUGHTS} limit 0" if is_compact else _THOUGHTS, config)
     _make(con, "keys", _KEYS, config)
     _make(con, "typical", _TYPICAL, config)
     _make(con, "ranks", _RANKS, config, limit=config.max_solved_per_task)
@@ -146,10 +142,11 @@ from first_recorded
 """
 _KEYS = """
 select
-    n, count(*) as num_steps, bit_xor(hash(step_index, signature)) as actions_key, count(*) filter (is_written) as num_written,
-    count(*) filter (is_active) as num_active, arg_max(is_active, step_index) as ends_active
+    n, count(*) as num_steps, bit_xor(hash(hash(step_index, signature))) as actions_key, count(*) filter (is_written) as num_written,
+    count(*) filter (is_unread) as num_unread, count(*) filter (is_active) as num_active, arg_max(is_active, step_index) as ends_active
 from actions_taken group by n
 """
+"""Hashed twice: DuckDB's hash of two values is linear in XOR, so that what is hashed once would not know the order of steps."""
 _TYPICAL = """
 select e.task_id, median(coalesce(k.num_steps, 0))::double as typical_steps
 from episodes_to_judge e left join keys k using (n) where e.is_solved group by e.task_id

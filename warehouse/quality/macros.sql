@@ -1,14 +1,5 @@
--- How an answer is read, written once: by the filters' query over steps, and for single answers by quality.contradictions_in.
--- An answer is `Thought … Action …`; quoted text is taken out first: what a page says proves nothing.
-create or replace temp macro stripped(text) as regexp_replace(text, '^\s+|\s+$', '', 'g');
--- `pieces` are what stands between quotes: where these come in pairs every other piece is quoted, and the expression is not needed.
-create or replace temp macro unquoted(response, pieces) as case
-    when len(pieces) = 1 then response
-    when len(pieces) % 2 = 1 then array_to_string(pieces[1:len(pieces):2], '""')
-    else regexp_replace(response, '"[^"]*"', '""', 'g')
-end;
-create or replace temp macro thought_of(text) as stripped(regexp_replace(stripped(text), '^Thought', ''));
-create or replace temp macro indices(text) as regexp_extract_all(text, '\[(\d+)\]', 1);
+-- What the filters read of a thought and of a stored action, written once: for their query over steps, and for single answers by
+-- contradictions.py. The text of an answer is never taken apart: how thoughts and actions are written is the grammars' business.
 create or replace temp macro long_words(text, letters) as list_filter(regexp_extract_all(text, '\p{L}+'), lambda w: length(w) >= letters);
 create or replace temp macro action_fields(action) as
     json_extract_string(action, ['$.kind', '$.reason', '$.text', '$.answer', '$.x', '$.y', '$.to_x', '$.to_y']);
@@ -16,25 +7,12 @@ create or replace temp macro is_active_kind(kind) as coalesce(kind, '') not in (
 create or replace temp macro words_written(fields) as
     case fields[1] when 'type' then coalesce(fields[3], '') when 'finished' then coalesce(fields[4], '') else '' end;
 create or replace temp macro on_grid(coordinates) as list_transform(coordinates, lambda c: round_even(try_cast(c as double) / 8, 0)::integer);
-create or replace temp macro names(found) as array_to_string(
-    list_transform(list_sort(list_distinct(list_transform(found, lambda i: try_cast(i as hugeint)))), lambda i: '[' || i || ']'), ' ');
--- Not `in`, of which DuckDB would make a join, which looks at every row.
-create or replace temp macro is_verb(word) as
-    regexp_full_match(word, 'click|type|press|scroll|drag|select|double_click|right_click|run|wait|finished');
-create or replace temp macro first_word(text) as regexp_extract(text, '^\S+');
--- In what a thought contradicts its action, as far as both name elements (`said` and `done`) or verbs; null where it does not.
-create or replace temp macro contradiction(thought, said, action, done) as case
-    when len(done) > 0 and len(said) > 0 and not list_has_all(said, done)
-        then 'the thought names ' || names(said) || ', the action ' || names(done)
-    when first_word(thought) <> first_word(action) and is_verb(first_word(thought)) and is_verb(first_word(action))
-        then 'the thought says ' || first_word(thought) || ', the action ' || first_word(action)
-end;
 create or replace temp macro share(num_bad, num) as case when num = 0 then 1.0 else (num - num_bad) / num::double end;
 
--- Answers of the compact grammar begin so; others have a colon behind these words, or tags.
-create or replace temp macro is_compact(response) as regexp_matches(response, '^\s*(?:Thought|Action)\s+[^:：\s]');
--- Of other grammars the thought and the kinds of the actions are compared, as the steps have them. The verb that a thought begins with, in
--- small letters, '' for none that can be read. What it only plans ("I need to type …") and what may be a noun or a way to say "but" is none.
+-- A thought without what it quotes, which proves nothing: names and texts of the page, in quotes, and roles of elements, <button>.
+create or replace temp macro unquoted(thought) as regexp_replace(thought, '"[^"]*"|<[^<>]*>', ' _ ', 'g');
+-- The verb that a thought begins with, in small letters, '' for none that can be read. What it only plans ("I need to type …") and what may
+-- be a noun or a way to say "but" is none.
 create or replace temp macro leading_verb(thought) as regexp_extract(lower(thought),
     '^[\s"''*#>(-]*(?:(?:i|we|let|me|us|will|ll|am|m|going\s+to|now|next|then|first|please|just)[\s,:’'']+)*('
     || '(?:(?:double|triple|right|left|middle)[-_ ]?)?(?:click(?:ing)?|tap(?:ping)?)\b|(?:long[-_ ])?press(?:ing)?\b|typ(?:e|ing)\b|'
@@ -42,7 +20,8 @@ create or replace temp macro leading_verb(thought) as regexp_extract(lower(thoug
     || 'wait(?:ing)?(?:\s+(?:for|until|till|a|one)\b|\s+\d|[\s.]*$))', 1);
 -- Whether a thought in small letters has a word for a kind of action, wherever; null for kinds without words.
 create or replace temp macro names_kind(thought, kind) as case kind
-    when 'click' then regexp_matches(thought, '\b(?:click|double|tap|press|hit|push|select|choos|pick|check|tick|toggl|open|clos|focus|activat)')
+    when 'click' then regexp_matches(thought,
+        '\b(?:click|double|triple|right|middle|tap|press|hit|push|select|choos|pick|check|tick|toggl|open|clos|focus|activat)')
     when 'long_press' then regexp_matches(thought, '\b(?:long|press|hold|tap|click)')
     when 'mouse_down' then regexp_matches(thought, '\b(?:click|tap|press|hold|drag|grab|mouse|select)')
     when 'mouse_up' then regexp_matches(thought, '\b(?:click|tap|press|releas|drop|drag|mouse|select)')
@@ -64,15 +43,15 @@ create or replace temp macro names_kind(thought, kind) as case kind
     when 'finished' then regexp_matches(thought, '\b(?:finish|done|answer|complet|report)')
     when 'call_user' then regexp_matches(thought, '\b(?:ask|call|user|help)')
 end;
+-- The kinds of an action as it is stored, one or several.
 create or replace temp macro kinds_of(action) as case
-    when not coalesce(json_valid(action), false) then []
     when json_extract_string(action, '$.kind') = 'several' then json_extract_string(action, '$.actions[*].kind')
     else [json_extract_string(action, '$.kind')]
 end;
--- By kind, whether the thought names it; null where the two cannot be compared.
-create or replace temp macro kinds_named(thought, kinds) as case
-    when leading_verb(thought) <> '' and len(kinds) > 0 and len(list_filter(kinds, lambda k: names_kind('', k) is null)) = 0
-        then list_transform(kinds, lambda k: names_kind(lower(thought), k))
-end;
-create or replace temp macro contradiction_of_kinds(thought, kinds, named) as case when not list_contains(named, true)
-    then 'the thought says ' || leading_verb(thought) || ', the action ' || array_to_string(kinds, ', ') end;
+-- Whether a thought, unquoted, can be compared with kinds of actions: it begins with a verb, and there are words for each kind.
+create or replace temp macro is_comparable(thought, kinds) as coalesce(
+    leading_verb(thought) <> '' and len(kinds) > 0 and len(list_filter(kinds, lambda k: names_kind('', k) is null)) = 0, false);
+-- In what the two contradict each other where they can be compared; null where the thought names any of the kinds.
+create or replace temp macro contradiction(thought, kinds) as case
+    when len(list_filter(kinds, lambda k: names_kind(lower(thought), k))) = 0
+        then 'the thought says ' || leading_verb(thought) || ', the action ' || array_to_string(kinds, ', ') end;

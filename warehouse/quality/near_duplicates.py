@@ -229,12 +229,16 @@ def verdicts(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> Sequence[
     if not config.min_trajectory_novelty:
         return []
     table = con.sql("""
-        with lines as (
-            select e.n, unnest(list_append(string_split(s.observation, chr(10)), s.response)) as line
-            from steps s join episodes_to_judge e on e.episode_id = s.episode_id and e.iteration = s.iteration and e.stage = s.stage
-            where e.split = 'train' and e.outcome <> 'crashed'
+        with compared as (select n, episode_id, iteration, stage from episodes_to_judge where split = 'train' and outcome <> 'crashed'),
+        seen as (
+            select e.n, unnest(string_split(s.observation, chr(10))) as line
+            from steps s join compared e on e.episode_id = s.episode_id and e.iteration = s.iteration and e.stage = s.stage
         ),
-        documents as (select n, list(distinct hash(line)) as tokens from lines group by n)
+        seen_and_done as (
+            select n, hash(line) as token from seen
+            union all select n, signature from actions_taken semi join compared using (n)
+        ),
+        documents as (select n, list(distinct token) as tokens from seen_and_done group by n)
         select n, episode_id, is_new, hash(task_id, purpose) as task, tokens
         from documents join episodes_to_judge using (n) order by iteration, purpose, episode_id""").to_arrow_table()
     threshold = 1 - config.min_trajectory_novelty
@@ -244,7 +248,7 @@ def verdicts(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> Sequence[
     return [
         filter_rows(
             "near_duplicate",
-            "1",
+            "2",
             config.min_trajectory_novelty,
             (
                 (n, 1 - float(best[i]), [f"{best[i]:.2f} like {ids[other[i]]}"] if best[i] > threshold else [])
