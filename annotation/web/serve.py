@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from starlette.types import ASGIApp
 
-from sandbox.http.serving import Server, address_of, bind, running, serve_until_signalled
+from sandbox.http.serving import Server, on_free_port, serve_until_signalled
 
 GRACE_S = 5
 """Requests under way may take so long to end once the server is told to; streams are cut off then, and come back to the next server."""
 
 
-class _Server(Server):
-    def __init__(self, app: ASGIApp, on_end: Callable[[], None], hosts: Iterable[str]) -> None:
-        super().__init__(app, grace_s=GRACE_S, lifespan="on", hosts=hosts)
-        self._on_end = on_end
-
-    def end(self) -> None:
-        """A second time: do not wait for requests under way."""
-        self.force_exit = self.should_exit
-        super().end()
-        self._on_end()
-
-
-def _nothing() -> None: ...
-
-
 async def serve(
     app: ASGIApp,
     listener: socket.socket,
-    ready: Callable[[], None] = _nothing,
+    ready: Callable[[], None] = lambda: None,
     *,
-    on_end: Callable[[], None] = _nothing,
+    on_end: Callable[[], None] = lambda: None,
     watch: Callable[[], Coroutine[Any, Any, None]] | None = None,
     hosts: Iterable[str] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM, in the main thread, for the names `hosts` beside loopback names and IP addresses. `on_end` is called
     when that comes, so that streams know that they end. When `watch` ends the server ends as well, and what it raised is raised."""
-    server = _Server(app, on_end, hosts)
+    server = Server(app, grace_s=GRACE_S, hosts=hosts, on_end=on_end)
     watching = asyncio.create_task(watch(), name="what an annotation server lives on") if watch is not None else None
     if watching is not None:
         watching.add_done_callback(lambda _: server.end())
@@ -56,11 +41,8 @@ async def serve(
         await watching
 
 
-@asynccontextmanager
-async def serving(
-    app: ASGIApp, *, host: str = "127.0.0.1", on_end: Callable[[], None] = _nothing, hosts: Iterable[str] = ()
-) -> AsyncIterator[str]:
+def serving(
+    app: ASGIApp, *, host: str = "127.0.0.1", on_end: Callable[[], None] = lambda: None, hosts: Iterable[str] = ()
+) -> AbstractAsyncContextManager[str]:
     """A server in this event loop, on a free port, for as long as the block lasts; gives its address."""
-    with bind(host, 0) as listener:
-        async with running(_Server(app, on_end, hosts), listener):
-            yield address_of(listener)
+    return on_free_port(Server(app, grace_s=GRACE_S, hosts=hosts, on_end=on_end), host)

@@ -1,5 +1,5 @@
 """What every HTTP server of ours is run with: a socket, uvicorn in the caller's event loop, an end by signal. What it answers, and what an
-end means to what is under way, is each server's own. The tokens that they ask for are tokens.py's.
+end means to what is under way, is each server's own; how errors look is problems.py's, and tokens are tokens.py's.
 """
 
 from __future__ import annotations
@@ -45,11 +45,21 @@ def api_version() -> str:
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to whoever runs it, who calls `end`, once or more often. A kind of server says there what becomes of its requests."""
+    """Leaves signals to whoever runs it, who calls `end`, once or more often."""
 
-    def __init__(self, app: ASGIApp, *, grace_s: int, lifespan: Literal["on", "off"], hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        grace_s: int,
+        lifespan: Literal["on", "off"] = "on",
+        hosts: Iterable[str] = (),
+        on_end: Callable[[], None] = lambda: None,
+        on_end_again: Callable[[], None] | None = None,
+    ) -> None:
         """`grace_s`: requests under way may take so long to end before they are cut off. `hosts`: names that the server answers for
-        beside loopback names and IP addresses (hosts.py)."""
+        beside loopback names and IP addresses (hosts.py). `on_end` is called when the server is told to end, so that what would keep it
+        (streams, requests that wait) goes; `on_end_again` when it is told so once more, instead of cutting off what is under way."""
         config = uvicorn.Config(
             KnownHosts(app, hosts),
             http=Connection,
@@ -62,13 +72,20 @@ class Server(uvicorn.Server):
             lifespan=lifespan,
         )
         super().__init__(config)
+        self._on_end, self._on_end_again = on_end, on_end_again
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     def end(self) -> None:
-        self.should_exit = True
+        if not self.should_exit:
+            self.should_exit = True
+            self._on_end()
+        elif self._on_end_again is not None:
+            self._on_end_again()
+        else:
+            self.force_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -112,6 +129,14 @@ async def running(server: Server, listener: socket.socket) -> AsyncIterator[asyn
         if not task.done():
             server.end()
         await task
+
+
+@asynccontextmanager
+async def on_free_port(server: Server, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    """A server in this event loop for as long as the block lasts; gives its address."""
+    with bind(host, 0) as listener:
+        async with running(server, listener):
+            yield address_of(listener)
 
 
 async def serve_until_signalled(server: Server, listener: socket.socket, ready: Callable[[], None]) -> None:
