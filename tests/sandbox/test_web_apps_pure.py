@@ -139,9 +139,11 @@ def test_a_page_is_read_as_a_person_would_see_it() -> None:
         "<form action=/do method=POST><label for=n>Name:</label><input id=n name=name value=7><label>Size <select name=size>"
         "<option>S<option value=l selected>Large</select></label><input type=checkbox name=c><textarea name=t disabled>\nhello</textarea>"
         "<input type=hidden name=k value=v><button name=go value=1>Send  it</button></form>"
-        "<table><tr><th>a<th>b</tr><tr><td>1</td><td>2</td></tr></table>"
+        "<table><tr><th>a<th>b</tr><tr><td>1</td><td>2<table><tr><td>in it</td></tr></table></td></tr></table><input type=password name=p>"
     )
-    (form,) = page.forms
+    form, login = page.forms
+    assert [(grid.header, grid.rows) for grid in page.grids] == [(["a", "b"], [["1", "2in it"]]), ([], [["in it"]])]
+    assert [control.kind for control in login.controls] == ["password"] and read_page("").title == ""
     assert page.links == [("/x?a=1&b=2", "go on")] and page.title == "T" and form.method == "post"
     assert [(each.kind, each.name, each.label) for each in form.controls[:2]] == [("text", "name", "Name"), ("select", "size", "Size")]
     assert form.defaults() == {"name": "7", "size": "l", "k": "v"} and form.submits()[0].label == "Send it"
