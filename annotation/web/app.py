@@ -36,7 +36,8 @@ from annotation.web import pages, problems, routes_accounts, routes_design, rout
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
-from sandbox.http.serving import PROBLEMS, api_version
+from sandbox.http.problems import PROBLEMS
+from sandbox.http.serving import api_version
 from sandbox.pool.pool_protocol import Pool
 
 ROUTES: tuple[Callable[[FastAPI], None], ...] = (

@@ -1,4 +1,4 @@
-"""The outer door of an annotation server. No request gets past it to a route that it may not call, whatever it asks for: who may is said
+"""The guard of an annotation server. No request gets past it to a route that it may not call, whatever it asks for: who may is said
 beside each route (access.py), and a route that says nothing does not start.
 
 People hold a cookie that scripts cannot read and other sites cannot use; whatever changes something carries the login's CSRF token in a
@@ -12,22 +12,24 @@ import hmac
 import ipaddress
 import math
 import time
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from annotation.service.accounts import Accounts
 from annotation.storage.attempts import source_of
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.web.access import Access, accesses
 from annotation.web.limits import Rates
-from annotation.web.problems import as_asked, problem, problem_of, wants_page
+from annotation.web.problems import as_asked, problem_of, wants_page
 from annotation.web.settings import WebSettings
-from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
-from warehouse.core.errors import AccessDenied, ConfigError, FlywheelError, LoginRefused, TooManyAttempts, UnknownSubject
+from sandbox.http import guarding
+from sandbox.http.cookies import cookie_of
+from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, bearer_token, with_headers
+from sandbox.http.problems import cut_short
+from warehouse.core.errors import AccessDenied, FlywheelError, LoginRefused, TooManyAttempts, UnknownSubject
 
 CSRF_HEADER = "x-csrf-token"
 LOGIN_PAGE = "/login"
@@ -46,21 +48,16 @@ PAGE_HEADERS = SECURITY_HEADERS | {
 TRANSPORT_SECURITY = {"strict-transport-security": "max-age=31536000"}
 
 
-class Guard:
-    """ASGI middleware. Puts `principal` (None without a login) and `address` into the scope."""
+class Guard(guarding.Guard):
+    """Puts `principal` (None without a login) and `address` into the scope."""
 
     def __init__(self, app: FastAPI, accounts: Accounts, settings: WebSettings) -> None:
         """Raises ConfigError for a route that does not say who may call it."""
-        self._app: ASGIApp = app
+        super().__init__(app)
         self._routes, self._accounts, self._settings = accesses(app), accounts, settings
         self._rates = Rates(settings.requests_per_s, settings.burst)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)
-        if scope["type"] != "http":
-            raise RuntimeError(f"A connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py).")
-        headers = headers_of(scope)
+    async def _guard(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
         if self._settings.behind_proxy:
             _believe_proxy(scope, headers)
         scope["address"] = (scope.get("client") or ("unknown", 0))[0][:64]
@@ -78,13 +75,10 @@ class Guard:
             return await _answer(problem_of(error), scope, receive, send)
         most = (access.max_body_bytes if access else None) or self._settings.max_body_bytes
         body = LimitedBody(receive, headers, max_bytes=most, max_pause_s=self._settings.body_timeout_s)
-        if body.is_too_large:
-            await body.drain()
-            return await _answer(_too_large(most), scope, receive, send)
-        send = _cut_short(send, body, most)
-        if who is not None:
-            send = self._while_logged_in(send, secret, kind)
-        await self._app(scope, body, send)
+        await self._let_in(scope, body, send if who is None else self._while_logged_in(send, secret, kind))
+
+    def _cut_short(self, scope: Scope, max_bytes: int, *, is_too_large: bool) -> Response:
+        return as_asked(scope, cut_short(max_bytes, is_too_large=is_too_large))
 
     def _access_of(self, scope: Scope) -> Access | None:
         """None for what is no route."""
@@ -138,24 +132,9 @@ def _opens_page(scope: Scope, access: Access | None, *, is_bearer: bool) -> bool
     return access.role is not None and access.is_page and not is_bearer
 
 
-def cookie_name(scope: Scope, kind: str = LOGIN) -> str:
-    """Cookies are shared by all ports of a host, and two servers must not overwrite each other's; encrypted, the name alone forbids
-    browsers to take it from anywhere but this host."""
-    if scope["scheme"] == "https":
-        return f"__Host-flywheel_{kind}"
-    return f"flywheel_{kind}_{(scope.get('server') or ('', 0))[1]}"
-
-
 def device_of(request: Request) -> str | None:
     """The device cookie of a browser (storage/attempts.py), whatever is in it."""
-    return _cookie(request.headers.get("cookie", ""), cookie_name(request.scope, DEVICE)) or None
-
-
-def cookie_header(scope: Scope, secret: str, longest_s: float, kind: str = LOGIN) -> str:
-    """Set-Cookie of a new login; an empty secret takes it back."""
-    secure = "; Secure" if scope["scheme"] == "https" else ""
-    age_s = round(longest_s) if secret else 0
-    return f"{cookie_name(scope, kind)}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}"
+    return cookie_of(request.scope, request.headers, DEVICE) or None
 
 
 def _secret_of(scope: Scope, headers: dict[str, str]) -> tuple[str, str]:
@@ -163,15 +142,7 @@ def _secret_of(scope: Scope, headers: dict[str, str]) -> tuple[str, str]:
     if headers.get("authorization"):
         token = bearer_token(headers)
         return (token if token.startswith(TOKEN_PREFIX) else "", "program")
-    return _cookie(headers.get("cookie", ""), cookie_name(scope)), "browser"
-
-
-def _cookie(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        found = None
-    return found.value if found is not None else ""
+    return cookie_of(scope, headers, LOGIN), "browser"
 
 
 def _check_origin(headers: dict[str, str], *, is_changing: bool) -> None:
@@ -197,30 +168,6 @@ def _believe_proxy(scope: Scope, headers: dict[str, str]) -> None:
     scope["client"] = (seen, 0)
     if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower() == "https":
         scope["scheme"] = "https"
-
-
-def _cut_short(send: Send, body: LimitedBody, most: int) -> Send:
-    """Whoever reads a body that was cut short takes it for a client that went: the answer says why."""
-    is_replaced = False
-
-    async def sending(message: Message) -> None:
-        nonlocal is_replaced
-        if message["type"] == "http.response.start" and (body.is_too_large or body.is_too_slow):
-            is_replaced = True
-            if body.is_too_large:
-                await body.drain()
-            instead = _too_large(most) if body.is_too_large else problem(408, "Too slow", "The request did not come whole.", "ConfigError")
-            await send({"type": "http.response.start", "status": instead.status_code, "headers": instead.raw_headers})
-            return await send({"type": "http.response.body", "body": bytes(instead.body)})
-        if not is_replaced:
-            await send(message)
-
-    return sending
-
-
-def _too_large(most: int) -> Response:
-    detail = f"The request is larger than the {most} bytes that are taken here."
-    return problem(413, "Too large", detail, ConfigError.__name__)
 
 
 async def _redirect(scope: Scope, send: Send) -> None:

@@ -1,5 +1,5 @@
-"""Errors on the wire: problem+json (RFC 9457) that names what went wrong and how to mend it; a person who opened a page gets one that says
-the same. What is not ours to tell (a bug, a broken database) is logged and told in general."""
+"""Errors of an annotation server: the status of each (how they look on the wire is sandbox/http/problems.py's); a person who opened a page
+gets one that says the same. What is not ours to tell (a bug, a broken database) is logged and told in general."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from annotation.web.shell import problem_text
-from sandbox.http.serving import PROBLEM_TYPE
-from warehouse.core import errors
+from sandbox.http import problems
+from sandbox.http.problems import Statuses, answer, problem
 from warehouse.core.errors import (
     AccessDenied,
     AnnotationError,
@@ -47,9 +47,8 @@ from warehouse.core.machine import shortage
 
 log = logging.getLogger(__name__)
 RETRY_AFTER_S = 2
-LONGEST_INPUT = 80
 
-_STATUS: tuple[tuple[type[FlywheelError], int, str], ...] = (
+_STATUS: Statuses = (
     (LoginRefused, 401, "Not logged in"),
     (AccessDenied, 403, "Not allowed"),
     (UnknownSubject, 404, "Not found"),
@@ -116,23 +115,15 @@ def _as_asked(handler: Callable[[Request, Exception], Awaitable[Response]]) -> C
     return answering
 
 
-def problem(
-    status: int, title: str, detail: str, error: str, headers: Mapping[str, str] | None = None, extra: Mapping[str, str] | None = None
-) -> Response:
-    """`extra`: what a program needs to go on, e.g. ids."""
-    body = {"error": error, "title": title, "detail": detail, "status": status, "extra": dict(extra or {})}
-    return JSONResponse(body, status, headers=headers, media_type=PROBLEM_TYPE)
-
-
 def problem_of(error: FlywheelError, extra: Mapping[str, str] | None = None) -> Response:
-    status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
+    """`extra`: what a program needs to go on, e.g. ids."""
+    told = problems.problem_of(error, _STATUS, **({"extra": dict(extra)} if extra else {}))
     headers: dict[str, str] = {}
     if isinstance(error, TooManyAttempts):
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
-    elif status == 503:
+    elif told["status"] == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    name = type(error).__name__
-    return problem(status, title, str(error), name if hasattr(errors, name) else AnnotationError.__name__, headers, extra)
+    return answer(told, headers)
 
 
 def answer_to(request: Request, error: FlywheelError, extra: Mapping[str, str] | None = None) -> Response:
@@ -154,10 +145,7 @@ async def _unusable(_: Request, error: Exception) -> Response:
     """What was given is told only where it is no text: that may be a password."""
     if not isinstance(error, RequestValidationError):
         raise error
-    first = error.errors()[0]
-    where, given = ".".join(str(part) for part in first["loc"]), first.get("input")
-    told = f" (got {json.dumps(given)[:LONGEST_INPUT]})" if isinstance(given, int | float | bool | None) else ""
-    return problem_of(ConfigError(f"The request is not usable: {where}: {first['msg']}{told}. See /api/v1/openapi.json."))
+    return problem_of(ConfigError(f"{problems.unusable(error, shows_texts=False)} See /api/v1/openapi.json."))
 
 
 async def _http(_: Request, error: Exception) -> Response:
@@ -165,9 +153,9 @@ async def _http(_: Request, error: Exception) -> Response:
         raise error
     status = error.status_code
     if status == 400:  # a body that could not be read
-        return problem(status, "Wrong request", "The request's body cannot be read as JSON.", ConfigError.__name__)
-    name = UnknownSubject.__name__ if status == 404 else ConfigError.__name__
-    return problem(status, "Wrong request", _OF_HTTP.get(status, str(error.detail)), name, error.headers)
+        return answer(problem(status, "Wrong request", "The request's body cannot be read as JSON.", ConfigError))
+    kind = UnknownSubject if status == 404 else ConfigError
+    return answer(problem(status, "Wrong request", _OF_HTTP.get(status, str(error.detail)), kind), error.headers)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
@@ -179,4 +167,4 @@ async def _broken(request: Request, error: Exception) -> Response:
         return problem_of(ConfigError("The request holds something that cannot be stored, e.g. a NUL character or too large a number."))
     if isinstance(error, SQLAlchemyError):
         return problem_of(DatabaseUnusable("The database does not answer as it should; nothing was stored. Try again in a moment."))
-    return problem(500, "The server failed", "Something is wrong in the server; its log says what.", FlywheelError.__name__)
+    return answer(problem(500, "The server failed", "Something is wrong in the server; its log says what.", FlywheelError))

@@ -12,9 +12,10 @@ from annotation.storage import accounts as stored
 from annotation.storage import audit, logins
 from annotation.storage.schema import Login, User
 from annotation.web.access import Address, MaybeWho, Who, needs, office_of, open_to_all
-from annotation.web.guard import DEVICE, cookie_header, device_of
+from annotation.web.guard import DEVICE, LOGIN, device_of
 from annotation.wire import accounts as bodies
 from annotation.wire.accounts import AuditView, Me, Role, TokenView, UserView
+from sandbox.http.cookies import cookie_header
 from warehouse.core.errors import NotNow
 
 LOGIN_BODY_BYTES = 8 * 1024
@@ -56,7 +57,7 @@ def _add_logins(app: FastAPI) -> None:
     @app.post("/api/v1/logout", status_code=204, tags=["accounts"], summary="Log out", **needs("annotator"))
     async def log_out(request: Request, who: Who, address: Address, accounts: AllAccounts) -> Response:
         await accounts.log_out(who, address)
-        headers = {"Set-Cookie": cookie_header(request.scope, "", 0)} if who.kind == "browser" else None
+        headers = {"Set-Cookie": cookie_header(request.scope, LOGIN, "", 0)} if who.kind == "browser" else None
         return Response(status_code=204, headers=headers)
 
 
@@ -142,8 +143,8 @@ def _add_users(app: FastAPI) -> None:
 
 def _opened(request: Request, response: Response, opened: Opened) -> Me:
     for header in (
-        cookie_header(request.scope, opened.secret, opened.longest_s),
-        cookie_header(request.scope, opened.device, opened.device_s, kind=DEVICE),
+        cookie_header(request.scope, LOGIN, opened.secret, opened.longest_s),
+        cookie_header(request.scope, DEVICE, opened.device, opened.device_s),
     ):
         response.headers.append("Set-Cookie", header)
     user = opened.user

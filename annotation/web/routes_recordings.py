@@ -8,8 +8,8 @@ from starlette.requests import ClientDisconnect
 
 from annotation.recordings.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced, Announcement, Checking, Completed, Incomplete
 from annotation.web.access import Address, Who, needs, office_of
-from annotation.web.problems import problem
 from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdraw
+from sandbox.http.problems import answer, problem
 from warehouse.core.errors import BadUpload
 
 ANNOTATOR = needs("annotator")
@@ -37,7 +37,7 @@ def _add_upload(app: FastAPI) -> None:
         try:
             await office_of(request).recordings.receive(recording_id, sha256, request.stream(), num_bytes=num_bytes, by=who)
         except ClientDisconnect:  # it comes again
-            return problem(400, "Wrong upload", "The part did not come whole: send it again.", BadUpload.__name__)
+            return answer(problem(400, "Wrong upload", "The part did not come whole: send it again.", BadUpload))
         return Response(status_code=204)
 
     @app.post(

@@ -4,7 +4,7 @@ service/'s. Every text in here may have been written by a model or a stranger: p
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -257,13 +257,3 @@ class Reason(_Body):
     """POST /api/v1/assignments/{assignment_id}/skip and …/flag."""
 
     reason: Annotated[str, Field(min_length=1, max_length=500)]
-
-
-class Problem(_Body):
-    """application/problem+json of every error."""
-
-    error: str
-    title: str
-    detail: str
-    status: int
-    extra: dict[str, Any] = Field(default_factory=dict)

@@ -21,7 +21,7 @@ from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Wr
 from models.server.backend import ServedEngine
 from models.server.guard import Guard
 from models.server.metrics import MEDIA_TYPE, Metrics
-from models.server.problems import ApiError, TooLarge, answer_error, answer_unknown, answer_unreadable, closing, forbidden, refused, wrong
+from models.server.problems import ApiError, answer_error, answer_unknown, answer_unreadable, closing, forbidden, refused, wrong
 from models.server.prompts import encode_messages
 from models.server.service import Job, Part, Service
 from models.server.settings import ServerSettings
@@ -64,7 +64,7 @@ def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None
         redoc_url=None,
         responses={"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}},
     )
-    for kind in (FlywheelError, RequestValidationError, TooLarge, Exception):
+    for kind in (FlywheelError, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer_error)
     for status, handler in {400: answer_unreadable, 404: answer_unknown, 405: answer_unknown}.items():
         app.add_exception_handler(status, handler)

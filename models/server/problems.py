@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
@@ -28,16 +28,12 @@ class ApiError(ModelError):
         return ProblemAnswer(error=self.problem).model_dump_json()
 
 
-class TooLarge(HTTPException):
-    """A body beyond the limit. An HTTPException, since FastAPI's body parsing passes on no other exception unchanged."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.error = wrong(f"the request is larger than {max_bytes} bytes", status=413, code="too_large")
-        super().__init__(self.error.status, self.error.problem.message)
-
-
 def wrong(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
     return ApiError(status, Problem(message=message, type="invalid_request_error", param=param, code=code))
+
+
+def cut_short(max_bytes: int) -> ApiError:
+    return wrong(f"the request is larger than {max_bytes} bytes", status=413, code="too_large")
 
 
 def too_long(num_prompt: int, limit: int, max_context: int) -> ApiError:
@@ -95,8 +91,6 @@ async def answer_error(_: Request, error: Exception) -> JSONResponse:
         return response_of(error)
     if isinstance(error, RequestValidationError):
         return response_of(_invalid(error))
-    if isinstance(error, TooLarge):
-        return response_of(error.error)
     return response_of(failed(error if isinstance(error, FlywheelError) else ModelError("see the server's log")))
 
 

@@ -1,5 +1,5 @@
-"""What the outer doors of our servers share, before anything behind them runs: a body that is limited in size and time, the token in a
-header, headers that every answer has. Whom a server lets in is its own.
+"""What the guards of our servers share, before anything behind them runs: a body that is limited in size and time, the token in a header,
+headers that every answer has. Whom a server lets in is its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -39,7 +40,7 @@ class LimitedBody:
         max_pause_s: float = float("inf"),
     ) -> None:
         """`headers` by their names in lower case. `max_s`: for the whole body; `max_pause_s`: for each piece of it."""
-        self._receive, self._max_bytes, self._max_pause_s = receive, max_bytes, max_pause_s
+        self._receive, self.max_bytes, self._max_pause_s = receive, max_bytes, max_pause_s
         self._until_s = time.monotonic() + max_s
         self._num_bytes, self._is_whole = 0, False
         announced = headers.get("content-length", "")
@@ -50,7 +51,7 @@ class LimitedBody:
         if self._is_whole:
             return await self._receive()  # from here on it only tells that the client has gone
         message = await self._next()
-        if message is None or self._num_bytes > self._max_bytes:
+        if message is None or self._num_bytes > self.max_bytes:
             self.is_too_large, self.is_too_slow = message is not None, message is None
             return {"type": "http.disconnect"}
         return message
@@ -70,9 +71,53 @@ class LimitedBody:
     async def drain(self) -> None:
         """Read on past what is too large, within reason: a client that is cut off while it sends never reads why."""
         deadline_s = time.monotonic() + DRAIN_S
-        while not self._is_whole and self._num_bytes < self._max_bytes + DRAIN_BYTES and time.monotonic() < deadline_s:
+        while not self._is_whole and self._num_bytes < self.max_bytes + DRAIN_BYTES and time.monotonic() < deadline_s:
             if await self._next() is None:
                 return
+
+
+class Guard:
+    """ASGI middleware, the base of each server's own: that says in `_guard` whom it lets in, and in `_cut_short` how it refuses a body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            raise RuntimeError(f"A connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py).")
+        await self._guard(scope, headers_of(scope), receive, send)
+
+    async def _guard(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
+        """Answers what is not let in; `_let_in` for what is. `headers` by their names in lower case."""
+        raise NotImplementedError
+
+    def _cut_short(self, scope: Scope, max_bytes: int, *, is_too_large: bool) -> Response:
+        """What is said of a body that is too large, or did not come in time."""
+        raise NotImplementedError
+
+    async def _let_in(self, scope: Scope, body: LimitedBody, send: Send) -> None:
+        """A body that is announced as too large goes no further. Whoever reads one that is cut short takes it for a client that went: the
+        answer says why."""
+        is_replaced = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_replaced
+            if message["type"] == "http.response.start" and (body.is_too_large or body.is_too_slow):
+                is_replaced = True
+                await self._refuse(scope, body, send)
+            elif not is_replaced:
+                await send(message)
+
+        if body.is_too_large:
+            return await self._refuse(scope, body, send)
+        await self._app(scope, body, sending)
+
+    async def _refuse(self, scope: Scope, body: LimitedBody, send: Send) -> None:
+        if body.is_too_large:
+            await body.drain()
+        await self._cut_short(scope, body.max_bytes, is_too_large=body.is_too_large)(scope, body, send)
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

@@ -23,17 +23,6 @@ from warehouse.core.errors import ConfigError, FlywheelError
 
 T = TypeVar("T")
 BACKLOG = 1024
-PROBLEM_TYPE = "application/problem+json"
-_PROBLEM = {
-    "type": "object",
-    "required": ["title", "status", "detail", "error"],
-    "properties": {"title": {"type": "string"}, "status": {"type": "integer"}, "detail": {"type": "string"}, "error": {"type": "string"}},
-}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "What is wrong with the request", "content": {PROBLEM_TYPE: {"schema": _PROBLEM}}},
-    "5XX": {"description": "What failed", "content": {PROBLEM_TYPE: {"schema": _PROBLEM}}},
-}
-"""What an interface says of its errors (RFC 9457), in its OpenAPI schema."""
 
 
 def api_version() -> str:

@@ -8,7 +8,6 @@ wants to look at a screen gets it by itself under its id.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, TypeVar
@@ -16,12 +15,13 @@ from typing import Annotated, TypeVar
 import msgpack
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp
 
 from sandbox import wire
 from sandbox.actions import Action
-from sandbox.http.serving import PROBLEM_TYPE, PROBLEMS, api_version, unless_gone
+from sandbox.http import problems
+from sandbox.http.problems import PROBLEMS
+from sandbox.http.serving import api_version, unless_gone
 from sandbox.http.tokens import Tokens
 from sandbox.pool.pool_protocol import Pool
 from sandbox.server import bodies, calls, live
@@ -217,14 +217,10 @@ async def _problem(_: Request, error: Exception) -> Response:
     if not isinstance(error, FlywheelError):
         raise error
     problem = problem_of(error)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if problem["status"] == BUSY else None
-    return JSONResponse(problem, problem["status"], headers=headers, media_type=PROBLEM_TYPE)
+    return problems.answer(problem, {"Retry-After": str(RETRY_AFTER_S)} if problem["status"] == BUSY else None)
 
 
 async def _wrong_request(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    given = json.dumps(first.get("input"), default=str)[:80]
-    return await _problem(request, ConfigError(f"The request is not usable: {where}: {first['msg']} (got {given}). See /openapi.json."))
+    return await _problem(request, ConfigError(f"{problems.unusable(error, shows_texts=True)} See /openapi.json."))

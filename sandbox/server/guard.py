@@ -1,4 +1,4 @@
-"""The outer door of a sandbox server: no request gets past it without a valid token, whatever it asks for. What lies behind is app.py's.
+"""The guard of a sandbox server: no request gets past it without a valid token, whatever it asks for. What lies behind is app.py's.
 
 Programs send `Authorization: Bearer TOKEN`. People paste the token once into the login page, which is the body of the 401 that a browser
 gets at the root; they then hold a cookie that scripts cannot read, that other sites cannot use, and that opens the live view and nothing
@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
-from sandbox.http.serving import PROBLEM_TYPE
+from sandbox.http import guarding
+from sandbox.http.cookies import cookie_header, cookie_of
+from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, bearer_token, with_headers
+from sandbox.http.problems import answer, cut_short
 from sandbox.http.tokens import Tokens
 from sandbox.server.metrics import Metrics
-from sandbox.server.problems import TOO_LARGE, UNAUTHORIZED, unauthorized
+from sandbox.server.problems import UNAUTHORIZED, unauthorized
 
 LOGIN_S = 12 * 3600.0
 LOGINS_KEPT = 1000
-LOGIN_PATH, LIVE_PATH = "/login", "/live/"
+LOGIN_PATH, LIVE_PATH, LIVE_COOKIE = "/login", "/live/", "live"
 LOGIN_BODY_BYTES = 4096
 LOGIN_PAGE = Path(__file__).with_name("live") / "login.html"
 LOGIN_POLICY = "default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -41,36 +43,32 @@ class BodyLimits:
     max_s: float
 
 
-class Guard:
-    """ASGI middleware. Puts the client's name into the scope as `client_name`."""
+class Guard(guarding.Guard):
+    """Puts the client's name into the scope as `client_name`."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, metrics: Metrics, limits: BodyLimits) -> None:
-        self._app, self._tokens, self._metrics, self._limits = app, tokens, metrics, limits
+        super().__init__(app)
+        self._tokens, self._metrics, self._limits = tokens, metrics, limits
         self._logins: dict[str, tuple[str, float]] = {}
         """Client and end of each login, by the cookie's value."""
         self._login_page = LOGIN_PAGE.read_bytes()
         style = self._login_page.partition(b"<style>")[2].partition(b"</style>")[0]
         digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
-        self._login_policy = (b"content-security-policy", LOGIN_POLICY.format(digest=digest).encode())
+        self._login_policy = {"content-security-policy": LOGIN_POLICY.format(digest=digest)}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)
-        if scope["type"] != "http":
-            raise RuntimeError(f"A connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py).")
-        headers = headers_of(scope)
+    async def _guard(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
         send = with_headers(send, SECURITY_HEADERS)
         if scope["path"] == LOGIN_PATH and scope["method"] == "POST":
             return await self._log_in(scope, receive, send)
         client = self._tokens.client(bearer_token(headers)) or self._by_cookie(scope, headers)
         if client is None:
             self._metrics.refused.inc()
-            return await self._refuse(scope, headers, send)
+            return await self._refusal(scope, headers)(scope, receive, send)
         scope["client_name"] = client
-        limited = LimitedBody(receive, headers, max_bytes=self._limits.max_bytes, max_s=self._limits.max_s)
-        if limited.is_too_large:
-            return await _answer(send, TOO_LARGE, b"", "text/plain")
-        await self._app(scope, limited, send)
+        await self._let_in(scope, LimitedBody(receive, headers, max_bytes=self._limits.max_bytes, max_s=self._limits.max_s), send)
+
+    def _cut_short(self, scope: Scope, max_bytes: int, *, is_too_large: bool) -> Response:
+        return cut_short(max_bytes, is_too_large=is_too_large)
 
     def _by_cookie(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """A person who looks: only reading, only the live view, and only from the view's own pages."""
@@ -79,13 +77,8 @@ class Guard:
             return None
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return None
-        name = _cookie_name(scope)
-        for part in headers.get("cookie", "").split(";"):
-            key, _, value = part.strip().partition("=")
-            if key == name and value in self._logins:
-                client, end_s = self._logins[value]
-                return client if time.monotonic() < end_s else None
-        return None
+        client, end_s = self._logins.get(cookie_of(scope, headers, LIVE_COOKIE), (None, 0.0))
+        return client if time.monotonic() < end_s else None
 
     async def _log_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         receive = LimitedBody(receive, {}, max_bytes=self._limits.max_bytes, max_s=self._limits.max_s)
@@ -99,30 +92,20 @@ class Guard:
         client = self._tokens.client(token)
         if client is None:
             self._metrics.refused.inc()
-            return await _answer(send, UNAUTHORIZED, self._login_page, "text/html; charset=utf-8", self._login_policy)
+            return await self._login_form()(scope, receive, send)
         now_s = time.monotonic()
         self._logins = {name: login for name, login in self._logins.items() if login[1] > now_s}
         while len(self._logins) >= LOGINS_KEPT:
             del self._logins[next(iter(self._logins))]
         value = secrets.token_urlsafe(32)
         self._logins[value] = (client, now_s + LOGIN_S)
-        secure = "; Secure" if scope["scheme"] == "https" else ""
-        cookie = f"{_cookie_name(scope)}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={LOGIN_S:.0f}{secure}"
-        await _answer(send, 303, b"", "text/plain", (b"location", b"/"), (b"set-cookie", cookie.encode()))
+        headers = {"location": "/", "set-cookie": cookie_header(scope, LIVE_COOKIE, value, LOGIN_S)}
+        await Response(status_code=303, headers=headers)(scope, receive, send)
 
-    async def _refuse(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> Response:
         if scope["path"] == "/" and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
-            return await _answer(send, UNAUTHORIZED, self._login_page, "text/html; charset=utf-8", self._login_policy)
-        challenge = (b"www-authenticate", b'Bearer realm="flywheel"')
-        await _answer(send, UNAUTHORIZED, json.dumps(unauthorized()).encode(), PROBLEM_TYPE, challenge)
+            return self._login_form()
+        return answer(unauthorized(), {"www-authenticate": 'Bearer realm="flywheel"'})
 
-
-def _cookie_name(scope: Scope) -> str:
-    """Cookies are shared by all ports of a host: two servers must not overwrite each other's."""
-    return f"flywheel_live_{(scope.get('server') or ('', 0))[1]}"
-
-
-async def _answer(send: Send, status: int, body: bytes, media_type: str, *more: tuple[bytes, bytes]) -> None:
-    headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode()), *more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    def _login_form(self) -> Response:
+        return Response(self._login_page, UNAUTHORIZED, self._login_policy, "text/html; charset=utf-8")

@@ -139,7 +139,7 @@ def test_a_broken_body_is_a_problem_and_not_a_failure(tmp_path: Path) -> None:
                 response = await program.post("/api/v1/campaigns", content=body, headers={"Content-Type": "application/json"})
                 assert response.status_code in (400, 404, 422), (body[:60], response.status_code, response.text)
                 assert response.headers["content-type"] == "application/problem+json"
-                assert set(response.json()) == {"error", "title", "detail", "status", "extra"}
+                assert set(response.json()) == {"type", "title", "status", "detail", "error", "is_retryable"}
 
     asyncio.run(run())
 
