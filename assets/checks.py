@@ -1,6 +1,7 @@
 """Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants (invariants.py), in gates between the stages
 of an iteration. Each gate blocks: what follows does not run on rows that break a rule. The gate of value pretraining is value_gate.py's.
 
+A suite looks at the rows that its gate's assets have written, and at no others: each row is checked once, before what follows reads it.
 A check reads the warehouse only, so it can be run again on any iteration.
 """
 
@@ -8,11 +9,13 @@ import json
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import duckdb
+import pyarrow.compute as pc
 
 from assets.failures import RETRYABLE
 from assets.invariants import INVARIANTS, REWORK, Invariant
@@ -21,7 +24,10 @@ from assets.resources import WarehouseResource
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.datasets.imports import unchecked_imports
 from warehouse.quality.expectations import ValidationReport, build_data_docs, validate
+from warehouse.storage.catalogue import TABLES
+from warehouse.storage.partitions import row_filter
 from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 ROWS_SHOWN = 20
 ROWS_QUOTED = 3
@@ -36,17 +42,22 @@ IMPORT_AGAIN = "`flywheel restore TABLE VERSION` puts the table back; or import 
 class Gate:
     """Checks that one op runs in one process (importing Great Expectations costs seconds) between two stages of an iteration.
 
-    `suites` maps an asset to the tables whose suite is shown there. What follows the assets of `guards` waits for the op, and does not run
-    where any of its checks has failed, also one that is shown on an asset further upstream.
+    `suites` maps an asset to the tables whose suite is shown there; they look at the rows of `stages` (names of partitions, or patterns of
+    them). The last gate that looks at a table takes the rows of stages that no gate names. What follows the assets of `guards` waits for
+    the op, and does not run where any of its checks has failed, also one that is shown on an asset further upstream.
     """
 
     name: str
     guards: tuple[str, ...]
     suites: dict[str, tuple[str, ...]]
+    stages: tuple[str, ...] = ()
     is_seed: bool = False
     """Of assets without partitions, whose rows are iteration 0000's."""
     imports: str | None = None
     """The asset on which the suites of what was imported since the gate was last passed are shown."""
+
+    def names(self, stage: str) -> bool:
+        return any(fnmatch(stage, named) for named in self.stages)
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
@@ -88,19 +99,41 @@ GATES = (
         },
         is_seed=True,
     ),
-    Gate(name="dataset_gate", guards=("ct_dataset", "sft_dataset"), suites={"sft_dataset": ("datasets",)}, imports="sft_dataset"),
-    Gate(name="merge_gate", guards=("merged_policy",), suites={}),
-    Gate(name="orm_gate", guards=("orm_dataset",), suites={"orm_samples": ("orm_samples",), "orm_dataset": ("datasets",)}),
+    Gate(
+        name="dataset_gate",
+        guards=("ct_dataset", "sft_dataset"),
+        suites={"sft_dataset": ("datasets",)},
+        stages=("ct_dataset", "sft_dataset"),
+        imports="sft_dataset",
+    ),
+    Gate(
+        name="merge_gate",
+        guards=("merged_policy",),
+        suites={"merged_policy": ("checkpoints", "training_metrics", "merge_candidates", "episodes", "steps", "screenshots")},
+        stages=("ct_model", "sft_model", "rl_*", "merged_policy"),
+    ),
+    Gate(
+        name="evaluation_gate",
+        guards=("evaluations",),
+        suites={"evaluations": ("evaluations", "episodes", "steps", "screenshots")},
+        stages=("evaluation",),
+    ),
+    Gate(
+        name="orm_gate",
+        guards=("orm_dataset",),
+        suites={"orm_samples": ("orm_samples",), "orm_dataset": ("datasets",)},
+        stages=("orm_samples", "orm_dataset"),
+    ),
     Gate(
         name="collection_gate",
         guards=("rollouts", "annotations", "human_annotations"),
         suites={
-            "merged_policy": ("checkpoints", "training_metrics", "merge_candidates"),
-            "evaluations": ("evaluations",),
+            "released_policy": ("checkpoints",),
             "task_pool": ("task_instances",),
             "rollouts": ("episodes", "steps", "screenshots"),
             "annotations": ("annotations",),
         },
+        stages=("released_policy", "task_pool", "rollouts", "annotations", "human_annotations"),
     ),
     Gate(
         name="routing_gate",
@@ -112,6 +145,7 @@ GATES = (
             "ct_samples": ("ct_samples",),
             "sft_samples": ("sft_samples",),
         },
+        stages=("orm_model", "verdicts", "judgements", "judge_reports", "routing", "recordings"),
     ),
 )
 
@@ -141,7 +175,7 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
 
 def _results(gate: Gate, tables: WarehouseResource, iteration: str, wanted: Collection[dg.AssetCheckKey]) -> Iterator[dg.AssetCheckResult]:
     suites = [
-        (asset, validate(tables.warehouse, table, iteration))
+        (asset, run_suite(gate, tables.warehouse, asset, table, iteration))
         for asset, names in gate.suites.items()
         for table in names
         if dg.AssetCheckKey(dg.AssetKey(asset), _suite_check(table)) in wanted
@@ -157,6 +191,22 @@ def _results(gate: Gate, tables: WarehouseResource, iteration: str, wanted: Coll
         with connect(tables.warehouse) as con:
             for invariant in invariants:
                 yield run_invariant(con, invariant, iteration)
+
+
+def run_suite(gate: Gate, warehouse: Warehouse, asset: str, table: str, iteration: str) -> ValidationReport:
+    """The table's suite on the gate's own rows of an iteration, reported under the asset on which it is shown."""
+    if gate.is_seed:
+        return validate(warehouse, table, iteration)
+    spec = TABLES[table if TABLES[table].partitioned else "steps"]  # a screenshot is of the stages whose steps show it
+    written = warehouse.stored_dataset(spec.name).to_table(columns=["stage"], filter=row_filter(spec, iteration=iteration))
+    stages = [stage for stage in sorted(pc.unique(written.column("stage")).to_pylist()) if is_checked_by(gate, table, stage)]
+    return validate(warehouse, table, iteration, asset, stages=stages)
+
+
+def is_checked_by(gate: Gate, table: str, stage: str) -> bool:
+    """Whether the gate's suite of the table looks at the rows of a stage."""
+    gates = [each for each in GATES if not each.is_seed and any(table in tables for tables in each.suites.values())]
+    return gate.names(stage) or (gate is gates[-1] and not any(each.names(stage) for each in gates))
 
 
 def _suite_check(table: str) -> str:

@@ -26,7 +26,7 @@ STAGES = {
     "CT and SFT": ("ct_model", "sft_model"),
     "RL": ("rl_model", "value_gate"),
     "merge": ("merge",),
-    "evaluation": ("evaluations",),
+    "evaluation": ("evaluation",),
     "release": ("orm_", "released_policy"),
     "collection": ("annotations", "human_annotations", "rollouts", "collection_gate"),
 }

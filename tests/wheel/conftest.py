@@ -228,8 +228,32 @@ def _shared(tmp_path_factory: pytest.TempPathFactory, name: str, turn: Callable[
             record.unlink()
 
 
+WATCH = """
+import os, sys
+from pathlib import Path
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "great_expectations":
+            command = Path("/proc/self/cmdline").read_bytes().replace(b"\\0", b" ")
+            with open(os.environ["FLYWHEEL_TEST_IMPORTERS"], "ab", 0) as log:
+                log.write(command.replace(b"\\n", b" ") + b"\\n")
+
+sys.meta_path.insert(0, Watch())
+"""
+"""Python runs it in every process of a turn, and so each that imports Great Expectations leaves its command in a file."""
+
+
+def _watched(base: Path) -> dict[str, str]:
+    (base / "watch").mkdir()
+    (base / "watch" / "sitecustomize.py").write_text(WATCH)
+    (base / "importers").touch()
+    paths = (str(base / "watch"), os.environ.get("PYTHONPATH"))
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "FLYWHEEL_TEST_IMPORTERS": str(base / "importers")}
+
+
 def _turn(base: Path, num_iterations: int) -> Turned:
-    wheel = Turned(base)
+    wheel = Turned(base, settings=_watched(base))
     started = time.monotonic()
     ran = wheel.flywheel("run", "--iterations", str(num_iterations), "--profile", PROFILE, timeout_s=TURN_TIMEOUT_S)
     seconds = time.monotonic() - started

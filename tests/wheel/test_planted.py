@@ -177,7 +177,7 @@ def test_a_run_stops_at_each_gate_and_goes_on_where_it_is_mended(reopened: Any) 
     stopped = turn(reopened)
     assert stopped.returncode == 1 and "StageFailed" in stopped.stderr and "ContaminatedDataset" in stopped.stderr
     assert all(part in stopped.stderr for part in leaked), stopped.stderr
-    assert "launch 1 of 3" in stopped.stdout and "launch 2 of 3" not in stopped.stdout, "launching again would be of no use"
+    assert "launch 1:" in stopped.stdout and "launch 2:" not in stopped.stdout, "launching again would be of no use"
     assert reopened.flywheel("withdraw", "sample-leaked").returncode == 0
 
     stopped = turn(reopened)
@@ -189,7 +189,7 @@ def test_a_run_stops_at_each_gate_and_goes_on_where_it_is_mended(reopened: Any) 
     stopped = turn(reopened)
     assert stopped.returncode == 1 and "collection_gate of iteration 0001" in stopped.stderr
     assert [part for part in told if part not in stopped.stderr] == [], stopped.stderr
-    page = (reopened.home.reports / "data_docs" / ITERATION / "annotations.html").read_text()
+    page = (reopened.home.reports / "data_docs" / ITERATION / "annotations.annotations.html").read_text()
     assert "first failing rows" in page and "first" in page
     for table in IN_COLLECTION.values():
         planter.mend(table)
@@ -200,7 +200,8 @@ def test_a_run_stops_at_each_gate_and_goes_on_where_it_is_mended(reopened: Any) 
     assert reopened.sql("select count(*) from datasets where sample_id in ('sample-leaked', 'sample-unsolved')") == [(0,)]
     report = (reopened.home.reports / "index.html").read_text()
     linked = set(re.findall(r'href="(data_docs/[^"]+)"', report))
-    checked = {(gate.is_seed, table) for gate in GATES for tables in gate.suites.values() for table in tables}
-    assert {f"data_docs/{SEED_ITERATION if is_seed else ITERATION}/{table}.html" for is_seed, table in checked} <= linked
+    suites = [(gate.is_seed, asset, table) for gate in GATES for asset, tables in gate.suites.items() for table in tables]
+    names = {f"{SEED_ITERATION}/{table}" if is_seed else f"{ITERATION}/{table}.{asset}" for is_seed, asset, table in suites}
+    assert {f"data_docs/{name}.html" for name in names} <= linked
     assert all((Path(reopened.home.reports) / address).exists() for address in linked)
     assert reopened.left_after(15) == []

@@ -24,6 +24,7 @@ from sandbox.tasks.task import Split, Task
 from warehouse.lineage import registry
 from warehouse.lineage.relations import NODE_KINDS
 from warehouse.lineage.walk import trace
+from warehouse.quality.data_docs import checked_tables
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.query import connect
 
@@ -312,6 +313,23 @@ def test_every_check_ran_and_passed(records: Records):
     assert set(results) == defined
     # A critic that saw a dozen episodes need not pass its gate: that warns, and the baseline steers.
     assert [name for name, passed in results.items() if not passed and not name.endswith(":value_pretraining_gate")] == []
+
+
+def test_each_gate_checks_the_rows_that_its_stages_wrote_and_each_row_once(turned_home):
+    checked: dict[tuple[str, str], int] = {}
+    for page in checked_tables(turned_home.home):
+        checked[page.iteration, page.table] = checked.get((page.iteration, page.table), 0) + page.num_rows
+    for table in set(TABLES) - {"screenshots", "tasks"}:
+        written = dict(turned_home.sql(f"select iteration, count(*) from {table} group by all"))
+        assert {key: checked.get((key, table), 0) for key in written} == written, table
+    shown = "select count(distinct screenshot_id) from steps where iteration = '0001'"
+    assert [(checked["0001", "screenshots"],)] == turned_home.sql(shown)
+
+
+def test_great_expectations_is_imported_by_the_process_that_gates_are_forked_from_alone(turned_home):
+    """Once a run, of the seed and of the iteration: not by the command, the run's own process, a stage or a sandbox."""
+    importers = (turned_home.base / "importers").read_text().splitlines()
+    assert len(importers) == 2 and all("multiprocessing.forkserver" in command for command in importers), importers
 
 
 def test_the_next_iteration_is_open_with_what_enters_it(records: Records, turned_home):

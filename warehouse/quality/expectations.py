@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,8 +58,11 @@ class ValidationReport:
     result: Any = field(repr=False, compare=False)
 
 
-def validate(warehouse: Warehouse, table: str, iteration: str, stage: str | None = None) -> ValidationReport:
-    """Run the table's suite on the rows of one iteration, or of one of its stages. A table without iterations is checked whole.
+def validate(
+    warehouse: Warehouse, table: str, iteration: str, stage: str | None = None, *, stages: Sequence[str] | None = None
+) -> ValidationReport:
+    """Run the table's suite on the rows of one iteration, or of one of its stages; with `stages`, of these, and `stage` is what the report
+    calls them. A table without iterations is checked whole; with `stages`, the screenshots that their steps show.
 
     Never raises for bad rows: they are failures of the report.
     """
@@ -68,7 +71,8 @@ def validate(warehouse: Warehouse, table: str, iteration: str, stage: str | None
     spec, num_rows = TABLES[table], 0
     result: Any = None
     mistyped: dict[str, _Mistyped] = {}
-    for chunk in chunks(warehouse, spec, iteration, stage):
+    wanted = [stage] if stages is None and stage is not None else stages
+    for chunk in chunks(warehouse, spec, iteration, wanted):
         rows = _with_reference_columns(warehouse, spec, chunk)
         mistyped = _mistyped(spec, chunk, mistyped)
         num_rows += rows.num_rows

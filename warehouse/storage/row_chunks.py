@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warehouse.storage.catalogue import Column, Table
+from warehouse.storage.catalogue import TABLES, Column, Table
 from warehouse.storage.partitions import row_filter
 from warehouse.storage.tables import Warehouse
 
@@ -25,10 +25,13 @@ _MEMORY_LIMIT = "256MB"
 _BATCH_ROWS = 16_384
 
 
-def chunks(warehouse: Warehouse, spec: Table, iteration: str, stage: str | None, *, chunk_rows: int | None = None) -> Iterator[pa.Table]:
-    """The rows as they are stored, whatever the catalogue says of their columns; one empty table where there are none."""
+def chunks(
+    warehouse: Warehouse, spec: Table, iteration: str, stages: Sequence[str] | None, *, chunk_rows: int | None = None
+) -> Iterator[pa.Table]:
+    """The rows of an iteration, or of some of its stages, as they are stored, whatever the catalogue says of their columns; one empty table
+    where there are none."""
     dataset = warehouse.stored_dataset(spec.name)
-    wanted = row_filter(spec, iteration=iteration, stage=stage)
+    wanted = _of_stages(warehouse, spec, iteration, stages)
     columns = {name: _expression(spec, name, dataset.schema.field(name).type) for name in dataset.schema.names}
     num_chunks = math.ceil(dataset.count_rows(filter=wanted) / (chunk_rows or CHUNK_ROWS))
     if num_chunks <= 1:
@@ -36,6 +39,20 @@ def chunks(warehouse: Warehouse, spec: Table, iteration: str, stage: str | None,
         return
     scanner = dataset.scanner(columns=columns, filter=wanted, batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1)
     yield from _by_key(warehouse, [name for name in key_of(spec) if name in columns], scanner.to_reader(), num_chunks)
+
+
+def _of_stages(warehouse: Warehouse, spec: Table, iteration: str, stages: Sequence[str] | None) -> pc.Expression | None:
+    """Screenshots have no stages: they are of those whose steps show them."""
+    of_iteration = row_filter(spec, iteration=iteration)
+    if stages is None:
+        return of_iteration
+    of_stages = pc.field("stage").isin(pa.array(stages, pa.string()))
+    if spec.partitioned:
+        return of_iteration & of_stages
+    steps = TABLES["steps"]
+    named = row_filter(steps, iteration=iteration) & of_stages
+    shown = warehouse.stored_dataset(steps.name).to_table(columns=["screenshot_id"], filter=named).column("screenshot_id")
+    return pc.field("screenshot_id").isin(pc.unique(shown).drop_null())
 
 
 def _by_key(warehouse: Warehouse, key: Sequence[str], rows: pa.RecordBatchReader, num_chunks: int) -> Iterator[pa.Table]:
