@@ -25,7 +25,7 @@ from assets.profile import Profile
 from pipelines import profiles
 from pipelines.cli.live import Display
 from pipelines.orchestration import kept_profile, prefect_server
-from pipelines.orchestration.executor import reap_dead_runs
+from pipelines.orchestration.executor import living_runs
 from pipelines.orchestration.finished_work import to_turn_again, turned_again
 from pipelines.orchestration.instance import check_room, open_instance
 from pipelines.orchestration.jobs import completed, first_incomplete
@@ -69,7 +69,6 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         if before is not None:
             console.print(f"[yellow]{escape(OTHER_PROFILE.format(home=home.root, before=before, now=profile_name))}[/]", soft_wrap=True)
         kept_profile.keep(home, profile_name, overrides)
-        reap_dead_runs(instance, home)
         server = _prepare(home, profile) if len(completed(instance)) < num_iterations or to_turn_again(home) else None
         try:
             _turn(num_iterations, home, instance, console)
@@ -134,7 +133,7 @@ def _launch(
             raise
         finally:
             end_group(process.pid)
-            reap_dead_runs(instance, home)
+            living_runs(instance, home)  # a run that was killed is recorded as failed
         os.set_blocking(words, False)
         said = hearing.read(MAX_WORDS_BYTES)
     left = json.loads(said) if said else None

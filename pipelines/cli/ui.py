@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipelines import profiles
 from pipelines.orchestration import kept_profile, prefect_server
-from pipelines.orchestration.executor import reap_dead_runs
+from pipelines.orchestration.executor import living_runs
 from pipelines.orchestration.instance import check_room, open_instance
 from pipelines.orchestration.jobs import DAGSTER_URL_VARIABLE
 from warehouse.core.errors import ConfigError
@@ -43,7 +43,7 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with open_instance(home) as instance:
-            reap_dead_runs(instance, home)
+            living_runs(instance, home)  # a run that was killed before holds no place in the queue
         with prefect_server.prefect_server(home) as prefect_url:
             os.environ.update(prefect_server.client_environment(home, prefect_url))
             return _serve_dagster(home, url, prefect_url, console)

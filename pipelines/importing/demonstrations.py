@@ -121,7 +121,7 @@ def import_demonstration_files(
             raise ConfigError(f"there is no file {path}")
     report = Report()
     folder = home.root / "imports" / chosen
-    with FileLock(home.locks / f"import-{chosen}.lock"):
+    with FileLock(home.locks / f"import-{chosen}.lock"):  # of two imports under one name, the second goes on from the first
         store = Store(Warehouse(home), f"imported_{chosen}")
         manifest = {} if dry_run else manifest_of(format, paths, settings.model_dump(mode="json"))
         _check_settings(folder, manifest, chosen, replace=replace or dry_run)

@@ -42,7 +42,7 @@ def import_general_data(
     folder = warehouse.home.root / "imports" / stage
     if not path.is_file():
         raise ConfigError(f"{path} cannot be read: there is no such file")
-    with FileLock(warehouse.home.locks / f"import-{stage}.lock"):
+    with FileLock(warehouse.home.locks / f"import-{stage}.lock"):  # as of demonstrations: one import under a name at a time
         kept = Kept(folder, manifest_of("general", [path], asked.model_dump(mode="json")))
         data = GeneralData(warehouse, chosen)
         with progress_on(console) as progress:

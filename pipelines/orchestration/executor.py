@@ -1,7 +1,8 @@
 """The executor of an iteration: Dagster's multiprocess one, behind the lock that keeps two iterations apart.
 
 The lock is taken in the process of the run and released by the kernel when that process is gone, however it went. So a run that is STARTED
-while nobody holds the lock is dead, which is how `reap_dead_runs` knows.
+while nobody holds the lock is dead, which is how `living_runs` knows. Dagster's own run monitoring cannot: its default launcher does not
+say whether the process of a run is alive.
 """
 
 from __future__ import annotations
@@ -54,26 +55,23 @@ def _given(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if value not in defaults.get(name, ())}
 
 
-def reap_dead_runs(instance: dg.DagsterInstance, home: Home) -> list[str]:
-    """Mark runs as failed whose process is gone, so that they hold no place in the queue; returns their ids.
+def living_runs(instance: dg.DagsterInstance, home: Home) -> Sequence[dg.DagsterRun]:
+    """Runs that turn the wheel, or will. A run whose process is gone is marked as failed, so that it holds no place in the queue: whoever
+    asks what is alive sees to that, and nobody else.
 
     A run takes the lock before it counts as started. One that does not yet may still be about to: it is given START_GRACE_S.
     """
+    records = instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED, tags={ITERATION_TAG: "true"}))
     if holder_of(lock_path(home)) is not None:
-        return []
-    dead = []
-    for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED, tags={ITERATION_TAG: "true"})):
-        status, age_s = record.dagster_run.status, time.time() - record.update_timestamp.timestamp()
-        if status in HOLDS_LOCK or (status != dg.DagsterRunStatus.QUEUED and age_s > START_GRACE_S):
-            dead.append(record.dagster_run)
-    for run in dead:
-        instance.report_run_failed(run, "the process of this run is gone")
-    return [run.run_id for run in dead]
-
-
-def unfinished_runs(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
-    """Runs that turn the wheel, or will: whatever is neither done nor dead."""
-    return instance.get_runs(dg.RunsFilter(statuses=UNFINISHED, tags={ITERATION_TAG: "true"}))
+        return [record.dagster_run for record in records]
+    living = []
+    for record in records:
+        run, age_s = record.dagster_run, time.time() - record.update_timestamp.timestamp()
+        if run.status in HOLDS_LOCK or (run.status != dg.DagsterRunStatus.QUEUED and age_s > START_GRACE_S):
+            instance.report_run_failed(run, "the process of this run is gone")
+        else:
+            living.append(run)
+    return living
 
 
 ITERATION_TAG = "flywheel/iteration"

@@ -10,14 +10,15 @@ from assets.handoff import INPUT
 from assets.iteration_keys import iteration_key
 from assets.keys import ITERATION_OUTPUT
 from assets.partitions import ITERATIONS
-from pipelines.orchestration.executor import ITERATION_TAG, iteration_executor, reap_dead_runs, unfinished_runs
+from pipelines.orchestration.executor import ITERATION_TAG, iteration_executor, living_runs
 from pipelines.orchestration.stage_runner import FRESH_TAG
 from warehouse.core.home import Home
-from warehouse.core.locks import FileLock
 
 DAGSTER_URL_VARIABLE = "FLYWHEEL_DAGSTER_URL"
 DEFAULT_DAGSTER_URL = "http://127.0.0.1:3000"
 
+CLICK_TAG = "flywheel/next_iteration"
+"""The run queue lets one of these through at a time, so that of two clicks the second sees what the first has submitted."""
 TAGS = {ITERATION_TAG: "true"}
 AGAIN = {**TAGS, FRESH_TAG: "true"}
 """Tags of a job that works stages again which an iteration has finished."""
@@ -68,24 +69,26 @@ def completed(instance: dg.DagsterInstance) -> list[str]:
 @dg.op(description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.")
 def submit_next_iteration(context: dg.OpExecutionContext) -> None:
     url, home = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL), Home.from_env()
-    with FileLock(home.locks / "next_iteration.lock"):  # of two clicks the second sees what the first has submitted
-        reap_dead_runs(context.instance, home)
-        if running := unfinished_runs(context.instance):
-            raise dg.Failure(f"run {running[0].run_id} turns the wheel already: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
-        key = first_incomplete(context.instance)
-        job, tags = ("seed_wheel", TAGS) if key is None else ("iteration", {**TAGS, "dagster/partition": key})
-        host, _, port = url.removeprefix("http://").partition(":")
-        try:
-            run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, tags=tags)
-        except DagsterGraphQLClientError as error:
-            raise dg.Failure(
-                f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
-            ) from error
+    if running := living_runs(context.instance, home):
+        raise dg.Failure(f"run {running[0].run_id} turns the wheel already: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
+    key = first_incomplete(context.instance)
+    job, tags = ("seed_wheel", TAGS) if key is None else ("iteration", {**TAGS, "dagster/partition": key})
+    host, _, port = url.removeprefix("http://").partition(":")
+    try:
+        run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, tags=tags)
+    except DagsterGraphQLClientError as error:
+        raise dg.Failure(
+            f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
+        ) from error
     context.add_output_metadata({"run": dg.MetadataValue.url(f"{url}/runs/{run_id}"), "iteration": key or iteration_key(0)})
     context.log.info(f"launched job {job}, iteration {key or iteration_key(0)}: {url}/runs/{run_id}")
 
 
-@dg.job(description="Click Launch: the next iteration starts (or, in an empty home, the seed).", executor_def=dg.in_process_executor)
+@dg.job(
+    description="Click Launch: the next iteration starts (or, in an empty home, the seed).",
+    executor_def=dg.in_process_executor,
+    tags={CLICK_TAG: "true"},
+)
 def next_iteration() -> None:
     submit_next_iteration()
 

@@ -70,7 +70,7 @@ def prefect_server(home: Home) -> Iterator[str]:
 
 def start(home: Home) -> subprocess.Popen[bytes] | None:
     """Start a server unless this home has one already, or one that is coming up; does not wait for it."""
-    with FileLock(home.locks / "prefect.lock"):
+    with FileLock(home.locks / "prefect.lock"):  # of two that want a server, one starts it and the other finds it
         if _is_alive(_recorded(home)[1]):
             return None
         # The server gets the bound socket itself: a port that was only found free could be another home's by the time it is up.

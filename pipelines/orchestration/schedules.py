@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.profile import Profile
-from pipelines.orchestration.executor import reap_dead_runs, unfinished_runs
+from pipelines.orchestration.executor import living_runs
 from pipelines.orchestration.jobs import TAGS, first_incomplete, iteration_job
 from warehouse.core.home import Home
 
@@ -15,8 +15,7 @@ def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
 
     @dg.schedule(cron_schedule=profile.schedule.cron, job=iteration_job, name="recurring_retraining")
     def recurring_retraining(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        reap_dead_runs(context.instance, Home.from_env())
-        running = unfinished_runs(context.instance)
+        running = living_runs(context.instance, Home.from_env())
         if running:
             yield dg.SkipReason(f"run {running[0].run_id} still turns the wheel")
             return

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from assets.people import num_landed
 from assets.profile import Profile
 from assets.resources import WarehouseResource
-from pipelines.orchestration.executor import ITERATION_TAG, LAUNCH_TAG, unfinished_runs
+from pipelines.orchestration.executor import ITERATION_TAG, LAUNCH_TAG, living_runs
 from pipelines.orchestration.jobs import AGAIN, TAGS, completed, evaluate_job, first_incomplete, iteration_job
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
@@ -53,7 +53,7 @@ def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], in
         if since != str(num_closed):
             reason = f"an iteration has closed: new is what comes on top of the {there_are} {what} that there are now"
             return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=f"{num_closed}:{there_are}")
-        if running := unfinished_runs(context.instance):
+        if running := living_runs(context.instance, tables.home):
             return dg.SkipReason(f"run {running[0].run_id} turns the wheel already")
         num_new = there_are - int(seen or 0)
         if num_new < threshold:

@@ -68,11 +68,10 @@ def _turn(home: Home, job: str, key: str | None, run_tag: str) -> int:
     import psutil
     from dagster._core.execution.api import execute_run
 
-    from pipelines.orchestration.executor import LAUNCH_TAG, LAUNCHED_TAG, reap_dead_runs
+    from pipelines.orchestration.executor import LAUNCH_TAG, LAUNCHED_TAG
     from pipelines.orchestration.jobs import TAGS
 
     instance = open_instance(home)
-    reap_dead_runs(instance, home)
     tags = {**TAGS, LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
     definition = dg.reconstructable(JOBS[job])
     with execute_run(definition, _create_run(instance, definition, job, tags), instance) as result:

@@ -11,12 +11,13 @@ LOCK_NAME = "iteration.lock"
 
 
 def lock_path(home: Home) -> Path:
-    """Held by the process that works an iteration."""
+    """Held by the process that works an iteration: no two on a home, whoever started them, and a run without it is dead (executor.py)."""
     return home.locks / LOCK_NAME
 
 
 def driver_path(home: Home) -> Path:
-    """Held by `flywheel run`, from one iteration to the next."""
+    """Held by `flywheel run` from its first iteration to its last: a second one is refused between two iterations too, when nobody holds
+    the iteration's lock."""
     return home.locks / "run.lock"
 
 

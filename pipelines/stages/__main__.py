@@ -66,7 +66,7 @@ def main(folder: Path) -> int:
         die_with_parent(int(parent))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     request = REQUEST_TYPES.validate_json((folder / REQUEST).read_text())
-    lock = FileLock(folder / "lock")
+    lock = FileLock(folder / "lock")  # a stage's process may outlive its run by a moment: the next one must not write beside it
     if not lock.acquire(timeout_s=LOCK_TIMEOUT_S):
         return _leave_error(folder, StageFailed(f"process {lock.holder()} still works in {folder}; end it, then relaunch"))
     try:

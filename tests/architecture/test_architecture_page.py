@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
 PAGE = ROOT / "docs" / "architecture.md"
 MOST = 30
 """Functions between the task and the checkpoint: a reader should be able to follow them all."""
@@ -59,7 +60,19 @@ def test_a_function_on_the_page_exists(name: str) -> None:
 
 def test_files_named_on_the_page_exist() -> None:
     named = re.findall(r"`((?:\w+/)+[\w.]+)`", PAGE.read_text(encoding="utf-8"))
-    assert named and [name for name in named if not (ROOT / name).exists()] == []
+    assert named and [name for name in named if not name.endswith(".lock") and not (ROOT / name).exists()] == []
+
+
+def test_each_lock_is_on_the_page_with_its_reason() -> None:
+    """A lock is made where its path is: calls of FileLock, and the functions that name a path for others."""
+    rows = re.findall(r"^\| .*?lock` \| (.+?) \| .+ \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    listed_in = {name for row in rows for name in re.findall(r"`([\w./]+)`", row)}
+    defined = {"pipelines/orchestration/turning.py"}
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if any(not given.startswith(("lock_path(", "driver_path(")) for given in re.findall(r"\bFileLock\((.*)", text)):
+            defined.add(path.relative_to(ROOT).as_posix())
+    assert listed_in == defined
 
 
 @pytest.mark.long

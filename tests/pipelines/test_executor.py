@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from pipelines.orchestration import executor
-from pipelines.orchestration.executor import UNFINISHED, reap_dead_runs, unfinished_runs
+from pipelines.orchestration.executor import UNFINISHED, living_runs
 from pipelines.orchestration.turning import lock_path
 from warehouse.core.locks import FileLock
 
@@ -21,33 +21,32 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])
 def test_a_run_that_goes_on_while_nobody_holds_the_lock_is_dead(place, status):
     run = place.add_run(status)
-    assert reap_dead_runs(place.instance, place.home) == [run.run_id]
+    assert living_runs(place.instance, place.home) == []
     assert place.instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.FAILURE
-    assert reap_dead_runs(place.instance, place.home) == []
 
 
 def test_a_run_that_is_starting_has_time_to_take_the_lock(place, monkeypatch):
     run = place.add_run(dg.DagsterRunStatus.STARTING)
-    assert reap_dead_runs(place.instance, place.home) == []
+    assert [each.run_id for each in living_runs(place.instance, place.home)] == [run.run_id]
     monkeypatch.setattr(executor, "START_GRACE_S", -1.0)
-    assert reap_dead_runs(place.instance, place.home) == [run.run_id]
+    assert living_runs(place.instance, place.home) == []
+    assert place.instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.FAILURE
 
 
 def test_the_living_the_waiting_and_the_finished_are_left_alone(place):
     statuses = [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
     runs = [place.add_run(status) for status in statuses]
-    assert reap_dead_runs(place.instance, place.home) == []
+    assert [run.run_id for run in living_runs(place.instance, place.home)] == [runs[0].run_id]
     assert [place.instance.get_run_by_id(run.run_id).status for run in runs] == statuses
     running = place.add_run(dg.DagsterRunStatus.STARTED)
     with FileLock(lock_path(place.home)):
-        assert reap_dead_runs(place.instance, place.home) == []
+        assert [run.run_id for run in living_runs(place.instance, place.home)] == [running.run_id, runs[0].run_id]
     assert place.instance.get_run_by_id(running.run_id).status == dg.DagsterRunStatus.STARTED
-    assert [run.run_id for run in unfinished_runs(place.instance)] == [running.run_id, runs[0].run_id]
 
 
 def test_a_run_of_something_else_is_none_of_our_business(place):
     other = place.instance.add_run(dg.DagsterRun(job_name="other", status=dg.DagsterRunStatus.STARTED))
-    assert reap_dead_runs(place.instance, place.home) == []
+    assert living_runs(place.instance, place.home) == []
     assert place.instance.get_run_by_id(other.run_id).status == dg.DagsterRunStatus.STARTED
 
 

@@ -8,7 +8,8 @@ import dagster as dg
 import pytest
 
 from pipelines.definitions import build_defs
-from pipelines.orchestration.jobs import DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
+from pipelines.orchestration.executor import ITERATION_TAG
+from pipelines.orchestration.jobs import CLICK_TAG, DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
 from pipelines.orchestration.stage_runner import FRESH_TAG
 from pipelines.profiles import OVERRIDES_VARIABLE
 
@@ -106,6 +107,18 @@ def test_a_second_click_while_the_wheel_turns_submits_nothing(place):
     assert failure.step_failure_data.user_failure_data is not None
     assert f"run {run.run_id} turns the wheel already" in str(failure.step_failure_data.user_failure_data.description)
     assert [other.run_id for other in place.instance.get_runs() if other.run_id != result.run_id] == [run.run_id]
+
+
+def test_the_run_queue_lets_one_iteration_and_one_click_through_at_a_time(place):
+    """Two clicks in the same moment: the second is run once the first has submitted its iteration, which it then sees (the test above)."""
+    queue = place.instance.get_concurrency_config().run_queue_config
+    assert queue is not None
+    limits = {limit["key"]: limit["limit"] for limit in queue.tag_concurrency_limits}
+    assert limits == {ITERATION_TAG: 1, CLICK_TAG: 1}
+    definitions = build_defs()
+    assert definitions.resolve_job_def("next_iteration").tags[CLICK_TAG] == "true"
+    for name in ("seed_wheel", "iteration", "collect", "evaluate", "merge_search"):
+        assert definitions.resolve_job_def(name).tags[ITERATION_TAG] == "true"
 
 
 def test_the_jobs_that_work_a_stage_again_say_so_to_its_runner(place):

@@ -111,6 +111,7 @@ def _vacuumed(warehouse: Warehouse, table: str, num_rows: int) -> list[Purged]:
 
 
 def _lock(warehouse: Warehouse, table: str) -> FileLock:
+    """Which samples are withdrawn is read and written in one go: two withdrawals write no tombstone twice."""
     return FileLock(warehouse.home.locks / f"{table}.withdrawn.lock")
 
 

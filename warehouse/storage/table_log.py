@@ -55,6 +55,7 @@ class TableLog:
         return self.path / f"{version:020d}.checkpoint.parquet"
 
     def lock(self) -> FileLock:
+        """One commit of the table at a time: a version's log file is synced, and only then its record written (docs/decisions/0011)."""
         return FileLock(self._home.locks / f"{self.table}.commit.lock")
 
     def newest(self) -> int | None:
