@@ -9,11 +9,12 @@ On-policy corrections after DAgger (Ross, Gordon & Bagnell 2011).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.log import EpisodeLog
 from agent.episode.loop import Intervene
 from agent.grammars.base import Grammar, NotRepresentable
 from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource, StepContext
@@ -31,27 +32,11 @@ Decision = Literal["accept", "override", "beyond_repair"]
 class InterveningCollector(Protocol):
     """A collector that lets an annotator look on, e.g. agent/episode/pool_collector.py's."""
 
-    def collect(self, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene | None = None) -> AsyncIterator[Episode]:
-        """Yield each request's episode as it finishes."""
+    def collect(
+        self, policy: Policy, requests: Sequence[EpisodeRequest], *, log: EpisodeLog | None = None, intervene: Intervene | None = None
+    ) -> AsyncIterator[Episode]:
+        """Yield each request's episode as it finishes, once it is in the log."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    """What an annotator thought of a proposal: the right answer (None: it knows none), and whether the proposal is that."""
-
-    text: str | None
-    agrees: bool
-
-
-@runtime_checkable
-class Labels(Protocol):
-    """A hook of the episode loop that can be asked what it thought at a moment that it has looked at."""
-
-    @property
-    def mode(self) -> Mode: ...
-
-    def label_at(self, moment: StepContext) -> Label: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,27 +98,20 @@ class AnnotationResult:
         return [annotation.row for annotation in self.annotations]
 
 
+NotesOf = Callable[[Episode], Sequence[Note]]
+"""The notes on the steps of an episode that has just ended, handed out once."""
+
+
 class Keeper(Protocol):
     """Where a round of annotation keeps its episodes with the notes on their steps, so that one that is cut off goes on."""
 
-    def kept(self, episode_id: str) -> tuple[Episode, Sequence[Note]] | None: ...
-
-    def keep(self, episode: Episode, notes: Sequence[Note]) -> Episode:
-        """Returns the episode as it is to be held on to."""
+    def log(self, notes_of: NotesOf) -> EpisodeLog:
+        """What episodes are appended to; it asks for the notes on each."""
         ...
 
-
-class NoKeeper:
-    """Keeps nothing beyond the round."""
-
     def kept(self, episode_id: str) -> tuple[Episode, Sequence[Note]] | None:
-        return None
-
-    def keep(self, episode: Episode, notes: Sequence[Note]) -> Episode:
-        return episode
-
-
-NO_KEEPER = NoKeeper()
+        """An episode as it is held on to, and its notes."""
+        ...
 
 
 class ScriptedAnnotator:
@@ -159,11 +137,6 @@ class ScriptedAnnotator:
         used = sum(note.overridden for note in before)
         note = await self._take_note(moment, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
         return note.label if note.overridden else None
-
-    def label_at(self, moment: StepContext) -> Label:
-        """Of the newest note on an episode's step."""
-        note = self._notes[moment.request.episode_id][-1]
-        return Label(text=note.label, agrees=note.agrees)
 
     def notes(self, episode: Episode) -> list[Note]:
         """The notes on an episode's steps, forgotten as they are handed out."""
@@ -216,9 +189,6 @@ class Hook:
     async def __call__(self, moment: StepContext, response: Response) -> str | None:
         work = self.annotator.watch if self.mode == "relabel" else self.annotator.correct
         return await work(moment, response)
-
-    def label_at(self, moment: StepContext) -> Label:
-        return self.annotator.label_at(moment)
 
 
 def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True) -> list[Annotation]:
@@ -295,7 +265,7 @@ async def annotate(
     collector: InterveningCollector,
     grammar: Grammar,
     config: ScriptedAnnotatorConfig,
-    keeper: Keeper = NO_KEEPER,
+    keeper: Keeper | None = None,
 ) -> AnnotationResult:
     """One round of annotation. `requests` are of purpose `annotation`, on train instances; `grammar` is the collector's. What `keeper` has
     is not run again.
@@ -311,11 +281,13 @@ async def annotate(
         return relabel(episode, notes, mend_typing=config.mend_typing) if config.mode == "relabel" else intervened(episode, notes)
 
     async def collect(wave: Sequence[EpisodeRequest], hook: Intervene) -> list[Annotation]:
-        found = [kept for request in wave if (kept := keeper.kept(request.episode_id)) is not None]
+        found = [kept for request in wave if keeper is not None and (kept := keeper.kept(request.episode_id)) is not None]
         there = {episode.episode_id for episode, _ in found}
-        async for episode in collector.collect(policy, [one for one in wave if one.episode_id not in there], intervene=hook):
-            notes = annotator.notes(episode)
-            found.append((keeper.keep(episode, notes), notes))
+        missing = [one for one in wave if one.episode_id not in there]
+        log = None if keeper is None else keeper.log(annotator.notes)
+        async for episode in collector.collect(policy, missing, log=log, intervene=hook):
+            kept = None if keeper is None else keeper.kept(episode.episode_id)
+            found.append(kept or (episode, annotator.notes(episode)))
         episodes.extend(episode for episode, _ in found)
         return [annotation for episode, notes in found for annotation in decide(episode, notes)]
 

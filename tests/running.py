@@ -37,6 +37,7 @@ EXPECTED_SKIPS = (
 NEVER_AGAIN = (
     "tests/wheel/*",
     "tests/benchmarks/test_kills*",
+    "tests/benchmarks/test_resume*",
     "tests/benchmarks/test_damage*",
     "tests/benchmarks/test_power_cut*",
     "*isolation*",

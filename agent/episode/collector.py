@@ -1,8 +1,7 @@
 """The Collector protocol: episode requests in, finished episodes out. The seam between learning and live sandboxes.
 
 `models` trains through a Collector that is handed to it and so never imports a sandbox. agent/episode/pool_collector.py is the
-implementation, on a pool of live sessions in this process. (Collections run each episode as a Prefect task instead:
-pipelines/orchestration/collection.py.)
+implementation, on a pool of live sessions in this process.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.log import EpisodeLog
 from agent.policy.policy import Policy
 
 Requests = Iterable[EpisodeRequest] | AsyncIterable[EpisodeRequest]
@@ -21,10 +21,10 @@ ever, and may still grow while its episodes run. It stays its owner's to close."
 
 @runtime_checkable
 class Collector(Protocol):
-    def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
-        """Yield each request's episode as it finishes, in any order, exactly once. An infrastructure failure is retried inside and
-        then yielded with outcome `crashed`: never lost, never raised, never a reward of 0. Closing the iterator cancels what is under
-        way."""
+    def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
+        """Yield each request's episode as it finishes, in any order, exactly once; where there is a `log`, after it was appended there. An
+        infrastructure failure is retried inside and then yielded with outcome `crashed`: never lost, never raised, never a reward of 0.
+        Closing the iterator cancels what is under way."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Episodes on disk as they finish, so that a killed worker resumes from them, and so that they need not all be in memory.
+"""The one store of a stage under way: its finished episodes, and the steps of those that still run, so that a killed worker goes on from
+them, and so that they need not all be in memory.
 
 A file is append-only JSON lines; a line that a kill cut off was never acknowledged and is removed. Screenshots are files named by their
 content.
@@ -8,37 +9,92 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent.episode.episode import Episode, Outcome
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from warehouse.core.durable import make_folder, sync
 from warehouse.core.errors import ModelError
 from warehouse.core.home import atomic_write
 
 LineType = TypeVar("LineType", bound=BaseModel)
 
+EPISODES_FILE = "episodes.jsonl"
 BLOCK_BYTES = 1024**2
 
 
+@dataclass(slots=True)
+class ResumeCounts:
+    """How episodes that had been cut off went on, in this start. `num_steps`: recorded steps that were replayed and not decided again;
+    `num_episodes`: episodes that went on after their last step; `num_restarted`: those whose environment did not repeat, and that started
+    again."""
+
+    num_steps: int = 0
+    num_episodes: int = 0
+    num_restarted: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """For the result of a stage; nothing where no episode had been cut off."""
+        counts = {"resumed/episodes": self.num_episodes, "resumed/steps": self.num_steps, "resumed/restarted": self.num_restarted}
+        return {name: count for name, count in counts.items() if count}
+
+
 class EpisodeLog:
-    """The episodes of one stage or run in one folder: `round-0001.jsonl`, … and screenshots/, and other files of lines about them."""
+    """The episodes of one stage or run in one folder: episodes.jsonl, screenshots/, and other files of lines about them; under_way/ has a
+    file for each episode that has not ended, its request and then its steps."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._finished = folder / EPISODES_FILE
+        self._under_way = folder / "under_way"
         self._screenshots = folder / "screenshots"
+        self._lock = threading.Lock()
+        self.resumed = ResumeCounts()
         make_folder(folder)
 
-    def append(self, index: int, episode: Episode) -> None:
-        """Write one episode that finished in round `index`; it survives the death of this process, and a power cut, once this returns."""
+    def append(self, episode: Episode) -> None:
+        """Write an episode that has ended; it survives the death of this process, and a power cut, once this returns. May be called from
+        several threads."""
         for screenshot_id, data in episode.screenshots.items():
             path = self._screenshots / screenshot_id
             if not path.exists():
                 atomic_write(path, data)
-        self.write_line(f"round-{index:04d}.jsonl", episode)
+        with self._lock:
+            self.write_line(EPISODES_FILE, episode)
+        self.drop_steps(episode.request)
+
+    def append_step(self, request: EpisodeRequest, step: Step) -> None:
+        """Write a step of an episode that goes on; it survives the death of this process. After a power cut steps may be missing, and are
+        made again."""
+        path = self._steps_of(request)
+        if step.step_index == 0:
+            self._under_way.mkdir(exist_ok=True)
+            path.write_text(request.model_dump_json() + "\n")
+        with path.open("a") as file:
+            file.write(step.model_dump_json() + "\n")
+
+    def steps(self, request: EpisodeRequest) -> list[Step]:
+        """The steps of an episode that was cut off; none where there is no such episode, or one of another request under the same id."""
+        path = self._steps_of(request)
+        if not path.exists():
+            return []
+        _drop_torn_line(path)
+        first, *lines = path.read_text().splitlines() or [""]
+        if first != request.model_dump_json():
+            return []
+        return [Step.model_validate_json(line) for line in lines]
+
+    def drop_steps(self, request: EpisodeRequest) -> None:
+        self._steps_of(request).unlink(missing_ok=True)
+
+    def _steps_of(self, request: EpisodeRequest) -> Path:
+        return self._under_way / f"{request.episode_id}.jsonl"
 
     def write_line(self, name: str, line: BaseModel) -> None:
         """Append to the file `name`, which ends in .jsonl; the line and the file's name survive a power cut once this returns."""
@@ -62,9 +118,8 @@ class EpisodeLog:
 
     def drop_crashed(self) -> None:
         """Forget the episodes that the infrastructure ended, so that they are played again. A kill meanwhile loses none of the others."""
-        for path in self._folder.glob("round-*.jsonl"):
-            if any(episode.outcome is Outcome.CRASHED for episode in _read_lines(path, Episode)):
-                _drop_lines_of_crashed(path)
+        if any(episode.outcome is Outcome.CRASHED for episode in _read_lines(self._finished, Episode)):
+            _drop_lines_of_crashed(self._finished)
 
     def episodes(self) -> Iterator[Episode]:
         """Every episode with its screenshots, each id once, in the order they finished; for the warehouse. Raises ModelError for a file
@@ -73,11 +128,10 @@ class EpisodeLog:
 
     def without_screenshots(self) -> Iterator[Episode]:
         seen: set[str] = set()
-        for path in sorted(self._folder.glob("round-*.jsonl")):
-            for episode in _read_lines(path, Episode):
-                if episode.episode_id not in seen:
-                    seen.add(episode.episode_id)
-                    yield episode
+        for episode in _read_lines(self._finished, Episode):
+            if episode.episode_id not in seen:
+                seen.add(episode.episode_id)
+                yield episode
 
     def with_screenshots(self, episode: Episode) -> Episode:
         """The episode with the screenshots that its steps and prompts name, as far as it had any."""

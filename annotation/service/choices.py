@@ -103,13 +103,10 @@ def _words(thought: str | None) -> list[str]:
     return (thought or "").split()
 
 
-def chosen(
-    decision: str, rank: int | None, text: str, proposal: Response | None, at: Situation, *, may_be_unreadable: bool = False
-) -> Choice:
-    """The choice of a text. `proposal` is the candidate it is, or came from. Raises UnreadableAnswer, unless a program may let pass what
-    the policy did badly."""
+def chosen(decision: str, rank: int | None, text: str, proposal: Response | None, at: Situation) -> Choice:
+    """The choice of a text. `proposal` is the candidate it is, or came from. Raises UnreadableAnswer."""
     parsed = at.grammar.parse(text, at.observation)
-    if parsed.invalid is not None and not may_be_unreadable:
+    if parsed.invalid is not None:
         raise UnreadableAnswer(f"this cannot be carried out: {parsed.invalid.reason}. Edit it, or choose another")
     first = at.candidates[0].response if at.candidates else None
     if at.mode == "relabel" and first is not None:

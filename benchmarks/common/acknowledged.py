@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO
@@ -74,14 +73,12 @@ def rows_digest(warehouse: Warehouse, table: str, version: int) -> str:
 
 
 def acknowledged_episodes(home: Home, stored: Iterable[str]) -> set[str]:
-    """Episodes that were said to be finished and that the tables are to have: they are stored, in a trainer's rollout log, among those that
-    a stage keeps while it works, or in a collection's results."""
+    """Episodes that were said to be finished and that the tables are to have: they are stored, in a trainer's rollout log, or among those
+    that a stage keeps while it works."""
     found = set(stored)
-    kept = (path for path in home.work.glob("*/*/episodes/round-*.jsonl") if path.parts[-3] != "merged_policy")
-    for path in (*home.checkpoints.glob("*/*/run/*/episodes/round-*.jsonl"), *kept):
+    kept = (path for path in home.work.glob("*/*/episodes/episodes.jsonl") if path.parts[-3] != "merged_policy")
+    for path in (*home.checkpoints.glob("*/*/run/*/episodes/episodes.jsonl"), *kept):
         found |= set(logged_episodes(path))
-    for path in (home.prefect / "results").glob("*-episode-*"):
-        found |= set(re.findall(r"episode-[0-9a-f]+", path.name))
     return found
 
 

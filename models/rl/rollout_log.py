@@ -49,8 +49,7 @@ class Recovered:
 
 
 class RolloutLog(EpisodeLog):
-    """The episode log of one run, where round `index` holds what finished while batch `index` was awaited; and issued.jsonl,
-    batches.jsonl, learned.jsonl."""
+    """The episode log of one run, with issued.jsonl, batches.jsonl and learned.jsonl."""
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""

@@ -182,14 +182,13 @@ class RolloutPool:
         await self._changed.wait()
 
     async def _collect(self) -> None:
-        episodes = self._collector.collect(self._policy, self._requests)
+        episodes = self._collector.collect(self._policy, self._requests, log=self._log)
         try:
             async for episode in episodes:
                 if episode.episode_id not in self._outstanding:
                     raise SandboxError(
                         f"the collector returned episode {episode.episode_id}, which was not requested or came before: fix the collector"
                     )
-                await asyncio.to_thread(self._log.append, self._waited_for, episode)
                 self._outstanding.remove(episode.episode_id)
                 self._num_steps += len(episode.steps)
                 if again := asked_again(episode):

@@ -35,16 +35,10 @@ IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "FOREMAN", "P
 """Services for deployments and automations, of which there are none; left running they take a twentieth of a core."""
 
 
-def results_folder(home: Home) -> Path:
-    """Where Prefect keeps what tasks returned, so that a killed collection goes on; of no use once that is in the warehouse."""
-    return home.prefect / "results"
-
-
 def client_environment(home: Home, url: str | None = None) -> dict[str, str]:
     """What a process must have in its environment before it imports Prefect."""
     environment = {
         "PREFECT_HOME": str(home.prefect),
-        "PREFECT_LOCAL_STORAGE_PATH": str(results_folder(home)),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_LOGGING_LEVEL": "ERROR",

@@ -1,16 +1,18 @@
-"""Rollouts: the released policy acts on the task pool through the Prefect flow, one task an episode."""
+"""Rollouts: the released policy acts on the task pool through the Prefect flow, one task an episode.
+
+Episodes are kept as they finish (kept_episodes.py).
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import closing
-from functools import partial
 
 from assets.requests import CollectRequest, StageResult
 from pipelines.orchestration import prefect_server
 from pipelines.stages.context import WorkerContext, requests_for
+from pipelines.stages.kept_episodes import KeptEpisodes
 from pipelines.stages.sandboxes import EpisodeService, num_waiting
 from pipelines.stages.storing import store_episodes
 from sandbox.tasks.task import Split
@@ -28,31 +30,31 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
         attempts=request.collection.attempts,
         temperature=request.collection.temperature,
     )
+    kept = KeptEpisodes(context, whole=True)
+    before = kept.outcomes(requests)
     asked = time.monotonic()
     with prefect_server.prefect_server(context.home) as url:
         os.environ.update(prefect_server.client_environment(context.home, url))
         from pipelines.orchestration.collection import run_collection
 
         ready_s = time.monotonic() - asked
-        spool = context.home.spool / "screenshots"
         engine = context.engine(request.checkpoint_id, request.acting.engine)
-        with closing(engine), EpisodeService(request.acting, engine, spool) as service:
+        with closing(engine), EpisodeService(request.acting, engine, kept) as service:
             started = time.monotonic()
-            episodes = run_collection(
+            run_collection(
                 service,
-                requests,
+                kept.missing(requests),
                 num_at_once=num_waiting(request.acting.sandbox),
-                max_retries=request.acting.sandbox.max_retries,
                 progress=context.progress(),
+                num_done=len(before),
+                num_solved=sum(episode.is_success for episode in before),
             )
             flow_s = time.monotonic() - started
-    stored = store_episodes(context, map(service.with_screenshots, episodes))
-    # Results first: one whose screenshots are gone could not be gone on with.
-    for folder in (prefect_server.results_folder(context.home), spool):
-        context.when_finished(partial(shutil.rmtree, folder, ignore_errors=True))
-    solved = sum(episode.is_success for episode in episodes)
+    stored = store_episodes(context, kept.episodes())
+    context.when_finished(kept.remove)
+    solved = sum(episode.is_success for episode in kept.outcomes(requests))
     return StageResult(
         table_versions=stored.versions,
-        counts=stored.counts,
-        metrics={"success": solved / len(episodes), "prefect_s": ready_s + flow_s - service.busy_s},
+        counts={**stored.counts, **kept.resumed.counts},
+        metrics={"success": solved / len(requests), "prefect_s": ready_s + flow_s - service.busy_s},
     )

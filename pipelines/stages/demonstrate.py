@@ -39,7 +39,7 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
         "sft_samples": context.warehouse.replace_partition("sft_samples", samples, iteration=request.iteration, stage=request.stage),
     }
     context.when_finished(played.remove)
-    return StageResult(table_versions=versions, counts={**stored.counts, "samples": len(samples)})
+    return StageResult(table_versions=versions, counts={**stored.counts, **played.resumed.counts, "samples": len(samples)})
 
 
 async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext, played: KeptEpisodes) -> None:
@@ -47,7 +47,6 @@ async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeReques
     source = OracleActionSource(request.acting.agent.builder().grammar)
     async with open_collector(request.acting, to_choose=True) as collector:
         done = len(requests) - len(missing)
-        async for episode in collector.play(source, missing):
-            played.keep(episode)
+        async for _ in collector.play(source, missing, log=played):
             done += 1
             progress.update(done, len(requests), "episodes")

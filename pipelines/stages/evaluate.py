@@ -35,7 +35,9 @@ def run(request: EvaluateRequest, context: WorkerContext) -> StageResult:
         for role, of_role in episodes.items()
         for split in request.splits[role]
     }
-    return StageResult(table_versions={**stored.versions, "evaluations": version}, counts=stored.counts, metrics=metrics)
+    return StageResult(
+        table_versions={**stored.versions, "evaluations": version}, counts={**stored.counts, **kept.resumed.counts}, metrics=metrics
+    )
 
 
 async def _evaluate(request: EvaluateRequest, context: WorkerContext, kept: KeptEpisodes) -> dict[str, list[Episode]]:

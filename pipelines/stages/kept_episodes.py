@@ -36,15 +36,13 @@ class KeptEpisodes(EpisodeLog):
 
     async def play(self, collector: PoolCollector, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
         """Play what is missing of the requests; yields what became of each once it is kept."""
-        async for episode in collector.collect(policy, self.missing(requests)):
-            yield self.keep(episode)
+        async for episode in collector.collect(policy, self.missing(requests), log=self):
+            yield self._outcomes[episode.episode_id]
 
-    def keep(self, episode: Episode) -> Episode:
-        """Keep one that was played; returns what became of it."""
+    def append(self, episode: Episode) -> None:
         outcome = _outcome(episode)
-        self.append(1, episode if self._whole else outcome)
+        super().append(episode if self._whole else outcome)
         self._outcomes[episode.episode_id] = outcome
-        return outcome
 
 
 def _outcome(episode: Episode) -> Episode:

@@ -69,6 +69,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     return StageResult(
         checkpoint_id=card.checkpoint_id,
         table_versions=versions,
+        counts=kept.resumed.counts,
         metrics={f"weight/{stage}": weight for stage, weight in zip(request.specialists, weights, strict=True)},
         details={"search": [{"weights": list(of), "eval success": score} for of, score in sorted(_scores(tried).items())]},
     )

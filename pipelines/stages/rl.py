@@ -66,8 +66,9 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
     # The state first: without its rollout log it would end in a run without episodes.
     context.when_finished(partial(shutil.rmtree, result.state, ignore_errors=True))
     context.when_finished(result.rollout_log.drop_screenshots)
+    counts = {**stored.counts, **result.rollout_log.resumed.counts}
     last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
-    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=stored.counts, metrics=last)
+    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics=last)
 
 
 def _keep(context: WorkerContext, request: RlRequest, training: PpoRun, curve: Mapping[int, Mapping[str, float]]) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from agent.episode.episode import Episode
 from agent.episode.loop import run_episode
-from agent.episode.pool_collector import crashed_episode
 from agent.episode.rows import SEVERAL, rows, screenshot_row
+from agent.episode.runner import crashed_episode
 from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Message, Prompt, Response
 from agent.prompts.prompt import PromptBuilder

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from agent.episode.collector import Requests
 from agent.episode.episode import Episode
+from agent.episode.log import EpisodeLog
 from agent.policy.policy import Policy
 from sandbox.actions import Action
 from sandbox.session import Element, Observation, Transition, Verdict
@@ -68,7 +69,7 @@ class CorridorPool:
 class Refusing:
     """A collector that runs nothing: for a run that has all its episodes."""
 
-    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+    async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
         async for request in requests:  # type: ignore[union-attr]
             raise AssertionError(f"{request.episode_id} was asked for again")
             yield

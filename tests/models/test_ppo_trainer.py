@@ -22,6 +22,7 @@ from peft import PeftModel
 
 from agent.episode.collector import Collector, Requests
 from agent.episode.episode import Episode, Outcome
+from agent.episode.log import EpisodeLog
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.grammars.registry import grammar_named
 from agent.policy.policy import Policy, Prompt, Response
@@ -344,8 +345,8 @@ class Dying:
         self.after = after
         self.asked: Counter[str] = Counter()
 
-    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
-        async for episode in collector().collect(policy, requests):
+    async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
+        async for episode in collector().collect(policy, requests, log=log):
             if self.after is not None and sum(self.asked.values()) >= self.after:
                 raise Killed
             self.asked[episode.episode_id] += 1

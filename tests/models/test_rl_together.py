@@ -234,7 +234,7 @@ def test_a_rank_learns_from_what_the_leader_has_screenshots_and_all(tmp_path: Pa
     ]
     run, rollout_log = tmp_path / "run", RolloutLog(tmp_path / "run" / "episodes")
     for episode in episodes:
-        rollout_log.append(1, episode)
+        rollout_log.append(episode)
     others = RankProcesses(
         ProcessGroup(),
         run,

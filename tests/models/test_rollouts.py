@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from agent.episode.collector import Requests
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.log import EpisodeLog
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.policy import Message, Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder
@@ -231,8 +232,10 @@ def test_the_last_screen_of_a_cut_episode_is_there_when_it_is_learned_from(tmp_p
     )
 
     class Cutting:
-        async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+        async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
             async for _ in requests:  # type: ignore[union-attr]
+                if log is not None:
+                    log.append(cut)
                 yield cut
 
         async def close(self) -> None: ...
@@ -272,11 +275,11 @@ class Crashing:
     def __init__(self, *attempts: int) -> None:
         self._attempts, self.asked = attempts, list[tuple[int, int]]()
 
-    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+    async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
         async for one in requests:  # type: ignore[union-attr]
             self.asked.append((one.seed, one.attempt))
             crashes = one.attempt in self._attempts
-            yield Episode(
+            episode = Episode(
                 request=one,
                 instruction="",
                 steps=(),
@@ -285,6 +288,9 @@ class Crashing:
                 reward=None if crashes else 0.0,
                 outcome=Outcome.CRASHED if crashes else Outcome.FAILURE,
             )
+            if log is not None:
+                log.append(episode)
+            yield episode
 
     async def close(self) -> None: ...
 
@@ -321,7 +327,7 @@ def test_a_crash_is_asked_again_also_by_the_start_after_a_kill_and_counts_the_se
     rollout_log = RolloutLog(tmp_path)
     rollout_log.issue(Block(num_learned=0, requests=tuple(asked)))
     crash = Episode(request=asked[0], instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t")
-    rollout_log.append(1, crash)
+    rollout_log.append(crash)
 
     async def start(collector: Crashing) -> list[Episode]:
         async with RolloutPool(collector, Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
@@ -341,13 +347,13 @@ def test_after_a_kill_long_episodes_are_asked_for_again_first(tmp_path: Path) ->
     class Noting:
         """Notes the order in which requests are taken."""
 
-        def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+        def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
             async def noted() -> AsyncIterator[EpisodeRequest]:
                 async for one in requests:  # type: ignore[union-attr]
                     asked.append(one.episode_id)
                     yield one
 
-            return walking(16).collect(policy, noted())
+            return walking(16).collect(policy, noted(), log=log)
 
         async def close(self) -> None: ...
 
@@ -404,8 +410,8 @@ def test_a_power_cut_leaves_no_batch_without_its_episodes(tmp_path: Path, monkey
     rollout_log.issue(Block(num_learned=0, requests=(one,)))
     assert synced == ["issued.jsonl", "episodes"]
     crashed = Episode(request=one, instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t")
-    rollout_log.append(1, crashed)
-    assert synced[2:] == ["round-0001.jsonl", "episodes"]
+    rollout_log.append(crashed)
+    assert synced[2:] == ["episodes.jsonl", "episodes"]
     rollout_log.take(1, [one.episode_id])
     assert synced[4:] == ["batches.jsonl", "episodes"]
     rollout_log.take(2, [])
@@ -432,8 +438,8 @@ def test_a_spool_with_holes_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("fault", "message"), [("ends", "no episode for"), ("repeats", "came before"), ("breaks", "no weights")])
 def test_a_faulty_collector_is_reported(tmp_path: Path, fault: str, message: str) -> None:
     class Faulty:
-        async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
-            async for episode in walking(1).collect(policy, requests):
+        async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
+            async for episode in walking(1).collect(policy, requests, log=log):
                 yield episode
                 if fault == "breaks":
                     raise ModelError("no weights")

@@ -147,7 +147,7 @@ class Trainer:
 
     def acknowledged(self) -> dict[str, Episode]:
         """Episodes that are on disk, each once. Raises where one is there twice."""
-        episodes = [Episode.model_validate(line) for line in self.lines("round-*.jsonl")]
+        episodes = [Episode.model_validate(line) for line in self.lines("episodes.jsonl")]
         found = {episode.episode_id: episode for episode in episodes}
         assert len(found) == len(episodes), "an episode was run twice"
         return found
@@ -160,7 +160,7 @@ def test_kills_lose_nothing_and_train_on_nothing_twice(seed_checkpoint: Path, tm
     batches: list[dict[str, object]] = []
     for share in (0.05, 0.3, 0.6, 0.9):
         until = int(NUM_EPISODES * share) + moments.randrange(8)
-        trainer.kill_when(lambda until=until: len(trainer.lines("round-*.jsonl")) >= until)
+        trainer.kill_when(lambda until=until: len(trainer.lines("episodes.jsonl")) >= until)
         now = trainer.acknowledged()
         assert promised.keys() <= now.keys()
         assert trainer.lines("batches.jsonl")[: len(batches)] == batches, "a batch changed after it was taken"
@@ -183,7 +183,7 @@ def test_kills_lose_nothing_and_train_on_nothing_twice(seed_checkpoint: Path, tm
 @pytest.mark.timeout(600)
 def test_a_trainer_killed_on_live_browsers_leaves_none_and_goes_on(seed_checkpoint: Path, tmp_path: Path) -> None:
     trainer = Trainer(seed_checkpoint, tmp_path / "live")
-    trainer.kill_when(lambda: len(trainer.lines("round-*.jsonl")) >= 11, "browsers")
+    trainer.kill_when(lambda: len(trainer.lines("episodes.jsonl")) >= 11, "browsers")
     promised = trainer.acknowledged()
     trainer.finish("browsers")
     episodes, recovered = trainer.acknowledged(), trainer.rollout_log.recover(0)

@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.log import EpisodeLog
 from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings, SandboxSettings, TaskSettings
 from pipelines.orchestration import prefect_server
@@ -21,7 +19,6 @@ from pipelines.orchestration.progress import Progress
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import EpisodeService
 from sandbox.tasks.task import Split
-from warehouse.core.errors import BrowserCrashed
 from warehouse.core.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,57 +56,20 @@ def collect(root: Path) -> None:
         os.environ.update(prefect_server.client_environment(home, url))
         from pipelines.orchestration.collection import run_collection
 
-        with EpisodeService(acting, Pressing(), home.spool / "screenshots") as service:
+        log = EpisodeLog(root / "episodes")
+        with EpisodeService(acting, Pressing(), log) as service:
             progress = Progress(home.work, iteration="0001", stage="rollouts", log=print)
-            episodes = run_collection(service, requests, num_at_once=2, max_retries=0, progress=progress)
-    assert [episode.episode_id for episode in episodes] == [request.episode_id for request in requests]
+            run_collection(service, requests, num_at_once=2, progress=progress)
+    episodes = list(log.episodes())
+    assert {episode.episode_id for episode in episodes} == {request.episode_id for request in requests} and len(episodes) == len(requests)
+    assert not list((root / "episodes" / "under_way").iterdir())
     assert {step.action.kind for episode in episodes for step in episode.steps} >= {"hotkey", "type", "click", "scroll", "invalid"}
     assert not any(episode.outcome == "crashed" for episode in episodes)
 
 
-class Interrupted(EpisodeService):
-    """Of each episode the first runs fail: none of the first request's, one of the second's, and so on."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._left: dict[str, int] = {}
-
-    def submit(self, request: EpisodeRequest) -> Future[Episode]:
-        left = self._left.setdefault(request.episode_id, len(self._left))
-        if not left:
-            return super().submit(request)
-        self._left[request.episode_id] = left - 1
-        failed: Future[Episode] = Future()
-        failed.set_exception(BrowserCrashed("the browser went away, as planned"))
-        return failed
-
-
-def collect_interrupted(root: Path) -> None:
-    home = Home(root)
-    tasks = TaskSettings(lists=("miniwob:smoke",), domains=("forms",))
-    acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=1))
-    requests = requests_for(tasks, purpose="rollout", policy_id=Pressing.policy_id, split=Split.TRAIN, num=4, temperature=1.0)[:4]
-    with prefect_server.prefect_server(home) as url:
-        os.environ.update(prefect_server.client_environment(home, url))
-        from pipelines.orchestration.collection import run_collection
-
-        progress = Progress(home.work, iteration="0001", stage="rollouts", log=print)
-        with Interrupted(acting, Pressing(), home.spool / "screenshots") as service:
-            episodes = run_collection(service, requests, num_at_once=1, max_retries=2, progress=progress)
-            again = run_collection(service, requests[:3], num_at_once=1, max_retries=2, progress=progress)
-    assert [(episode.num_retries, episode.outcome == "crashed") for episode in episodes] == [(0, False), (1, False), (2, False), (2, True)]
-    assert [episode.num_retries for episode in again] == [0, 1, 2], "kept with the result"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_was_retried_says_how_often(tmp_path: Path) -> None:
-    run_apart("collect_interrupted", tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_episodes_with_actions_of_every_kind_come_back_in_the_order_of_their_requests(tmp_path: Path):
+def test_episodes_with_actions_of_every_kind_are_collected_each_once(tmp_path: Path):
     run_apart("collect", tmp_path)
 
 

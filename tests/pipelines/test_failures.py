@@ -21,6 +21,7 @@ import pytest
 from rich.console import Console
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.log import EpisodeLog
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.action_source import OracleActionSource
 from agent.policy.policy import Prompt, Response
@@ -59,8 +60,7 @@ TABLE = {
     what.strip(): int(starts)
     for what, starts in re.findall(r"^\| ([^|]+) \|[^|]*\| (\d+) \|", (ROOT / "docs" / "failures.md").read_text(), re.M)
 }
-EPISODE = TABLE["an episode of an evaluation, merge search, demonstration or RL round"]
-OF_PREFECT = TABLE["an episode of a collection"]
+EPISODE = TABLE["an episode, whichever stage plays it"]
 STAGE = TABLE["a stage: its step and its process"]
 BY_COMMAND = TABLE["a run that was cut off, launched by `flywheel run`"]
 BY_SENSOR = TABLE["a run that was cut off, launched otherwise"]
@@ -69,10 +69,10 @@ BY_PERSON = TABLE["anything that a person must fix"]
 
 def test_the_settings_are_those_of_the_table() -> None:
     """What is counted elsewhere: requests in tests/models/test_http_failures.py, commits in tests/warehouse/test_tables.py."""
-    assert len(TABLE) == 11 and BY_PERSON == 1
+    assert len(TABLE) == 10 and BY_PERSON == 1
     assert TABLE["the start of a browser"] == TABLE["the start of a worker process of a fleet, where no other lives"] == 1
-    assert SandboxSettings().max_retries + 1 == CollectorSettings().max_retries + 1 == EPISODE == OF_PREFECT
-    assert TABLE["an annotated episode, without a decision in between"] == Retries().max_in_a_row
+    assert SandboxSettings().max_retries + 1 == CollectorSettings().max_retries + 1 == EPISODE
+    assert TABLE["an episode that a person annotates, without a decision in between"] == Retries().max_in_a_row
     assert TABLE["one request to a policy server"] == HttpEngineConfig.model_fields["retries"].default + 1
     assert TABLE["one commit that another writer beat"] == MAX_ATTEMPTS
 
@@ -161,14 +161,15 @@ def collect(root: Path, is_refusing: bool) -> None:
         from pipelines.orchestration.collection import run_collection
 
         policy, progress = Refusing(), Progress(home.work, iteration="0001", stage="rollouts", log=print)
-        with EpisodeService(acting, policy, home.spool / "screenshots") as service:
-            max_retries = acting.sandbox.max_retries
+        log = EpisodeLog(root / "episodes")
+        with EpisodeService(acting, policy, log) as service:
             if is_refusing:
                 with pytest.raises(ConfigError):
-                    run_collection(service, requests, num_at_once=2, max_retries=max_retries, progress=progress)
+                    run_collection(service, requests, num_at_once=2, progress=progress)
                 assert policy.num_asked == BY_PERSON
             else:
-                (episode,) = run_collection(service, requests, num_at_once=2, max_retries=max_retries, progress=progress)
+                run_collection(service, requests, num_at_once=2, progress=progress)
+                (episode,) = log.episodes()
                 assert episode.outcome is Outcome.CRASHED and str(episode.error).startswith("BrowserCrashed"), episode.error
 
 
@@ -182,13 +183,13 @@ def collect_in_a_process(root: Path, *, is_refusing: bool) -> None:
 
 
 @pytest.mark.slow
-def test_prefect_is_the_only_one_who_retries_an_episode_of_a_collection(tmp_path: Path, dying_browser: Callable[[], int]) -> None:
+def test_the_runner_is_the_only_one_who_retries_an_episode_of_a_collection(tmp_path: Path, dying_browser: Callable[[], int]) -> None:
     collect_in_a_process(tmp_path / "home", is_refusing=False)
-    assert dying_browser() == OF_PREFECT
+    assert dying_browser() == EPISODE
 
 
 @pytest.mark.slow
-def test_prefect_does_not_retry_what_a_person_must_fix(tmp_path: Path) -> None:
+def test_an_episode_of_a_collection_is_not_retried_where_a_person_must_fix_something(tmp_path: Path) -> None:
     collect_in_a_process(tmp_path / "home", is_refusing=True)
 
 

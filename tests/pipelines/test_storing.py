@@ -12,7 +12,7 @@ import pytest
 from agent.episode import log as episode_log
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.episode.log import EpisodeLog
-from agent.episode.pool_collector import crashed_episode
+from agent.episode.runner import crashed_episode
 from models.rl.rollout_log import RolloutLog
 from pipelines.stages import storing
 from pipelines.stages.context import WorkerContext
@@ -56,7 +56,7 @@ def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path,
     monkeypatch.setattr(storing, "CHUNK_BYTES", 200)
     rollout_log = RolloutLog(tmp_path / "run" / "episodes")
     for seed in range(5):
-        rollout_log.append(1, episode(seed, f"shot-{seed}"))
+        rollout_log.append(episode(seed, f"shot-{seed}"))
     stored_before: list[int] = []
 
     def spooled() -> Iterator[Episode]:
@@ -104,9 +104,9 @@ def test_steps_are_put_aside_in_parts_and_committed_together(tmp_path: Path, mon
 @pytest.mark.parametrize("block", [1, 7, 1024**2])
 def test_what_a_kill_cut_off_is_dropped_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(episode_log, "BLOCK_BYTES", block)
-    log, path = EpisodeLog(tmp_path), tmp_path / "round-0001.jsonl"
+    log, path = EpisodeLog(tmp_path), tmp_path / "episodes.jsonl"
     for seed in range(2):
-        log.append(1, episode(seed, None))
+        log.append(episode(seed, None))
     whole = path.read_bytes()
     for rest in (b"", b'{"request": {', b"x" * 20):
         path.write_bytes(whole + rest)
@@ -120,11 +120,11 @@ def test_what_a_kill_cut_off_is_dropped_and_nothing_else(tmp_path: Path, monkeyp
 
 
 def test_an_episode_that_was_written_twice_is_read_once(tmp_path: Path) -> None:
-    """A worker that was killed between writing and acknowledging writes it again, in the same round or in the next."""
+    """A worker that was killed between writing and acknowledging writes it again."""
     log = EpisodeLog(tmp_path)
-    for index, seed in ((1, 0), (1, 1), (1, 0), (2, 1), (2, 2)):
-        log.append(index, episode(seed, None))
-    assert len((tmp_path / "round-0001.jsonl").read_bytes().splitlines()) == 3, "both lines are there"
+    for seed in (0, 1, 0, 2):
+        log.append(episode(seed, None))
+    assert len((tmp_path / "episodes.jsonl").read_bytes().splitlines()) == 4, "all lines are there"
     assert [one.request.seed for one in log.episodes()] == [0, 1, 2]
     home = Home(tmp_path / "home")
     context = WorkerContext(folder=tmp_path, home=home, iteration="0001", stage="rl_forms", log=print)
@@ -135,19 +135,38 @@ def test_a_stage_that_goes_on_plays_again_what_crashed_and_nothing_else(tmp_path
     context = WorkerContext(folder=tmp_path, home=Home(tmp_path / "home"), iteration="0001", stage="evaluation", log=print)
     requests = [episode(seed, None).request for seed in range(3)]
     first = KeptEpisodes(context, whole=True)
-    first.keep(episode(0, "shot-0"))
-    first.keep(crashed_episode(requests[1], BrowserCrashed("the page went away"), num_retries=2, duration_ms=1.0))
+    first.append(episode(0, "shot-0"))
+    first.append(crashed_episode(requests[1], BrowserCrashed("the page went away"), num_retries=2, duration_ms=1.0))
     assert first.missing(requests) == [requests[2]], "in the start in which its retries ran out it counts"
     again = KeptEpisodes(context, whole=True)
     assert again.missing(requests) == requests[1:]
-    again.keep(episode(1, None))
+    again.append(episode(1, None))
     assert [(one.request.seed, one.outcome) for one in again.episodes()] == [(0, "success"), (1, "success")]
     assert next(again.episodes()).screenshots == episode(0, "shot-0").screenshots
     assert KeptEpisodes(context, whole=True).missing(requests) == requests[2:]
 
 
+def test_steps_of_an_episode_that_is_under_way_are_there_until_it_has_ended(tmp_path: Path) -> None:
+    log, one = EpisodeLog(tmp_path), episode(0, None)
+    (step,) = one.steps
+    steps = [step, step.model_copy(update={"step_index": 1})]
+    for each in steps:
+        log.append_step(one.request, each)
+    (path,) = (tmp_path / "under_way").iterdir()
+    whole = path.read_bytes()
+    for torn in (b"", b'{"step_index": 2, "pol'):
+        path.write_bytes(whole + torn)
+        assert EpisodeLog(tmp_path).steps(one.request) == steps
+    path.write_bytes(whole[: len(whole) // 3])
+    assert log.steps(one.request) == [], "the line of the request was cut off"
+    path.write_bytes(whole)
+    assert log.steps(one.request.model_copy(update={"temperature": 1.0})) == [], "the same id, asked for otherwise"
+    log.append(one)
+    assert log.steps(one.request) == [] and not list((tmp_path / "under_way").iterdir())
+
+
 def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:
     rollout_log = RolloutLog(tmp_path)
-    rollout_log.append(1, episode(0, None))
+    rollout_log.append(episode(0, None))
     rollout_log.drop_screenshots()
     assert [one.request.seed for one in rollout_log.episodes()] == [0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,10 @@ import torch
 from rich.console import Console
 
 from agent.episode.collector import Requests
-from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
-from agent.episode.loop import Intervene
-from agent.episode.pool_collector import PoolCollector
+from agent.episode.episode import Episode, Outcome, Step
+from agent.episode.log import EpisodeLog
 from agent.policy.policy import Policy
 from annotation.config import Mode, ScriptedAnnotatorConfig
-from annotation.service.scripted_collector import ServiceCollector
 from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
@@ -165,16 +163,15 @@ def test_the_search_keeps_what_every_mixture_did(seeded: WorkerContext, method: 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_search_that_was_cut_off_plays_only_the_episodes_that_it_lacks(seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    collect, played = PoolCollector.collect, list[str]()
+    append, played = KeptEpisodes.append, list[str]()
 
-    async def cut_off(collector: PoolCollector, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
-        async for episode in collect(collector, policy, requests):
-            if len(played) == num_until:
-                raise RuntimeError("as a kill")
-            played.append(episode.episode_id)
-            yield episode
+    def cut_off(kept: KeptEpisodes, episode: Episode) -> None:
+        if len(played) == num_until:
+            raise RuntimeError("as a kill")
+        played.append(episode.episode_id)
+        append(kept, episode)
 
-    monkeypatch.setattr(PoolCollector, "collect", cut_off)
+    monkeypatch.setattr(KeptEpisodes, "append", cut_off)
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     request = merge_request(specialists, MergeSettings(grid_steps=2, instances_per_task=1))
     num_mixtures, num_each = 3, len(requests_to_choose(request.acting, "policy", 1))  # some tasks have no instance to choose by
@@ -233,19 +230,15 @@ def test_an_annotator_may_intervene_while_the_policy_acts(seeded: WorkerContext)
 def test_annotation_that_was_cut_off_goes_on_to_the_same_decisions(
     seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
-    collect, played = ServiceCollector.collect, list[str]()
+    append, played = annotate_worker.AnnotatedEpisodes.append, list[str]()
 
-    async def cut_off(
-        collector: ServiceCollector, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene
-    ) -> AsyncIterator[Episode]:
-        async with aclosing(collect(collector, policy, requests, intervene=intervene)) as episodes:
-            async for episode in episodes:
-                if len(played) == num_until:
-                    raise RuntimeError("as a kill")
-                played.append(episode.episode_id)
-                yield episode
+    def cut_off(kept: annotate_worker.AnnotatedEpisodes, episode: Episode) -> None:
+        if len(played) == num_until:
+            raise RuntimeError("as a kill")
+        played.append(episode.episode_id)
+        append(kept, episode)
 
-    monkeypatch.setattr(ServiceCollector, "collect", cut_off)
+    monkeypatch.setattr(annotate_worker.AnnotatedEpisodes, "append", cut_off)
     policy_id = registry.made_by(seeded.warehouse, "0000", "seed_policy").checkpoint_id
     request = AnnotateRequest(
         iteration="0001",
@@ -276,7 +269,9 @@ def test_annotation_that_was_cut_off_goes_on_to_the_same_decisions(
     num_until = -1
     result = annotate_worker.run(request, last := context(seeded.home, "0001", "annotations"))
     assert sorted(played[:num_played]) == sorted(played[num_played:]), "each once, by the run that was cut off or by the next"
-    assert decisions() == wanted and result.counts == whole.counts and result.metrics == whole.metrics
+    counts = {name: count for name, count in result.counts.items() if not name.startswith("resumed/")}
+    assert decisions() == wanted and counts == whole.counts and result.metrics == whole.metrics
+    assert "resumed/restarted" not in result.counts
     last.clean_up()
     assert not (last.folder / "episodes").exists()
 
@@ -318,7 +313,7 @@ class Failing:
     def __init__(self, crash_after: int) -> None:
         self._crash_after, self._num = crash_after, 0
 
-    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+    async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
         assert isinstance(requests, AsyncIterable)
         async for request in requests:
             crashes = self._num >= self._crash_after
@@ -336,7 +331,7 @@ class Failing:
                 response_token_ids=(5, 2),
                 response_logprobs=(-0.1, -0.1),
             )
-            yield Episode(
+            episode = Episode(
                 request=request,
                 instruction="",
                 steps=() if crashes else (step,),
@@ -346,6 +341,9 @@ class Failing:
                 reward=None if crashes else 0.0,
                 error="the browser went away" if crashes else None,
             )
+            if log is not None:
+                log.append(episode)
+            yield episode
 
     async def close(self) -> None: ...
 

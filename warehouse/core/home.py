@@ -9,7 +9,7 @@ FLYWHEEL_HOME
 ├── prefect/       the collection server's database and results
 ├── reports/       HTML reports, data docs, drawings
 ├── work/          one folder a stage: its request, its result, and what a relaunch picks up
-├── spool/         scratch: images on their way into the tables, queries too large for memory
+├── spool/         scratch: rows on their way into the tables, queries too large for memory
 ├── locks/         one small file a lock
 ├── report_split.jsonl  when the report split was looked at, and for which release
 ├── opened.json    which iterations are open: see assets/opened.py
