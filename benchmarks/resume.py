@@ -1,10 +1,10 @@
 """`kill -9` at random moments of episodes on live browsers: does each go on at the step it was cut off at, and what is done again?
 
 A process plays 24 instances of MiniWoB tasks of several steps, four at once, their oracle erring at every fourth step or so; its log is the
-one of every stage (agent/episode/log.py). It is killed up to 0.8 s after its first new step, with its browsers, and started again, until every
-episode has ended; then come other instances. What is in the log is then compared with the same instances played by a process that nobody
-killed: each episode once, every step, screen, reward and token as there (so nothing was done twice to a page, nor left out), and no process
-is left. `anew` is the same without the steps in the log, as it was before there were any: each episode under way begins again.
+one of every stage (agent/episode/log.py). It is killed with its browsers up to 0.8 s after its first new step and started again, until
+every episode has ended; then come other instances. What is in the log is then compared with the same instances played by a process that
+nobody killed: each episode once, every step, screen, reward and token as there (so nothing was done twice to a page, nor left out), and no
+process is left. `anew` is the same without the steps in the log, as it was before there were any: each episode under way begins again.
 
 A decision is a response that was asked for. `again` counts those beyond one a step; replayed steps are actions that were carried out again
 on a new page, in their recorded order, without asking anybody.
@@ -23,6 +23,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.task import Split
 from warehouse.core.identity import stable_fraction
 
-TASKS = ("login-user", "click-checkboxes-large", "click-checkboxes", "use-autocomplete")
+TASKS = ("login-user", "click-checkboxes-large", "click-checkboxes", "phone-book")
 NUM_SEEDS = 6
 BUILDER = PromptBuilder("compact")
 ARMS = ("resume", "anew")
@@ -113,8 +114,9 @@ def start(folder: Path, number: int, arm: str) -> int:
         os.setsid()
         asyncio.run(_play(folder, number, arm))
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
-        sys.stdout.flush()
         os._exit(status)
 
 
