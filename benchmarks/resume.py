@@ -44,6 +44,7 @@ from benchmarks.common.provenance import provenance
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.task import Split
+from warehouse.core.home import atomic_write
 from warehouse.core.identity import stable_fraction
 
 TASKS = ("login-user", "click-checkboxes-large", "click-checkboxes", "phone-book")
@@ -100,7 +101,7 @@ async def _play(folder: Path, number: int, arm: str) -> None:
     async with SessionPool(size=2, num_browsers=1) as pool:
         collector = PoolCollector(pool, BUILDER, settings=CollectorSettings(concurrency=4))
         async for _ in collector.play(Unsteady(folder), missing, log=log):
-            (folder / f"{os.getpid()}.resumed").write_text(json.dumps(log.resumed.counts))
+            atomic_write(folder / f"{os.getpid()}.resumed", json.dumps(log.resumed.counts).encode())
 
 
 def start(folder: Path, number: int, arm: str) -> int:
