@@ -70,6 +70,7 @@ BROWSERGYM = ("browsergym-miniwob==0.14.3", "playwright==1.44.0")
 OURS = (
     Contestant(name="flywheel", program="ours/env_steps.py", argument="beginframe", episodes_per_block=8),
     Contestant(name="flywheel, fleet", program="ours/env_steps.py", argument="fleet", episodes_per_block=8),
+    Contestant(name="flywheel, server", program="ours/env_steps.py", argument="server", episodes_per_block=8),
     Contestant(name="flywheel, plain", program="ours/env_steps.py", argument="plain", episodes_per_block=2),
     Contestant(name="flywheel, playwright", program="ours/env_steps.py", argument="playwright", episodes_per_block=2),
 )

@@ -1,10 +1,13 @@
-"""Our own sessions as a worker of benchmarks/env_steps.py: `beginframe`, `plain`, `playwright`; `fleet`, a session in another process; and
-`floor`, the least that can be done by bare commands to the same browser: start an instance or click, one frame with a screenshot, the
-elements; no page time, nothing left behind by one episode cleared for the next, nothing parsed."""
+"""Our own sessions as a worker of benchmarks/env_steps.py: `beginframe`, `plain`, `playwright`; `fleet`, a session in another process that
+is asked over a Unix socket; `server`, one in another process that is asked over HTTP on loopback; and `floor`, the least that can be done
+by bare commands to the same browser: start an instance or click, one frame with a screenshot, the elements; no page time, nothing left
+behind by one episode cleared for the next, nothing parsed."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,12 +21,14 @@ from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.slots import Upkeep
+from sandbox.server.client import SandboxClient
 from sandbox.session import Observation, Session
 from sandbox.tasks.miniwob.source import SETTINGS, MiniWobSource, load_tasks
 from sandbox.tasks.page_task import PageSettings, PageTasks
 from sandbox.tasks.task import Task
 
 ENDLESS = 10**9
+TOKEN = "token-of-the-benchmark-0123456789"
 
 
 class Windowed(MiniWobSource):
@@ -44,6 +49,10 @@ def large() -> PageTasks:
     return {"miniwob": Windowed(WINDOWS["720p"])}
 
 
+def pages(window: str) -> PageTasks:
+    return large() if window == "720p" else small()
+
+
 class Ours:
     def __init__(self, kind: str, window: Window) -> None:
         self._runner = asyncio.Runner()
@@ -52,13 +61,19 @@ class Ours:
         self._tasks = {name: task.model_copy(update={"max_steps": 1000}) for name, task in load_tasks().items()}
 
     async def _lease(self, kind: str, window: Window) -> Session:
-        is_large = window == WINDOWS["720p"]
-        pool: SessionPool | Fleet
-        if kind == "fleet":
-            sources = f"benchmarks.ours.env_steps:{'large' if is_large else 'small'}"
+        name = "720p" if window == WINDOWS["720p"] else "task"
+        pool: SessionPool | Fleet | SandboxClient
+        if kind == "server":
+            command = [sys.executable, "-m", "benchmarks.ours.sandbox_server", name]
+            server = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._stack.push_async_callback(end, server)
+            assert server.stdout is not None
+            pool = SandboxClient((await server.stdout.readline()).decode().strip(), TOKEN)
+        elif kind == "fleet":
+            sources = f"benchmarks.ours.env_steps:{'large' if name == '720p' else 'small'}"
             pool = Fleet(FleetSettings(max_workers=1, sessions_per_worker=1, recycle_resets=ENDLESS, page_sources=sources))
         else:
-            pool = SessionPool(large() if is_large else small(), kind=kind, size=1, upkeep=Upkeep(recycle_resets=ENDLESS))  # type: ignore[arg-type]
+            pool = SessionPool(pages(name), kind=kind, size=1, upkeep=Upkeep(recycle_resets=ENDLESS))  # type: ignore[arg-type]
         entered = await self._stack.enter_async_context(pool)
         return await self._stack.enter_async_context(entered.lease())
 
@@ -73,6 +88,12 @@ class Ours:
     def close(self) -> None:
         self._runner.run(self._stack.aclose())
         self._runner.close()
+
+
+async def end(server: asyncio.subprocess.Process) -> None:
+    assert server.stdin is not None
+    server.stdin.close()
+    await server.wait()
 
 
 def check(observation: Observation) -> None:

@@ -160,6 +160,7 @@ def _bound_socket() -> socket.socket:
     for port in (PREFERRED_PORT, 0):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited; without it an answer may wait 40 ms
         try:
             listener.bind(("127.0.0.1", port))
             listener.listen()  # only now is the port taken: another socket may bind one at which nobody listens yet

@@ -137,3 +137,23 @@ def test_who_comes_along_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
         return [(one.status_code, one.text) for one in answers]
 
     assert asyncio.run(main()) == [(200, str(30 * 65536)), (200, "0"), (200, "1"), (200, "300000"), (401, "early"), (200, "0")]
+
+
+def test_an_answer_does_not_wait_for_an_acknowledgement() -> None:
+    """Nagle's algorithm is off on the connections of a listener: with it a request over a connection that is kept takes 40 ms."""
+
+    async def main() -> int:
+        seen: list[int] = []
+
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = bind("127.0.0.1", 0)
+        async with await asyncio.start_server(answer, sock=listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            await reader.read()
+            writer.close()
+        return seen[0]
+
+    assert asyncio.run(main()) == 1
