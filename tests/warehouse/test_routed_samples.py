@@ -20,8 +20,19 @@ EVERYTHING = SalvageConfig(corrections=True, reflections=True, solved_attempts_t
 SHORT_ONLY = RoutingConfig(rules={"too_long": Rule(threshold=0.9)})
 
 
-def act(warehouse: Warehouse, iteration: str, episode_id: str, screens: str, actions: str, *, is_solved: bool, length: float = 1.0) -> None:
-    """An attempt at the one instance, judged; `length` is what the filter of long episodes gives it, by which it passes at 0.5."""
+def act(
+    warehouse: Warehouse,
+    iteration: str,
+    episode_id: str,
+    screens: str,
+    actions: str,
+    *,
+    is_solved: bool,
+    length: float = 1.0,
+    prompt: str = "",
+) -> None:
+    """An attempt at the one instance, judged; `length` is what the filter of long episodes gives it, by which it passes at 0.5;
+    `prompt` is what its prompts begin with, in place of its name."""
     place = {"iteration": iteration, "stage": "rollouts"}
     outcome = "success" if is_solved else "failure"
     row = Make.episode(episode_id, outcome=outcome, reward=float(is_solved), num_steps=len(screens), policy_id="policy-1")
@@ -32,7 +43,7 @@ def act(warehouse: Warehouse, iteration: str, episode_id: str, screens: str, act
             observation=screen,
             response=f"Action {action}",
             action=f'{{"kind":"{action}"}}',
-            messages=Make.messages(f"{episode_id} {screen}")[:1],
+            messages=Make.messages(f"{prompt or episode_id} {screen}")[:1],
         )
         for index, (screen, action) in enumerate(zip(screens, actions, strict=True))
     ]
@@ -103,3 +114,17 @@ def test_an_iteration_that_is_routed_anew_drops_nothing_that_a_dataset_may_hold(
 def test_a_rule_of_nobody_who_ever_judged_is_a_mistake(turned: Warehouse) -> None:
     with pytest.raises(ConfigError, match="nobody called 'to_long' has judged; is too_long meant"):
         reroute(turned, RoutingConfig(rules={"to_long": Rule(threshold=0.9)}), ["0001"])
+
+
+def test_a_pair_that_an_earlier_iteration_made_is_not_made_again(warehouse: Warehouse) -> None:
+    """Another attempt that fails with the same prompt gives the same sample, by the same id: that stands already."""
+    act(warehouse, "0001", "solved", "AB", ["right", "end"], is_solved=True)
+    act(warehouse, "0002", "failed", "AB", ["wrong", "lost"], is_solved=False, prompt="the same")
+    act(warehouse, "0003", "again", "AB", ["worse", "lost"], is_solved=False, prompt="the same")
+    act(warehouse, "0004", "other", "AB", ["worse", "lost"], is_solved=False, prompt="another")
+    for iteration in ("0001", "0002", "0003", "0004"):
+        turn(warehouse, iteration)
+    made = {name: samples(warehouse, "sft_samples", name, origin="correction") for name in ("0002", "0003", "0004")}
+    assert made == {"0002": [("solved", 0, False)], "0003": [], "0004": [("solved", 0, False)]}
+    ids = warehouse.read("sft_samples", columns=["sample_id"])["sample_id"].to_pylist()
+    assert len(ids) == len(set(ids))

@@ -38,9 +38,12 @@ create or replace temp view stored as from {table} where iteration = '{iteration
 """
 _WANTED = """
 create or replace temp table wanted as
-from told qualify row_number() over (partition by sample_id order by place) = 1
+from told where origin not in {pairs} or sample_id not in (
+    select sample_id from {table} where iteration < '{iteration}' and origin in {pairs} and not withdrawn)
+qualify row_number() over (partition by sample_id order by place) = 1
 """
-"""Of those that came twice the first."""
+"""Of those that came twice the first. A pair stands in the iteration that made it first: another attempt that fails with the same prompt
+gives the same sample, by the same id."""
 _STAYING = """
 create or replace temp table staying as
 select sample_id, domain, verdict, prompt_episode_ids, prompt_step_indices, not ({stands}) as withdrawn
@@ -161,7 +164,7 @@ def _compare(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str,
     """Make the tables that tell what is wanted, each once, and what stays, of what came and what is stored."""
     con.execute(_STORED.format(table=table, iteration=check_iteration(iteration), stage=STAGE))
     con.register("told", told.append_column("place", pa.array(np.arange(told.num_rows))))
-    con.execute(_WANTED)
+    con.execute(_WANTED.format(table=table, iteration=iteration, pairs=PAIR_ORIGINS))
     con.execute(_STAYING.format(stands=stands))
 
 
