@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from warehouse.core.errors import CheckpointError
 from warehouse.storage.tables import Warehouse
 
@@ -110,7 +108,7 @@ def named(warehouse: Warehouse, name: str) -> Registered:
 def find(warehouse: Warehouse, checkpoint_id: str) -> Registered:
     """A checkpoint by id, wherever it was made first."""
     table = warehouse.read("checkpoints")
-    rows = table.filter(pc.equal(table["checkpoint_id"], checkpoint_id)).to_pylist()
+    rows = [row for row in table.to_pylist() if row["checkpoint_id"] == checkpoint_id]
     if not rows:
         raise CheckpointError(f'no checkpoint {checkpoint_id} is registered; `flywheel sql "from checkpoints"` lists those that are')
     return _registered(warehouse, min(rows, key=lambda row: (row["iteration"], row["stage"])))

@@ -85,6 +85,10 @@ class LineageRows:
         spool = str(warehouse.home.spool / "duckdb")
         # its queries are small and many: one thread
         self.con = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": spool, "threads": 1})
+        self.con.execute("set parquet_metadata_cache = true")
+        self._reader = self.con.cursor()
+        # what lies in memory is asked by short queries, which take longer to optimize than to answer; files are read with care
+        self.con.execute("pragma disable_optimizer")
         for table, columns in COLUMNS.items():
             schema = TABLES[table].schema
             of_columns = ", ".join(f"{column} {duckdb_type(schema.field(column).type)}" for column in columns)
@@ -96,6 +100,7 @@ class LineageRows:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._reader.close()
         self.con.close()
 
     def find(self, name: str) -> list[NodeId]:
@@ -215,11 +220,11 @@ class LineageRows:
         is_meant = f"{column} in (select unnest($1))" if column is not None else "true"
         try:
             if any(TABLES[table].column(name).nullable for name in COLUMNS[table]):
-                stored = f"(select *{later_columns(table, self.con.sql(f'from {stored}').columns)} from {stored})"
+                stored = f"(select *{later_columns(table, self._reader.sql(f'from {stored}').columns)} from {stored})"
             rows = f"select {', '.join(COLUMNS[table])} from {stored} where {is_meant}"
             if any(file.is_of_tombstones for file in files):
                 rows = f"with more as materialized ({rows}) {seen_rows(TABLES[table], 'more')}"
-            ((num,),) = self.con.execute(f"insert into {table} {rows}", [among] if column is not None else []).fetchall()
+            ((num,),) = self._reader.execute(f"insert into {table} {rows}", [among] if column is not None else []).fetchall()
         except duckdb.Error as error:
             folder, delta = self._warehouse.folder(table), self._warehouse.delta(table)
             raise_explained(table, folder, delta, error)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from warehouse.core.durable import crc32, make_folder, sync
@@ -66,6 +65,8 @@ def _added(path: Path, folder: Path, place: Mapping[str, str], num_rows: int) ->
 
 
 def _write_one(spec: Table, groups: Iterator[pa.Table], folder: Path) -> tuple[Path, int] | None:
+    import pyarrow.parquet as pq
+
     first = next(groups, None)
     if first is None:
         return None

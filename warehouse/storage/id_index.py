@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b, sha256
 from pathlib import Path
 
@@ -25,13 +26,17 @@ FOLDER = "ids"
 _DIGITS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Part:
     """Notes of some files: the hashes of the ids of each, one file after the other. `ends` says where each file's end."""
 
     paths: list[str]
     ends: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint64]
+
+    @cached_property
+    def last_bits(self) -> npt.NDArray[np.uint16]:
+        return np.ascontiguousarray(self.hashes.view("<u2")[::4])
 
 
 class IdIndex:
@@ -54,7 +59,7 @@ class IdIndex:
         wanted = _hashes(ids)
         found: set[str] = set()
         for part in self._noted:
-            hits = np.flatnonzero(np.isin(part.hashes, wanted))
+            hits = _places_of(wanted, part)
             found.update(part.paths[place] for place in set(np.searchsorted(part.ends, hits, "right").tolist()))
         return [self._files[path] for path in sorted(found & self._files.keys())]
 
@@ -69,6 +74,15 @@ class IdIndex:
         name = sha256("\n".join(part.paths).encode()).hexdigest()[:_DIGITS]
         write_notes(self._folder / f"{name}.notes", _packed(part))
         return part
+
+
+def _places_of(wanted: npt.NDArray[np.uint64], part: _Part) -> npt.NDArray[np.int64]:
+    """Where in a part one of the wanted few hashes is, in order: their last 16 bits are looked up first, which costs the same for one as
+    for a thousand."""
+    may_be = np.zeros(1 << 16, np.bool_)
+    may_be[wanted & 0xFFFF] = True
+    places = np.flatnonzero(may_be.take(part.last_bits))
+    return places[np.isin(part.hashes[places], wanted)]
 
 
 def _packed(part: _Part) -> bytes:

@@ -9,7 +9,6 @@ from typing import NoReturn
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -84,6 +83,8 @@ def _data_file_damage(path: Path, size: int) -> str | None:
         if (found := path.stat().st_size) != size:
             return f"has {found} bytes where the log says {size}"
         check_file(path)
+        import pyarrow.parquet as pq
+
         with pq.ParquetFile(path) as file:
             for _ in file.iter_batches():
                 pass

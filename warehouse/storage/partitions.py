@@ -6,11 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING
 
 from warehouse.core.errors import SchemaMismatch, UnknownTable
 from warehouse.storage.catalogue import WITHDRAWN_STAGE, Table
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 ITERATION_PATTERN = re.compile(r"\d{4}")
 STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
@@ -33,6 +35,8 @@ class DataFile:
     @property
     def expression(self) -> pc.Expression | None:
         """What holds of all its rows, for Arrow, which finds partition columns nowhere else."""
+        import pyarrow.compute as pc
+
         return (pc.field("iteration") == self.iteration) & (pc.field("stage") == self.stage) if self.stage else None
 
 
@@ -45,6 +49,8 @@ def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None =
     """The Arrow filter of one partition, or of everything up to an iteration; None when nothing is filtered."""
     if not spec.partitioned:
         return None
+    import pyarrow.compute as pc
+
     conditions = []
     if iteration is not None:
         conditions.append(pc.field("iteration") == check_iteration(iteration))

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -32,7 +30,6 @@ from warehouse.storage.data_files import RESTORE, check_file, write_files
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.listing_notes import files_of, note_files, noted_files
 from warehouse.storage.partitions import DataFile, check_iteration, check_partition, of_iterations, row_filter
-from warehouse.storage.rows import check_key, to_arrow
 from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, TableLog, added_files, read_log
 from warehouse.storage.writing import RowsAside, Source, create
 
@@ -79,6 +76,8 @@ class Warehouse:
         Fills in the columns `iteration` and `stage`. Zero rows empty the partition. Raises SchemaMismatch before anything is written,
         StorageFull when the disk has no room (nothing is committed), WriteConflict when other writers of this partition win every race.
         """
+        from warehouse.storage.rows import check_key, to_arrow
+
         spec = _replaceable(table, iteration, stage)
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
@@ -88,6 +87,8 @@ class Warehouse:
         self, table: str, parts: Iterable[Sequence[Mapping[str, Any]] | pa.Table], *, iteration: str, stage: str
     ) -> int:
         """`replace_partition` with rows that need not fit memory. Rows of one key come in one part."""
+        from warehouse.storage.rows import check_key
+
         with self.rows_aside(table, iteration=iteration, stage=stage) as aside:
             for part in parts:
                 check_key(_known(table), aside.add(part))
@@ -112,6 +113,8 @@ class Warehouse:
 
     def append_partition(self, table: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str, stage: str) -> int:
         """Add `rows` to partition (iteration, stage) in one commit; the caller sees to it that no key is added twice."""
+        from warehouse.storage.rows import check_key, to_arrow
+
         spec = _known(table)
         check_partition(iteration, stage)
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
@@ -122,6 +125,8 @@ class Warehouse:
         self, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str | None = None, stage: str | None = None
     ) -> int:
         """Add the images that are not stored yet, by `screenshot_id`; returns the table's version. Safe from any number of processes."""
+        from warehouse.storage.rows import to_arrow
+
         spec = TABLES["screenshots"]
         data = to_arrow(spec, rows)
         if not data.num_rows:
@@ -215,6 +220,8 @@ class Warehouse:
 
     def read_files(self, table: str, files: Sequence[DataFile], columns: Sequence[str], among: tuple[str, Collection[str]]) -> pa.Table:
         """Some columns of the rows of these files whose column `among[0]` has one of the values `among[1]`. Raises CorruptTable."""
+        import pyarrow.compute as pc
+
         from warehouse.storage import checked_dataset
 
         condition = pc.field(among[0]).isin(pa.array(sorted(among[1]), pa.string()))
@@ -377,6 +384,8 @@ class Warehouse:
         if not self._read_screenshot_files <= there:  # a purge has written them anew, without those that it erased
             self._read_screenshot_files.clear()
             self._known_screenshots.clear()
+        import pyarrow.parquet as pq
+
         for uri in there - self._read_screenshot_files:
             with self._reading("screenshots"):
                 check_file(path := local_path(uri))
@@ -409,6 +418,8 @@ class Warehouse:
         (key,) = _known(table).key
 
         def without(rows: pa.Table) -> tuple[pa.Table, int]:
+            import pyarrow.compute as pc
+
             kept = rows.filter(pc.invert(pc.is_in(rows.column(key), value_set=pa.array(ids, rows.schema.field(key).type))))
             return kept, rows.num_rows - kept.num_rows
 
@@ -434,6 +445,8 @@ class Warehouse:
 
     def erase_screenshots(self, ids: Collection[str]) -> int:
         """`erase` for pictures. The others are written anew as they are read: there may be more of them than memory."""
+        import pyarrow.compute as pc
+
         spec, is_meant = TABLES["screenshots"], pc.field("screenshot_id").isin(pa.array(sorted(ids), pa.string()))
 
         def attempt() -> int:

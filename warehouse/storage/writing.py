@@ -7,19 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from warehouse.storage.catalogue import Table
 from warehouse.storage.data_files import Rows
-from warehouse.storage.rows import to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 Source: TypeAlias = Callable[[], AbstractContextManager[Rows]]
 """Gives the rows of a commit, anew each time that it is tried."""
@@ -90,6 +91,8 @@ class RowsAside:
     """Rows that are to be the whole content of a partition, in a file until they are committed together: see Warehouse.rows_aside."""
 
     def __init__(self, spec: Table, file: IO[bytes], commit: Callable[[Source], int], *, iteration: str, stage: str) -> None:
+        import pyarrow.parquet as pq
+
         self._spec, self._file, self._commit = spec, file, commit
         self._place = {"iteration": iteration, "stage": stage}
         self._writer = pq.ParquetWriter(file, spec.schema)
@@ -97,6 +100,8 @@ class RowsAside:
     def add(self, part: Sequence[Mapping[str, Any]] | pa.Table) -> pa.Table:
         """Write some more rows; returns them as they will be stored. Raises as Warehouse.replace_partition does, but whether keys are
         unique is the caller's to see to."""
+        from warehouse.storage.rows import to_arrow
+
         data = to_arrow(self._spec, part, **self._place)
         self._writer.write_table(data)
         return data
@@ -113,6 +118,8 @@ class RowsAside:
 
 @contextmanager
 def _read(aside: IO[bytes], without: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatchReader]:
+    import pyarrow.parquet as pq
+
     with pq.ParquetFile(aside) as file:
         yield pa.RecordBatchReader.from_batches(file.schema_arrow, _batches(file, without))
 
