@@ -4,8 +4,8 @@ test wants it. In a module of its own because several test files use it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 from sandbox.actions import Action, Click, Finished, InvalidAction, ToolCall, Wait
 from sandbox.session import Element, Observation, Transition, Verdict
@@ -20,7 +20,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 class CountingSession:
     """Counts clicks. `Wait` takes real time; the tool `crash` fails as a browser does."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: CountingPool | None = None) -> None:
+        self.pool = pool
         self.screenshots = True
         self.environment = "counting 1"
         self.count = -1
@@ -37,7 +38,8 @@ class CountingSession:
             case Click():
                 self.count += 1
             case Wait(seconds=seconds):
-                await asyncio.sleep(seconds)
+                with self.pool.waiting() if self.pool is not None else nullcontext():
+                    await asyncio.sleep(seconds)
             case ToolCall(name="crash"):
                 raise BrowserCrashed("the browser went away")
             case InvalidAction(reason=reason):
@@ -72,10 +74,12 @@ class CountingPool:
     """So many sessions, each lent to one user at a time; counts how each lease ended."""
 
     def __init__(self, size: int = 4) -> None:
-        self.free = [CountingSession() for _ in range(size)]
+        self.free = [CountingSession(self) for _ in range(size)]
         self.size = size
         self.errors: list[str] = []
         self._room = asyncio.Semaphore(size)
+        self.num_waiting = self.most_waiting = 0
+        """Sessions that are in a `Wait` now, and the most that were at one time."""
 
     @asynccontextmanager
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[CountingSession]:
@@ -89,6 +93,21 @@ class CountingPool:
                 raise
             finally:
                 self.free.append(session)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        self.num_waiting += 1
+        self.most_waiting = max(self.most_waiting, self.num_waiting)
+        try:
+            yield
+        finally:
+            self.num_waiting -= 1
+
+    async def is_waiting(self) -> None:
+        """Wait until a session is in a `Wait`."""
+        async with asyncio.timeout(20):
+            while not self.num_waiting:
+                await asyncio.sleep(0.01)
 
     async def close(self) -> None:
         pass

@@ -313,9 +313,9 @@ def test_files_and_processes_of_a_finished_hybrid_episode_change_nothing(on_hybr
         hint = await session.hint()
         assert isinstance(hint, actions.ToolCall)
         late = str(hint.arguments["command"])
-        await session.step(bash(f"(sleep 0.5; {late}) > /dev/null 2>&1 &"))
+        await session.step(bash(f"(sleep 3; {late}) > /dev/null 2>&1 &"))
         assert (await session.step(Finished())).reward == 0.0
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(3.5)
         assert (await session.evaluate()).score == 0.0
 
     on_hybrid(use)

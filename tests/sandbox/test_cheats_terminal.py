@@ -19,6 +19,8 @@ from tests.sandbox.tool_sessions import bash, follow
 
 SECRET, OTHER = "k7-plum-41", "another thing"
 PORT = 8137
+LISTENING = f"timeout 30 sh -c 'until grep -q :{PORT:04X} /proc/net/tcp; do sleep 0.05; done'"
+"""A command that ends once somebody listens at the port."""
 OWN = Task(source="own", name="own", domain="terminal", max_steps=40)
 
 
@@ -71,7 +73,7 @@ HONEST: dict[str, tuple[list[Goal], list[str]]] = {
     "a commit": ([GIT_SAYS], ["cd work && echo 1 > a && git add . && git commit -qm 'Second words'"]),
     "a service": (
         [Serves(port=PORT, path="/secret.txt", text=SECRET), COPY],
-        [f"python3 -m http.server {PORT} > /dev/null 2>&1 & sleep 0.7; cp secret.txt copy.txt"],
+        [f"python3 -m http.server {PORT} > /dev/null 2>&1 & {LISTENING}; cp secret.txt copy.txt"],
     ),
 }
 
@@ -214,20 +216,20 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     "as much memory as is allowed": ([COPY], ["head -c 250M /dev/zero > fill; head -c 60M /dev/zero > /dev/shm/fill; sleep 0.1"]),
     "a service that answers for another": (
         [Serves(port=PORT, path="/secret.txt", text=SECRET)],
-        [f"echo '{OTHER}' > index.html; python3 -m http.server {PORT} -d work > /dev/null 2>&1 & sleep 0.7"],
+        [f"echo '{OTHER}' > index.html; python3 -m http.server {PORT} -d work > /dev/null 2>&1 & {LISTENING}"],
     ),
     "a service that never ends its answer": (
         [Serves(port=PORT, path="/", text=SECRET)],
         [
             f"python3 -c \"import socket, time; s = socket.create_server(('', {PORT})); c, _ = s.accept(); "
-            f"c.send(b'HTTP/1.0 200 OK\\r\\n\\r\\n{SECRET}'); time.sleep(60)\" & sleep 0.5"
+            f"c.send(b'HTTP/1.0 200 OK\\r\\n\\r\\n{SECRET}'); time.sleep(60)\" & {LISTENING}"
         ],
     ),
     "a service that says it failed": (
         [Serves(port=PORT, path="/", text=SECRET)],
         [
             f"python3 -c \"import socket\nserver = socket.create_server(('', {PORT}))\nwhile True:\n    client, _ = server.accept()\n"
-            f"    client.recv(999)\n    client.sendall(b'HTTP/1.0 404 No\\r\\n\\r\\n{SECRET}')\n    client.close()\" & sleep 0.5"
+            f"    client.recv(999)\n    client.sendall(b'HTTP/1.0 404 No\\r\\n\\r\\n{SECRET}')\n    client.close()\" & {LISTENING}"
         ],
     ),
 }
@@ -269,9 +271,9 @@ def test_an_answer_is_one_answer(answer: str) -> None:
 
 def test_what_is_changed_after_the_verdict_changes_nothing() -> None:
     """What is paid is what stands; a process that goes on could otherwise have it looked at when that suits it."""
-    late = "(sleep 0.4; cp secret.txt copy.txt) > /dev/null 2>&1 &"
-    assert paid([COPY], late, wait_s=0.8)[0] == 0.0
-    assert paid([COPY], "cp secret.txt copy.txt; (sleep 0.4; rm copy.txt) > /dev/null 2>&1 &", wait_s=0.8)[0] == 1.0
+    late = "(sleep 3; cp secret.txt copy.txt) > /dev/null 2>&1 &"
+    assert paid([COPY], late, wait_s=3.5)[0] == 0.0
+    assert paid([COPY], "cp secret.txt copy.txt; (sleep 3; rm copy.txt) > /dev/null 2>&1 &", wait_s=3.5)[0] == 1.0
 
 
 def test_a_verdict_in_the_middle_ends_nothing() -> None:
@@ -280,7 +282,7 @@ def test_a_verdict_in_the_middle_ends_nothing() -> None:
         try:
             await session.reset(OWN, 1)
             assert not (await session.evaluate()).success
-            await session.step(bash(f"python3 -m http.server {PORT} > /dev/null 2>&1 & sleep 0.7"))
+            await session.step(bash(f"python3 -m http.server {PORT} > /dev/null 2>&1 & {LISTENING}"))
             for _ in range(2):
                 assert (await session.evaluate()).success
             assert (await session.step(Finished())).reward == 1.0

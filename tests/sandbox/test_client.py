@@ -115,9 +115,9 @@ def test_a_remote_session_is_a_session() -> None:
 @pytest.mark.slow
 def test_signs_of_life_keep_a_session_while_the_agent_thinks() -> None:
     async def main() -> None:
-        async with served() as (url, _), SandboxClient(url, TOKEN, ttl_s=1.5) as client, client.lease(TASK) as session:
+        async with served() as (url, _), SandboxClient(url, TOKEN, ttl_s=5) as client, client.lease(TASK) as session:
             await session.reset(TASK, 1)
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(6)
             assert (await session.step(CLICK)).observation.instruction == "seed 1, count 1"
 
     asyncio.run(main())
