@@ -21,7 +21,7 @@ from typing import Any
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.browser.host import Kind
+from sandbox.browser.backend import Kind
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.pool_protocol import Pool
 from sandbox.tasks.sources import tasks_of

@@ -122,7 +122,7 @@ async def play(session: Session, page: Page, page_seconds: float, spent: Spent) 
     """Steps until the episode or the page time is over."""
     us = psutil.Process()
     processes = [us, *us.children(recursive=True)]
-    while spent.page_ms < page_seconds * 1000 and (action := await session.hint()) is not None:
+    while spent.page_ms < page_seconds * 1000 and (action := await session.oracle_action()) is not None:
         before_ms, seen_before = await moment(page)
         cpu_before_s, started = cpu_s(processes), time.perf_counter()
         transition = await session.step(action)

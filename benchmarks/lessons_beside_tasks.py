@@ -51,7 +51,7 @@ async def sample(tasks: Mapping[str, Task], num: int) -> dict[str, list[Sketch]]
         async def play(task: Task, seed: int) -> None:
             async with gate, pool.lease(task, screenshots=False) as session:
                 observation, steps = await session.reset(task, seed), []
-                while len(steps) < task.max_steps and (action := await session.hint()) is not None:
+                while len(steps) < task.max_steps and (action := await session.oracle_action()) is not None:
                     steps.append((observation, action))
                     after = await session.step(action)
                     observation = after.observation

@@ -131,7 +131,7 @@ class LookingOracle(OracleActionSource):
         self._thinks = grammar_named(GRAMMAR)
 
     async def response_text(self, context: StepContext) -> str | None:
-        action = await context.hint()
+        action = await context.oracle_action()
         return None if action is None else self._thinks.format(colours_seen(context.observation), action, context.observation)
 
 

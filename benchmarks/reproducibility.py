@@ -109,7 +109,7 @@ Player = Callable[[Session, Observation, int], Awaitable[Action | None]]
 
 
 async def oracle(session: Session, observation: Observation, num_done: int) -> Action | None:
-    return await session.hint()
+    return await session.oracle_action()
 
 
 def stray(seed: int) -> Player:

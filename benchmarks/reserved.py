@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sandbox.browser.host import launch
+from sandbox.browser.backend import launch
 from sandbox.browser.page_session import PageSession
 from sandbox.session import first_content
 from sandbox.tasks.reserved import reserved_of

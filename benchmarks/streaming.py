@@ -120,8 +120,8 @@ class PagesInARow:
     async def evaluate(self) -> Verdict:
         return Verdict(origin="verifier", score=self._num_solved / self._task.max_steps, threshold=0.5)
 
-    async def hint(self) -> Action | None:
-        return await self._session.hint()
+    async def oracle_action(self) -> Action | None:
+        return await self._session.oracle_action()
 
     async def close(self) -> None:
         await self._session.close()

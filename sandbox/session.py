@@ -124,7 +124,7 @@ class Session(Protocol):
         """The verifier's verdict on the state as it is now."""
         ...
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         """What the task's own oracle would do in the state as it is now; None where it has none or the state is beyond repair. For
         demonstrations, annotation and proofs that a task can be solved; a policy never sees it."""
         ...

@@ -42,7 +42,7 @@ async def screens(tasks: Sequence[Task], num_steps: int = NUM_STEPS) -> list[Ima
             async with pool.lease(task) as session:
                 shot = (await session.reset(task, 1)).screenshot
                 for _ in range(num_steps):
-                    action = await session.hint()
+                    action = await session.oracle_action()
                     transition = await session.step(action) if action is not None else None
                     if transition is None or transition.terminated or transition.truncated:
                         break

@@ -126,7 +126,7 @@ class _Run:
             messages=self._builder.build(memory, observation),
             actions=tuple(self._actions),
             max_new_tokens=self._limits.max_new_tokens,
-            hint=self._session.hint,
+            oracle_action=self._session.oracle_action,
         )
         try:
             response, proposal = await self._respond(context)

@@ -20,18 +20,18 @@ ORACLE_POLICY_ID = "oracle"
 
 
 Act = Callable[[Prompt], Awaitable[Response]]
-Hint = Callable[[], Awaitable[Action | None]]
-"""`Session.hint`: the next right action; None where the state is beyond repair or the task's oracle does not know one."""
+OracleAction = Callable[[], Awaitable[Action | None]]
+"""`Session.oracle_action`: the next right action; None where the state is beyond repair or the task's oracle does not know one."""
 
 
-async def no_hint() -> None:
-    """The hint of a step without a live session."""
+async def no_oracle_action() -> None:
+    """The oracle action of a step without a live session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What a response at one step may depend on. `actions` are those executed so far, oldest first; `hint` is for oracles and annotators,
-    never for a policy."""
+    """What a response at one step may depend on. `actions` are those executed so far, oldest first; `oracle_action` is for oracles and
+    annotators, never for a policy."""
 
     request: EpisodeRequest
     step_index: int
@@ -40,7 +40,7 @@ class StepContext:
     messages: tuple[Message, ...]
     actions: tuple[Action, ...]
     max_new_tokens: int
-    hint: Hint = no_hint
+    oracle_action: OracleAction = no_oracle_action
 
 
 class ActionSource(Protocol):
@@ -72,7 +72,7 @@ class OracleActionSource:
 
     async def response_text(self, context: StepContext) -> str | None:
         """The oracle's response text; None where it knows no action, or one that the grammar cannot write."""
-        action = await context.hint()
+        action = await context.oracle_action()
         if action is None:
             return None
         try:

@@ -34,7 +34,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AndroidMoment:
+class AndroidStepContext:
     """What an oracle may look at: the last observation, and whether every check holds by now."""
 
     observation: Observation
@@ -51,7 +51,7 @@ class AndroidInstance:
     setup: tuple[str, ...]
     checks: tuple[Check, ...]
     answer: str | None
-    hint: Callable[[AndroidMoment], Action | None]
+    oracle_action: Callable[[AndroidStepContext], Action | None]
 
 
 def says_the_same(answer: str, expected: str) -> bool:

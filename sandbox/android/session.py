@@ -22,7 +22,7 @@ from sandbox.actions import Action
 from sandbox.android.device import MAX_ERROR_CHARACTERS, AndroidDevice, join
 from sandbox.android.emulator import load_snapshot
 from sandbox.android.gestures import commands
-from sandbox.android.instance import AndroidInstance, AndroidMoment, says_the_same
+from sandbox.android.instance import AndroidInstance, AndroidStepContext, says_the_same
 from sandbox.android.ui_tree import parse, rotation
 from sandbox.browser.input import Refusal
 from sandbox.session import Observation, Transition, Verdict, require_open, require_running
@@ -247,12 +247,12 @@ class AndroidSession:
                 failures.append(f"{check.command!r} says {output[:200]!r}, expected {wanted}")
         return failures
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         running = self._running()
         if running.observation is None or running.is_over:
             return None
         is_solved = not await self._failures(running.instance)
-        return running.instance.hint(AndroidMoment(observation=running.observation, is_solved=is_solved))
+        return running.instance.oracle_action(AndroidStepContext(observation=running.observation, is_solved=is_solved))
 
     def _running(self) -> _Running:
         require_open(self._is_closed)

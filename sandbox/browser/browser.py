@@ -20,7 +20,7 @@ from typing import Any
 
 from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
-from sandbox.browser.clipboard import Clerk
+from sandbox.browser.clipboard import ClipboardWriter
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 OnTarget = Callable[[Params, str], None]
@@ -49,7 +49,7 @@ class Browser:
         self.version = ""
         self._on_target: dict[str, OnTarget] = {}
         self._on_gone: dict[str, Callable[[], None]] = {}
-        self.clerk = Clerk(self)
+        self.clipboard_writer = ClipboardWriter(self)
         self._frame_lock = asyncio.Lock()
         self._frame_in_flight: asyncio.Future[Params] | None = None
         self._framed_session_id = ""

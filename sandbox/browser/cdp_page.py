@@ -214,7 +214,7 @@ class CdpPage:
 
     async def perform(self, phases: Sequence[Phase]) -> None:
         if self._input.is_modified(phases) and pastes(phases):
-            async with self.browser.clerk.lending(self._copied):
+            async with self.browser.clipboard_writer.lending(self._copied):
                 self.is_pasting = True
                 try:
                     await self._perform(phases)

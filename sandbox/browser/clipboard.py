@@ -27,7 +27,7 @@ _SET = (
 _PASTE_KEYS = {"v", "insert"}
 
 
-class Clerk:
+class ClipboardWriter:
     """Writes a browser's clipboard, by a blank page of its own."""
 
     def __init__(self, browser: Browser) -> None:

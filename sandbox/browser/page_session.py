@@ -22,7 +22,7 @@ from sandbox.browser.policy import told
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
 from sandbox.session import Observation, Transition, Verdict, first_content, require_open, require_running
-from sandbox.tasks.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
+from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, PageTask, PageTasks, Surroundings
 from sandbox.tasks.reserved import MAX_DRAWS, drawn_seed, nothing_left, reserved_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import BrowserCrashed, PageNotReady, SandboxError, SandboxTimeout, TaskError
@@ -317,13 +317,13 @@ class PageSession:
             return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(reason,))
         return instance.source.verdict(instance.state)
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         instance = self._running()
         if instance.state is None or instance.observation is None or instance.lost is not None:
             return None
         async with time_limit(self._limits.step_s, f"The oracle of {instance.task.name}"):
-            return await instance.source.hint(
-                PageMoment(
+            return await instance.source.oracle_action(
+                PageStepContext(
                     task=instance.task,
                     seed=instance.seed,
                     observation=instance.observation,

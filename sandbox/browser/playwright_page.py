@@ -41,7 +41,7 @@ _OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
 """Flags of ours that Playwright sets itself."""
 
 
-class PlaywrightHost:
+class PlaywrightBackend:
     """A Chromium started by Playwright, with the driver process that steers it."""
 
     def __init__(self, driver: Playwright, browser: Browser, proxy_host: str) -> None:
@@ -49,7 +49,7 @@ class PlaywrightHost:
         self._is_closed = False
 
     @classmethod
-    async def launch(cls) -> PlaywrightHost:
+    async def launch(cls) -> PlaywrightBackend:
         """Start the system's Chromium. Raises BrowserMissing or BrowserCrashed."""
         executable = find_chromium(headless_shell=False)
         driver = await async_playwright().start()

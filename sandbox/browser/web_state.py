@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from sandbox.actions import Action
 from sandbox.browser.page import Page, WebPage
-from sandbox.tasks.page_task import PageState, PageTask, WebMoment, WebTask
+from sandbox.tasks.page_task import PageState, PageTask, WebStepContext, WebTask
 from sandbox.tasks.task import Task
 from warehouse.core.errors import BrowserCrashed, SandboxError
 
@@ -40,8 +40,8 @@ async def read_web_state(
             return None
 
     if isinstance(source, WebTask):
-        moment = WebMoment(task=task, seed=seed, actions=actions, url=web.url, evaluate=evaluate, workspace=workspace)
-        progress = await source.progress(moment)
+        context = WebStepContext(task=task, seed=seed, actions=actions, url=web.url, evaluate=evaluate, workspace=workspace)
+        progress = await source.progress(context)
         return PageState(instruction=progress.instruction, elements=elements, reward=progress.reward, done=progress.done)
     value = await evaluate(source.state_script) if is_of_task(web.url, source.url(task)) else None
     try:

@@ -366,34 +366,34 @@ class OwnScreen:
 
     def __init__(self, width_px: int, height_px: int) -> None:
         self._size = width_px, height_px
-        self._seat = importlib.import_module("sandbox.desktop.inside.main").Seat(width_px, height_px)
+        self._commands = importlib.import_module("sandbox.desktop.inside.main").DesktopCommands(width_px, height_px)
 
     def size(self) -> tuple[int, int]:
         return self._size
 
     def version(self) -> str:
-        return str(self._seat.do_version()[0])
+        return str(self._commands.do_version()[0])
 
     def screenshot(self) -> bytes:
-        return bytes(self._seat.do_screenshot()[1])
+        return bytes(self._commands.do_screenshot()[1])
 
     def settle(self, quiet_ms: float, limit_ms: float) -> bool:
-        return bool(self._seat.do_settle(quiet_ms, limit_ms)[0])
+        return bool(self._commands.do_settle(quiet_ms, limit_ms)[0])
 
     def elements(self) -> list[Json]:
-        return list(self._seat.do_elements()[0])
+        return list(self._commands.do_elements()[0])
 
     def windows(self) -> list[Json]:
-        return list(self._seat.do_windows()[0])
+        return list(self._commands.do_windows()[0])
 
     def change_window(self, window_id: int, change: str) -> None:
-        self._seat.do_change_window(window_id, change)
+        self._commands.do_change_window(window_id, change)
 
     def place_window(self, window_id: int, box: list[int | None]) -> None:
-        self._seat.do_place_window(window_id, box)
+        self._commands.do_place_window(window_id, box)
 
     def input(self, events: Events) -> None:
-        self._seat.do_input(events)
+        self._commands.do_input(events)
 
 
 # --- files and programs

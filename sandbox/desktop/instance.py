@@ -25,7 +25,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class DesktopStepContext:
     """What an oracle sees: the last observation, the windows (as a task bar would show them), and the episode's actions so far."""
 
     observation: Observation
@@ -56,7 +56,7 @@ class Moment:
 
 Verify = Callable[[Desktop], Awaitable[list[str]]]
 """What is not as it should be, in words; an empty list where the task is done."""
-Oracle = Callable[[Moment], Action | None]
+Oracle = Callable[[DesktopStepContext], Action | None]
 Prepare = Callable[[Desktop, float], Awaitable[None]]
 """What else is done before the episode begins; the number is how long a program may take to its window, in seconds."""
 
@@ -96,14 +96,14 @@ def press(*keys: str) -> Action:
     return Hotkey(keys=keys)
 
 
-def raise_window(moment: Moment, window: Window) -> Action:
+def raise_window(context: DesktopStepContext, window: Window) -> Action:
     """Bring a window to the top: by its title where that shows, else by going through the windows."""
-    title = moment.find("header", " ".join(window.title.split()))
+    title = context.find("header", " ".join(window.title.split()))
     return click(title) or press("alt", "tab")
 
 
-def frame_button(moment: Moment, window: Window, name: str) -> Element | None:
+def frame_button(context: DesktopStepContext, window: Window, name: str) -> Element | None:
     """A button of a window's frame: level with its title, just above the contents."""
-    buttons = [button for button in moment.all("button") if button.text == name]
+    buttons = [button for button in context.all("button") if button.text == name]
     above = [b for b in buttons if b.y_px < window.y_px + 8 and window.x_px <= b.x_px <= window.x_px + window.width_px]
     return min(above, key=lambda button: window.y_px - button.y_px, default=None)

@@ -15,7 +15,7 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.input import Refusal, gestures
 from sandbox.desktop.desktop import Desktop, Desktops
-from sandbox.desktop.instance import Instance, Launch, Moment
+from sandbox.desktop.instance import DesktopStepContext, Instance, Launch
 from sandbox.desktop.launching import start
 from sandbox.session import Observation, Transition, Verdict, require_open, require_running
 from sandbox.tasks.registry import SOURCES
@@ -181,7 +181,7 @@ class DesktopSession:
         reasons = tuple(problems) or (well,)
         return Verdict(origin="verifier", score=0.0 if problems else 1.0, threshold=1.0, reasons=reasons)
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         """The oracle looks at the last observation; where the task is done, there is only that to say."""
         episode = self._running()
         if episode.is_over or episode.lost is not None or episode.observation is None or not episode.instance.has_oracle:
@@ -189,7 +189,7 @@ class DesktopSession:
         if (await self.evaluate()).success:
             return actions.Finished()
         windows = await episode.desktop.windows()
-        return episode.instance.oracle(Moment(observation=episode.observation, windows=windows, actions=tuple(episode.done)))
+        return episode.instance.oracle(DesktopStepContext(observation=episode.observation, windows=windows, actions=tuple(episode.done)))
 
     def _running(self) -> _Episode:
         require_open(self._is_closed)

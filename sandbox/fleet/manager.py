@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sandbox.browser.host import resolve
+from sandbox.browser.backend import resolve
 from sandbox.fleet.process import WorkerProcess
 from sandbox.fleet.remote import FleetSession
 from sandbox.fleet.settings import FleetSettings
 from sandbox.pool.kinds import limits_at_once
-from sandbox.pool.lease_queue import LeaseQueue, Seat
+from sandbox.pool.lease_queue import LeaseQueue, Slot
 from sandbox.pool.pool import PoolStats, is_fatal
-from sandbox.pool.slots import wish_of
+from sandbox.pool.slots import request_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import FlywheelError, SandboxError
 from warehouse.core.machine import shortage
@@ -53,7 +53,7 @@ class FleetStats(PoolStats):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _FleetSeat(Seat):
+class _FleetSlot(Slot):
     worker: WorkerProcess
     number: int
 
@@ -65,13 +65,13 @@ class Fleet:
     def __init__(self, settings: FleetSettings | None = None) -> None:
         self.settings = settings or FleetSettings()
         self._sources = self.settings.page_tasks()
-        self._queue: LeaseQueue[_FleetSeat] = LeaseQueue(limits_at_once(self.settings.max_at_once))
+        self._queue: LeaseQueue[_FleetSlot] = LeaseQueue(limits_at_once(self.settings.max_at_once))
         self._workers: list[WorkerProcess] = []
         self._retired: list[WorkerProcess] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._processes: set[WorkerProcess] = set()
         """Every worker whose process may still run, whatever became of it."""
-        self._leases: dict[FleetSession, _FleetSeat] = {}
+        self._leases: dict[FleetSession, _FleetSlot] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -102,20 +102,20 @@ class Fleet:
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[FleetSession]:
         """As SessionPool.lease. A lease that is not used for `lease_ttl_s`, or has a call under way for `call_limit_s`, is taken back: that
         call, and every later one on its session, raises LeaseLost."""
-        seat = await self._take(task)
-        session = FleetSession(seat.worker.channel, seat.number, screenshots=screenshots)
-        self._leases[session] = seat
-        keep, condemned = False, None
+        slot = await self._take(task)
+        session = FleetSession(slot.worker.channel, slot.number, screenshots=screenshots)
+        self._leases[session] = slot
+        keep, unhealthy = False, None
         try:
             await session.check_out(task)
-            seat.worker.num_leases += 1
+            slot.worker.num_leases += 1
             yield session
             keep = not session.is_closed
         except SandboxError as error:
-            condemned = str(error) if is_fatal(error) else None
+            unhealthy = str(error) if is_fatal(error) else None
             raise
         finally:
-            await asyncio.shield(self._put_back(seat, session, keep=keep, condemned=condemned))
+            await asyncio.shield(self._put_back(slot, session, keep=keep, unhealthy=unhealthy))
 
     def stats(self) -> FleetStats:
         """As the workers last reported: after a lease of theirs ended, or at the last heartbeat."""
@@ -164,33 +164,33 @@ class Fleet:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _take(self, task: Task | None) -> _FleetSeat:
+    async def _take(self, task: Task | None) -> _FleetSlot:
         if self._loop is not asyncio.get_running_loop():
             raise SandboxError("The fleet was not entered in this event loop: use `async with Fleet(…)` in the loop that leases.")
         if self._is_closed:
             raise SandboxError("The fleet is closed.")
         if not self._workers and not self._starting:
             self._start_workers(1)
-        seat = await self._queue.take(wish_of(task, self._sources))
+        slot = await self._queue.take(request_of(task, self._sources))
         self._num_leases += 1
-        return seat
+        return slot
 
-    async def _put_back(self, seat: _FleetSeat, session: FleetSession, *, keep: bool, condemned: str | None) -> None:
+    async def _put_back(self, slot: _FleetSlot, session: FleetSession, *, keep: bool, unhealthy: str | None) -> None:
         """Once for each lease, whoever ends it first: its user, or the fleet, because it was forgotten."""
         if self._leases.pop(session, None) is None:
             return
         session.end("The lease is over; take another one.")
-        worker = seat.worker
+        worker = slot.worker
         try:
             if worker.is_alive:
-                worker.report = await worker.ask("put_back", seat=seat.number, keep=keep, condemned=condemned)
-                seat.kind, page = worker.report["seats"][seat.number]
-                seat.page = None if page is None else (page[0], page[1])
+                worker.report = await worker.ask("put_back", slot=slot.number, keep=keep, unhealthy=unhealthy)
+                slot.kind, page = worker.report["slots"][slot.number]
+                slot.page = None if page is None else (page[0], page[1])
         except SandboxError as error:
             _LOG.info("A session could not be put back: %s", error)  # its worker died, and is replaced
         finally:
             worker.used_s = time.monotonic()
-            self._queue.give_back(seat)
+            self._queue.give_back(slot)
             if worker in self._workers and self._is_worn(worker):
                 self._num_recycled += 1
                 self._retire(worker)
@@ -244,7 +244,7 @@ class Fleet:
             return
         self._num_failed_starts = 0
         self._workers.append(worker)
-        self._queue.add([_FleetSeat(group=worker, worker=worker, number=number) for number in range(self.settings.sessions_per_worker)])
+        self._queue.add([_FleetSlot(group=worker, worker=worker, number=number) for number in range(self.settings.sessions_per_worker)])
 
     def _shrink(self) -> None:
         since_s = time.monotonic() - self.settings.shrink_after_s
@@ -293,7 +293,7 @@ class Fleet:
     def _reclaim(self) -> None:
         """Take back what nobody used for long, and what hangs. Its user learns of it with the call that hangs, or the next one."""
         ttl_s, limit_s = self.settings.lease_ttl_s, self.settings.call_limit_s
-        for session, seat in list(self._leases.items()):
+        for session, slot in list(self._leases.items()):
             if session.unused_s > ttl_s:
                 session.end(f"The session was not used for {ttl_s:g} s and was taken back; lease another one, or raise lease_ttl_s.")
             elif session.call_age_s > limit_s:
@@ -301,7 +301,7 @@ class Fleet:
             else:
                 continue
             self._num_reclaimed += 1
-            putting_back = asyncio.create_task(self._put_back(seat, session, keep=False, condemned=None), name="reclaim")
+            putting_back = asyncio.create_task(self._put_back(slot, session, keep=False, unhealthy=None), name="reclaim")
             self._closing.add(putting_back)
             putting_back.add_done_callback(self._closing.discard)
 

@@ -36,7 +36,7 @@ class WorkerProcess:
         self._watch: asyncio.Task[None] | None = None
         self.born_s = self.used_s = time.monotonic()
         self.num_leases = 0
-        self.report: Params = {"browser_pids": [], "counts": {}, "memory_mib": 0.0, "browsers_memory_mib": 0.0, "seats": []}
+        self.report: Params = {"browser_pids": [], "counts": {}, "memory_mib": 0.0, "browsers_memory_mib": 0.0, "slots": []}
         ours, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         try:

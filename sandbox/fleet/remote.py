@@ -15,12 +15,12 @@ from warehouse.core.errors import LeaseLost, SandboxError
 
 
 class FleetSession:
-    """One lease on one seat of a worker. Once the lease is over, every call raises LeaseLost and says why. `screenshots` may be set
+    """One lease on one slot of a worker. Once the lease is over, every call raises LeaseLost and says why. `screenshots` may be set
     before a reset."""
 
-    def __init__(self, channel: Channel, seat: int, *, screenshots: bool) -> None:
+    def __init__(self, channel: Channel, slot: int, *, screenshots: bool) -> None:
         self.screenshots = screenshots
-        self._channel, self._seat = channel, seat
+        self._channel, self._slot = channel, slot
         self._environment = ""
         self._over: str | None = None
         self._is_reset = False
@@ -51,7 +51,7 @@ class FleetSession:
             call.cancel()
 
     async def check_out(self, task: Task | None) -> None:
-        """Have the seat get a session that can run the task: what the fleet does first."""
+        """Have the slot get a session that can run the task: what the fleet does first."""
         await self._call("check_out", task=None if task is None else wire.TASK.to_plain(task), screenshots=self.screenshots)
 
     async def reset(self, task: Task, seed: int) -> Observation:
@@ -66,8 +66,8 @@ class FleetSession:
     async def evaluate(self) -> Verdict:
         return wire.VERDICT.from_plain(await self._ask("evaluate"))
 
-    async def hint(self) -> Action | None:
-        return wire.ACTION.from_plain(await self._ask("hint"))
+    async def oracle_action(self) -> Action | None:
+        return wire.ACTION.from_plain(await self._ask("oracle_action"))
 
     async def files(self) -> tuple[FileEntry, ...] | None:
         return wire.FILES.from_plain(await self._ask("files"))
@@ -76,7 +76,7 @@ class FleetSession:
         return wire.TEXT.from_plain(await self._ask("read_file", path=path))
 
     async def close(self) -> None:
-        """The session is closed in its worker; the seat is free when the lease ends."""
+        """The session is closed in its worker; the slot is free when the lease ends."""
         if self._over is None:
             self.is_closed = True
             await self._call("close_session")
@@ -91,7 +91,7 @@ class FleetSession:
     async def _call(self, method: str, **params: Any) -> Any:
         if self._over is not None:
             raise LeaseLost(self._over)
-        call = asyncio.create_task(self._channel.call(method, seat=self._seat, **params))
+        call = asyncio.create_task(self._channel.call(method, slot=self._slot, **params))
         self._calls[call] = time.monotonic()
         try:
             return await call

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandbox.browser.page_session import Limits
-from sandbox.pool.slots import Upkeep
+from sandbox.pool.slots import RecyclePolicy
 from sandbox.tasks.page_task import PageTasks
 from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import ConfigError
@@ -80,9 +80,9 @@ class FleetSettings(BaseModel):
     def limits(self) -> Limits:
         return Limits(ready_s=self.ready_limit_s, step_s=self.step_limit_s)
 
-    def upkeep(self) -> Upkeep:
+    def recycle(self) -> RecyclePolicy:
         """Of the browsers in a worker."""
-        return Upkeep(
+        return RecyclePolicy(
             recycle_resets=self.recycle_resets,
             recycle_age_s=self.recycle_age_s,
             recycle_memory_mib=self.recycle_memory_mib,

@@ -172,11 +172,11 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         """The last observation as the session gave it. Not in `info`, which is the same for the same seed and actions: real time is not."""
         return self._seen
 
-    def hint(self) -> dict[str, Any] | None:
+    def oracle_action(self) -> dict[str, Any] | None:
         """What the task's oracle would do now, as an action of this space; None where it has no idea or the space cannot say it."""
         if self._session is None:
-            raise gymnasium.error.ResetNeeded("Call reset before hint.")
-        action = self._run(self._session.hint())
+            raise gymnasium.error.ResetNeeded("Call reset before oracle_action.")
+        action = self._run(self._session.oracle_action())
         return None if action is None else from_action(action)
 
     def render(self) -> Any:

@@ -119,8 +119,8 @@ class JailedPageSession(ABC, Generic[Instance, Episode]):
         except TimeoutError as error:
             raise SandboxTimeout(f"Starting {what} took longer than {self.reset_timeout_s:g} s. Is the machine overloaded?") from error
 
-    async def hint(self) -> Action | None:
-        return None if self._running().is_over else await self._page.hint()
+    async def oracle_action(self) -> Action | None:
+        return None if self._running().is_over else await self._page.oracle_action()
 
     def _running(self) -> Episode:
         require_open(self._is_closed)

@@ -18,9 +18,9 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
-from sandbox.hybrid.tasks import HybridInstance, HybridMoment, next_step
+from sandbox.hybrid.tasks import HybridInstance, HybridStepContext, next_step
 from sandbox.session import FileEntry, Observation, Transition, Verdict
-from sandbox.tasks.page_task import PageMoment, PageSettings, PageTask, Progress, Surroundings, WebMoment, WebSettings
+from sandbox.tasks.page_task import PageSettings, PageStepContext, PageTask, Progress, Surroundings, WebSettings, WebStepContext
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import InstanceSource, instance_of
@@ -131,9 +131,9 @@ class HybridSession(JailedPageSession[HybridInstance, _Episode]):
         episode.verdict = verdict if episode.is_over else None
         return verdict
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         episode = self._running()
-        return (None if episode.is_over else way_to_start(episode.tools)) or await super().hint()
+        return (None if episode.is_over else way_to_start(episode.tools)) or await super().oracle_action()
 
     async def files(self) -> tuple[FileEntry, ...] | None:
         return list_files(self._running().tools.jail.workspace)
@@ -165,22 +165,22 @@ class _Desk(EpisodePage[_Episode]):
     def start_script(self, task: Task, seed: int) -> str:
         return f"start({json.dumps(self.running().instance.page)})"
 
-    async def progress(self, moment: WebMoment) -> Progress:
+    async def progress(self, context: WebStepContext) -> Progress:
         """Whether the page has accepted; as last seen where another page is shown, whose word counts for nothing."""
         episode = self.running()
-        if moment.url == PAGE:
-            episode.is_accepted = await moment.evaluate(ACCEPTED_SCRIPT) is True
+        if context.url == PAGE:
+            episode.is_accepted = await context.evaluate(ACCEPTED_SCRIPT) is True
         return Progress(instruction=episode.instance.work.instruction, reward=float(episode.is_accepted), done=False)
 
-    async def hint(self, moment: PageMoment) -> Action | None:
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
         episode = self.running()
         return await next_step(
-            HybridMoment(
+            HybridStepContext(
                 instance=episode.instance,
-                observation=moment.observation,
+                observation=context.observation,
                 actions=episode.actions,
                 probe=Probe(episode.tools.jail),
-                evaluate=moment.evaluate,
+                evaluate=context.evaluate,
                 is_accepted=episode.is_accepted,
             )
         )

@@ -22,7 +22,7 @@ Evaluate = Callable[[str], Awaitable[Any]]
 class PageStep:
     """One action of an oracle on the page: done once `done`, a JavaScript expression, is true there, or `goal` holds."""
 
-    act: Callable[[HybridMoment], Action | None]
+    act: Callable[[HybridStepContext], Action | None]
     done: str = ""
     goal: Goal | None = None
 
@@ -40,12 +40,12 @@ class HybridInstance:
     """Of the oracle, in order; `work.steps` is not used."""
 
 
-HybridMaker = Callable[[Random], HybridInstance]
+HybridFactory = Callable[[Random], HybridInstance]
 """Makes the instance of a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridMoment:
+class HybridStepContext:
     """What an oracle may look at."""
 
     instance: HybridInstance
@@ -56,31 +56,31 @@ class HybridMoment:
     is_accepted: bool
 
 
-async def next_step(moment: HybridMoment) -> Action | None:
+async def next_step(context: HybridStepContext) -> Action | None:
     """What the oracle would do now. Steps before the last one that is done with the page are done too: a page that has gone on to its
     next round shows nothing of the one before."""
-    instance, steps = moment.instance, moment.instance.steps
-    to_do = [await _is_open(step, moment) for step in steps]
+    instance, steps = context.instance, context.instance.steps
+    to_do = [await _is_open(step, context) for step in steps]
     last_done = max((index for index, step in enumerate(steps) if isinstance(step, PageStep) and not to_do[index]), default=-1)
     for index, step in enumerate(steps):
         if isinstance(step, PageStep):
             if to_do[index] and index > last_done:
-                return step.act(moment)
+                return step.act(context)
         elif to_do[index] and (step.goal is not None or any(to_do[index + 1 :])):
             return step.action
-    unmet = await unmet_goals(instance.work.goals, moment.probe)
-    return None if unmet or (instance.needs_page and not moment.is_accepted) else Finished(answer=instance.work.answer)
+    unmet = await unmet_goals(instance.work.goals, context.probe)
+    return None if unmet or (instance.needs_page and not context.is_accepted) else Finished(answer=instance.work.answer)
 
 
-async def _is_open(step: Step | PageStep, moment: HybridMoment) -> bool:
+async def _is_open(step: Step | PageStep, context: HybridStepContext) -> bool:
     if isinstance(step, PageStep) and step.done:
         try:
-            return not await moment.evaluate(f"Boolean({step.done})")
+            return not await context.evaluate(f"Boolean({step.done})")
         except SandboxError:  # another page is shown
             return True
     if step.goal is None:
-        return isinstance(step, PageStep) or step.action not in moment.actions
-    return await unmet(step.goal, moment.probe) is not None
+        return isinstance(step, PageStep) or step.action not in context.actions
+    return await unmet(step.goal, context.probe) is not None
 
 
 def page_of(title: str, rounds: Sequence[Mapping[str, Any]], *, receipt: str = "Thank you.") -> dict[str, Any]:
@@ -109,8 +109,8 @@ def find(observation: Observation, text: str, *, role: str | None = None) -> Ele
 def click(text: str, *, role: str | None = None, done: str = "", goal: Goal | None = None) -> PageStep:
     """Click on what has this text."""
 
-    def act(moment: HybridMoment) -> Action | None:
-        element = find(moment.observation, text, role=role)
+    def act(context: HybridStepContext) -> Action | None:
+        element = find(context.observation, text, role=role)
         return None if element is None else Click(x=element.x_px, y=element.y_px)
 
     return PageStep(act=act, done=done, goal=goal)
@@ -120,12 +120,12 @@ def choose(path: str) -> PageStep:
     """Click on the file button; then, with the browser asking for a file, type its name."""
     name = path.rpartition("/")[2]
 
-    def act(moment: HybridMoment) -> Action | None:
-        button = next((each for each in moment.observation.elements if each.role == "button" and each.text != "Send"), None)
+    def act(context: HybridStepContext) -> Action | None:
+        button = next((each for each in context.observation.elements if each.role == "button" and each.text != "Send"), None)
         if button is None:
             return None
         opening = Click(x=button.x_px, y=button.y_px)
-        return TypeText(text=path) if moment.actions and moment.actions[-1] == opening else opening
+        return TypeText(text=path) if context.actions and context.actions[-1] == opening else opening
 
     return PageStep(act=act, done=f"state().file === {json.dumps(name)} || state().accepted")
 
@@ -135,8 +135,8 @@ def fill(index: int, text: str, *, round_number: int = 0) -> list[PageStep]:
     later = f"state().round > {round_number} || state().accepted"
     typed = f"{later} || (state().round === {round_number} && state().values[{index}] === {json.dumps(text)})"
 
-    def act(moment: HybridMoment) -> Action | None:
-        fields = [each for each in moment.observation.elements if each.role == "input"]
+    def act(context: HybridStepContext) -> Action | None:
+        fields = [each for each in context.observation.elements if each.role == "input"]
         element = fields[index] if index < len(fields) else None
         return None if element is None else Click(x=element.x_px, y=element.y_px, count=3)  # three: what stands there is typed over
 

@@ -48,7 +48,7 @@ class SessionContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFactory:
-    """`max_at_once`: how many sessions of the kind one pool has, unless other settings are given; None: as many as it has seats, or, of
+    """`max_at_once`: how many sessions of the kind one pool has, unless other settings are given; None: as many as it has slots, or, of
     desktops, as the machine's own file says. `is_kept`: a session that is free is kept for the next lease, because it has what costs
     time to make; else it ends with the lease. `needs_browser`: it opens pages in a browser of the pool. `needs_jail`: it
     cannot be without bubblewrap."""

@@ -1,7 +1,7 @@
 """SessionPool: leases on the sessions of this process, of any kind. Fleet (sandbox/fleet) is the same over many processes.
 
 A pool belongs to the event loop that entered it, and ends with it. Who gets which session is the queue's business (lease_queue.py), how
-sessions and browsers live is the seats' (slots.py): let more episodes wait than there are sessions, and page loads are spared. A browser
+sessions and browsers live is the slots' (slots.py): let more episodes wait than there are sessions, and page loads are spared. A browser
 that crashed or hung is replaced; whoever used it gets the error and may lease again.
 """
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sandbox.browser.host import Kind, resolve
+from sandbox.browser.backend import Kind, resolve
 from sandbox.browser.page_session import Limits
 from sandbox.browser.scratch import reap_profiles
 from sandbox.pool.kinds import PooledSession, limits_at_once
 from sandbox.pool.lease_queue import LeaseQueue
-from sandbox.pool.slots import LocalSeat, Seats, Upkeep
+from sandbox.pool.slots import LocalSlot, RecyclePolicy, Slots
 from sandbox.tasks.page_task import PageTasks
 from sandbox.tasks.sources import page_tasks
 from sandbox.tasks.task import Task
@@ -55,7 +55,7 @@ class SessionPool:
         size: int = 2,
         num_browsers: int | None = None,
         limits: Limits | None = None,
-        upkeep: Upkeep | None = None,
+        recycle: RecyclePolicy | None = None,
         max_at_once: Mapping[SessionKind, int] | None = None,
     ) -> None:
         """`size` sessions spread over `num_browsers` browsers (default: one a core, no more than sessions), for the pages of `sources`
@@ -65,8 +65,8 @@ class SessionPool:
         if not 1 <= num_browsers <= size:
             raise ConfigError(f"A pool of {size} sessions in {num_browsers} browsers is not possible: 1 <= num_browsers <= size.")
         sources = sources if sources is not None else page_tasks()
-        self._seats = Seats(sources, kind=kind, size=size, num_browsers=num_browsers, limits=limits, upkeep=upkeep)
-        self._queue: LeaseQueue[LocalSeat] = LeaseQueue(limits_at_once(max_at_once))
+        self._slots = Slots(sources, kind=kind, size=size, num_browsers=num_browsers, limits=limits, recycle=recycle)
+        self._queue: LeaseQueue[LocalSlot] = LeaseQueue(limits_at_once(max_at_once))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -74,9 +74,9 @@ class SessionPool:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._seats.kind = resolve(self._seats.kind)
+        self._slots.kind = resolve(self._slots.kind)
         reap_profiles()
-        self._queue.add(self._seats.all)
+        self._queue.add(self._slots.all)
         self._watch = asyncio.create_task(self._watch_over(), name="session pool")
         return self
 
@@ -86,11 +86,11 @@ class SessionPool:
     @property
     def kind(self) -> Kind:
         """The kind of browser sessions; `auto` is resolved when the pool is entered."""
-        return self._seats.kind
+        return self._slots.kind
 
     @property
     def size(self) -> int:
-        return len(self._seats.all)
+        return len(self._slots.all)
 
     @asynccontextmanager
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[PooledSession]:
@@ -100,37 +100,37 @@ class SessionPool:
         Raises TaskError for a task of an unknown source, SandboxError where no session can be had. A SandboxError that leaves the body
         costs the session its page, a crash or timeout its browser; the error goes on to the caller.
         """
-        seat = await self._take(task)
+        slot = await self._take(task)
         keep = False
         try:
-            yield await self._seats.check_out(seat, task, screenshots=screenshots)
+            yield await self._slots.check_out(slot, task, screenshots=screenshots)
             keep = True
         except SandboxError as error:
             if is_fatal(error):
-                self._seats.condemn(seat, error)
+                self._slots.mark_unhealthy(slot, error)
             raise
         finally:
-            await asyncio.shield(self._put_back(seat, keep=keep))
+            await asyncio.shield(self._put_back(slot, keep=keep))
 
     def stats(self) -> PoolStats:
         """Reads the memory of every browser: milliseconds."""
-        hosts, counts = self._seats.hosts(), self._seats.counts
+        backends, counts = self._slots.backends(), self._slots.counts
         return PoolStats(
             num_sessions=self.size,
             num_leased=self._queue.num_in_use,
             num_waiting=self._queue.num_waiting,
-            num_browsers_alive=len(hosts),
+            num_browsers_alive=len(backends),
             num_leases=self._num_leases,
             num_resets=counts.num_resets,
             num_launches=counts.num_launches,
             num_crashes=counts.num_crashes,
             num_recycled=counts.num_recycled,
-            memory_mib=round(sum(host.memory_mib() for host in hosts), 1),
+            memory_mib=round(sum(backend.memory_mib() for backend in backends), 1),
         )
 
     def browser_pids(self) -> list[int]:
         """Process ids of the browsers that live."""
-        return [host.pid for host in self._seats.hosts()]
+        return [backend.pid for backend in self._slots.backends()]
 
     async def close(self) -> None:
         """End every session and browser; those still leased get BrowserCrashed, waiting leases SandboxError. May be called twice."""
@@ -138,30 +138,30 @@ class SessionPool:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
-        await self._seats.close()
+        await self._slots.close()
         self._queue.refuse_all(SandboxError("The session pool is closed."))
 
     async def _watch_over(self) -> None:
         try:
-            await self._seats.watch()
+            await self._slots.watch()
         finally:
             if not self._is_closed:  # the event loop ends, and the pool with it
-                self._seats.kill()
+                self._slots.kill()
 
-    async def _take(self, task: Task | None) -> LocalSeat:
+    async def _take(self, task: Task | None) -> LocalSlot:
         if self._loop is not asyncio.get_running_loop():
             raise SandboxError("The pool was not entered in this event loop: use `async with SessionPool(…)` in the loop that leases.")
         if self._is_closed:
             raise SandboxError("The session pool is closed.")
-        seat = await self._queue.take(self._seats.wish(task))
+        slot = await self._queue.take(self._slots.request(task))
         self._num_leases += 1
-        return seat
+        return slot
 
-    async def _put_back(self, seat: LocalSeat, *, keep: bool) -> None:
-        await self._seats.put_back(seat, keep=keep)
-        self._queue.give_back(seat)
+    async def _put_back(self, slot: LocalSlot, *, keep: bool) -> None:
+        await self._slots.put_back(slot, keep=keep)
+        self._queue.give_back(slot)
 
 
 def is_fatal(error: SandboxError) -> bool:
-    """Whether an error condemns the browser of the session that it came from: it crashed, or did not answer in time."""
+    """Whether an error marks unhealthy the browser of the session that it came from: it crashed, or did not answer in time."""
     return isinstance(error, BrowserCrashed | SandboxTimeout) or isinstance(error.__cause__, SandboxTimeout)

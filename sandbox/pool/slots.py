@@ -1,7 +1,8 @@
-"""Local seats: the sessions of this process and the browsers under them. Started when first needed, replaced when they crash, hang or
-wear out, closed when nobody uses them. Who may use which seat, and when, is the queue's business (lease_queue.py).
+"""Local slots: the sessions of this process and the browsers under them. Started when first needed, replaced when they crash, hang or
+wear out, closed when nobody uses them. Who may use which slot, and when, is the queue's business (lease_queue.py).
 
-Seats share browsers by slots. A worn browser gets no new session: who uses it stays on it, whoever comes next finds a fresh one.
+Several slots share one browser (`_BrowserSlot`). A worn browser gets no new session: who uses it stays on it, whoever comes next finds a
+fresh one.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from sandbox.browser.host import Host, Kind, launch
+from sandbox.browser.backend import BrowserBackend, Kind, launch
 from sandbox.browser.page import Page
 from sandbox.browser.page_session import Limits, PageSession
 from sandbox.pool.kinds import FACTORIES, CountsResets, PooledSession, SessionContext
-from sandbox.pool.lease_queue import Seat, Wish
+from sandbox.pool.lease_queue import Slot, SlotRequest
 from sandbox.tasks.page_task import PageSettings, PageTasks, Surroundings
 from sandbox.tasks.sources import kind_of
 from sandbox.tasks.task import Task
@@ -35,7 +36,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
+class RecyclePolicy:
     """When browsers and sessions are replaced or closed. Times are wall-clock seconds."""
 
     recycle_resets: int = 1000
@@ -67,9 +68,9 @@ class Counts:
 class _Running:
     """A browser that runs."""
 
-    host: Host
+    backend: BrowserBackend
     kind: Kind
-    slot: _Slot
+    browser_slot: _BrowserSlot
     born_s: float = field(default_factory=time.monotonic)
     used_s: float = field(default_factory=time.monotonic)
     num_resets: int = 0
@@ -78,18 +79,18 @@ class _Running:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Slot:
+class _BrowserSlot:
     """Room for one browser of a kind at work; those that are retired run beside it until nobody uses them."""
 
-    num_seats: int = 0
+    num_slots: int = 0
     running: dict[Kind, _Running] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_failures: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class LocalSeat(Seat):
-    slot: _Slot
+class LocalSlot(Slot):
+    browser_slot: _BrowserSlot
     session: PooledSession | None = None
     session_kind: SessionKind | None = None
     running: _Running | None = None
@@ -97,85 +98,94 @@ class LocalSeat(Seat):
     is_in_use: bool = False
 
 
-class Seats:
-    """All seats of one process; entered by nobody, closed once."""
+class Slots:
+    """All slots of one process; entered by nobody, closed once."""
 
     def __init__(
-        self, sources: PageTasks, *, kind: Kind, size: int, num_browsers: int, limits: Limits | None = None, upkeep: Upkeep | None = None
+        self,
+        sources: PageTasks,
+        *,
+        kind: Kind,
+        size: int,
+        num_browsers: int,
+        limits: Limits | None = None,
+        recycle: RecyclePolicy | None = None,
     ) -> None:
         self.kind = kind
-        self.upkeep = upkeep or Upkeep()
+        self.recycle = recycle or RecyclePolicy()
         self.counts = Counts()
         self._sources = sources
         self._limits = limits or Limits()
-        self._slots = [_Slot() for _ in range(num_browsers)]
-        self.all = [LocalSeat(slot=(slot := self._slots[n % num_browsers]), group=slot) for n in range(size)]
-        for seat in self.all:
-            seat.slot.num_seats += 1
+        self._browser_slots = [_BrowserSlot() for _ in range(num_browsers)]
+        self.all = [
+            LocalSlot(browser_slot=(browser_slot := self._browser_slots[n % num_browsers]), group=browser_slot) for n in range(size)
+        ]
+        for slot in self.all:
+            slot.browser_slot.num_slots += 1
         self._running: list[_Running] = []
-        self._ending: list[Host] = []
+        self._ending: list[BrowserBackend] = []
         self._is_closed = False
 
-    def wish(self, task: Task | None) -> Wish:
+    def request(self, task: Task | None) -> SlotRequest:
         """What a lease for a task asks for; without a task, any page session. Raises TaskError for an unknown source."""
-        return wish_of(task, self._sources)
+        return request_of(task, self._sources)
 
-    async def check_out(self, seat: LocalSeat, task: Task | None, *, screenshots: bool) -> PooledSession:
-        """The seat's session, of the kind that the task needs. Raises BrowserMissing or BrowserCrashed where it needs a browser and none
+    async def check_out(self, slot: LocalSlot, task: Task | None, *, screenshots: bool) -> PooledSession:
+        """The slot's session, of the kind that the task needs. Raises BrowserMissing or BrowserCrashed where it needs a browser and none
         can be started."""
-        kind = self.wish(task).kind
-        seat.is_in_use = True
-        if seat.session is not None and (seat.session_kind != kind or not _is_usable(seat)):
-            await self._discard(seat)
+        kind = self.request(task).kind
+        slot.is_in_use = True
+        if slot.session is not None and (slot.session_kind != kind or not _is_usable(slot)):
+            await self._discard(slot)
         if FACTORIES[kind].needs_browser:
-            await self._browser(seat.slot, self.kind)  # outside the time that a reset may take
-        if seat.session is None:
-            context = SessionContext(open_page=partial(self._open_page, seat), page_tasks=self._sources, limits=self._limits, task=task)
-            seat.session, seat.session_kind = await FACTORIES[kind].open(context), kind
-        seat.session.screenshots = screenshots
-        return seat.session
+            await self._browser(slot.browser_slot, self.kind)  # outside the time that a reset may take
+        if slot.session is None:
+            context = SessionContext(open_page=partial(self._open_page, slot), page_tasks=self._sources, limits=self._limits, task=task)
+            slot.session, slot.session_kind = await FACTORIES[kind].open(context), kind
+        slot.session.screenshots = screenshots
+        return slot.session
 
-    async def put_back(self, seat: LocalSeat, *, keep: bool) -> None:
+    async def put_back(self, slot: LocalSlot, *, keep: bool) -> None:
         """After use. `keep`: the session is well, and may be lent again."""
-        running, slot = seat.running, seat.slot
-        if isinstance(seat.session, CountsResets):
-            num_resets, seat.session.num_resets = seat.session.num_resets, 0
+        running, browser_slot = slot.running, slot.browser_slot
+        if isinstance(slot.session, CountsResets):
+            num_resets, slot.session.num_resets = slot.session.num_resets, 0
             self.counts.num_resets += num_resets
             if running is not None:
                 running.num_resets += num_resets
         if keep:
-            slot.num_failures = 0
+            browser_slot.num_failures = 0
         if running is not None and self._is_worn(running):
             self._retire(running)
             self.counts.num_recycled += 1
-        is_kept = seat.session_kind is None or FACTORIES[seat.session_kind].is_kept
-        if not (keep and is_kept and _is_usable(seat)):
-            await self._discard(seat)
-        seat.kind = seat.session_kind
-        seat.page = seat.session.loaded_task if isinstance(seat.session, PageSession) else None
-        seat.free_since_s = time.monotonic()
-        seat.is_in_use = False
+        is_kept = slot.session_kind is None or FACTORIES[slot.session_kind].is_kept
+        if not (keep and is_kept and _is_usable(slot)):
+            await self._discard(slot)
+        slot.kind = slot.session_kind
+        slot.page = slot.session.loaded_task if isinstance(slot.session, PageSession) else None
+        slot.free_since_s = time.monotonic()
+        slot.is_in_use = False
         if running is not None:
             running.used_s = time.monotonic()
         await self._end_retired()
 
-    def condemn(self, seat: LocalSeat, error: BaseException) -> None:
+    def mark_unhealthy(self, slot: LocalSlot, error: BaseException) -> None:
         """A browser that hung is of no use to its other sessions either: they get BrowserCrashed."""
-        if seat.running is not None and seat.running.host.is_alive:
-            seat.running.host.kill(f"The browser was ended because a session in it failed: {error}")
+        if slot.running is not None and slot.running.backend.is_alive:
+            slot.running.backend.kill(f"The browser was ended because a session in it failed: {error}")
 
-    def hosts(self) -> list[Host]:
+    def backends(self) -> list[BrowserBackend]:
         """Browsers that live."""
-        return [running.host for running in self._running if running.host.is_alive]
+        return [running.backend for running in self._running if running.backend.is_alive]
 
     def memory_mib(self) -> float:
         """Of all browsers that live, as last measured."""
-        return sum(running.memory_mib for running in self._running if running.host.is_alive)
+        return sum(running.memory_mib for running in self._running if running.backend.is_alive)
 
     async def watch(self) -> None:
         """Look after the browsers and sessions for as long as it is not cancelled."""
         while True:
-            await asyncio.sleep(self.upkeep.heartbeat_s)
+            await asyncio.sleep(self.recycle.heartbeat_s)
             try:
                 await self.look()
             except Exception:
@@ -183,18 +193,20 @@ class Seats:
 
     async def look(self) -> None:
         """End what hangs, clean up after what died, measure memory, close what nobody used for long."""
-        await asyncio.gather(*(self._end_if_hung(running) for running in self._running if running.host.is_alive))
-        for running in [running for running in self._running if running.host.is_alive]:
-            running.memory_mib = await asyncio.to_thread(running.host.memory_mib)
+        await asyncio.gather(*(self._end_if_hung(running) for running in self._running if running.backend.is_alive))
+        for running in [running for running in self._running if running.backend.is_alive]:
+            running.memory_mib = await asyncio.to_thread(running.backend.memory_mib)
             await self._hold_memory(running)
-        since_s = time.monotonic() - self.upkeep.idle_s
-        for seat in self.all:
-            if not seat.is_in_use and seat.session is not None and seat.free_since_s < since_s:
-                seat.kind = seat.page = None
-                await self._discard(seat)
-        for running in [running for slot in self._slots for running in slot.running.values() if not slot.lock.locked()]:
-            if not running.host.is_alive:
-                async with running.slot.lock:
+        since_s = time.monotonic() - self.recycle.idle_s
+        for slot in self.all:
+            if not slot.is_in_use and slot.session is not None and slot.free_since_s < since_s:
+                slot.kind = slot.page = None
+                await self._discard(slot)
+        for running in [
+            running for browser_slot in self._browser_slots for running in browser_slot.running.values() if not browser_slot.lock.locked()
+        ]:
+            if not running.backend.is_alive:
+                async with running.browser_slot.lock:
                     await self._lose(running)
             elif self._is_worn(running):
                 self._retire(running)
@@ -206,50 +218,50 @@ class Seats:
     async def close(self) -> None:
         """End every session and browser; those in use get BrowserCrashed. May be called twice."""
         self._is_closed = True
-        others = [seat.session for seat in self.all if seat.session is not None and seat.session_kind != "page"]
+        others = [slot.session for slot in self.all if slot.session is not None and slot.session_kind != "page"]
         await asyncio.gather(*(_close_quietly(session) for session in others))
         running, self._running = self._running, []
-        for slot in self._slots:
-            slot.running.clear()
-        await asyncio.gather(*(each.host.close() for each in running), *(host.close() for host in self._ending))
-        pages = [seat.session for seat in self.all if seat.session is not None and seat.session_kind == "page"]
+        for browser_slot in self._browser_slots:
+            browser_slot.running.clear()
+        await asyncio.gather(*(each.backend.close() for each in running), *(backend.close() for backend in self._ending))
+        pages = [slot.session for slot in self.all if slot.session is not None and slot.session_kind == "page"]
         await asyncio.gather(*(_close_quietly(session) for session in pages))  # a web session's proxy outlives its browser
 
     def kill(self) -> None:
         """End every browser at once, without waiting: for when the event loop goes away."""
         self._is_closed = True
-        for host in [*(running.host for running in self._running), *self._ending]:
-            host.kill("The session pool was abandoned.")
+        for backend in [*(running.backend for running in self._running), *self._ending]:
+            backend.kill("The session pool was abandoned.")
 
-    async def _open_page(self, seat: LocalSeat, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> Page:
+    async def _open_page(self, slot: LocalSlot, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> Page:
         # A browser whose frames are ours cannot let them run by themselves.
-        running = await self._browser(seat.slot, "plain" if settings.real_time and self.kind == "beginframe" else self.kind)
-        seat.running = running
-        return await running.host.open_page(settings, root, surroundings)
+        running = await self._browser(slot.browser_slot, "plain" if settings.real_time and self.kind == "beginframe" else self.kind)
+        slot.running = running
+        return await running.backend.open_page(settings, root, surroundings)
 
-    async def _browser(self, slot: _Slot, kind: Kind) -> _Running:
-        """The slot's browser, started if there is none: once, whoever runs the episode starts it again (docs/failures.md). After failures
-        it waits first, longer each time."""
-        async with slot.lock:
+    async def _browser(self, browser_slot: _BrowserSlot, kind: Kind) -> _Running:
+        """The browser of a slot, started if there is none: once, whoever runs the episode starts it again (docs/failures.md). After
+        failures it waits first, longer each time."""
+        async with browser_slot.lock:
             self._require_open()
-            running = slot.running.get(kind)
-            if running is not None and running.host.is_alive:
+            running = browser_slot.running.get(kind)
+            if running is not None and running.backend.is_alive:
                 running.used_s = time.monotonic()
                 return running
             if running is not None:
                 await self._lose(running)
-            if slot.num_failures:
-                await asyncio.sleep(min(0.05 * 2**slot.num_failures, LONGEST_PAUSE_S))
+            if browser_slot.num_failures:
+                await asyncio.sleep(min(0.05 * 2**browser_slot.num_failures, LONGEST_PAUSE_S))
             self.counts.num_launches += 1
             try:
-                host = await launch(kind)
+                backend = await launch(kind)
             except SandboxError as error:
-                slot.num_failures += error.is_retryable
+                browser_slot.num_failures += error.is_retryable
                 raise
             if self._is_closed:
-                await host.close()
+                await backend.close()
             self._require_open()
-            slot.running[kind] = running = _Running(host=host, kind=kind, slot=slot)
+            browser_slot.running[kind] = running = _Running(backend=backend, kind=kind, browser_slot=browser_slot)
             self._running.append(running)
             return running
 
@@ -261,56 +273,56 @@ class Seats:
         """Clean up after a browser that died."""
         self._retire(running)
         if running in self._running:
-            running.slot.num_failures += 1
+            running.browser_slot.num_failures += 1
             self.counts.num_crashes += 1
             await self._end(running)
 
     async def _end(self, running: _Running) -> None:
         """Close a browser and the sessions left in it. Where this is cancelled, the end of all does it."""
         self._running.remove(running)
-        self._ending.append(running.host)
-        for seat in self.all:
-            if seat.running is running and not seat.is_in_use:
-                seat.kind = seat.page = None
-                await self._discard(seat)
-        await running.host.close()
-        self._ending.remove(running.host)
+        self._ending.append(running.backend)
+        for slot in self.all:
+            if slot.running is running and not slot.is_in_use:
+                slot.kind = slot.page = None
+                await self._discard(slot)
+        await running.backend.close()
+        self._ending.remove(running.backend)
 
     async def _end_if_hung(self, running: _Running) -> None:
-        ping = asyncio.ensure_future(running.host.ping())
+        ping = asyncio.ensure_future(running.backend.ping())
         try:
             # Not a timeout that cancels: if our own loop stood still, the answer is there before the time is seen to be up.
-            await asyncio.wait([ping], timeout=self.upkeep.hung_after_s)
+            await asyncio.wait([ping], timeout=self.recycle.hung_after_s)
             if not ping.done():
-                running.host.kill(f"The browser answered nothing for {self.upkeep.hung_after_s:g} s and was ended.")
+                running.backend.kill(f"The browser answered nothing for {self.recycle.hung_after_s:g} s and was ended.")
         finally:
             ping.add_done_callback(_retrieve)  # where the browser died, the look that follows sees it
             ping.cancel()
 
     async def _hold_memory(self, running: _Running) -> None:
         """Above the limit the heaviest pages end, which costs their sessions alone; where that is not enough, the browser."""
-        limit_mib = self.upkeep.end_memory_mib or END_MEMORY_FACTOR * _usual_memory_mib(running.slot)
+        limit_mib = self.recycle.end_memory_mib or END_MEMORY_FACTOR * _usual_memory_mib(running.browser_slot)
         excess_mib = running.memory_mib - limit_mib
         if excess_mib <= 0:
             return
-        ended_mib = await asyncio.to_thread(running.host.end_heavy_pages, excess_mib, above_mib=SESSION_MEMORY_MIB)
+        ended_mib = await asyncio.to_thread(running.backend.end_heavy_pages, excess_mib, above_mib=SESSION_MEMORY_MIB)
         said = f"The browser had {running.memory_mib:.0f} MiB of memory, more than the {limit_mib:.0f} MiB allowed."
         if ended_mib < excess_mib:
-            running.host.kill(said)
+            running.backend.kill(said)
         else:
             _LOG.warning("%s Pages of %.0f MiB were ended.", said, ended_mib)
             running.memory_mib -= ended_mib
 
     def _is_in_use(self, running: _Running) -> bool:
-        return any(seat.is_in_use and seat.running is running for seat in self.all)
+        return any(slot.is_in_use and slot.running is running for slot in self.all)
 
     def _is_worn(self, running: _Running) -> bool:
-        if running.is_retired or not running.host.is_alive:
+        if running.is_retired or not running.backend.is_alive:
             return False
-        allowed_mib = self.upkeep.recycle_memory_mib or _usual_memory_mib(running.slot)
+        allowed_mib = self.recycle.recycle_memory_mib or _usual_memory_mib(running.browser_slot)
         return (
-            running.num_resets >= self.upkeep.recycle_resets
-            or time.monotonic() - running.born_s > self.upkeep.recycle_age_s
+            running.num_resets >= self.recycle.recycle_resets
+            or time.monotonic() - running.born_s > self.recycle.recycle_age_s
             or running.memory_mib > allowed_mib
         )
 
@@ -318,8 +330,8 @@ class Seats:
     def _retire(running: _Running) -> None:
         """No new session comes to it."""
         running.is_retired = True
-        if running.slot.running.get(running.kind) is running:
-            del running.slot.running[running.kind]
+        if running.browser_slot.running.get(running.kind) is running:
+            del running.browser_slot.running[running.kind]
 
     async def _end_retired(self) -> None:
         """End the retired browsers that nobody uses any more."""
@@ -327,35 +339,35 @@ class Seats:
             if running.is_retired and running in self._running and not self._is_in_use(running):
                 await self._end(running)
 
-    async def _discard(self, seat: LocalSeat) -> None:
-        """Close the seat's session. Where that fails or takes long, its browser goes with it."""
-        session, seat.session, seat.session_kind = seat.session, None, None
-        running, seat.running = seat.running, None
+    async def _discard(self, slot: LocalSlot) -> None:
+        """Close the slot's session. Where that fails or takes long, its browser goes with it."""
+        session, slot.session, slot.session_kind = slot.session, None, None
+        running, slot.running = slot.running, None
         if session is None:
             return
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await session.close()
         except (SandboxError, TimeoutError) as error:
-            if running is not None and running.host.is_alive:
-                running.host.kill(f"The browser was ended because a page of it could not be closed: {error}")
+            if running is not None and running.backend.is_alive:
+                running.backend.kill(f"The browser was ended because a page of it could not be closed: {error}")
 
 
-def wish_of(task: Task | None, sources: PageTasks) -> Wish:
+def request_of(task: Task | None, sources: PageTasks) -> SlotRequest:
     """What a lease for a task asks for, where `sources` are the pages there are. Raises TaskError for an unknown source."""
     if task is None:
-        return Wish(kind="page")
+        return SlotRequest(kind="page")
     kind = "page" if task.source in sources else kind_of(task)
-    return Wish(kind=kind, page=(task.source, task.name) if kind == "page" else None)
+    return SlotRequest(kind=kind, page=(task.source, task.name) if kind == "page" else None)
 
 
-def _usual_memory_mib(slot: _Slot) -> float:
-    return BASE_MEMORY_MIB + SESSION_MEMORY_MIB * slot.num_seats
+def _usual_memory_mib(browser_slot: _BrowserSlot) -> float:
+    return BASE_MEMORY_MIB + SESSION_MEMORY_MIB * browser_slot.num_slots
 
 
-def _is_usable(seat: LocalSeat) -> bool:
+def _is_usable(slot: LocalSlot) -> bool:
     """Its session's browser, if it has one, lives and is not retired."""
-    return seat.running is None or (seat.running.host.is_alive and not seat.running.is_retired)
+    return slot.running is None or (slot.running.backend.is_alive and not slot.running.is_retired)
 
 
 async def _close_quietly(session: PooledSession) -> None:

@@ -153,9 +153,9 @@ def _add_calls(app: FastAPI) -> None:
         return answer(request, wire.VERDICT, await calls.evaluate(lease, app.state.metrics, app.state.settings))
 
     @app.post("/v1/sessions/{session_id}/hint", tags=["calls"], summary="What the task's oracle would do", response_model=Action | None)
-    async def hint(lease: OwnLease, request: Request) -> Response:
+    async def oracle_action(lease: OwnLease, request: Request) -> Response:
         """Only where the server was started with oracles allowed."""
-        return answer(request, wire.ACTION, await calls.hint(lease, app.state.metrics, app.state.settings))
+        return answer(request, wire.ACTION, await calls.oracle_action(lease, app.state.metrics, app.state.settings))
 
     @app.get("/v1/sessions/{session_id}/files", tags=["calls"], summary="Files of the workspace", response_model=list[FileEntry] | None)
     async def files(lease: OwnLease, request: Request) -> Response:

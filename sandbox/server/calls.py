@@ -79,13 +79,13 @@ async def evaluate(lease: Lease, metrics: Metrics, settings: ServerSettings) -> 
     return verdict if settings.oracles else replace(verdict, reasons=())
 
 
-async def hint(lease: Lease, metrics: Metrics, settings: ServerSettings) -> Action | None:
+async def oracle_action(lease: Lease, metrics: Metrics, settings: ServerSettings) -> Action | None:
     if not settings.oracles:
         raise AccessDenied("This server gives no hints: start it with `flywheel sandbox serve --oracles`, but not to evaluate a policy.")
 
     async def work(session: Session) -> Action | None:
         _check_started(lease)
-        return await _counted(metrics, session.hint())
+        return await _counted(metrics, session.oracle_action())
 
     action: Action | None = await lease.call(work)
     return action

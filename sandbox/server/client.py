@@ -69,7 +69,7 @@ class RemoteSession:
     async def evaluate(self) -> Verdict:
         return await self._call("evaluate", wire.VERDICT)
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         """Raises AccessDenied where the server was started without oracles."""
         return await self._call("hint", wire.ACTION)
 

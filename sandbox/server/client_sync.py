@@ -42,8 +42,8 @@ class SyncSession:
     def evaluate(self) -> Verdict:
         return self._thread.run(self._session.evaluate())
 
-    def hint(self) -> Action | None:
-        return self._thread.run(self._session.hint())
+    def oracle_action(self) -> Action | None:
+        return self._thread.run(self._session.oracle_action())
 
     def observe(self) -> Observation:
         return self._thread.run(self._session.observe())

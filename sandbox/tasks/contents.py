@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sandbox.browser.host import launch
+from sandbox.browser.backend import launch
 from sandbox.browser.page_session import PageSession
 from sandbox.session import first_content
 from sandbox.tasks.registry import SOURCES

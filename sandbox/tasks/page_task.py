@@ -123,7 +123,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageMoment:
+class PageStepContext:
     """What an oracle may look at: the last observation, every action so far (oldest first), and the page itself."""
 
     task: Task
@@ -180,13 +180,13 @@ class PageTask(Protocol):
         """The verifier's verdict on a state."""
         ...
 
-    async def hint(self, moment: PageMoment) -> Action | None:
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
         """What the task's oracle would do now: an action for `Session.step`. None where it has none, or no idea."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebMoment:
+class WebStepContext:
     """What a web task may look at to say how its episode stands."""
 
     task: Task
@@ -214,7 +214,7 @@ class WebTask(Protocol):
     """What a PageTask may have besides, for tasks with PageSettings.web: its state does not lie in one page. Elements are then read by
     the session from whatever the active tab shows. `url` may be any address that the settings allow; `state_script` is not used."""
 
-    async def progress(self, moment: WebMoment) -> Progress:
+    async def progress(self, context: WebStepContext) -> Progress:
         """How the episode stands now. Whatever page is shown, so a script that fails in it is no error."""
         ...
 

@@ -99,7 +99,7 @@ async def attempt(session: Session, task: Task, seed: int, disturb: float = 0.0,
     score: float | None = None
     is_over = is_random = False
     while not is_over:
-        action = random_action(observation, rng) if (is_random := rng.random() < disturb) else await session.hint()
+        action = random_action(observation, rng) if (is_random := rng.random() < disturb) else await session.oracle_action()
         if action is None:
             break
         if watch is not None:

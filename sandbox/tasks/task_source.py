@@ -70,7 +70,7 @@ class TaskSource:
     description: Callable[[Task], str] | None = None
     """What a task asks for, in a line. Without it the instruction that `facts` give for a first instance."""
     has_oracle: Callable[[Task], bool] = _solved
-    """Whether the task's `hint` solves it. Tasks without an oracle are neither demonstrated nor annotated by script."""
+    """Whether the task's `oracle_action` solves it. Tasks without an oracle are neither demonstrated nor annotated by script."""
     has_one_instance: bool = False
     """Each task is one instance, whatever the seed. Then a whole task falls into one split, or what is learned from would be what is
     reported: `train`, or for a held-out task one of the others."""

@@ -142,7 +142,7 @@ class TerminalSession:
         episode.verdict = verdict if episode.is_over else None
         return verdict
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         episode = self._running()
         if episode.is_over:
             return None

@@ -300,7 +300,7 @@ class Instance:
         return content_id("content", [self.instruction, files, [*self.folders], {**self.modes}, [*self.commands], documents])
 
 
-Maker = Callable[[Random], Instance]
+InstanceFactory = Callable[[Random], Instance]
 """Makes the instance of a seed."""
 
 

@@ -88,7 +88,7 @@ class FormSession:
     async def evaluate(self) -> Verdict:
         return Verdict(origin="verifier", score=float(self._solved), threshold=1.0)
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         return form_oracle(self._observe()) if self.is_solvable else None
 
     async def close(self) -> None:

@@ -42,7 +42,7 @@ class CorridorSession:
     async def evaluate(self) -> Verdict:
         return Verdict(origin="verifier", score=float(self._instance[1] % 2), threshold=1.0)
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         return None
 
     async def close(self) -> None: ...

@@ -85,7 +85,7 @@ class ButtonSession:
     async def evaluate(self) -> Verdict:
         return Verdict(origin="verifier", score=float(self._is_solved), threshold=1.0)
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         return Click(x=80, y=25 + 50 * (len(self._names) - 1))
 
     async def close(self) -> None:

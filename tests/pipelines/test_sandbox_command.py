@@ -96,5 +96,5 @@ def test_it_lends_sessions_for_a_source_of_one_s_own(tmp_path: Path, monkeypatch
     home = tmp_path / "home"
     with served(home, "--oracles", *option) as (_, url), SyncSandbox(url, client_token(Home(home), {})) as lent, lent.lease(task) as own:
         assert own.reset(task, 1).instruction == "Press B."
-        hint = own.hint()
-        assert hint is not None and own.step(hint).reward == 1.0
+        action = own.oracle_action()
+        assert action is not None and own.step(action).reward == 1.0

@@ -51,7 +51,7 @@ class CountingSession:
     async def evaluate(self) -> Verdict:
         return Verdict(origin="verifier", score=min(self.count / 10, 1.0), threshold=1.0, reasons=(f"{self.count} of 10 clicks",))
 
-    async def hint(self) -> Action | None:
+    async def oracle_action(self) -> Action | None:
         return Click(x=1, y=1)
 
     async def close(self) -> None:

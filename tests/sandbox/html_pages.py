@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandbox.actions import Action
 from sandbox.session import Verdict
-from sandbox.tasks.page_task import PageMoment, PageSettings, PageState, PageTasks
+from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, PageTasks
 from sandbox.tasks.sources import page_tasks
 from sandbox.tasks.task import Task
 
@@ -39,7 +39,7 @@ class HtmlSource:
     def verdict(self, state: PageState) -> Verdict:
         return Verdict(origin="verifier", score=state.reward if state.done else 0.0, threshold=1.0)
 
-    async def hint(self, moment: PageMoment) -> Action | None:
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
         return None
 
 

@@ -1,4 +1,4 @@
-"""One session for the tests of a module: in a browser, task after task, as a pool's seat does; and on a desktop, for one use."""
+"""One session for the tests of a module: in a browser, task after task, as a pool's slot does; and on a desktop, for one use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from sandbox.browser.host import Host, launch
+from sandbox.browser.backend import BrowserBackend, launch
 from sandbox.browser.page_session import OpenPage
 from sandbox.desktop.local import LocalDesktops
 from sandbox.desktop.session import DesktopSession
@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Closes)
 def in_one_browser(make: Callable[[OpenPage], S]) -> Iterator[Callable[[Callable[[S], Coroutine[Any, Any, Any]]], Any]]:
     """What runs `use(session)` and gives what that gives."""
     with asyncio.Runner() as runner:
-        host: Host = runner.run(launch("auto"))
+        host: BrowserBackend = runner.run(launch("auto"))
         session = make(host.open_page)
         yield lambda use: runner.run(use(session))
         runner.run(session.close())

@@ -128,7 +128,7 @@ def test_nothing_of_a_task_crosses_to_the_next_episode_on_the_simulated_device(o
         clean = told()
         for name in TASKS:
             await session.reset(TASKS[name], 5)
-            while (action := await session.hint()) is not None:
+            while (action := await session.oracle_action()) is not None:
                 await session.step(action)
         assert told() != clean
         again = await session.reset(TASKS["find-number"], 0)
@@ -145,13 +145,13 @@ def test_every_oracle_solves_its_task_on_the_simulated_device(on_device: Any, na
             assert not (await session.evaluate()).success
             transition = None
             while transition is None or not (transition.terminated or transition.truncated):
-                action = await session.hint()
+                action = await session.oracle_action()
                 assert action is not None
                 transition = await session.step(action)
                 assert "ignored" not in transition.info and (transition.terminated or transition.reward == 0.0)
             verdict = await session.evaluate()
             assert transition.terminated and transition.reward == 1.0 and verdict.success, (seed, verdict.reasons)
-            assert await session.hint() is None
+            assert await session.oracle_action() is None
 
     on_device(use, screenshots=False)
 

@@ -9,7 +9,7 @@ import pytest
 
 from sandbox import actions
 from sandbox.actions import Action, Finished
-from sandbox.browser.host import Host, launch
+from sandbox.browser.backend import BrowserBackend, launch
 from sandbox.browser.page_session import PageSession
 from sandbox.session import Observation
 from sandbox.tasks.browsing.instance import Instance
@@ -23,7 +23,7 @@ TASKS = load_tasks()
 
 
 class Browser:
-    def __init__(self, runner: asyncio.Runner, host: Host) -> None:
+    def __init__(self, runner: asyncio.Runner, host: BrowserBackend) -> None:
         self._runner, self._host = runner, host
 
     def run(self, use: Callable[[PageSession, Observation, Instance], Awaitable[None]], task: Task, seed: int | None = None) -> None:
@@ -55,7 +55,7 @@ def test_the_oracle_answers_a_question_of_each_family(browser: Browser, name: st
         assert not (await session.evaluate()).success
         num_seen = [len(first.elements)]
         while True:
-            action = await session.hint()
+            action = await session.oracle_action()
             assert action is not None
             transition = await session.step(action)
             assert not transition.info.keys() & {"blocked", "ignored", "unsettled"}, transition.info
@@ -78,7 +78,7 @@ def test_an_oracle_finds_back_from_elsewhere(browser: Browser) -> None:
         for url in ("https://almanac.test/element/050.html", "https://almanac.test/nonesuch.html"):
             await session.step(actions.Navigate(url=url))
         for _ in range(20):
-            action = await session.hint()
+            action = await session.oracle_action()
             assert action is not None
             if (transition := await session.step(action)).terminated:
                 break

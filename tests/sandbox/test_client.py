@@ -85,7 +85,7 @@ def test_a_broken_connection_loses_no_step_and_doubles_none(seed: int) -> None:
                 assert (await session.reset(TASK, 5)).instruction == "seed 5, count 0"
                 for number in range(1, 31):
                     assert (await session.step(CLICK)).observation.instruction == f"seed 5, count {number}"
-                assert (await session.evaluate()).success and await session.hint() == CLICK
+                assert (await session.evaluate()).success and await session.oracle_action() == CLICK
                 assert proxy.num_cut > 3
                 assert pool.size - len(pool.free) == 1, "a repeated request for a session gets the same one"
 
@@ -139,7 +139,7 @@ def test_errors_are_those_of_a_local_session() -> None:
                 await session.reset(TASK, 3)
                 assert (await session.step(CLICK)).observation.instruction == "seed 3, count 1", "the numbers are right again"
                 with pytest.raises(AccessDenied, match="--oracles"):
-                    await session.hint()
+                    await session.oracle_action()
             with pytest.raises(ZeroDivisionError):
                 async with client.lease(TASK) as session:
                     raise ZeroDivisionError

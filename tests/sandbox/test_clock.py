@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sandbox import actions
+from sandbox.browser.backend import launch
 from sandbox.browser.beginframe import FramedPage
-from sandbox.browser.host import launch
 from sandbox.browser.page_session import PageSession
 from sandbox.browser.scratch import readable_root
 from sandbox.tasks.page_task import PageSettings

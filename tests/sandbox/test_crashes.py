@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from sandbox import actions
+from sandbox.browser.backend import CdpBackend
 from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, NO_SANDBOX_VARIABLE, find_chromium
-from sandbox.browser.host import CdpHost
 from sandbox.browser.page_session import Limits
 from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles
 from sandbox.pool.pool import SessionPool
-from sandbox.pool.slots import Upkeep
+from sandbox.pool.slots import RecyclePolicy
 from sandbox.tasks.page_task import PageSettings, Site, WebSettings
 from tests.sandbox.process_watch import group_members, soon, within
 from tests.sandbox.web_pages import OTHER, SHOP, TASK, WebSource
@@ -119,8 +119,8 @@ def test_a_stopped_browser_is_ended_long_before_its_step_is(kind: Any, live_pool
             await session.reset(html_task(), 1)
         assert pool.browser_pids() != [pid]
 
-    upkeep = Upkeep(heartbeat_s=0.2, hung_after_s=2)
-    with live_pool(SessionPool({"html": html_source()}, kind=kind, size=1, upkeep=upkeep, limits=Limits(step_s=120))) as live:
+    recycle = RecyclePolicy(heartbeat_s=0.2, hung_after_s=2)
+    with live_pool(SessionPool({"html": html_source()}, kind=kind, size=1, recycle=recycle, limits=Limits(step_s=120))) as live:
         live.run(use)
 
 
@@ -135,7 +135,7 @@ def test_what_a_dead_browser_left_is_cleaned_up_without_a_lease(live_pool: Any, 
         await soon(lambda: not profile.exists() and not group_members(pid))
         assert pool.stats().num_crashes == 1
 
-    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.1))) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=1, recycle=RecyclePolicy(heartbeat_s=0.1))) as live:
         live.run(use)
 
 
@@ -147,7 +147,7 @@ def test_a_browser_that_takes_too_much_memory_is_ended(live_pool: Any, html_sour
                 await session.reset(html_task(), 1)
                 await session.step(actions.Wait(seconds=60))
 
-    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.2, end_memory_mib=1.0))) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=1, recycle=RecyclePolicy(heartbeat_s=0.2, end_memory_mib=1.0))) as live:
         live.run(use)
 
 
@@ -197,8 +197,8 @@ def test_a_page_that_takes_too_much_memory_has_failed_and_its_neighbour_goes_on(
             assert (await session.reset(TASK, 1)).elements == seen.elements
         assert pool.stats().num_launches == 1
 
-    upkeep = Upkeep(heartbeat_s=0.2, end_memory_mib=900.0)
-    with live_pool(SessionPool({"web": source}, kind="beginframe", size=2, num_browsers=1, upkeep=upkeep)) as live:
+    recycle = RecyclePolicy(heartbeat_s=0.2, end_memory_mib=900.0)
+    with live_pool(SessionPool({"web": source}, kind="beginframe", size=2, num_browsers=1, recycle=recycle)) as live:
         live.run(use)
 
 
@@ -281,7 +281,7 @@ def test_a_browser_without_its_sandbox_says_so_and_shows_no_open_network(monkeyp
         return PageSettings(viewport_px=(320, 320), area_px=(320, 320), step_time_ms=50.0, frame_time_ms=50.0, web=web)
 
     async def use() -> None:
-        host = CdpHost(await Browser.launch(begin_frame=True))
+        host = CdpBackend(await Browser.launch(begin_frame=True))
         try:
             assert host.browser.version.endswith("; no sandbox")
             await (await host.open_page(settings("none"), root)).close()

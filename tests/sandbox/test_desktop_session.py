@@ -34,7 +34,7 @@ async def solve(session: DesktopSession, task: Task, seed: int) -> list[Transiti
     assert observation.instruction and not (await session.evaluate()).success
     transitions: list[Transition] = []
     while not transitions or not (transitions[-1].terminated or transitions[-1].truncated):
-        action = await session.hint()
+        action = await session.oracle_action()
         assert action is not None, f"{task.name}, seed {seed}: no hint after {len(transitions)} steps"
         transitions.append(await session.step(action))
     verdict = await session.evaluate()
@@ -123,7 +123,7 @@ def test_an_episode_ends_by_success_by_word_and_by_its_limit() -> None:
         assert (transition.reward, transition.terminated, transition.truncated) == (1.0, True, False)
         after = await session.step(actions.Wait(seconds=0.1))
         assert after.info == {"ignored": "the episode is over"} and after.reward == 0.0
-        assert await session.hint() is None
+        assert await session.oracle_action() is None
 
         for final in (actions.Finished(answer="done"), actions.CallUser()):
             await session.reset(task, 1)
@@ -173,7 +173,7 @@ def test_the_oracle_mends_what_a_policy_did() -> None:
         ):
             await session.step(action)
         for _ in range(20):
-            action = await session.hint()
+            action = await session.oracle_action()
             assert action is not None
             if (await session.step(action)).terminated:
                 break

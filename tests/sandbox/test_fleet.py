@@ -171,7 +171,7 @@ def test_a_call_that_hangs_is_answered_and_its_lease_taken_back() -> None:
                 await hanging.step(actions.Wait(seconds=60))
             with pytest.raises(LeaseLost, match="call_limit_s"):
                 await hanging.evaluate()
-            async with fleet.lease(task) as session:  # the only seat is free again, and its jail a new one
+            async with fleet.lease(task) as session:  # the only slot is free again, and its jail a new one
                 assert (await session.reset(task, 1)).instruction
         stats = fleet.stats()
         assert (stats.num_reclaimed, stats.num_leased, stats.num_workers_lost) == (1, 0, 0)

@@ -140,7 +140,7 @@ Trace = list[tuple[str | None, tuple[Element, ...], float, bool]]
 async def oracle_trace(session: PageSession, task: Task, seed: int, num_steps: int) -> Trace:
     observation = await session.reset(task, seed)
     trace: Trace = [(observation.screenshot_id, observation.elements, 0.0, False)]
-    while len(trace) <= num_steps and (action := await session.hint()) is not None:
+    while len(trace) <= num_steps and (action := await session.oracle_action()) is not None:
         transition = await session.step(action)
         seen = transition.observation
         trace.append((seen.screenshot_id, seen.elements, transition.reward, transition.terminated))
@@ -201,7 +201,7 @@ def test_whatever_is_done_gives_the_same_pixels(two_browsers: Any, game: str) ->
         observation = await session.reset(task, seed)
         trace: Trace = [(observation.screenshot_id, observation.elements, 0.0, False)]
         for _ in range(60):
-            hinted = await session.hint() if generator.random() < 0.5 else None
+            hinted = await session.oracle_action() if generator.random() < 0.5 else None
             transition = await session.step(hinted or random_action(generator))
             seen = transition.observation
             trace.append((seen.screenshot_id, seen.elements, transition.reward, transition.terminated))

@@ -16,7 +16,7 @@ from sandbox.browser.page_session import PageSession
 from sandbox.pool.pool import SessionPool
 from sandbox.session import Element, Observation, Transition
 from sandbox.tasks.games.source import ELEMENTS_SUFFIX, GamesSource, load_tasks
-from sandbox.tasks.page_task import PageMoment
+from sandbox.tasks.page_task import PageStepContext
 
 IDLE = InvalidAction(text="", reason="idle")
 
@@ -35,7 +35,7 @@ def board_of(transition: Transition) -> dict[str, Any]:
 async def play_on(session: PageSession, max_steps: int = 300) -> float:
     """The oracle from the state as it is; the score of the verdict."""
     for _ in range(max_steps):
-        if (action := await session.hint()) is None:
+        if (action := await session.oracle_action()) is None:
             break
         if (await session.step(action)).terminated:
             break
@@ -61,7 +61,7 @@ def test_webgl_gives_the_same_pixels_in_two_browsers(two_browsers: Any, name: st
         async with pool.lease() as session:
             for seed in seeds:
                 shots[seed] = [(await session.reset(task, seed)).screenshot_id]
-                while len(shots[seed]) < num_steps and (action := await session.hint()) is not None:
+                while len(shots[seed]) < num_steps and (action := await session.oracle_action()) is not None:
                     shots[seed].append((await session.step(action)).observation.screenshot_id)
         return shots
 
@@ -231,9 +231,9 @@ def test_a_shape_fits_its_own_outline_only(two_browsers: Any) -> None:
 class SlowOracle(SmoothGames):
     """An oracle that thinks while the page goes on."""
 
-    async def hint(self, moment: PageMoment) -> Action | None:
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
         await asyncio.sleep(0.3)
-        return await super().hint(moment)
+        return await super().oracle_action(context)
 
 
 @pytest.mark.slow

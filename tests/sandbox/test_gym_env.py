@@ -83,7 +83,7 @@ def test_the_oracle_solves_a_task_through_the_action_space(env: gymnasium.Env[An
         env.reset(seed=seed)
         is_over, reward = False, 0.0
         while not is_over:
-            action = env.unwrapped.hint()
+            action = env.unwrapped.oracle_action()
             assert action is not None and env.action_space.contains(action)
             observation, reward, terminated, truncated, info = env.step(action)
             assert env.observation_space.contains(observation) and "action" in info
@@ -144,8 +144,8 @@ def test_an_environment_on_a_server(env: gymnasium.Env[Any, Any]) -> None:
     try:
         (here, _), (there, _) = env.reset(seed=7), remote.reset(seed=7)
         assert np.array_equal(here["screenshot"], there["screenshot"]) and here["instruction"] == there["instruction"]
-        hint = remote.hint()
-        assert hint is not None and not remote.step(hint)[2]
+        action = remote.oracle_action()
+        assert action is not None and not remote.step(action)[2]
     finally:
         remote.close()
         thread.run(server.__aexit__(None, None, None))

@@ -12,7 +12,7 @@ import pytest
 
 from sandbox import actions
 from sandbox.actions import Action, Click, Finished, Navigate, ToolCall, TypeText
-from sandbox.browser.host import launch
+from sandbox.browser.backend import launch
 from sandbox.hybrid.session import HybridSession
 from sandbox.session import Observation, Session
 from sandbox.tasks.hybrid.source import KINDS, hybrid_instance, load_tasks, task_file
@@ -25,7 +25,7 @@ Use = Callable[[HybridSession], Coroutine[Any, Any, Any]]
 
 @pytest.fixture(scope="module")
 def on_session() -> Iterator[Callable[[Use], Any]]:
-    """Runs `use(session)` on one session in one browser, task after task, as a pool's seat does."""
+    """Runs `use(session)` on one session in one browser, task after task, as a pool's slot does."""
     with in_one_browser(lambda open_page: HybridSession(open_page, screenshots=False)) as on_session:
         yield on_session
 
@@ -78,7 +78,7 @@ def test_a_session_keeps_to_the_protocol(on_session: Any) -> None:
             transition = await session.step(bash("true"))
         assert transition.truncated and not transition.terminated and transition.reward == 0.0
         assert (await session.step(bash("ls"))).info == {"ignored": "the episode is over"}
-        assert await session.hint() is None
+        assert await session.oracle_action() is None
         with pytest.raises(TaskError, match="hybrid/none"):
             await session.reset(task.model_copy(update={"name": "none"}), 1)
 
@@ -118,10 +118,10 @@ def test_a_service_of_one_session_is_reached_by_its_own_page_only() -> None:
             task = load_tasks()["serve-and-press"]
             await one.reset(task, 1)
             await other.reset(task, 1)
-            start = await one.hint()
+            start = await one.oracle_action()
             assert isinstance(start, ToolCall)
             await one.step(start)
-            go = await one.hint()
+            go = await one.oracle_action()
             assert isinstance(go, Navigate)
             assert any(each.role == "button" for each in (await one.step(go)).observation.elements)
             transition = await other.step(go)

@@ -48,7 +48,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 async def play(session: Any) -> list[Any]:
     """What the oracle does until it has nothing more to say."""
     done = []
-    while (action := await session.hint()) is not None:
+    while (action := await session.oracle_action()) is not None:
         done.append(await session.step(action))
         if done[-1].terminated or done[-1].truncated:
             break
@@ -159,7 +159,7 @@ def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
         async with SessionPool(size=1) as pool, pool.lease(task) as session:
             observation = await session.reset(task, 0)
             assert observation.screenshot is not None and any(element.text.strip() == "world" for element in observation.elements)
-            assert await session.hint() is None, "it has no oracle, and its verifier is left alone"
+            assert await session.oracle_action() is None, "it has no oracle, and its verifier is left alone"
             await session.step(Hotkey(keys=("ctrl", "home")))
             await session.step(TypeText(text="hello "))
             last = await session.step(actions.Finished())

@@ -1,4 +1,4 @@
-"""The waiting line of a pool: who gets which seat, in which order, and how long anyone is passed over."""
+"""The waiting line of a pool: who gets which slot, in which order, and how long anyone is passed over."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from sandbox.pool import lease_queue
-from sandbox.pool.lease_queue import LeaseQueue, Seat, Wish
+from sandbox.pool.lease_queue import LeaseQueue, Slot, SlotRequest
 from warehouse.core.errors import SandboxError
 
-A, B, C = (Wish(kind="page", page=("html", name)) for name in "abc")
-TERMINAL = Wish(kind="terminal")
+A, B, C = (SlotRequest(kind="page", page=("html", name)) for name in "abc")
+TERMINAL = SlotRequest(kind="terminal")
 
 
-def line(num: int, **settings: Any) -> LeaseQueue[Seat]:
-    queue: LeaseQueue[Seat] = LeaseQueue(**settings)
-    queue.add([Seat(group=n % 2) for n in range(num)])
+def line(num: int, **settings: Any) -> LeaseQueue[Slot]:
+    queue: LeaseQueue[Slot] = LeaseQueue(**settings)
+    queue.add([Slot(group=n % 2) for n in range(num)])
     return queue
 
 
-async def asked(queue: LeaseQueue[Seat], *wishes: Wish) -> list[asyncio.Task[Seat]]:
+async def asked(queue: LeaseQueue[Slot], *requests: SlotRequest) -> list[asyncio.Task[Slot]]:
     """Leases that have been asked for, in this order."""
-    tasks = [asyncio.create_task(queue.take(wish)) for wish in wishes]
+    tasks = [asyncio.create_task(queue.take(request)) for request in requests]
     for _ in range(3):
         await asyncio.sleep(0)
     return tasks
@@ -34,25 +34,25 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 30))
 
 
-def test_seats_are_spread_over_the_groups() -> None:
+def test_slots_are_spread_over_the_groups() -> None:
     async def test() -> None:
         queue = line(4)
-        first, second = [await queue.take(wish) for wish in (A, B)]
+        first, second = [await queue.take(request) for request in (A, B)]
         assert {first.group, second.group} == {0, 1} and queue.num_in_use == 2
         assert (queue.load(0), queue.load(1)) == (1, 1)
 
     run(test())
 
 
-def test_a_seat_that_comes_free_goes_to_who_waits_for_its_page() -> None:
+def test_a_free_slot_goes_to_whoever_waits_for_its_page() -> None:
     async def test() -> None:
         queue = line(1)
-        seat = await queue.take(A)
+        slot = await queue.take(A)
         waits_for_b, waits_for_a = await asked(queue, B, A)
-        queue.give_back(seat)
-        assert await waits_for_a is seat and not waits_for_b.done() and queue.num_waiting == 1
-        queue.give_back(seat)
-        assert await waits_for_b is seat and seat.page == B.page
+        queue.give_back(slot)
+        assert await waits_for_a is slot and not waits_for_b.done() and queue.num_waiting == 1
+        queue.give_back(slot)
+        assert await waits_for_b is slot and slot.page == B.page
 
     run(test())
 
@@ -65,7 +65,7 @@ def test_a_page_that_will_come_free_is_waited_for_but_not_for_long(monkeypatch: 
         busy, other = await queue.take(A), await queue.take(B)
         queue.give_back(other)
         (waits_for_a,) = await asked(queue, A)
-        assert not waits_for_a.done(), "half of the seats are in use, one of them with the page"
+        assert not waits_for_a.done(), "half of the slots are in use, one of them with the page"
         assert await waits_for_a is other and other.page == A.page
         queue.give_back(busy)
 
@@ -75,13 +75,13 @@ def test_a_page_that_will_come_free_is_waited_for_but_not_for_long(monkeypatch: 
 def test_nobody_is_passed_over_for_ever() -> None:
     async def test() -> None:
         queue = line(1)
-        seat = await queue.take(A)
+        slot = await queue.take(A)
         waits_for_b, *wait_for_a = await asked(queue, B, *[A] * (2 * lease_queue.MAX_PASSED))
         order = []
         for _ in range(1 + 2 * lease_queue.MAX_PASSED):
-            queue.give_back(seat)
+            queue.give_back(slot)
             await asyncio.sleep(0)
-            order.append(seat.page)
+            order.append(slot.page)
         assert order == [A.page] * lease_queue.MAX_PASSED + [B.page] + [A.page] * lease_queue.MAX_PASSED
         assert all(lease.done() for lease in (waits_for_b, *wait_for_a))
 
@@ -94,7 +94,7 @@ def test_a_kind_may_be_bounded() -> None:
         first, second = await queue.take(TERMINAL), await queue.take(TERMINAL)
         third, page = await asked(queue, TERMINAL, A)
         assert page.done() and not third.done()
-        assert queue.shortage()[0] == 0, "more seats would not help"
+        assert queue.shortage()[0] == 0, "more slots would not help"
         queue.give_back(second)
         assert await third is second
         queue.give_back(first)
@@ -113,13 +113,13 @@ def test_a_shortage_is_told() -> None:
         await asyncio.sleep(0.05)
         num, longest_s = queue.shortage()
         assert num == 2 and longest_s >= 0.05
-        queue.add([Seat(group="new"), Seat(group="new")])
+        queue.add([Slot(group="new"), Slot(group="new")])
         assert {(await lease).group for lease in waiting} == {"new"}
 
     run(test())
 
 
-def test_seats_that_are_gone_are_not_lent_again() -> None:
+def test_slots_that_are_gone_are_not_lent_again() -> None:
     async def test() -> None:
         queue = line(2)
         gone = await queue.take(A)
@@ -136,17 +136,17 @@ def test_seats_that_are_gone_are_not_lent_again() -> None:
 
 
 @pytest.mark.parametrize("is_served", [False, True])
-def test_who_gives_up_waiting_takes_no_seat(is_served: bool) -> None:
+def test_who_gives_up_waiting_takes_no_slot(is_served: bool) -> None:
     async def test() -> None:
         queue = line(1)
-        seat = await queue.take(A)
+        slot = await queue.take(A)
         gives_up, waits = await asked(queue, A, B)
         if is_served:
-            queue.give_back(seat)
+            queue.give_back(slot)
         gives_up.cancel()
         if not is_served:
-            queue.give_back(seat)
-        assert await waits is seat
+            queue.give_back(slot)
+        assert await waits is slot
         assert gives_up.cancelled() and queue.num_waiting == 0
 
     run(test())

@@ -1,5 +1,5 @@
 """What a page cannot do, tried: reach a port of this machine, a file beside its own, or another session; and what an episode cannot leave
-to the next one in the same seat, planted and looked for. docs/isolation.md is the table of these.
+to the next one in the same slot, planted and looked for. docs/isolation.md is the table of these.
 
 Stand-ins listen on this machine's loopback and on the loopback inside the browser's own network: neither may hear a word.
 """
@@ -266,7 +266,7 @@ def test_nothing_crosses_from_one_web_episode_to_the_next(web: Bench, terminal: 
         assert await awaited(session, PLANT, "planted") is True
         dirty = await awaited(session, LOOK, "seen")
         assert dirty["local"] == dirty["session"] == dirty["databases"] == dirty["workers"] == 1 and dirty["cookie"] and dirty["files"]
-        for again in (session, web.session(**where)):  # the same seat, and another of the same browser
+        for again in (session, web.session(**where)):  # the same slot, and another of the same browser
             second = await again.reset(TASK, 2)
             assert await awaited(again, LOOK, "seen") == clean
             await awaited(again, "fetch('/cached').then(() => { globalThis.fetched = true; }); 0", "fetched")

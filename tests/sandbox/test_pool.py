@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sandbox.pool.pool import SessionPool
-from sandbox.pool.slots import Upkeep
+from sandbox.pool.slots import RecyclePolicy
 from tests.sandbox.process_watch import group_members, soon, within
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
@@ -74,7 +74,7 @@ def test_a_worn_browser_is_replaced_when_nobody_uses_it(live_pool: Any, html_sou
         stats = pool.stats()
         assert stats.num_recycled >= 2 and stats.num_crashes == 0 and stats.num_resets == 9
 
-    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, upkeep=Upkeep(recycle_resets=3))) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, recycle=RecyclePolicy(recycle_resets=3))) as live:
         live.run(use)
 
 
@@ -92,7 +92,7 @@ def test_who_uses_a_worn_browser_stays_on_it_and_the_next_finds_a_fresh_one(live
                 assert (await stays.reset(html_task(), 5)).instruction == "seed 5: "
         assert worn not in pool.browser_pids() and pool.stats().num_recycled == 1 and pool.stats().num_crashes == 0
 
-    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, upkeep=Upkeep(recycle_resets=2))) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, recycle=RecyclePolicy(recycle_resets=2))) as live:
         live.run(use)
 
 
@@ -107,7 +107,7 @@ def test_an_old_or_large_browser_is_replaced(limit: Any, live_pool: Any, html_so
             await session.reset(html_task(), 1)
         assert pool.stats().num_recycled >= 1 and pool.stats().num_crashes == 0
 
-    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.2, **limit))) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=1, recycle=RecyclePolicy(heartbeat_s=0.2, **limit))) as live:
         live.run(use)
 
 
@@ -120,7 +120,7 @@ def test_a_browser_being_replaced_ends_with_the_pool(live_pool: Any, html_source
             await asyncio.sleep(0)
         return worn
 
-    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.05, recycle_age_s=1.0))) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=1, recycle=RecyclePolicy(heartbeat_s=0.05, recycle_age_s=1.0))) as live:
         worn = live.run(use)
     assert within(5, lambda: not group_members(worn))
 
@@ -137,7 +137,7 @@ def test_what_nobody_uses_is_closed_and_comes_back_when_it_is_wanted(live_pool: 
             assert again is not session and (await again.reset(html_task(), 1)).instruction == "seed 1: "
         assert pool.stats().num_recycled == 0 and pool.stats().num_launches == 2
 
-    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.1, idle_s=0.4))) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=1, recycle=RecyclePolicy(heartbeat_s=0.1, idle_s=0.4))) as live:
         live.run(use)
 
 

@@ -209,7 +209,7 @@ def test_desktop_tasks_are_solved_in_the_guest_by_their_oracles(live: Live, name
         await session.reset(load_tasks()[name], 1)
         transition = None
         while transition is None or not (transition.terminated or transition.truncated):
-            action = await session.hint()
+            action = await session.oracle_action()
             assert action is not None
             transition = await session.step(action)
         assert transition.reward == 1.0, (await session.evaluate()).reasons

@@ -30,7 +30,7 @@ MADE = """
 import gymnasium
 env = gymnasium.make("flywheel.sandbox.gym.ids:flywheel/press-press-letter-v0")
 env.reset(seed=1)
-print(env.step(env.unwrapped.hint())[1])
+print(env.step(env.unwrapped.oracle_action())[1])
 env.close()
 """
 
@@ -72,9 +72,9 @@ def test_it_is_a_gymnasium_environment(folder: Path) -> None:
     env = FlywheelEnv("press/press-letter")
     try:
         env.reset(options={"instance": 1})
-        hint = env.hint()
-        assert hint is not None
-        _, reward, terminated, _, _ = env.step(hint)
+        action = env.oracle_action()
+        assert action is not None
+        _, reward, terminated, _, _ = env.step(action)
         assert terminated and reward == 1.0
     finally:
         env.close()

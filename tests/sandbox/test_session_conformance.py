@@ -86,7 +86,7 @@ def test_an_episode_means_the_same_everywhere(live: Any, kind: SessionKind) -> N
 
             rewards = [transition.reward]
             while not (transition.terminated or transition.truncated):
-                action = await session.hint()
+                action = await session.oracle_action()
                 assert action is not None, f"no hint after {len(rewards)} steps"
                 transition = await session.step(action)
                 rewards.append(transition.reward)
@@ -112,7 +112,7 @@ def test_a_closed_session_is_of_no_use_and_no_one_gets_it_next(live: Any, kind: 
                 assert (await session.reset(task, SEED)).screenshot is None
                 await session.close()
                 await session.close()
-                for call in (session.step(actions.Wait(seconds=1)), session.evaluate(), session.hint()):
+                for call in (session.step(actions.Wait(seconds=1)), session.evaluate(), session.oracle_action()):
                     with pytest.raises(SandboxError, match="closed"):
                         await call
                 await session.reset(task, SEED)

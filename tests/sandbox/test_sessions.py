@@ -326,7 +326,7 @@ def test_oracles_solve_real_tasks_on_every_session(live: Any, name: str) -> None
                 done = False
                 await session.reset(task, seed)
                 while not done:
-                    action = await session.hint()
+                    action = await session.oracle_action()
                     assert action is not None
                     transition = await session.step(action)
                     done = transition.terminated or transition.truncated

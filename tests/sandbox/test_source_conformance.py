@@ -89,7 +89,7 @@ def test_it_says_what_a_task_asks_for_and_whether_an_oracle_solves_it(source: Ta
         assert describe(task).strip() and "\n" not in describe(task)
     with_oracle = [task for task in source.load_tasks().values() if source.has_oracle(task)]
     assert with_oracle and all(isinstance(source.has_oracle(task), bool) for task in source.load_tasks().values())
-    assert source.page is None or callable(source.page.hint)
+    assert source.page is None or callable(source.page.oracle_action)
 
 
 def test_its_facts_name_an_instance_by_content(source: TaskSource) -> None:

@@ -52,7 +52,7 @@ async def solves(pool: Any, task: Task, seed: int = 1) -> bool:
         assert isinstance(session, Session)
         await session.reset(task, seed)
         is_over = False
-        while not is_over and (action := await session.hint()) is not None:
+        while not is_over and (action := await session.oracle_action()) is not None:
             transition = await session.step(action)
             is_over = transition.terminated or transition.truncated
         return bool((await session.evaluate()).success)

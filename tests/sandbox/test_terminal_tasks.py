@@ -126,7 +126,7 @@ def test_a_session_keeps_to_the_protocol(on_session: Any) -> None:
         transition = await session.step(ToolCall(name="fly"))
         assert transition.truncated and not transition.terminated and transition.observation.output.startswith("error: there is no tool")
         assert (await session.step(bash("ls"))).info == {"ignored": "the episode is over"}
-        assert await session.hint() is None
+        assert await session.oracle_action() is None
         with pytest.raises(TaskError, match="source 'nowhere'"):
             await session.reset(task.model_copy(update={"source": "nowhere"}), 1)
         with pytest.raises(TaskError, match="terminal/none"):
@@ -184,7 +184,7 @@ def test_the_oracle_gives_up_where_the_task_is_lost(on_session: Any) -> None:
     async def use(session: TerminalSession) -> None:
         await session.reset(load_tasks()["delete-file"], 1)
         await session.step(bash("rm *"))
-        assert await session.hint() is None
+        assert await session.oracle_action() is None
 
     on_session(use)
 

@@ -41,7 +41,7 @@ def how_long(name: str) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture(scope="module")
 def on_session() -> Iterator[Callable[[Use], Any]]:
-    """Runs `use(session)` on one session in one browser, task after task, as a pool's seat does."""
+    """Runs `use(session)` on one session in one browser, task after task, as a pool's slot does."""
     with in_one_browser(lambda open_page: WebAppSession(open_page, screenshots=False)) as on_session:
         yield on_session
 
@@ -146,7 +146,7 @@ def test_doing_more_than_was_asked_fails(on_session: Any) -> None:
         observation = (await session.step(click(observation, "Delete"))).observation
         verdict = await session.evaluate()
         assert not verdict.success and verdict.reasons == ("not asked for: delete products 1",)
-        assert await session.hint() is None, "nothing brings the row back"
+        assert await session.oracle_action() is None, "nothing brings the row back"
         assert (await session.step(Finished())).reward == 0.0
 
     on_session(use)

@@ -18,9 +18,9 @@ async def follow(session: Session, *before: Action) -> Transition:
     for action in before:
         await session.step(action)
     while True:
-        hint = await session.hint()
-        assert hint is not None
-        transition = await session.step(hint)
+        action = await session.oracle_action()
+        assert action is not None
+        transition = await session.step(action)
         if transition.terminated or transition.truncated:
             return transition
 

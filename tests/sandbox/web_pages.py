@@ -11,10 +11,20 @@ from typing import Any, TypeVar
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.browser.host import Host, Kind, launch
+from sandbox.browser.backend import BrowserBackend, Kind, launch
 from sandbox.browser.page_session import PageSession
 from sandbox.session import Element, Observation, Transition, Verdict
-from sandbox.tasks.page_task import Connect, PageMoment, PageSettings, PageState, Progress, Site, Surroundings, WebMoment, WebSettings
+from sandbox.tasks.page_task import (
+    Connect,
+    PageSettings,
+    PageState,
+    PageStepContext,
+    Progress,
+    Site,
+    Surroundings,
+    WebSettings,
+    WebStepContext,
+)
 from sandbox.tasks.task import Task
 
 SITES = Path(__file__).with_name("sites")
@@ -52,11 +62,11 @@ class WebSource:
     def verdict(self, state: PageState) -> Verdict:
         return Verdict(origin="verifier", score=state.reward, threshold=1.0)
 
-    async def hint(self, moment: PageMoment) -> Action | None:
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
         return None
 
-    async def progress(self, moment: WebMoment) -> Progress:
-        state = await moment.evaluate("typeof state === 'function' ? state() : null")
+    async def progress(self, context: WebStepContext) -> Progress:
+        state = await context.evaluate("typeof state === 'function' ? state() : null")
         noted = state["instruction"] if state else ""
         return Progress(instruction=noted, reward=float(bool(state and state["reward"])), done=bool(state and state["reward"]))
 
@@ -66,7 +76,7 @@ class Bench:
     """One browser in an event loop of its own."""
 
     runner: asyncio.Runner
-    host: Host
+    host: BrowserBackend
     kind: str
     sessions: list[PageSession] = field(default_factory=list)
 

@@ -85,7 +85,7 @@ def log_tail() -> str:
         return ""
 
 
-class Seat:
+class DesktopCommands:
     """Everything a command may be about. The method `do_x` does the command "x": arguments to (result, blob)."""
 
     def __init__(self, width_px: int, height_px: int) -> None:
@@ -221,12 +221,12 @@ def _write(pipe: BinaryIO, header: dict[str, Any], blob: bytes = b"") -> None:
     pipe.flush()
 
 
-def _answer(seat: Seat, command: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+def _answer(desktop: DesktopCommands, command: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
     arguments = dict(command["arguments"])
     if command["method"] == "put_file":
         arguments["content"] = blob
     try:
-        result, out = getattr(seat, f"do_{command['method']}")(**arguments)
+        result, out = getattr(desktop, f"do_{command['method']}")(**arguments)
         return {"result": result}, out
     except Exception as error:  # whatever it is, the other end has to hear of it, and goes on or gives up
         return {"error": f"{type(error).__name__}: {error}", "kind": type(error).__name__}, b""
@@ -239,13 +239,13 @@ def main() -> int:
     os.dup2(null, 0)
     os.dup2(2, 1)
     try:
-        seat = Seat(int(sys.argv[1]), int(sys.argv[2]))
+        desktop = DesktopCommands(int(sys.argv[1]), int(sys.argv[2]))
     except Exception as error:
         _write(answers, {"error": f"{type(error).__name__}: {error}", "kind": type(error).__name__})
         return 1
     _write(answers, {"result": "ready"})
     while (message := _read(commands)) is not None:
-        _write(answers, *_answer(seat, *message))
+        _write(answers, *_answer(desktop, *message))
     return 0
 
 

@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.android.instance import AndroidMoment
+from sandbox.android.instance import AndroidStepContext
 from sandbox.session import Element
 
 Words = Mapping[str, str]
 """The instance's own words: name1, phone1 …, those of its row of choices, and `turns`: "on" or "off"."""
 
-Oracle = Callable[[AndroidMoment, Words, Sequence[str]], Action | None]
+Oracle = Callable[[AndroidStepContext, Words, Sequence[str]], Action | None]
 
 BACK = actions.PressBack()
 
 
-def follow_route(moment: AndroidMoment, words: Words, route: Sequence[str]) -> Action | None:
+def follow_route(context: AndroidStepContext, words: Words, route: Sequence[str]) -> Action | None:
     """Tap what lies deepest on the route; but what is switched as it should be already is left alone."""
-    if moment.is_solved:
+    if context.is_solved:
         return actions.Finished()
     for target in route:
-        found = _touchable(moment, target)
+        found = _touchable(context, target)
         if found is not None and not _is_as_wanted(found, words["turns"]):
             return _tap(found)
     return BACK
@@ -36,12 +36,12 @@ def _is_as_wanted(element: Element, turns: str) -> bool:
     return element.role in ("checkbox", "radio") and ("checked" in element.states) == (turns == "on")
 
 
-def add_contact(moment: AndroidMoment, words: Words, route: Sequence[str]) -> Action | None:
-    if moment.is_solved:
+def add_contact(context: AndroidStepContext, words: Words, route: Sequence[str]) -> Action | None:
+    if context.is_solved:
         return actions.Finished()
-    save, inputs = _touchable(moment, "Save"), [element for element in moment.observation.elements if element.role == "input"]
+    save, inputs = _touchable(context, "Save"), [element for element in context.observation.elements if element.role == "input"]
     if save is None or len(inputs) < 2:
-        return _into(moment, ["Create contact", "Contacts"])
+        return _into(context, ["Create contact", "Contacts"])
     for field, (hint, wanted) in zip(inputs, (("Name", words["name1"]), ("Phone", words["phone1"])), strict=False):
         if field.text == wanted:
             continue
@@ -51,20 +51,20 @@ def add_contact(moment: AndroidMoment, words: Words, route: Sequence[str]) -> Ac
     return _tap(save)
 
 
-def delete_contact(moment: AndroidMoment, words: Words, route: Sequence[str]) -> Action | None:
-    if moment.is_solved:
+def delete_contact(context: AndroidStepContext, words: Words, route: Sequence[str]) -> Action | None:
+    if context.is_solved:
         return actions.Finished()
     everyone = {words[f"name{number}"] for number in range(1, 5)}
-    shown = [element.text for element in moment.observation.elements if element.text in everyone]
-    if _touchable(moment, "Create contact") is None and shown and words["name1"] not in shown:
+    shown = [element.text for element in context.observation.elements if element.text in everyone]
+    if _touchable(context, "Create contact") is None and shown and words["name1"] not in shown:
         return BACK  # somebody else's page
-    return _into(moment, ["Delete", "More options", words["name1"], "Contacts"])
+    return _into(context, ["Delete", "More options", words["name1"], "Contacts"])
 
 
-def find_number(moment: AndroidMoment, words: Words, route: Sequence[str]) -> Action | None:
-    if any(element.text == words["phone1"] for element in moment.observation.elements):
+def find_number(context: AndroidStepContext, words: Words, route: Sequence[str]) -> Action | None:
+    if any(element.text == words["phone1"] for element in context.observation.elements):
         return actions.Finished(answer=words["phone1"])
-    return _into(moment, [words["name1"], "Contacts"])
+    return _into(context, [words["name1"], "Contacts"])
 
 
 ORACLES: Mapping[str, Oracle] = {
@@ -75,17 +75,17 @@ ORACLES: Mapping[str, Oracle] = {
 }
 
 
-def _into(moment: AndroidMoment, route: Sequence[str]) -> Action:
-    found = next((element for target in route if (element := _touchable(moment, target)) is not None), None)
+def _into(context: AndroidStepContext, route: Sequence[str]) -> Action:
+    found = next((element for target in route if (element := _touchable(context, target)) is not None), None)
     return BACK if found is None else _tap(found)
 
 
-def _touchable(moment: AndroidMoment, text: str) -> Element | None:
+def _touchable(context: AndroidStepContext, text: str) -> Element | None:
     """What can be touched and begins with a text: a row's title comes before its summary."""
     return next(
         (
             element
-            for element in moment.observation.elements
+            for element in context.observation.elements
             if element.role != "text" and (element.text == text or element.text.startswith(f"{text}, "))
         ),
         None,

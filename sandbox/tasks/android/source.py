@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.actions import Action
-from sandbox.android.instance import AndroidInstance, AndroidMoment, Check
+from sandbox.android.instance import AndroidInstance, AndroidStepContext, Check
 from sandbox.tasks.android.oracles import ORACLES
 from sandbox.tasks.reserved import unreserved
 from sandbox.tasks.task import Task, first_seed
@@ -114,8 +114,8 @@ def _drawn(task: Task, seed: int) -> AndroidInstance:
     route = tuple(target.format(**words) for target in entry.route)
     oracle = ORACLES[entry.oracle]
 
-    def hint(moment: AndroidMoment) -> Action | None:
-        return oracle(moment, words, route)
+    def oracle_action(context: AndroidStepContext) -> Action | None:
+        return oracle(context, words, route)
 
     return AndroidInstance(
         instruction=entry.instruction.format(**words),
@@ -123,7 +123,7 @@ def _drawn(task: Task, seed: int) -> AndroidInstance:
         setup=tuple(contacts),
         checks=tuple(Check(**check) for check in checks),
         answer=entry.answer and entry.answer.format(**words),
-        hint=hint,
+        oracle_action=oracle_action,
     )
 
 

@@ -11,7 +11,7 @@ from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, T
 from sandbox.session import Element, Observation
 from sandbox.tasks.browsing.instance import Instance
 from sandbox.tasks.browsing.pages import HOME, SEARCH
-from sandbox.tasks.page_task import PageMoment
+from sandbox.tasks.page_task import PageStepContext
 
 _PLACE_OF_LINK = """(path => {
   const links = [...document.querySelectorAll("a[href]")].filter(each => new URL(each.href).pathname === "/" + path);
@@ -32,8 +32,8 @@ _PLACE_OF_TEXT = """(text => {
 })"""
 
 
-async def next_action(instance: Instance, moment: PageMoment) -> Action | None:
-    observation = moment.observation
+async def next_action(instance: Instance, context: PageStepContext) -> Action | None:
+    observation = context.observation
     path = _path(observation.url, instance.corpus.host)
     if path is None or (path != SEARCH and path not in instance.corpus.links):
         return Navigate(url=instance.corpus.url(instance.route[0]))
@@ -41,11 +41,11 @@ async def next_action(instance: Instance, moment: PageMoment) -> Action | None:
         hidden = [text for text in (instance.beside, instance.answer) if text and not is_shown(observation, text)]
         if not hidden:
             return Finished(answer=instance.answer)
-        box = await moment.evaluate(f"{_PLACE_OF_TEXT}({json.dumps(hidden[0])})")
+        box = await context.evaluate(f"{_PLACE_OF_TEXT}({json.dumps(hidden[0])})")
         return None if box is None else _scroll_to(box, observation)
     if instance.typed and path in (HOME, SEARCH):
-        return await _search(instance, path, moment)
-    return await _follow(_next_path(instance, path), moment)
+        return await _search(instance, path, context)
+    return await _follow(_next_path(instance, path), context)
 
 
 def _path(url: str, host: str) -> str | None:
@@ -69,13 +69,13 @@ def _next_path(instance: Instance, path: str) -> str:
     return back[1] if len(back) > 1 else HOME
 
 
-async def _follow(path: str, moment: PageMoment) -> Action | None:
+async def _follow(path: str, context: PageStepContext) -> Action | None:
     """Click the page's link to a path, or scroll towards it."""
-    box = await moment.evaluate(f"{_PLACE_OF_LINK}({json.dumps(path)})")
+    box = await context.evaluate(f"{_PLACE_OF_LINK}({json.dumps(path)})")
     if box is None:
-        return Navigate(url=_absolute(moment.observation.url, path))
-    link = next((each for each in moment.observation.elements if each.role == "link" and _is_at(each, box)), None)
-    return Click(x=link.x_px, y=link.y_px) if link is not None else _scroll_to(box, moment.observation)
+        return Navigate(url=_absolute(context.observation.url, path))
+    link = next((each for each in context.observation.elements if each.role == "link" and _is_at(each, box)), None)
+    return Click(x=link.x_px, y=link.y_px) if link is not None else _scroll_to(box, context.observation)
 
 
 def _is_at(element: Element, box: dict[str, float | str]) -> bool:
@@ -92,16 +92,16 @@ def _scroll_to(box: dict[str, float], observation: Observation) -> Action:
     return Scroll(direction="down" if is_below else "up")
 
 
-async def _search(instance: Instance, path: str, moment: PageMoment) -> Action | None:
+async def _search(instance: Instance, path: str, context: PageStepContext) -> Action | None:
     """Type the name into the search box and take the page from the results. The box stands on every page, at the top."""
-    box = await moment.evaluate(f"{_PLACE_OF_LINK}({json.dumps(instance.route[-1])})") if path == SEARCH else None
+    box = await context.evaluate(f"{_PLACE_OF_LINK}({json.dumps(instance.route[-1])})") if path == SEARCH else None
     if box is not None:
-        return await _follow(instance.route[-1], moment)
-    field = next((each for each in moment.observation.elements if each.role == "input"), None)
-    button = next((each for each in moment.observation.elements if each.role == "button"), None)
+        return await _follow(instance.route[-1], context)
+    field = next((each for each in context.observation.elements if each.role == "input"), None)
+    button = next((each for each in context.observation.elements if each.role == "button"), None)
     if field is None or button is None:
         return Hotkey(keys=("home",))
-    typed = await moment.evaluate("document.querySelector('input').value")
+    typed = await context.evaluate("document.querySelector('input').value")
     if typed == instance.typed:
         return Click(x=button.x_px, y=button.y_px)
     if "focused" in field.states and (typed == "" or "selected" in field.states):

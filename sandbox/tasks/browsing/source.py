@@ -20,7 +20,7 @@ from sandbox.tasks.browsing.families import FAMILIES, Family
 from sandbox.tasks.browsing.instance import Instance
 from sandbox.tasks.browsing.pages import HOME
 from sandbox.tasks.browsing.site import ALMANAC_PACKAGES, HANDBOOK_PACKAGE, WEB, corpus
-from sandbox.tasks.page_task import PageMoment, PageSettings, PageState, Progress, WebMoment, WebSettings
+from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, Progress, WebSettings, WebStepContext
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskEntry, TaskFile, load_plain, read_task_file
@@ -116,10 +116,10 @@ class BrowsingSource:
     def needs_fresh_page(self, task: Task) -> bool:
         return True
 
-    async def progress(self, moment: WebMoment) -> Progress:
+    async def progress(self, context: WebStepContext) -> Progress:
         """By the actions alone: whether the last one finished the episode, with the answer."""
-        instance = instance_of(moment.task, moment.seed)
-        last = moment.actions[-1] if moment.actions else None
+        instance = instance_of(context.task, context.seed)
+        last = context.actions[-1] if context.actions else None
         right = isinstance(last, Finished) and is_right(last.answer, instance.forms)
         return Progress(instruction=instance.question, reward=float(right), done=False)
 
@@ -127,8 +127,8 @@ class BrowsingSource:
         reasons = () if state.reward >= 1.0 else ("the answer that was asked for was not given",)
         return Verdict(origin="verifier", score=state.reward, threshold=1.0, reasons=reasons)
 
-    async def hint(self, moment: PageMoment) -> Action | None:
-        return await oracle.next_action(instance_of(moment.task, moment.seed), moment)
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
+        return await oracle.next_action(instance_of(context.task, context.seed), context)
 
 
 def description(task: Task) -> str:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from sandbox.actions import Action, TypeText
 from sandbox.desktop.desktop import Desktop
-from sandbox.desktop.instance import Instance, Launch, Moment, Verify, click, press, raise_window
+from sandbox.desktop.instance import DesktopStepContext, Instance, Launch, Verify, click, press, raise_window
 from sandbox.tasks.desktop.words import COLOURS, NOUNS, file_name
 
 NOTE = PurePosixPath("note.txt")
@@ -37,15 +37,15 @@ def save_as(rng: random.Random) -> Instance:
     """Save what is open under another name, by the file dialog."""
     text, name = " ".join(rng.sample(NOUNS, 3)), file_name(rng)
 
-    def oracle(moment: Moment) -> Action | None:
-        dialog = moment.window(r"^Save As$")
+    def oracle(context: DesktopStepContext) -> Action | None:
+        dialog = context.window(r"^Save As$")
         if dialog is None:
             return press("ctrl", "shift", "s")
-        if dialog != moment.top:
-            return raise_window(moment, dialog)
-        field = next((field for field in moment.all("input", dialog) if "focused" in field.states), None)
+        if dialog != context.top:
+            return raise_window(context, dialog)
+        field = next((field for field in context.all("input", dialog) if "focused" in field.states), None)
         if field is None:
-            return click(moment.find("input", within=dialog))
+            return click(context.find("input", within=dialog))
         if field.text == name:
             return press("enter")
         return TypeText(text=name) if not field.text or "selected" in field.states else press("ctrl", "a")
@@ -65,15 +65,15 @@ def compute_and_note(rng: random.Random) -> Instance:
 
     computing = TypeText(text=f"{first}*{second}\n")
 
-    def oracle(moment: Moment) -> Action | None:
-        if computing in moment.actions:
-            return write_and_save(moment, NOTE.name, str(first * second))
-        calculator = moment.window(r"^galculator$")
+    def oracle(context: DesktopStepContext) -> Action | None:
+        if computing in context.actions:
+            return write_and_save(context, NOTE.name, str(first * second))
+        calculator = context.window(r"^galculator$")
         if calculator is None:
             return None
-        if moment.top != calculator:
-            return raise_window(moment, calculator)
-        display = moment.find("textarea", within=calculator)
+        if context.top != calculator:
+            return raise_window(context, calculator)
+        display = context.find("textarea", within=calculator)
         return computing if display is not None and display.text.strip() == "0" else press("escape")
 
     return Instance(
@@ -91,7 +91,7 @@ def _editing(instruction: str, before: bytes, after: str) -> Instance:
         files={NOTE: before},
         launches=(Launch(app="editor", files=(NOTE,)),),
         verify=file_holds(NOTE, after),
-        oracle=lambda moment: write_and_save(moment, NOTE.name, after),
+        oracle=lambda context: write_and_save(context, NOTE.name, after),
     )
 
 
@@ -108,14 +108,14 @@ def file_holds(path: PurePosixPath, text: str) -> Verify:
     return verify
 
 
-def write_and_save(moment: Moment, name: str, wanted: str) -> Action | None:
+def write_and_save(context: DesktopStepContext, name: str, wanted: str) -> Action | None:
     """The next move towards the editor's file holding a text. None where the editor is gone."""
-    editor = moment.window(rf"{name} - Mousepad$")
+    editor = context.window(rf"{name} - Mousepad$")
     if editor is None:
         return None
-    if moment.top != editor:
-        return press("escape") if moment.top and moment.top.window_class == editor.window_class else raise_window(moment, editor)
-    area = moment.find("textarea", within=editor)
+    if context.top != editor:
+        return press("escape") if context.top and context.top.window_class == editor.window_class else raise_window(context, editor)
+    area = context.find("textarea", within=editor)
     if area is None:  # a menu or a search bar covers it
         return press("escape")
     if area.text == wanted:

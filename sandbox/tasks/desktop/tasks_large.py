@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from sandbox.actions import Action, TypeText
 from sandbox.desktop.desktop import Desktop
-from sandbox.desktop.instance import Instance, Launch, Moment, Verify, click, frame_button, press, raise_window
+from sandbox.desktop.instance import DesktopStepContext, Instance, Launch, Verify, click, frame_button, press, raise_window
 from sandbox.tasks.desktop.tasks_editor import file_holds
 from sandbox.tasks.desktop.words import NOUNS
 
@@ -38,13 +38,13 @@ def _sheet(instruction: str, rows: list[list[str]], wanted: list[list[str]], cel
     """`entry` is what is typed into a cell; what it then shows is in `wanted`."""
     shown = f"{cell} {wanted[int(cell[1:]) - 1][1]}"
 
-    def oracle(moment: Moment) -> Action | None:
-        main = moment.window(r"table\.csv.*Calc$")
+    def oracle(context: DesktopStepContext) -> Action | None:
+        main = context.window(r"table\.csv.*Calc$")
         if main is None:
             return None
-        if moment.top != main:  # a question about the format, whose first answer keeps CSV, or a tip
-            return press("enter") if press("ctrl", "s") in moment.actions else press("escape")
-        target = next((item for item in moment.all("item", main) if item.text.split()[:1] == [cell]), None)
+        if context.top != main:  # a question about the format, whose first answer keeps CSV, or a tip
+            return press("enter") if press("ctrl", "s") in context.actions else press("escape")
+        target = next((item for item in context.all("item", main) if item.text.split()[:1] == [cell]), None)
         if target is None:
             return press("escape")
         if target.text == shown:
@@ -64,17 +64,17 @@ def play_2048(rng: random.Random) -> Instance:
     """The game writes its state down when its window closes; it deals by chance of its own, so screens differ from run to run."""
     goal = rng.choice((16, 32, 64))
 
-    def oracle(moment: Moment) -> Action | None:
-        game = next((window for window in moment.windows if window.window_class == "Gnome-2048"), None)
+    def oracle(context: DesktopStepContext) -> Action | None:
+        game = next((window for window in context.windows if window.window_class == "Gnome-2048"), None)
         if game is None:
             return None
-        if moment.top != game:
-            return raise_window(moment, game)
-        scores = [int(text.text) for text in moment.all("text", game) if text.text.isdecimal()]
+        if context.top != game:
+            return raise_window(context, game)
+        scores = [int(text.text) for text in context.all("text", game) if text.text.isdecimal()]
         if scores and max(scores) >= goal:
             return press("alt", "f4")
         keys = ("left", "down", "left", "down", "right", "up")
-        return press(keys[len(moment.actions) % len(keys)])
+        return press(keys[len(context.actions) % len(keys)])
 
     return Instance(
         instruction=f"Play 2048 until the score is {goal} or more, then close its window.",
@@ -101,16 +101,16 @@ def type_in_notepad(rng: random.Random) -> Instance:
     """Wine's Notepad; its window has no accessibility tree."""
     text = " ".join(rng.sample(NOUNS, 3))
 
-    def oracle(moment: Moment) -> Action | None:
-        notepad = moment.window(r"Notepad$")
+    def oracle(context: DesktopStepContext) -> Action | None:
+        notepad = context.window(r"Notepad$")
         if notepad is None:
             return None
-        if moment.top != notepad:
-            return raise_window(moment, notepad)
+        if context.top != notepad:
+            return raise_window(context, notepad)
         typed = TypeText(text=text)
-        if typed in moment.actions:
+        if typed in context.actions:
             return press("ctrl", "s")
-        return typed if press("ctrl", "a") in moment.actions else press("ctrl", "a")
+        return typed if press("ctrl", "a") in context.actions else press("ctrl", "a")
 
     return Instance(
         instruction=f'Type "{text}" in Notepad and save the file.',
@@ -132,15 +132,15 @@ def close_windows_program(rng: random.Random) -> Instance:
         left = sorted(window.window_class.lower() for window in await desktop.windows())
         return [] if left == [kept] else [f"windows of {left} are open and not only of {kept}"]
 
-    def oracle(moment: Moment) -> Action | None:
-        found = {window.window_class.lower(): window for window in moment.windows}
+    def oracle(context: DesktopStepContext) -> Action | None:
+        found = {window.window_class.lower(): window for window in context.windows}
         if kept not in found or wanted not in found:
             return None
-        if moment.top == found[wanted]:
-            return click(frame_button(moment, found[wanted], "close"))
-        if moment.top is not None and moment.find("header", found[wanted].title) is None:
-            return click(frame_button(moment, moment.top, "minimise"))  # it covers the other, which Alt+Tab leaves out
-        return raise_window(moment, found[wanted])
+        if context.top == found[wanted]:
+            return click(frame_button(context, found[wanted], "close"))
+        if context.top is not None and context.find("header", found[wanted].title) is None:
+            return click(frame_button(context, context.top, "minimise"))  # it covers the other, which Alt+Tab leaves out
+        return raise_window(context, found[wanted])
 
     return Instance(
         instruction=f'Close the window "{classes[wanted]}" and leave the other one open.',

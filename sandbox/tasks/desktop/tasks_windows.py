@@ -10,7 +10,7 @@ from typing import Any
 
 from sandbox.actions import Action, TypeText
 from sandbox.desktop.desktop import Desktop
-from sandbox.desktop.instance import Instance, Launch, Moment, Oracle, Verify, click, frame_button, press, raise_window
+from sandbox.desktop.instance import DesktopStepContext, Instance, Launch, Oracle, Verify, click, frame_button, press, raise_window
 from sandbox.tasks.desktop.tasks_editor import file_holds
 from sandbox.tasks.desktop.tasks_files import tree_is
 from sandbox.tasks.desktop.words import BUTTONS, COLOURS, NOUNS, file_name
@@ -24,17 +24,17 @@ def press_button(rng: random.Random) -> Instance:
     buttons = rng.sample(BUTTONS, rng.randint(2, 4))
     wanted = rng.choice(buttons)
     form = {"question": rng.choice(("Go on?", "What now?", "Are you sure?")), "buttons": buttons}
-    return _form(rng, f'Press "{wanted}" in the dialog.', form, {"button": wanted}, lambda moment: click(moment.find("button", wanted)))
+    return _form(rng, f'Press "{wanted}" in the dialog.', form, {"button": wanted}, lambda context: click(context.find("button", wanted)))
 
 
 def enter_text(rng: random.Random) -> Instance:
     text = " ".join(rng.sample(NOUNS, rng.randint(1, 2)))
     form = {"question": "Please answer.", "entries": ["Name:"], "buttons": ["Cancel", "Ok"]}
 
-    def oracle(moment: Moment) -> Action | None:
-        field = moment.find("input")
+    def oracle(context: DesktopStepContext) -> Action | None:
+        field = context.find("input")
         if field is None or field.text == text:
-            return click(moment.find("button", "Ok"))
+            return click(context.find("button", "Ok"))
         if "focused" not in field.states:
             return click(field)
         return TypeText(text=text) if not field.text or "selected" in field.states else press("ctrl", "a")
@@ -47,10 +47,10 @@ def check_boxes(rng: random.Random) -> Instance:
     wanted = [label for label in labels if rng.random() < 0.5] or labels[:1]
     form = {"question": "Which of these?", "checks": labels, "buttons": ["Cancel", "Ok"]}
 
-    def oracle(moment: Moment) -> Action | None:
-        boxes = {box.text: box for box in moment.all("checkbox")}
+    def oracle(context: DesktopStepContext) -> Action | None:
+        boxes = {box.text: box for box in context.all("checkbox")}
         wrong = [label for label in labels if label in boxes and ("checked" in boxes[label].states) != (label in wanted)]
-        return click(boxes[wrong[0]] if wrong else moment.find("button", "Ok"))
+        return click(boxes[wrong[0]] if wrong else context.find("button", "Ok"))
 
     names = " and ".join(f'"{label}"' for label in wanted)
     return _form(rng, f'Check {names} in the dialog, nothing else, and press "Ok".', form, {"button": "Ok", "checks": wanted}, oracle)
@@ -61,9 +61,9 @@ def choose_one(rng: random.Random) -> Instance:
     wanted = rng.choice(labels[1:])
     form = {"question": "Which colour?", "radios": labels, "buttons": ["Cancel", "Ok"]}
 
-    def oracle(moment: Moment) -> Action | None:
-        radio = moment.find("radio", wanted)
-        return click(moment.find("button", "Ok") if radio is None or "checked" in radio.states else radio)
+    def oracle(context: DesktopStepContext) -> Action | None:
+        radio = context.find("radio", wanted)
+        return click(context.find("button", "Ok") if radio is None or "checked" in radio.states else radio)
 
     return _form(rng, f'Choose "{wanted}" in the dialog and press "Ok".', form, {"button": "Ok", "radio": wanted}, oracle)
 
@@ -78,11 +78,11 @@ def close_window(rng: random.Random) -> Instance:
         left = sorted(set(titles) - {wanted})
         return [] if open_titles == left else [f"open windows are {open_titles} and not {left}"]
 
-    def oracle(moment: Moment) -> Action | None:
-        window = moment.window(f"^{wanted}$")
-        if window is None or moment.window(f"^(?!{wanted})") is None:
+    def oracle(context: DesktopStepContext) -> Action | None:
+        window = context.window(f"^{wanted}$")
+        if window is None or context.window(f"^(?!{wanted})") is None:
             return None
-        return click(frame_button(moment, window, "close")) if window == moment.top else raise_window(moment, window)
+        return click(frame_button(context, window, "close")) if window == context.top else raise_window(context, window)
 
     return _windows(f'Close the window "{wanted}".', titles, verify, oracle)
 
@@ -96,12 +96,12 @@ def maximise_window(rng: random.Random) -> Instance:
         maximised = [window.title for window in await desktop.windows() if window.is_maximised]
         return [] if maximised == [wanted] else [f"maximised are {maximised} and not only {wanted!r}"]
 
-    def oracle(moment: Moment) -> Action | None:
-        wrong = next((window for window in moment.windows if window.is_maximised and window.title != wanted), None)
-        window = wrong or moment.window(f"^{wanted}$")
+    def oracle(context: DesktopStepContext) -> Action | None:
+        wrong = next((window for window in context.windows if window.is_maximised and window.title != wanted), None)
+        window = wrong or context.window(f"^{wanted}$")
         if window is None:
             return None
-        return click(frame_button(moment, window, "maximise")) if window == moment.top else raise_window(moment, window)
+        return click(frame_button(context, window, "maximise")) if window == context.top else raise_window(context, window)
 
     return _windows(f'Maximise the window "{wanted}".', titles, verify, oracle)
 
@@ -114,8 +114,8 @@ def run_command(rng: random.Random) -> Instance:
         command.split()[0]
     ]
 
-    def oracle(moment: Moment) -> Action | None:
-        terminal = moment.find("textarea")
+    def oracle(context: DesktopStepContext) -> Action | None:
+        terminal = context.find("textarea")
         if terminal is None:
             return None
         if "focused" not in terminal.states:

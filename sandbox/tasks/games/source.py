@@ -21,7 +21,7 @@ from sandbox.actions import ACTION, Action
 from sandbox.session import Verdict
 from sandbox.tasks.games.generated import Family, facts_of, families, group_of, instance_of
 from sandbox.tasks.games.versions import PAGES, recorded_versions, verified
-from sandbox.tasks.page_task import PageMoment, PageSettings, PageState
+from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskFile, read_task_file
@@ -184,15 +184,15 @@ class GamesSource:
         reason = str(state.info["game"]["reason"]) or "the goal is not reached yet"
         return Verdict(origin="verifier", score=state.reward, threshold=1.0, reasons=(reason,))
 
-    async def hint(self, moment: PageMoment) -> Action | None:
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
         """Asks the game's oracle. Raises SandboxError where what it says is not an action."""
-        hinted = await moment.evaluate("game.hint()")
+        hinted = await context.evaluate("game.hint()")
         if hinted is None:
             return None
         try:
             return ACTION.validate_python(hinted)
         except ValidationError as error:
-            raise SandboxError(f"The oracle of {moment.task.name} gave {hinted!r}, which is not an action: {error}") from error
+            raise SandboxError(f"The oracle of {context.task.name} gave {hinted!r}, which is not an action: {error}") from error
 
 
 def description(task: Task) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 
-from sandbox.hybrid.tasks import HybridInstance, HybridMaker
+from sandbox.hybrid.tasks import HybridFactory, HybridInstance
 from sandbox.tasks.hybrid import kinds
 from sandbox.tasks.hybrid.generated import FAMILIES, GROUPS, composed, composed_facts
 from sandbox.tasks.reserved import unreserved
@@ -25,7 +25,7 @@ DOMAIN = "hybrid"
 VERSION = "1"
 """Of instances and verifiers: a change of either is another version."""
 
-KINDS: Mapping[str, HybridMaker] = {
+KINDS: Mapping[str, HybridFactory] = {
     "note-code": kinds.note_code,
     "type-word": kinds.type_word,
     "download-and-sum": kinds.download_and_sum,

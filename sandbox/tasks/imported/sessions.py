@@ -15,7 +15,7 @@ from sandbox.android.instance import AndroidInstance, Check
 from sandbox.browser.input import Refusal, gestures
 from sandbox.desktop import instance as desktop_instance
 from sandbox.desktop.desktop import Desktop
-from sandbox.desktop.instance import Launch, Moment
+from sandbox.desktop.instance import DesktopStepContext, Launch
 from sandbox.desktop.launching import start
 from sandbox.tasks.imported import goals
 from sandbox.tasks.imported.machine import DESKTOP_HOME, DesktopMachine, TerminalMachine, relative, words
@@ -104,7 +104,7 @@ def desktop_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> desktop_in
         files={PurePosixPath(_at_home(path)): content for path, content in files.items()},
         prepare=prepare,
         verify=verify,
-        oracle=lambda moment: _next_of(spec.oracle, moment),
+        oracle=lambda context: _next_of(spec.oracle, context),
         has_oracle=bool(spec.oracle),
         cannot_be_done=any(isinstance(goal, GivesUp) for goal in spec.goals),
     )
@@ -117,14 +117,14 @@ def _at_home(path: str) -> str:
     return inside
 
 
-def _next_of(oracle: Sequence[OracleStep], moment: Moment) -> Action | None:
+def _next_of(oracle: Sequence[OracleStep], context: DesktopStepContext) -> Action | None:
     """The steps are taken in order, one a step of the episode."""
-    done = len(moment.actions)
+    done = len(context.actions)
     if done >= len(oracle):
         return None
     step = oracle[done]
     if step.click_on is not None:
-        element = next((each for each in moment.observation.elements if each.text == step.click_on), None)
+        element = next((each for each in context.observation.elements if each.text == step.click_on), None)
         return None if element is None else Click(x=element.x_px, y=element.y_px)
     return step.action
 
@@ -165,7 +165,7 @@ def android_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> AndroidIns
             Check(command=check.command, expected=check.expected, is_part=check.is_part, is_negated=check.is_negated) for check in checks
         ),
         answer=answers[0] if answers else None,
-        hint=lambda moment: None,
+        oracle_action=lambda context: None,
     )
 
 

@@ -21,7 +21,7 @@ from sandbox.actions import Action
 from sandbox.session import Verdict
 from sandbox.tasks.miniwob.descriptions import of_page
 from sandbox.tasks.miniwob.oracles import oracle_action
-from sandbox.tasks.page_task import PageMoment, PageSettings, PageState
+from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_file import TaskFile, read_task_file
 from sandbox.tasks.task_source import TaskSource
@@ -194,8 +194,8 @@ class MiniWobSource:
     def needs_fresh_page(self, task: Task) -> bool:
         return task_file().tasks[_entry_name(task)].fresh_page
 
-    async def hint(self, moment: PageMoment) -> Action | None:
-        return oracle_action(moment.task, moment.observation, moment.actions)
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
+        return oracle_action(context.task, context.observation, context.actions)
 
     def verdict(self, state: PageState) -> Verdict:
         """The page's own judgement. An episode that has not ended has not succeeded."""

@@ -15,7 +15,7 @@ from sandbox.tasks.task_file import TaskEntry, TaskFile, load_plain, read_task_f
 from sandbox.tasks.task_source import TaskSource
 from sandbox.tasks.terminal import kinds_files, kinds_long, kinds_small, kinds_work
 from sandbox.tasks.terminal.generated.families import FAMILIES, GROUPS, composed
-from sandbox.terminal.tasks import Instance, Maker, seeded
+from sandbox.terminal.tasks import Instance, InstanceFactory, seeded
 from warehouse.core.errors import TaskError
 
 SOURCE = "terminal"
@@ -23,7 +23,7 @@ DOMAIN = "terminal"
 VERSION = "1"
 """Of instances and verifiers: a change of either is another version."""
 
-KINDS: Mapping[str, Maker] = {
+KINDS: Mapping[str, InstanceFactory] = {
     "write-word": kinds_small.write_word,
     "append-word": kinds_small.append_word,
     "make-folder": kinds_small.make_folder,

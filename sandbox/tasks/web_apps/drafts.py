@@ -45,7 +45,7 @@ def row_split(app: str, table: str, title: str) -> Split:
     return split_at(stable_fraction("web row", app, table, title))
 
 
-class Maker:
+class DraftFactory:
     """Candidates of one family in one split."""
 
     def __init__(self, *, app: WebApp, found: FunctionMap, family: Family, split: Split) -> None:

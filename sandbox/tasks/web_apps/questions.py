@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from itertools import combinations as subsets
 from itertools import product
 
-from sandbox.tasks.web_apps.drafts import Draft, Maker
+from sandbox.tasks.web_apps.drafts import Draft, DraftFactory
 from sandbox.tasks.web_apps.functions import path_of
 from sandbox.tasks.web_apps.tasks import Look, Route, Search
 from warehouse.core.errors import ConfigError
@@ -16,7 +16,7 @@ MIN_VALUES = 15
 """What is found or hopped to is asked of columns with so many different values or more: one guess in so many is right at most."""
 
 
-class Questions(Maker):
+class Questions(DraftFactory):
     """Candidates that ask."""
 
     def read(self) -> Iterator[Draft]:

@@ -15,7 +15,7 @@ from sandbox.actions import Action
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.session import Transition, Verdict
-from sandbox.tasks.page_task import PageMoment, PageSettings, Progress, Surroundings, WebMoment
+from sandbox.tasks.page_task import PageSettings, PageStepContext, Progress, Surroundings, WebStepContext
 from sandbox.tasks.task import Task
 from sandbox.tasks.web_apps.apps import CLOCK_VERSION, PORT
 from sandbox.tasks.web_apps.oracle import Oracle, on_element
@@ -112,15 +112,15 @@ class _Site(EpisodePage[_Episode]):
     def start_script(self, task: Task, seed: int) -> str:
         return "null"
 
-    async def progress(self, moment: WebMoment) -> Progress:
+    async def progress(self, context: WebStepContext) -> Progress:
         return Progress(instruction=self.running().instance.instruction, reward=0.0, done=False)
 
-    async def hint(self, moment: PageMoment) -> Action | None:
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
         episode = self.running()
         last = episode.actions[-1] if episode.actions else None
         try:
             found = difference(episode.before, await episode.running.state())
         except WebAppSpoiled:
             return None
-        action = await Oracle(instance=episode.instance, found=found, last=last, evaluate=moment.evaluate).next_action()
-        return on_element(action, moment.observation)
+        action = await Oracle(instance=episode.instance, found=found, last=last, evaluate=context.evaluate).next_action()
+        return on_element(action, context.observation)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations as subsets
 
 from sandbox.tasks.web_apps import words
-from sandbox.tasks.web_apps.drafts import Draft, Maker, row_split
+from sandbox.tasks.web_apps.drafts import Draft, DraftFactory, row_split
 from sandbox.tasks.web_apps.functions import KEY, FieldUse, Function
 from sandbox.tasks.web_apps.state import Cells, Change
 from sandbox.tasks.web_apps.tasks import Use
@@ -21,7 +21,7 @@ FIELDS_IN_CHAIN = 2
 """Beside its name, so many fields of what is added in a chain are told, where the others may be left as they are."""
 
 
-class Uses(Maker):
+class Uses(DraftFactory):
     """Candidates that change the state."""
 
     def use(self) -> Iterator[Draft]:

@@ -249,7 +249,7 @@ def test_a_recording_is_carried_out_again_on_a_live_session(tmp_path: Path):
         task = tasks_in(["miniwob:quickstart"])["click-button"]
         async with SessionPool(size=1) as pool, pool.lease(task) as session:
             seen = await session.reset(task, 5)
-            action = await session.hint()
+            action = await session.oracle_action()
             assert isinstance(action, Click) and seen.screenshot is not None
             recorded = recorded_step(base, seen, action)
             report = await replay(recorded, session, task, 5)

@@ -65,7 +65,7 @@ def test_what_names_a_task_is_carried_out_there_also_by_the_next_server(tmp_path
         async with SessionPool(size=1, num_browsers=1) as pool:
             async with pool.lease(task) as session:
                 seen = await session.reset(task, 5)
-                action = await session.hint()
+                action = await session.oracle_action()
             assert isinstance(action, Click) and seen.screenshot is not None
             made: dict[str, Manifest] = {}
             button = "miniwob/click-button"

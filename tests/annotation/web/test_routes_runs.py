@@ -165,9 +165,9 @@ def test_a_hybrid_task_with_its_files_and_terminal(tmp_path: Path) -> None:
                     action, is_first = {"kind": "tool", "name": "execute_bash", "arguments": {"command": f"cat {path}"}}, False
                 else:
                     moment, _, _ = here.runs.moment(run_id)
-                    hint = await moment.hint()
-                    assert hint is not None
-                    action = ACTION.dump_python(hint, mode="json")
+                    proposed = await moment.oracle_action()
+                    assert proposed is not None
+                    action = ACTION.dump_python(proposed, mode="json")
                 view = (await post(ann, run_id, "write", {"action": action})).json()
                 body = {"version": state["version"], "decision": "override", "thought": view["thought"], "action": view["action"]}
                 answer = await post(ann, run_id, "decide", body)

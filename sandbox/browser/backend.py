@@ -1,4 +1,4 @@
-"""Hosts: a running browser together with the kind of pages it opens. The literal list of kinds, and which one suits this machine."""
+"""Browser backends: a running browser together with the kind of pages it opens. The kinds, and which one suits this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = Literal["auto", "beginframe", "plain", "playwright"]
 KINDS: tuple[Kind, ...] = ("auto", "beginframe", "plain", "playwright")
 
 
-class Host(Protocol):
+class BrowserBackend(Protocol):
     """One running browser that opens pages."""
 
     @property
@@ -32,7 +32,7 @@ class Host(Protocol):
 
     async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
         """A blank page of the settings' size that may load files below `root`. Raises ConfigError for settings that this kind
-        of host cannot give."""
+        of backend cannot give."""
         ...
 
     async def ping(self) -> None:
@@ -52,7 +52,7 @@ class Host(Protocol):
         ...
 
 
-class CdpHost:
+class CdpBackend:
     """A browser of ours, driven by the DevTools protocol."""
 
     def __init__(self, browser: Browser) -> None:
@@ -98,11 +98,11 @@ def resolve(kind: Kind) -> Kind:
     return "beginframe" if find_chromium().has_begin_frame_control else "plain"
 
 
-async def launch(kind: Kind) -> Host:
+async def launch(kind: Kind) -> BrowserBackend:
     """Start a browser for sessions of a kind. Raises BrowserMissing, BrowserCrashed, ConfigError."""
     kind = resolve(kind)
     if kind == "playwright":
-        from sandbox.browser.playwright_page import PlaywrightHost  # a heavy import that few need
+        from sandbox.browser.playwright_page import PlaywrightBackend  # a heavy import that few need
 
-        return await PlaywrightHost.launch()
-    return CdpHost(await Browser.launch(begin_frame=kind == "beginframe"))
+        return await PlaywrightBackend.launch()
+    return CdpBackend(await Browser.launch(begin_frame=kind == "beginframe"))
