@@ -23,7 +23,7 @@ help: ## list the targets
 setup: ## make .venv from the lock and find a Chromium
 	@scripts/setup.sh
 
-run: setup ## turn the wheel: ITERATIONS=3 PROFILE=quickstart
+run: setup ## run iterations: ITERATIONS=3 PROFILE=quickstart
 	@$(FLYWHEEL) run --iterations $(ITERATIONS) --profile $(PROFILE)
 
 ui: setup ## start the Dagster page on loopback and print its address

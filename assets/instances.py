@@ -22,7 +22,7 @@ SEED_STRIDE = 40
 """Different profile seeds demonstrate different instances."""
 
 
-def room(purpose: TrainPurpose, seed: int = 0) -> int:
+def max_instances(purpose: TrainPurpose, seed: int = 0) -> int:
     """Train instances of one task that this stage of one iteration may use."""
     if purpose == "demonstration":
         return BLOCK - first_instance("demonstration", SEED_ITERATION, seed)

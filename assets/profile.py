@@ -17,7 +17,7 @@ from agent.grammars.uitars15 import UiTars15Grammar
 from agent.prompts.prompt import PromptBuilder
 from agent.prompts.texts import Mode
 from annotation.config import ScriptedAnnotatorConfig, WordingConfig
-from assets.instances import TrainPurpose, room
+from assets.instances import TrainPurpose, max_instances
 from assets.plan_settings import PlanSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.engine.choice import EngineChoice
@@ -28,7 +28,7 @@ from models.supervised.config import SupervisedConfig
 from warehouse.core.errors import ConfigError
 from warehouse.datasets.mixing import MixtureConfig
 from warehouse.quality.config import QualityConfig
-from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.routes import RoutingConfig
 
 Count = Annotated[int, Field(ge=0)]
@@ -314,7 +314,7 @@ class Profile(_Settings):
     routing: RoutingConfig = RoutingConfig()
     verdicts: VerdictSettings = VerdictSettings()
     orm: OrmSettings = OrmSettings()
-    salvage: SalvageConfig = SalvageConfig()
+    salvage: FailureMiningConfig = FailureMiningConfig()
     schedule: ScheduleSettings = ScheduleSettings()
     plan: PlanSettings = PlanSettings()
 
@@ -362,9 +362,9 @@ class Profile(_Settings):
             "rl": (self.rl.seed_offset + self.rl_instances * (1 + len(self.tasks.joint)), "rl.rounds times rl.episodes_per_task"),
         }
         for purpose, (num, settings) in wanted.items():
-            if num > room(purpose, self.seed):
+            if num > (most := max_instances(purpose, self.seed)):
                 raise ValueError(
-                    f"{settings} needs up to {num} train instances per task, but {purpose} has {room(purpose, self.seed)} per iteration; "
+                    f"{settings} needs up to {num} train instances per task, but {purpose} has {most} per iteration; "
                     "more would be those of another stage: use fewer"
                 )
         return self

@@ -13,7 +13,7 @@ from assets.metadata import data_version, data_version_in_parts, describe, pictu
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.quality.filters import iteration_verdicts
-from warehouse.quality.verdict_counts import VerdictTally
+from warehouse.quality.verdict_counts import VerdictCounter
 from warehouse.reporting.charts import routing_flow
 from warehouse.reporting.iteration_summaries import summaries
 from warehouse.reporting.svg import as_markdown
@@ -40,13 +40,13 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
     hidden = settings.verdicts.unverified_domains
-    tally = VerdictTally()
+    counter = VerdictCounter()
     judged = iteration_verdicts(warehouse, iteration, settings.quality, unverified=hidden)
     parts = (without_verifier(warehouse, part, hidden) for part in judged)
-    version = warehouse.replace_partition_by_parts("verdicts", tally.counting(parts), iteration=iteration, stage="verdicts")
+    version = warehouse.replace_partition_by_parts("verdicts", counter.counting(parts), iteration=iteration, stage="verdicts")
     return dg.MaterializeResult(
-        data_version=data_version(tally.digest),
-        metadata=describe(config=settings.quality, counts=tally.counts, read=read, wrote={"verdicts": version}),
+        data_version=data_version(counter.digest),
+        metadata=describe(config=settings.quality, counts=counter.counts, read=read, wrote={"verdicts": version}),
     )
 
 

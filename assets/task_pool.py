@@ -14,7 +14,7 @@ import duckdb
 from assets.failures import RETRY, retried
 from assets.handoff import iteration_input
 from assets.instance_rows import instance_row
-from assets.instances import first_instance, room
+from assets.instances import first_instance, max_instances
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
@@ -78,7 +78,7 @@ def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[
         rates = solve_rates(con, iteration, challenge.memory)
     with connect(warehouse, tables=["task_instances"]) as con:
         used = _used_contents(con, iteration)
-    choices = choose(tasks, rates, challenge, settings.collection.instances_per_task, room("rollout"))
+    choices = choose(tasks, rates, challenge, settings.collection.instances_per_task, max_instances("rollout"))
     refused: dict[str, int] = {}
     rows = [row for choice in choices for row in _instances(choice, iteration, used, refused)]
     return choices, rows, refused
@@ -122,7 +122,7 @@ def _instances(choice: Choice, iteration: str, used: set[str], refused: dict[str
 
 
 def _own_seeds(task: Task, iteration: str) -> Sequence[int]:
-    return task.seeds(Split.TRAIN, room("rollout"), skip=first_instance("rollout", iteration))
+    return task.seeds(Split.TRAIN, max_instances("rollout"), skip=first_instance("rollout", iteration))
 
 
 def _table(choices: Collection[Choice]) -> str:

@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--decisions", type=int, help="of each annotator, at most")
     parser.add_argument("--tasks", default="miniwob:quickstart")
-    parser.add_argument("--home", type=Path, help="a home with a release; else one small turn of the wheel makes one under .bench")
+    parser.add_argument("--home", type=Path, help="a home with a release; else one small iteration makes one under .bench")
     parser.add_argument(
         "--database", help="address of an empty database, or `postgres` for one of its own [default: SQLite in a folder of its own]"
     )

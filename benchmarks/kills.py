@@ -78,7 +78,7 @@ ONCE = {
 """What nothing may be in twice: queries that list what is."""
 ROLES = (
     ("the worker", "pipelines.stages"),
-    ("the run", "pipelines.orchestration.turn"),
+    ("the run", "pipelines.orchestration.run_process"),
     ("the command", "pipelines.cli"),
     ("Prefect", "prefect_app"),
     ("a browser's process", "--type="),

@@ -190,12 +190,12 @@ def balanced(known: Sequence[Known], max_samples: int) -> list[Known]:
         cells[each.row["task_id"], each.truth].append(each)
     tasks = sorted({task for task, _ in cells})
     chosen: list[Known] = []
-    room = max(1, max_samples // max(1, len(tasks)))
+    quota = max(1, max_samples // max(1, len(tasks)))
     for task in tasks:
         good, bad = cells[task, True], cells[task, False]
-        few = max(min(len(good), len(bad)), min(8, room // 8))
+        few = max(min(len(good), len(bad)), min(8, quota // 8))
         for cell in (good, bad):
-            chosen += cell[: min(2 * few, max(1, room // 2))]
+            chosen += cell[: min(2 * few, max(1, quota // 2))]
     # With room for less than two a task, tasks are drawn by the hash of an episode of theirs.
     chosen = sorted(chosen, key=lambda each: stable_fraction("lesson", each.episode_id))[:max_samples]
     return sorted(chosen, key=lambda each: each.episode_id)

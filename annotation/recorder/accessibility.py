@@ -99,7 +99,7 @@ class Accessibility:
 
     def ask_focus(self) -> None:
         """Have what has the keyboard read again; it joins what focus_between knows when it is told."""
-        self._send("focus", then=self._told_focus)
+        self._send("focus", then=self._receive_focus)
 
     def elements(self) -> tuple[list[SeenElement], bool]:
         """What shows, and whether that is all. Empty where nothing is known."""
@@ -157,34 +157,34 @@ class Accessibility:
         for answer in list(self._waiting.values()):
             answer.cancel()
 
-    def _take(self, told: dict[str, Any], ready: threading.Event) -> None:
-        if "ready" in told:
+    def _take(self, message: dict[str, Any], ready: threading.Event) -> None:
+        if "ready" in message:
             self.is_available = True
             ready.set()
-        elif "focus" in told:
-            self._focus.append(_focus(told["focus"], told["time_s"]))
+        elif "focus" in message:
+            self._focus.append(_focus(message["focus"], message["time_s"]))
         else:
-            answer = self._waiting.pop(told["id"])
-            if "error" in told:
+            answer = self._waiting.pop(message["id"])
+            if "error" in message:
                 answer.set_result(None)
             else:
-                answer.set_result(told["result"])
+                answer.set_result(message["result"])
 
-    def _told_focus(self, answer: Future[Any]) -> None:
+    def _receive_focus(self, answer: Future[Any]) -> None:
         if not answer.cancelled() and answer.result() is not None:
             self._focus.append(_focus(answer.result(), time.monotonic()))
 
 
-def _focus(told: dict[str, Any] | None, time_s: float) -> Focus:
-    if told is None:
+def _focus(message: dict[str, Any] | None, time_s: float) -> Focus:
+    if message is None:
         return Focus(time_s=time_s)
-    box = told["box"]
+    box = message["box"]
     return Focus(
         time_s=time_s,
-        pid=told["pid"],
-        role=told["role"],
-        name=told["name"],
-        tail=told["tail"],
-        is_password=told["is_password"],
+        pid=message["pid"],
+        role=message["role"],
+        name=message["name"],
+        tail=message["tail"],
+        is_password=message["is_password"],
         box=Box(x=box[0], y=box[1], width=box[2], height=box[3]) if box else None,
     )

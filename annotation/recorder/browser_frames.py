@@ -28,7 +28,7 @@ class _Process:
     """Also the id of its outermost frame, the page itself or one in it."""
     excluded: set[str] = field(default_factory=set)
     """Ids of frames."""
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     """Ids of frames of which an event came, which are known better than by a list that was asked for earlier."""
 
 
@@ -56,7 +56,7 @@ class Frames:
         excluded = set() if frame["id"] == process.target_id else process.excluded - {frame["id"]}
         if "parentId" in frame and self._excludes(frame["url"]):
             excluded.add(frame["id"])
-        process.told.add(frame["id"])
+        process.reported.add(frame["id"])
         self._now(process, excluded)
 
     def target_changed(self, info: Params) -> None:
@@ -76,31 +76,31 @@ class Frames:
         self._processes[session_id] = _Process(around=around, target_id=target_id)
         listen, send = self._connection.listen, self._connection.send
         if around is not None:
-            listen(session_id, "Page.frameNavigated", lambda told: self.navigated(told["frame"], session_id))
-        listen(session_id, "Page.frameDetached", lambda told: self._gone(session_id, told["frameId"]))
-        listen(session_id, "Target.attachedToTarget", lambda told: self._attached(session_id, told))
-        listen(session_id, "Target.detachedFromTarget", lambda told: self._detached(told["sessionId"]))
+            listen(session_id, "Page.frameNavigated", lambda params: self.navigated(params["frame"], session_id))
+        listen(session_id, "Page.frameDetached", lambda params: self._gone(session_id, params["frameId"]))
+        listen(session_id, "Target.attachedToTarget", lambda params: self._attached(session_id, params))
+        listen(session_id, "Target.detachedFromTarget", lambda params: self._detached(params["sessionId"]))
         send("Page.enable", None, session_id)
         send("Target.setAutoAttach", FOLLOWING, session_id)
         if around is not None:  # what was there before it was listened to
             send("Page.getFrameTree", None, session_id).add_done_callback(partial(self._listed, session_id))
 
-    def _attached(self, around: str, told: Params) -> None:
-        self._follow(told["sessionId"], around, told["targetInfo"]["targetId"])
-        self.target_changed(told["targetInfo"])
+    def _attached(self, around: str, params: Params) -> None:
+        self._follow(params["sessionId"], around, params["targetInfo"]["targetId"])
+        self.target_changed(params["targetInfo"])
 
     def _listed(self, session_id: str, answer: asyncio.Future[Params]) -> None:
         process = self._processes.get(session_id)
         if process is None or answer.cancelled() or answer.exception() is not None:  # it is gone by now
             return
         found = {frame["id"] for frame in _in_tree(answer.result()["frameTree"]) if self._excludes(frame["url"])}
-        self._now(process, process.excluded | (found - process.told))
+        self._now(process, process.excluded | (found - process.reported))
 
     def _gone(self, session_id: str, frame_id: str) -> None:
         """Removed, or gone on in another process."""
         process = self._processes.get(session_id)
         if process is not None:
-            process.told.add(frame_id)
+            process.reported.add(frame_id)
             self._now(process, process.excluded - {frame_id})
 
     def _detached(self, session_id: str) -> None:

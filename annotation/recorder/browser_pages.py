@@ -22,12 +22,12 @@ from typing import Any
 from annotation.recorder.browser_frames import Frames
 from annotation.recorder.secret_names import SOURCE
 from annotation.recorder.sign import HEIGHT_PX
-from sandbox.browser import host
+from sandbox.browser import backend
 from sandbox.browser.cdp import Connection, Params
 from warehouse.core.errors import BrowserCrashed, RecorderUnavailable, SandboxError
 
 SCRIPT = Path(__file__).with_name("browser_script.js")
-ELEMENTS = Path(host.__file__).with_name("elements.js")
+ELEMENTS = Path(backend.__file__).with_name("elements.js")
 WORLD = "flywheel recorder"
 BINDING = "flywheelTell"
 SIGN_PX = (90, HEIGHT_PX)
@@ -188,11 +188,11 @@ class BrowserPages:
             tab.url, tab.target_url = opener.url, opener.target_url
         self.tabs[session_id] = tab
         listen = self.connection.listen
-        listen(session_id, "Runtime.bindingCalled", lambda told: self._told(tab, told))
-        listen(session_id, "Runtime.executionContextCreated", lambda told: self._context(tab, told["context"]))
+        listen(session_id, "Runtime.bindingCalled", lambda params: self._on_binding(tab, params))
+        listen(session_id, "Runtime.executionContextCreated", lambda params: self._context(tab, params["context"]))
         listen(session_id, "Page.screencastFrame", lambda frame: self._pictured(tab, frame))
         listen(session_id, "Page.frameRequestedNavigation", lambda _: self._asked(tab))
-        listen(session_id, "Page.frameNavigated", lambda told: self._navigated(tab, told["frame"]))
+        listen(session_id, "Page.frameNavigated", lambda params: self._navigated(tab, params["frame"]))
         self._frames[session_id] = Frames(self.connection, session_id, tab.target_id, self._excludes, lambda: self._frames_changed(tab))
         self._send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD}, session_id)
         self._send("Runtime.enable", None, session_id)
@@ -210,10 +210,10 @@ class BrowserPages:
         if self.tabs.pop(session_id, None) is not None:
             self._frames.pop(session_id).forget()
 
-    def _told(self, tab: Tab, told: Params) -> None:
-        if told["name"] == BINDING:
+    def _on_binding(self, tab: Tab, params: Params) -> None:
+        if params["name"] == BINDING:
             with suppress(ValueError, KeyError, TypeError):
-                self._heard(tab, json.loads(told["payload"]))
+                self._heard(tab, json.loads(params["payload"]))
 
     def _pictured(self, tab: Tab, frame: Params) -> None:
         self._send("Page.screencastFrameAck", {"sessionId": frame["sessionId"]}, tab.session_id)

@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from annotation.recorder.browser_pages import SIGN_PX, BrowserPages, Tab
-from annotation.recorder.browser_told import PageSnapshots, addresses_of, box_of, event_of, is_on_sign, notches
 from annotation.recorder.camera import Frame
 from annotation.recorder.events import Key, Press
 from annotation.recorder.gestures import Draft, Gestures
 from annotation.recorder.hotkeys import Hotkeys
 from annotation.recorder.microphone import Sound, SpeechSource
+from annotation.recorder.page_events import PageSnapshots, addresses_of, box_of, event_of, is_on_sign, notches
 from annotation.recorder.pixels import pixels_of
 from annotation.recorder.screens import Screens
 from annotation.recorder.settings import Header, RecordSettings
@@ -49,7 +49,7 @@ PICTURE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class EventContext:
     """What an event came with: the picture before it, and what the page told."""
 
     tab: Tab
@@ -80,10 +80,10 @@ class BrowserRecorder:
         self.task, self.hidden_in_task = redacted_task(task, self.redactor)
         self._snapshots = PageSnapshots(self.redactor)
         self._screens = Screens(store, self._snapshots, self.redactor, text_reader, with_elements=settings.with_elements)
-        self._gestures: Gestures[Moment] = Gestures()
+        self._gestures: Gestures[EventContext] = Gestures()
         self._numbers = count(1)
         self._frames: dict[tuple[str, float], Frame] = {}
-        self._held: list[Draft[Moment]] = []
+        self._held: list[Draft[EventContext]] = []
         self._sound = SoundLines(store, self._at)
         self._hotkeys = Hotkeys(settings, pause=lambda: self._pause(not self.is_paused), stop=self.ask_to_stop)
         self._current: Tab | None = None
@@ -168,20 +168,20 @@ class BrowserRecorder:
 
     # --- what is heard ---
 
-    def _heard(self, tab: Tab, told: dict[str, Any]) -> None:
-        event = event_of(told)
+    def _heard(self, tab: Tab, message: dict[str, Any]) -> None:
+        event = event_of(message)
         if event is None or (isinstance(event, Key) and self._hotkeys.obeys(event)) or self.is_paused:
             return
         self._current = tab
-        if self.pages.is_excluded(tab) or any(map(self._is_excluded, addresses_of(told))) or is_on_sign(event):
+        if self.pages.is_excluded(tab) or any(map(self._is_excluded, addresses_of(message))) or is_on_sign(event):
             self.hidden["excluded"] += isinstance(event, Press) and event.is_down
             self._held += self._gestures.flush()
             return
         frame = self._frame(tab)
         if frame is not None:
-            self._snapshots.learn(frame, told, event.time_s)
-        focus = box_of(*told["focus"]) if told.get("focus") else None
-        moment = Moment(tab=tab, frame=frame, url=told["url"], title=told["title"], focus=focus)
+            self._snapshots.learn(frame, message, event.time_s)
+        focus = box_of(*message["focus"]) if message.get("focus") else None
+        moment = EventContext(tab=tab, frame=frame, url=message["url"], title=message["title"], focus=focus)
         for one in notches(event):
             self._held += self._gestures.feed(one, moment)
 
@@ -192,7 +192,7 @@ class BrowserRecorder:
             return
         now_s = time.monotonic()
         self._held += self._gestures.flush()
-        moment = Moment(tab=tab, frame=self._frame(tab), url=url, title="")
+        moment = EventContext(tab=tab, frame=self._frame(tab), url=url, title="")
         self._held.append(Draft(action=Navigate(url=url), start_s=now_s, end_s=now_s, before=moment, latest=moment))
 
     def _frame(self, tab: Tab) -> Frame | None:
@@ -242,7 +242,7 @@ class BrowserRecorder:
             for draft, text, hidden in self._private(drafts):
                 self._write(draft, text, hidden)
 
-    def _private(self, drafts: Sequence[Draft[Moment]]) -> Iterator[tuple[Draft[Moment], Action, tuple[str, ...]]]:
+    def _private(self, drafts: Sequence[Draft[EventContext]]) -> Iterator[tuple[Draft[EventContext], Action, tuple[str, ...]]]:
         redacted = self.redactor.redact_run([_text(draft) for draft in drafts])
         for draft, (text, kinds) in zip(drafts, redacted, strict=True):
             action = draft.action
@@ -261,7 +261,7 @@ class BrowserRecorder:
             self.hidden.update(hidden)
             yield draft, action, hidden
 
-    def _write(self, draft: Draft[Moment], action: Action, hidden: tuple[str, ...]) -> None:
+    def _write(self, draft: Draft[EventContext], action: Action, hidden: tuple[str, ...]) -> None:
         moment = draft.before
         frame = moment.frame if moment is not None else None
         snapshot = self._snapshots.of(frame) if frame is not None else None
@@ -296,7 +296,7 @@ class BrowserRecorder:
         return round(max(0.0, time_s - self.start_s), 4)
 
 
-def _text(draft: Draft[Moment]) -> str:
+def _text(draft: Draft[EventContext]) -> str:
     return draft.action.text if isinstance(draft.action, TypeText) else ""
 
 

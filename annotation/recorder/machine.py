@@ -9,7 +9,7 @@ from annotation.recorder.camera import check_screen
 from annotation.recorder.events import InputSource
 from annotation.recorder.microphone import Microphone
 from annotation.recorder.pynput_input import PynputInput
-from annotation.recorder.screening import Parts
+from annotation.recorder.screening import RecorderBackends
 from annotation.recorder.settings import RecordSettings
 from annotation.recorder.sign import make_sign
 from annotation.recorder.text_reader import TextReader, find_text_reader
@@ -33,9 +33,9 @@ def check_machine(settings: RecordSettings, *, with_microphone: bool, microphone
         Microphone.called(microphone).check()
 
 
-def parts_for_this_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> Parts:
+def backends_for_this_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> RecorderBackends:
     """Raises RecorderUnavailable where there is no screen to record."""
-    return Parts(
+    return RecorderBackends(
         inputs=_inputs(),
         windows=window_reader(),
         accessibility=Accessibility(),

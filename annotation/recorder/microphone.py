@@ -50,9 +50,9 @@ class Microphone:
         self._blocks: queue.SimpleQueue[Sound] = queue.SimpleQueue()
 
     @classmethod
-    def called(cls, told: str | None) -> Microphone:
+    def called(cls, device: str | None) -> Microphone:
         """As options name it: by name or number."""
-        return cls(int(told) if told is not None and told.isdecimal() else told)
+        return cls(int(device) if device is not None and device.isdecimal() else device)
 
     def check(self) -> None:
         """Whether it could be used; nothing is heard for it. Raises RecorderUnavailable."""

@@ -84,7 +84,7 @@ class PynputInput:
     def start(self, sink: Sink) -> None:
         keyboard, mouse = _library()
 
-        def tell(event: Key | Press | None) -> None:
+        def emit(event: Key | Press | None) -> None:
             if event is not None:
                 sink(event)
 
@@ -94,11 +94,11 @@ class PynputInput:
 
         listeners = (
             keyboard.Listener(
-                on_press=lambda key: tell(key_of(key, is_down=True, time_s=time.monotonic())),
-                on_release=lambda key: tell(key_of(key, is_down=False, time_s=time.monotonic())),
+                on_press=lambda key: emit(key_of(key, is_down=True, time_s=time.monotonic())),
+                on_release=lambda key: emit(key_of(key, is_down=False, time_s=time.monotonic())),
             ),
             mouse.Listener(
-                on_click=lambda x, y, button, down: tell(press_of(x, y, button, is_down=down, time_s=time.monotonic())), on_scroll=scrolled
+                on_click=lambda x, y, button, down: emit(press_of(x, y, button, is_down=down, time_s=time.monotonic())), on_scroll=scrolled
             ),
         )
         for listener in listeners:

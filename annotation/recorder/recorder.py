@@ -24,7 +24,7 @@ from annotation.recorder.events import Event, Key
 from annotation.recorder.gestures import Draft, Gestures
 from annotation.recorder.hotkeys import Hotkeys
 from annotation.recorder.microphone import Sound
-from annotation.recorder.screening import Parts, Screening, text_of
+from annotation.recorder.screening import RecorderBackends, Screening, text_of
 from annotation.recorder.screens import Screens
 from annotation.recorder.settings import Header, RecordSettings
 from annotation.recorder.snapshots import Snapshots
@@ -46,19 +46,19 @@ AROUND_S = 0.15
 class Recorder:
     """One session. `start`, then `pause` and `resume` at will, then `stop`; `wait` returns when the stop keys were pressed."""
 
-    def __init__(self, store: Store, parts: Parts, settings: RecordSettings, task: TaskQuery, consent: Consent) -> None:
+    def __init__(self, store: Store, backends: RecorderBackends, settings: RecordSettings, task: TaskQuery, consent: Consent) -> None:
         """Raises RecordingRefused for a consent under another text, and RecorderUnavailable where exclusions could not be kept."""
         check(consent)
-        settings.exclusions.check(knows_windows=parts.windows.knows_windows)
-        self._store, self._parts, self._settings, self._consent = store, parts, settings, consent
+        settings.exclusions.check(knows_windows=backends.windows.knows_windows)
+        self._store, self._backends, self._settings, self._consent = store, backends, settings, consent
         self.redactor = Redactor()
         self.task, self.hidden_in_task = redacted_task(task, self.redactor)
         self._gestures: Gestures[Frame] = Gestures()
-        self._camera = Camera(parts.windows, settings.exclusions, lambda: parts.sign.box, per_second=settings.pictures_per_s)
-        self._snapshots = Snapshots(parts.accessibility, self._camera, settings.exclusions, self.redactor)
-        self._screens = Screens(store, self._snapshots, self.redactor, parts.text_reader, with_elements=settings.with_elements)
+        self._camera = Camera(backends.windows, settings.exclusions, lambda: backends.sign.box, per_second=settings.pictures_per_s)
+        self._snapshots = Snapshots(backends.accessibility, self._camera, settings.exclusions, self.redactor)
+        self._screens = Screens(store, self._snapshots, self.redactor, backends.text_reader, with_elements=settings.with_elements)
         self.hidden: Counter[str] = Counter()
-        self._screening = Screening(parts, settings, self._camera, self._snapshots, self.redactor, self.hidden)
+        self._screening = Screening(backends, settings, self._camera, self._snapshots, self.redactor, self.hidden)
         self._events: queue.SimpleQueue[tuple[Event, Frame | None] | Sound] = queue.SimpleQueue()
         self._held: list[Draft[Frame]] = []
         self._after: dict[float, Frame | None] = {}
@@ -75,12 +75,12 @@ class Recorder:
 
     def start(self) -> None:
         """Raises RecorderUnavailable; then nothing runs, and nothing was recorded."""
-        parts = self._parts
+        backends = self._backends
         self._lock = self._store.lock()
         self.start_s = time.monotonic()
         started_at = datetime.now(UTC)
         try:
-            parts.accessibility.start()
+            backends.accessibility.start()
             self._camera.start()
             first = self._camera.newest()
             if first is None:
@@ -89,9 +89,9 @@ class Recorder:
             self._snapshots.start()
             self._screens.start()
             self._thread.start()
-            if parts.speech is not None:
-                parts.speech.start(self._events.put)
-            parts.inputs.start(lambda event: self._events.put((self._placed(event), self._camera.before(event.time_s))))
+            if backends.speech is not None:
+                backends.speech.start(self._events.put)
+            backends.inputs.start(lambda event: self._events.put((self._placed(event), self._camera.before(event.time_s))))
         except BaseException:
             self._shut_down()
             raise
@@ -102,9 +102,9 @@ class Recorder:
             system=platform.system(),
             width_px=width,
             height_px=height,
-            input_source=self._parts.inputs.name,
-            accessibility=self._parts.accessibility.is_available,
-            text_reader=self._parts.text_reader.name if self._parts.text_reader else "",
+            input_source=self._backends.inputs.name,
+            accessibility=self._backends.accessibility.is_available,
+            text_reader=self._backends.text_reader.name if self._backends.text_reader else "",
         )
         return Header(
             source="desktop", started_at=started_at, track=self._settings.track, task=self.task, consent=self._consent, machine=machine
@@ -130,9 +130,9 @@ class Recorder:
     def stop(self, result: Result = "unsaid", progress: Callable[[int], None] | None = None) -> None:
         """End the session and wait until everything that is kept is on the disk."""
         self._stopping.set()
-        self._parts.inputs.stop()
-        if self._parts.speech is not None:
-            self._parts.speech.stop()
+        self._backends.inputs.stop()
+        if self._backends.speech is not None:
+            self._backends.speech.stop()
         time.sleep(self._settings.hold_s)
         self._stopped.set()
         self._thread.join()
@@ -145,15 +145,15 @@ class Recorder:
         self._shut_down()
 
     def _shut_down(self) -> None:
-        self._parts.inputs.stop()
-        if self._parts.speech is not None:
-            self._parts.speech.stop()
+        self._backends.inputs.stop()
+        if self._backends.speech is not None:
+            self._backends.speech.stop()
         self._stopped.set()
         self._camera.stop()
         self._snapshots.stop()
-        self._parts.accessibility.stop()
-        self._parts.sign.close()
-        self._parts.windows.close()
+        self._backends.accessibility.stop()
+        self._backends.sign.close()
+        self._backends.windows.close()
         self._store.close()
         os.close(self._lock)
 
@@ -181,22 +181,22 @@ class Recorder:
 
     def _look_for_failure(self) -> None:
         """A part that ended by itself ends the recording: silence must not be taken for a person who does nothing."""
-        parts = (
+        failures = (
             ("the screen cannot be read any more", self._camera.failure),
-            ("keyboard and pointer are no longer heard", self._parts.inputs.failure),
+            ("keyboard and pointer are no longer heard", self._backends.inputs.failure),
             ("what stands on the screen is no longer known", self._snapshots.failure),
         )
-        failed = next(((what, why) for what, why in parts if why is not None), None)
+        failed = next(((what, why) for what, why in failures if why is not None), None)
         if self.failure is None and failed is not None and not self._stopping.is_set():
             self.failure = f"{failed[0]} ({failed[1]})"
             self._stopping.set()
 
-    def _take(self, told: tuple[Event, Frame | None] | Sound) -> None:
-        if isinstance(told, Sound):
+    def _take(self, item: tuple[Event, Frame | None] | Sound) -> None:
+        if isinstance(item, Sound):
             if not self._is_paused:
-                self._sound.hear(told)
+                self._sound.hear(item)
             return
-        event, frame = told
+        event, frame = item
         if isinstance(event, Key) and self._hotkeys.obeys(event):
             return
         if self._is_paused:
@@ -204,7 +204,7 @@ class Recorder:
         was_typing = self._gestures.is_typing
         self._hold(self._gestures.feed(event, frame))
         if self._gestures.is_typing and not was_typing:
-            self._parts.accessibility.ask_focus()
+            self._backends.accessibility.ask_focus()
 
     def pause(self, is_paused: bool) -> None:
         """Pause or go on. Called on the deciding thread, by the pause keys."""
@@ -218,9 +218,9 @@ class Recorder:
         self._snapshots.forget()
         self._is_paused = is_paused
         self._camera.pause(is_paused)
-        if self._parts.speech is not None:
-            self._parts.speech.pause(is_paused)
-        self._parts.sign.show(is_paused)
+        if self._backends.speech is not None:
+            self._backends.speech.pause(is_paused)
+        self._backends.sign.show(is_paused)
         self._store.append({"type": "pause" if is_paused else "go on", "time_s": self._at(time.monotonic())})
 
     def _hold(self, drafts: Sequence[Draft[Frame]]) -> None:

@@ -28,7 +28,7 @@ Looks = list[tuple[SeenWindow, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class RecorderBackends:
     """What a recorder is put together from; `machine.py` chooses them for a system."""
 
     inputs: InputSource
@@ -43,14 +43,20 @@ class Screening:
     """Knows what was clicked last, and counts in `hidden` what it takes out."""
 
     def __init__(
-        self, parts: Parts, settings: RecordSettings, camera: Camera, snapshots: Snapshots, redactor: Redactor, hidden: Counter[str]
+        self,
+        backends: RecorderBackends,
+        settings: RecordSettings,
+        camera: Camera,
+        snapshots: Snapshots,
+        redactor: Redactor,
+        hidden: Counter[str],
     ) -> None:
-        self._parts, self._settings, self._camera = parts, settings, camera
+        self._backends, self._settings, self._camera = backends, settings, camera
         self._snapshots, self._redactor, self._hidden = snapshots, redactor, hidden
         self._clicked = ""
 
     def is_excluded(self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]]) -> bool:
-        exclusions, own = self._settings.exclusions, self._parts.sign.box
+        exclusions, own = self._settings.exclusions, self._backends.sign.box
         if any(own is not None and own.holds(*point) for point in draft.points):
             return True
         if draft.points:
@@ -85,7 +91,7 @@ class Screening:
     def _why_secret(self, draft: Draft[Frame], looks: Looks, later: Frame | None) -> str | None:
         typed = Typed(
             text=text_of(draft),
-            focus=self._parts.accessibility.focus_between(draft.start_s, draft.end_s),
+            focus=self._backends.accessibility.focus_between(draft.start_s, draft.end_s),
             windows=looks,
             clicked=self._clicked,
             before=draft.before,
@@ -108,7 +114,7 @@ class Screening:
         if draft.points:
             hit = snapshot.at(*draft.points[0])
             return (cover(hit[0], self._redactor).model_dump(mode="json"), hit[1]) if hit is not None else (None, "")
-        focus = [focus for focus in self._parts.accessibility.focus_between(draft.start_s, draft.start_s) if focus.box is not None]
+        focus = [focus for focus in self._backends.accessibility.focus_between(draft.start_s, draft.start_s) if focus.box is not None]
         own = [e for e in snapshot.elements if focus and e.box == focus[-1].box]
         return (cover(own[0], self._redactor).model_dump(mode="json"), "") if own else (None, "")
 

@@ -90,7 +90,7 @@ class X11Input:
             while data:
                 event, data = fields.parse_binary_value(data, self._data.display, None, None)
                 if event.type in (X.KeyPress, X.KeyRelease, X.ButtonPress, X.ButtonRelease):
-                    self._tell(event, event.type in (X.KeyPress, X.ButtonPress), event.type in (X.KeyPress, X.KeyRelease))
+                    self._emit(event, event.type in (X.KeyPress, X.ButtonPress), event.type in (X.KeyPress, X.KeyRelease))
 
         why = "the X server ended it"
         try:
@@ -102,11 +102,11 @@ class X11Input:
             self.failure = why
         ready.set()
 
-    def _tell(self, event: Any, is_down: bool, is_key: bool) -> None:
+    def _emit(self, event: Any, is_down: bool, is_key: bool) -> None:
         sink = self._sink
-        told = self._key(event, is_down) if is_key else self._button(event, is_down)
-        if sink is not None and told is not None:
-            sink(told)
+        made = self._key(event, is_down) if is_key else self._button(event, is_down)
+        if sink is not None and made is not None:
+            sink(made)
 
     def _button(self, event: Any, is_down: bool) -> Event | None:
         when, x, y = _time_of(event.time), event.root_x, event.root_y

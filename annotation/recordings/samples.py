@@ -198,14 +198,14 @@ def _said(action: RecordedAction | Action, builder: PromptBuilder) -> Action:
     return at_element(action) if builder.grammar.layout == "elements" else action.action
 
 
-def _sample(origin: str, episode: Episode, step: Step, told: Step, prompt_loss: float) -> dict[str, Any]:
-    """`step` is the episode's, `told` the same in the words that are learned."""
+def _sample(origin: str, episode: Episode, step: Step, learned: Step, prompt_loss: float) -> dict[str, Any]:
+    """`step` is the episode's, `learned` the same in the words that are learned."""
     return sample_row(
         "ct",
         origin=origin,
         domain=episode.request.task.domain,
-        messages=told.messages,
-        response=told.response,
+        messages=learned.messages,
+        response=learned.response,
         prompt_loss=prompt_loss,
         episode_id=episode.episode_id,
         step_index=step.step_index,

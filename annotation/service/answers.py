@@ -75,8 +75,8 @@ def composed(thought: str | None, action: str, grammar: Grammar, observation: Ob
     if (invalid := parsed.invalid) is not None:
         raise UnreadableAnswer(why_unreadable(action, invalid.reason, observation, _writer(grammar, observation)))
     if parsed.actions == (Finished(answer=action.strip()),) and looks_like_an_action(action, observation):
-        told = "without a tool call this would end the task, with these words as its answer"
-        raise UnreadableAnswer(why_unreadable(action, told, observation, _writer(grammar, observation)))
+        reason = "without a tool call this would end the task, with these words as its answer"
+        raise UnreadableAnswer(why_unreadable(action, reason, observation, _writer(grammar, observation)))
     words = thought.strip() if thought else None
     try:
         if len(parsed.actions) == 1:

@@ -106,12 +106,12 @@ def _wanted(parts: Parts, screen: Screen) -> Wanted:
 
 
 def _check_speech(parts: Parts, speech: SpeechPart) -> None:
-    told = f"the part {speech.sha256[:12]}…"
+    part = f"the part {speech.sha256[:12]}…"
     try:
         with wave.open(io.BytesIO(parts.get(speech.sha256))) as sound:
             found = (sound.getnchannels(), sound.getsampwidth(), sound.getframerate())
             num = len(sound.readframes(speech.num_samples + 1)) // 2
     except (wave.Error, EOFError, ValueError):
-        raise BadUpload(f"{told} is no WAV file") from None
+        raise BadUpload(f"{part} is no WAV file") from None
     if found != (1, 2, speech.sample_rate_hz) or num != speech.num_samples:
-        raise BadUpload(f"{told} is not {speech.num_samples} samples of mono 16-bit sound at {speech.sample_rate_hz} Hz")
+        raise BadUpload(f"{part} is not {speech.num_samples} samples of mono 16-bit sound at {speech.sample_rate_hz} Hz")

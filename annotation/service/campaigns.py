@@ -127,7 +127,7 @@ class Campaigns:
             for name in ("guidelines", "policy", "target_count", "double_share", "priority"):
                 if (value := getattr(change, name)) is not None:
                     setattr(campaign, name, value)
-            told = change.model_dump(mode="json", exclude_none=True, exclude={"guidelines"})
+            changed = change.model_dump(mode="json", exclude_none=True, exclude={"guidelines"})
             audit.record(
                 session,
                 "campaign.changed",
@@ -135,7 +135,7 @@ class Campaigns:
                 user_id=by.user_id if by else None,
                 subject=campaign_id,
                 address=address,
-                **told,
+                **changed,
             )
             return campaign
 

@@ -93,12 +93,12 @@ def fresh_seeds(task: Task, standing: Standing, asked: Collection[int]) -> Itera
         if task.split(seed) is not Split.TRAIN:
             continue
         try:
-            told = facts(task, seed)
+            known = facts(task, seed)
         except TaskError:  # the source has no instance for the seed
-            told = None
+            known = None
             num_refused += 1
         else:
-            if told is None or told.content_id not in standing.closed:
+            if known is None or known.content_id not in standing.closed:
                 num_refused = 0
                 yield seed
                 continue

@@ -40,21 +40,21 @@ class Wanted:
 def fault_of(wanted: Wanted) -> str | None:
     """What is wrong with a picture: its name is that of its bytes, its header is a PNG's of the size that was told, it is there to its end,
     and it can be drawn. None where all that holds."""
-    told = f"the part {wanted.sha256[:12]}… of {wanted.screen_id}"
+    part = f"the part {wanted.sha256[:12]}… of {wanted.screen_id}"
     if wanted.screen_id != f"screen-{wanted.sha256[:ID_HEX_DIGITS]}":
         return f"{wanted.screen_id} is not the id of the picture {wanted.sha256[:12]}…: ids are made of the digest's beginning"
     try:
         head, tail = _ends(Path(wanted.path))
     except FileNotFoundError:
-        return f"{told} is no longer here: upload the recording again"
+        return f"{part} is no longer here: upload the recording again"
     if len(head) < len(PNG_HEAD) + 17 or not head.startswith(PNG_HEAD) or tail != PNG_TAIL:
-        return f"{told} is no whole PNG picture"
+        return f"{part} is no whole PNG picture"
     width, height = struct.unpack(">II", head[16:24])
     if zlib.crc32(head[12:29]) != struct.unpack(">I", head[29:33])[0]:
-        return f"{told} is no PNG picture: its header is broken"
+        return f"{part} is no PNG picture: its header is broken"
     if (width, height) != (wanted.width_px, wanted.height_px):
         return f"{wanted.screen_id} has {width} by {height} pixels, its manifest says {wanted.width_px} by {wanted.height_px}"
-    return _fault_of_pixels(wanted, told)
+    return _fault_of_pixels(wanted, part)
 
 
 def _ends(path: Path) -> tuple[bytes, bytes]:
@@ -64,16 +64,16 @@ def _ends(path: Path) -> tuple[bytes, bytes]:
         return head, file.read()
 
 
-def _fault_of_pixels(wanted: Wanted, told: str) -> str | None:
+def _fault_of_pixels(wanted: Wanted, part: str) -> str | None:
     """What is broken is found here, not by whoever trains on it. A file may have several headers: the size is compared again."""
     try:
         for look in ("verify", "load"):  # the checksums of all chunks, then the pixels
             with pictures.opened(Path(wanted.path), formats=("PNG",)) as image:
                 if image.size != (wanted.width_px, wanted.height_px):
-                    return f"{told} cannot be drawn (it has two sizes, one of them {image.width} by {image.height})"
+                    return f"{part} cannot be drawn (it has two sizes, one of them {image.width} by {image.height})"
                 getattr(image, look)()
     except UnreadablePicture as error:
-        return f"{told} cannot be drawn ({error}): take this picture out of the recording"
+        return f"{part} cannot be drawn ({error}): take this picture out of the recording"
     return None
 
 

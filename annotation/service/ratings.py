@@ -43,11 +43,11 @@ def said_by(action: Mapping[str, Any] | None, elements: Sequence[Mapping[str, An
     """What two people would call the same action: points are the smallest element that they are in, where there is one."""
     if action is None:
         return "beyond repair"
-    told = {name: value for name, value in action.items() if name not in ("x", "y", "to_x", "to_y")}
+    shown = {name: value for name, value in action.items() if name not in ("x", "y", "to_x", "to_y")}
     for x, y in (("x", "y"), ("to_x", "to_y")):
         if action.get(x) is not None and action.get(y) is not None:
-            told[f"{x},{y}"] = _place(action[x], action[y], elements)
-    return json.dumps(told, sort_keys=True, ensure_ascii=False)
+            shown[f"{x},{y}"] = _place(action[x], action[y], elements)
+    return json.dumps(shown, sort_keys=True, ensure_ascii=False)
 
 
 def _place(x: float, y: float, elements: Sequence[Mapping[str, Any]]) -> object:

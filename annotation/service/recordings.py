@@ -78,7 +78,7 @@ class Recordings:
         await asyncio.to_thread(self._store.remove_torn)
         await self.unfinished.sweep_now_and_then()
         missing = await asyncio.to_thread(parts.missing, sizes)
-        await asyncio.to_thread(self._store.check_room, sum(sizes[sha256] for sha256 in missing))
+        await asyncio.to_thread(self._store.check_disk_space, sum(sizes[sha256] for sha256 in missing))
         plain = [part.model_dump(mode="json") for part in announcement.parts]
 
         def work(session: Session) -> Recording:

@@ -108,14 +108,14 @@ def may_say(session: Session, run: Run, by: Principal) -> ReviewKind | None:
     return None if is_barred or reviews.annotated_instance(session, run.run_id, by.user_id) else wanted(run, said)
 
 
-def why(run: Run, said: Sequence[Review], twins: Sequence[Run]) -> tuple[Why, ...]:
+def why(run: Run, said: Sequence[Review], duplicates: Sequence[Run]) -> tuple[Why, ...]:
     """Why somebody is asked."""
     if run.review_state != "pending":
         return ("sampled",) if run.run_id.startswith(SPOT_CHECKS) else ("asked",)
     found: list[Why] = []
     if run.verifier_verdict is not None and run.verifier_verdict != run.person_verdict:
         found.append("verifier_disagrees")
-    if any(twin.person_verdict != run.person_verdict for twin in twins):
+    if any(duplicate.person_verdict != run.person_verdict for duplicate in duplicates):
         found.append("annotators_disagree")
     if said:
         found.append("reviewers_disagree")
@@ -140,8 +140,8 @@ def wrong_steps(said: Sequence[Review]) -> set[int]:
 
 def steps_of(said: SubmitReview) -> dict[str, dict[str, Any]]:
     """What was said of steps as it is kept: no step and no field of which nothing was said."""
-    told = {index: opinion.model_dump(exclude_none=True) for index, opinion in sorted(said.steps.items())}
-    return {str(index): opinion for index, opinion in told.items() if opinion}
+    shown = {index: opinion.model_dump(exclude_none=True) for index, opinion in sorted(said.steps.items())}
+    return {str(index): opinion for index, opinion in shown.items() if opinion}
 
 
 def view_of(one: Review, names: dict[str, str]) -> ReviewView:
@@ -170,9 +170,9 @@ def _named(user_id: str | None, names: Mapping[str, str]) -> str | None:
 def _queue(session: Session, reviewer_id: str, now_s: float) -> ReviewQueue:
     found, num = reviews.waiting(session, reviewer_id, sampled=SPOT_CHECKS, limit=MOST_LISTED)
     ids = [one.run.run_id for one in found]
-    said, twins, steps = reviews.by_run(session, ids), reviews.twins(session, ids), reviews.num_steps(session, ids)
+    said, duplicates, steps = reviews.by_run(session, ids), reviews.duplicates(session, ids), reviews.num_steps(session, ids)
     names = accounts.names(session)
-    items = (_item(one, said[one.run.run_id], twins[one.run.run_id], steps.get(one.run.run_id, 0), names) for one in found)
+    items = (_item(one, said[one.run.run_id], duplicates[one.run.run_id], steps.get(one.run.run_id, 0), names) for one in found)
     today = reviews.num_by(session, reviewer_id, since_s=now_s - now_s % DAY_S)
     return ReviewQueue(waiting=tuple(items), num_waiting=num, num_reviewed_today=today)
 
@@ -182,16 +182,16 @@ def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
     listed = reviews.listed(session, run_id)
     if listed is None:
         raise runs.unknown(run_id)
-    said, twins, names = reviews_of(session, run_id), reviews.twins(session, [run_id])[run_id], accounts.names(session)
+    said, duplicates, names = reviews_of(session, run_id), reviews.duplicates(session, [run_id])[run_id], accounts.names(session)
     stored = runs.load(session, run_id)
     shown = said if sees_opinions(run, said, viewer_id) else [one for one in said if one.reviewer_id == viewer_id]
     replay = replay_of(stored, names)
     return RunReview(
-        item=_item(listed, said, twins, len(replay.steps), names),
+        item=_item(listed, said, duplicates, len(replay.steps), names),
         instruction=run.instruction,
         guidelines=stored.campaign.guidelines,
         run=replay,
-        twin=replay_of(runs.load(session, twins[0].run_id), names) if twins else None,
+        twin=replay_of(runs.load(session, duplicates[0].run_id), names) if duplicates else None,
         reviews=tuple(view_of(one, names) for one in shown),
     )
 
@@ -203,12 +203,12 @@ def sees_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
     return kind == "adjudication" and viewer_id != run.user_id and all(one.reviewer_id != viewer_id for one in said)
 
 
-def _item(one: Listed, said: Sequence[Review], twins: Sequence[Run], num_steps: int, names: dict[str, str]) -> ReviewItem:
+def _item(one: Listed, said: Sequence[Review], duplicates: Sequence[Run], num_steps: int, names: dict[str, str]) -> ReviewItem:
     run, assignment = one.run, one.assignment
     return ReviewItem(
         run_id=run.run_id,
         kind=wanted(run, said) or "second",
-        why=why(run, said, twins) if wanted(run, said) else (),
+        why=why(run, said, duplicates) if wanted(run, said) else (),
         campaign=one.campaign_name,
         task_name=assignment.task_name,
         seed=assignment.seed,

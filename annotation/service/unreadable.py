@@ -44,24 +44,24 @@ _PARAMETERS = re.compile(r"\s*[A-Za-z_]\w*\(\s*\w+\s*=")
 _CALLED = re.compile(r"\s*[A-Za-z_]\w*\s*(?:$|[(\[<\"'\d-])")
 
 
-def why_unreadable(action: str, told: str, observation: Observation, write: Write) -> str:
-    """`told` is the grammar's reason."""
+def why_unreadable(action: str, reason: str, observation: Observation, write: Write) -> str:
+    """`reason` is the grammar's reason."""
     found = _HEAD.match(action)
     verb = found.group(1).lower() if found else ""
     forms = _forms(observation)
     if verb not in forms:
         near = get_close_matches(verb, forms, n=1)
         if not near:
-            return told
-        verb, told = near[0], f"{told.partition('; known are')[0]}; did you mean {near[0]}?"
+            return reason
+        verb, reason = near[0], f"{reason.partition('; known are')[0]}; did you mean {near[0]}?"
     try:
         form = write(forms[verb])
     except NotRepresentable:
-        return told
+        return reason
     hint = ""
     if isinstance(forms[verb], TypeText) and re.search(r"\[|start_box|point", action):
         hint = ". What is typed goes to whatever has the keyboard: click there in a step before"
-    said = told.partition("; write: ")[0]  # the form of a whole answer, which the editor has no place for
+    said = reason.partition("; write: ")[0]  # the form of a whole answer, which the editor has no place for
     return f"{said}{'' if said.endswith('?') else '.'} It is written so: {form[:LONGEST_FORM]}{hint}"
 
 

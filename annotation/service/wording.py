@@ -57,8 +57,8 @@ class Wording:
         except WordingFailed as error:
             self.failure = str(error)
             return Worded(problem="the model was away")
-        told = [manifest.task.query] * (actions != manifest.actions) + queries
-        tasks = (manifest.task.model_copy(update={"query": query}) for query in told)
+        variants = [manifest.task.query] * (actions != manifest.actions) + queries
+        tasks = (manifest.task.model_copy(update={"query": query}) for query in variants)
         return Worded(others=tuple(manifest.model_copy(update={"task": task, "actions": actions}) for task in tasks))
 
     def ask(self, instructions: str, text: str) -> str:

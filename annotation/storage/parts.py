@@ -58,7 +58,7 @@ class PartStore:
         make_folder(folder)
         return folder
 
-    def check_room(self, num_bytes: int) -> None:
+    def check_disk_space(self, num_bytes: int) -> None:
         """Raises StorageFull where so much more would not leave enough free."""
         free = shutil.disk_usage(self.incoming).free
         if free - num_bytes < self._kept_free_bytes:
@@ -120,7 +120,7 @@ class Parts:
         """Take in one part as it comes; one that is here already is read to its end and dropped. Raises UploadTooLarge, BadUpload where
         length or digest are not those announced, StorageFull: nothing is kept then."""
         path = self.path(sha256)
-        await asyncio.to_thread(self._store.check_room, num_bytes)
+        await asyncio.to_thread(self._store.check_disk_space, num_bytes)
         file, aside = await asyncio.to_thread(self._begin)
         digest, length = hashlib.sha256(), 0
         try:

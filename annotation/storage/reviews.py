@@ -105,7 +105,7 @@ def listed(session: Session, run_id: str) -> Listed | None:
     return None if found is None else _row(*found)
 
 
-def twins(session: Session, run_ids: Collection[str]) -> defaultdict[str, list[Run]]:
+def duplicates(session: Session, run_ids: Collection[str]) -> defaultdict[str, list[Run]]:
     """Other people's finished runs of the same instance in the same campaign, by run, oldest first."""
     copy, other = aliased(Assignment), aliased(Run)
     query = (

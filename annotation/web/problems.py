@@ -103,9 +103,9 @@ def as_asked(scope: Scope, response: Response) -> Response:
     """A problem in the form that is wanted."""
     if not wants_page(scope):
         return response
-    told = json.loads(bytes(response.body))
+    given_text = json.loads(bytes(response.body))
     headers = {name: value for name, value in response.headers.items() if name not in ("content-length", "content-type")}
-    return HTMLResponse(problem_text(told["title"], told["detail"]), response.status_code, headers=headers)
+    return HTMLResponse(problem_text(given_text["title"], given_text["detail"]), response.status_code, headers=headers)
 
 
 def _as_asked(handler: Callable[[Request, Exception], Awaitable[Response]]) -> Callable[[Request, Exception], Awaitable[Response]]:

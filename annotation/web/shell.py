@@ -42,8 +42,8 @@ def page_text(page: Page) -> str:
 
 def problem_text(title: str, detail: str) -> str:
     """A page that says what went wrong, with the way back. `detail` may hold anything."""
-    told = {"title": html.escape(title), "detail": html.escape(detail)}
-    return _shell(told["title"], "problem", _filled("problem.html", **told))
+    escaped = {"title": html.escape(title), "detail": html.escape(detail)}
+    return _shell(escaped["title"], "problem", _filled("problem.html", **escaped))
 
 
 def _shell(title: str, name: str, content: str, *, style: str | None = None, script: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Synthetic homes with a long history: as many iterations as asked for, each with every table that a turn of the wheel writes.
+"""Synthetic homes with a long history: as many iterations as asked for, each with every table that an iteration writes.
 
 Rows have the schema, stages, proportions and relations of the quickstart's: episodes of two RL runs, of four evaluated policies, of
 rollouts and of annotation; steps, verdicts, routes, annotations and samples of those that are routed; dataset snapshots of all samples so

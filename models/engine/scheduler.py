@@ -112,7 +112,7 @@ class Scheduler:
         """Rows that are read together are placed side by side. Returns rows that do not fit into memory."""
         first = len(self._running)
         kept: dict[Row, Snapshot] = {}
-        while self._waiting and len(self._running) < self.settings.max_rows and self._has_room(self._waiting[0]):
+        while self._waiting and len(self._running) < self.settings.max_rows and self._fits(self._waiting[0]):
             row = self._waiting.popleft()
             found = self.conversations.find(row.request.conversation, row.keys) if row.request.conversation is not None else None
             if found is not None:
@@ -143,7 +143,7 @@ class Scheduler:
                 break
         return failed
 
-    def _has_room(self, row: Row) -> bool:
+    def _fits(self, row: Row) -> bool:
         longest = max([row.reach, *(other.reach for other in self._running)])
         num_bytes = (len(self._running) + 1) * longest * self.backend.kv_cache.bytes_per_slot
         return not self._running or num_bytes <= self.settings.running_mib * MIB

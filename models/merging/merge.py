@@ -58,7 +58,7 @@ def carry_out(
     advance: Callable[[int], None] | None = None,
 ) -> Card:
     """Carry out a plan; see `merge`. `advance` is called, from any thread, with the number of bytes of weights written."""
-    check_room(plan, output)
+    check_disk_space(plan, output)
     method = METHODS[plan.config.method]
 
     def merge_tensor(job: TensorJob) -> None:
@@ -89,7 +89,7 @@ def carry_out(
     )
 
 
-def check_room(plan: MergePlan, output: Path) -> None:
+def check_disk_space(plan: MergePlan, output: Path) -> None:
     """Raise StorageFull when the disk of `output` has no room for what is planned."""
     place = next(folder for folder in output.absolute().parents if folder.exists())
     free = shutil.disk_usage(place).free

@@ -88,7 +88,7 @@ def num_rounds(config: PpoConfig, num_tasks: int) -> int:
     return max(1, config.rounds * config.episodes_per_task * num_tasks // batch_episodes(config, num_tasks))
 
 
-def room(num_admitted: int, num_learned: int, *, batch_size: int, batches_ahead: int, num_batches: int) -> int:
+def num_to_admit(num_admitted: int, num_learned: int, *, batch_size: int, batches_ahead: int, num_batches: int) -> int:
     """How many more episodes a streaming run may start when it has learned from `num_learned` batches.
 
     AReaL (arXiv 2505.24298, section 5.1): the n-th episode of a run is admitted as soon as floor((n - 1) / B) <= i + eta, with B the batch

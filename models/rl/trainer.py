@@ -30,7 +30,16 @@ from models.rl.buffer import Trajectory
 from models.rl.clocks import MeteredPolicy, Reading, times
 from models.rl.config import PpoConfig
 from models.rl.crash_budget import FRUITLESS, CrashBudget, is_fruitless, num_fruitful
-from models.rl.curriculum import batch_episodes, instances_met, num_rounds, quotas, room, round_requests, stream_requests, updated_rates
+from models.rl.curriculum import (
+    batch_episodes,
+    instances_met,
+    num_rounds,
+    num_to_admit,
+    quotas,
+    round_requests,
+    stream_requests,
+    updated_rates,
+)
 from models.rl.learner import Learner, Round
 from models.rl.metrics import episode_metrics, num_left_out, staleness_metrics
 from models.rl.process_group import ProcessGroup
@@ -275,7 +284,9 @@ class _Trainer:
                 pool.admit(round_requests(run.tasks, quotas(run.tasks, config, rates), met, config, self.policy_id))
             return len(pool.blocks[index - 1].requests)
         size = batch_episodes(config, len(run.tasks))
-        num_more = room(pool.num_admitted, index - 1, batch_size=size, batches_ahead=config.batches_ahead, num_batches=self.num_rounds)
+        num_more = num_to_admit(
+            pool.num_admitted, index - 1, batch_size=size, batches_ahead=config.batches_ahead, num_batches=self.num_rounds
+        )
         if num_more:
             passes = pool.blocks[-1].passes if pool.blocks else {}
             pool.admit(*stream_requests(run.tasks, num_more, passes, rates, met, config, self.policy_id))

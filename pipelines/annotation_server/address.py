@@ -40,7 +40,7 @@ class Served(BaseModel):
 
 
 @contextmanager
-def told(home: Home, url: str, public_url: str | None, database: str) -> Iterator[Served]:
+def announced(home: Home, url: str, public_url: str | None, database: str) -> Iterator[Served]:
     """Say in the home, for as long as the block lasts, that this process serves."""
     own = psutil.Process().create_time()
     said = Served(url=url, public_url=public_url, database=database, pid=os.getpid(), started_at_s=own)

@@ -89,11 +89,16 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         settings = WebSettings(behind_proxy=plan.behind_proxy)
         app = create_app(database, Blobs.of_home(home), runs, StandingReader(home), settings, pool=pool)
         first = await first_invitation(database)
-        stack.enter_context(annotation_address.told(home, address_of(listener), plan.public_url, database.name))
+        stack.enter_context(annotation_address.announced(home, address_of(listener), plan.public_url, database.name))
         warming = asyncio.create_task(_warm(policies), name="the newest release")
         stack.callback(warming.cancel)
         await serve(
-            app, listener, lambda: _tell(listener, plan, database, first), on_end=runs.end_streams, watch=alone.watch, hosts=plan.hosts
+            app,
+            listener,
+            lambda: _print_address(listener, plan, database, first),
+            on_end=runs.end_streams,
+            watch=alone.watch,
+            hosts=plan.hosts,
         )
     console.print("everybody's work is kept; start again to go on")
 
@@ -138,7 +143,7 @@ async def _warm(policies: ReleasedPolicies) -> None:
     sys.stdout.flush()
 
 
-def _tell(listener: socket.socket, plan: ServerPlan, database: Database, first: str | None) -> None:
+def _print_address(listener: socket.socket, plan: ServerPlan, database: Database, first: str | None) -> None:
     address = address_of(listener)
     console.print(f"annotation server: {address}", soft_wrap=True)
     console.print(f"database: {database.name}", soft_wrap=True, highlight=False)

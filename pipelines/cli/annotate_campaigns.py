@@ -155,11 +155,11 @@ def change(
     if all(value is None for value in wanted.values()):
         raise ConfigError("nothing to change: give --policy, --target, --double, --priority, --member, --everyone or --guidelines")
     before, after = _change(name, _checked(CampaignChange, **wanted), database, home)
-    told = [_told(key, before[key], after[key]) for key in CHANGEABLE if before[key] != after[key]]
-    console.print(f"{escape(after['name'])}: {escape(', '.join(told)) or 'is so already'}", highlight=False, soft_wrap=True)
+    lines = [_describe_change(key, before[key], after[key]) for key in CHANGEABLE if before[key] != after[key]]
+    console.print(f"{escape(after['name'])}: {escape(', '.join(lines)) or 'is so already'}", highlight=False, soft_wrap=True)
 
 
-def _told(key: str, before: Any, after: Any) -> str:
+def _describe_change(key: str, before: Any, after: Any) -> str:
     """What became of one of the things that may change."""
     if key == "guidelines":
         return "guidelines changed"
@@ -226,8 +226,8 @@ def _checked(kind: type[B], **values: Any) -> B:
 def _say_where(home: Home, database: str | None) -> None:
     """Where people find it."""
     server = server_of(home, database)
-    told = f"people find it at {server.address}" if server is not None else "people find it once `flywheel annotate serve` runs"
-    console.print(told, highlight=False, soft_wrap=True)
+    lines = f"people find it at {server.address}" if server is not None else "people find it once `flywheel annotate serve` runs"
+    console.print(lines, highlight=False, soft_wrap=True)
 
 
 def _campaigns(database: Database, home: Home) -> Campaigns:

@@ -99,12 +99,12 @@ def run(
         sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console, as_json=as_json))
     if as_json:
         raise ConfigError("--json goes with --dry-run: what a run made is told by `flywheel status --json`")
-    from pipelines.cli.run import turn_until
+    from pipelines.cli.run import run_until
     from pipelines.cli.status import lineage_hint, read_status, success_table
     from pipelines.reporting.build import build_report
 
     place = home_of(home)
-    turn_until(iterations, place, *profile_of(place, profile, set_), console)
+    run_until(iterations, place, *profile_of(place, profile, set_), console)
     warehouse = warehouse_of(place)
     found = read_status(warehouse)
     console.print(success_table(found))

@@ -67,7 +67,7 @@ _PLAIN_LOSSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What one check found. `mend` says what to do; a warning lets the wheel turn, a failure does not."""
+    """What one check found. `mend` says what to do; a warning lets a run start, a failure does not."""
 
     name: str
     status: Status

@@ -34,12 +34,12 @@ def explain(
     """Why an episode went to SFT, to CT or nowhere: every verdict and rule, what would change the route, and who learned from it."""
     from pipelines.profiles import load
     from warehouse.routing.explain import connect_to_explain
-    from warehouse.routing.explain import explain as told
+    from warehouse.routing.explain import explain as explained
 
     place = made_home(home)
     rules = load(*profile_of(place, profile, set_)).routing
     with connect_to_explain(warehouse_of(place), episode) as con:
-        found = told(con, episode, rules)
+        found = explained(con, episode, rules)
     if as_json:
         print(found.model_dump_json(indent=2))
     else:
@@ -73,16 +73,18 @@ def reroute(
     rules = with_rules(settings.routing, set_ or [])
     wanted = [key.zfill(4) for key in iteration] if iteration else routed_iterations(warehouse)
     if not wanted:
-        raise ConfigError(f"nothing was routed yet in {place.root}: turn the wheel once with `flywheel run`")
+        raise ConfigError(f"nothing was routed yet in {place.root}: run one iteration with `flywheel run`")
     if dry_run:
         results = route_again(warehouse, rules, wanted, settings.salvage, dry_run=True)
     else:
-        from pipelines.orchestration.turning import lock_path
+        from pipelines.orchestration.iteration_lock import lock_path
         from warehouse.core.locks import LOOKED_AT_S, FileLock
 
         lock = FileLock(lock_path(place))
         if not lock.acquire(timeout_s=LOOKED_AT_S):
-            raise IterationLocked(f"process {lock.holder()} is turning the wheel on {place.root}: reroute when it has ended, or --dry-run")
+            raise IterationLocked(
+                f"process {lock.holder()} is running an iteration in {place.root}: reroute when it has ended, or --dry-run"
+            )
         try:
             results = route_again(warehouse, rules, wanted, settings.salvage)
         finally:
@@ -136,8 +138,8 @@ def _print_explanation(found: Explanation) -> None:
         console.print(f"{use.table} {use.sample_id} step {use.step_index} ({use.origin}{state}): {escape(where)}{learned}", soft_wrap=True)
     if not found.uses:
         console.print("no sample was cut from it")
-    told = "all that it was made from, and what was made from it"
-    console.print(f"flywheel lineage {found.episode_id} --direction both   {told}", highlight=False, soft_wrap=True)
+    note = "all that it was made from, and what was made from it"
+    console.print(f"flywheel lineage {found.episode_id} --direction both   {note}", highlight=False, soft_wrap=True)
 
 
 def _judgements(found: Explanation, table: RichTable) -> RichTable:
@@ -145,16 +147,18 @@ def _judgements(found: Explanation, table: RichTable) -> RichTable:
     for heading in ("judge", "rule", "score", "threshold", "", "why"):
         min_width = len("contamination v1") if heading == "judge" else None
         table.add_column(heading, no_wrap=heading in ("rule", "score"), overflow="fold", min_width=min_width)
-    for told in found.judgements:
-        threshold = f"{told.threshold:.4g}" + ("" if told.threshold == told.stored_threshold else f" (stored {told.stored_threshold:.4g})")
-        word = "abstains" if told.abstains else "passed" if told.passed else "failed"
+    for judgement in found.judgements:
+        threshold = f"{judgement.threshold:.4g}" + (
+            "" if judgement.threshold == judgement.stored_threshold else f" (stored {judgement.stored_threshold:.4g})"
+        )
+        word = "abstains" if judgement.abstains else "passed" if judgement.passed else "failed"
         table.add_row(
-            f"{told.judge} v{_version(told.judge_version)}",
-            f"{told.effect} {told.precedence}",
-            f"{told.score:.4g}",
+            f"{judgement.judge} v{_version(judgement.judge_version)}",
+            f"{judgement.effect} {judgement.precedence}",
+            f"{judgement.score:.4g}",
             threshold,
-            f"[bold]{word}, decided[/]" if told.decided else word,
-            escape("; ".join(told.reasons)),
+            f"[bold]{word}, decided[/]" if judgement.decided else word,
+            escape("; ".join(judgement.reasons)),
         )
     return table
 

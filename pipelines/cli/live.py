@@ -47,7 +47,7 @@ class Display:
         self._started, self._began = time.monotonic(), time.time()
         self._run_id: str | None = None
         self._num_steps = 0
-        self._told: set[tuple[str, bool]] = set()
+        self._reported: set[tuple[str, bool]] = set()
         self._news_due = self._started + NEWS_S
 
     def run(self) -> dg.DagsterRun | None:
@@ -61,8 +61,8 @@ class Display:
         """In at most so many columns and lines: of the figures the last give way, of the stages those that started first."""
         elapsed = time.monotonic() - self._started
         steps, snapshots = self._steps(), self._working()
-        room = max(1, height - len(snapshots) - 3)
-        hidden = steps[: len(steps) - room] if len(steps) > room else []
+        num_lines = max(1, height - len(snapshots) - 3)
+        hidden = steps[: len(steps) - num_lines] if len(steps) > num_lines else []
         table = Table.grid(padding=(0, 1))
         if hidden:
             table.add_row("", Text(f"{len(hidden)} before", style="dim"), "")
@@ -90,8 +90,8 @@ class Display:
         how far the working ones are."""
         lines = []
         for step in self._steps():
-            if (step.name, step.has_ended) not in self._told and (step.has_ended or step.mark == MARKS["IN_PROGRESS"]):
-                self._told.add((step.name, step.has_ended))
+            if (step.name, step.has_ended) not in self._reported and (step.has_ended or step.mark == MARKS["IN_PROGRESS"]):
+                self._reported.add((step.name, step.has_ended))
                 took = f" {step.seconds:.0f} s" if step.has_ended and step.seconds is not None else ""
                 lines.append(f"  {step.mark} {step.name}{took}")
         if time.monotonic() >= self._news_due:

@@ -141,7 +141,7 @@ def withdraw_rows(
     """Withdraw and say of which tables, all of `ids` or none; then purge, if `ask_to_purge` is given. It gets the number of rows, and of
     recordings that the annotation server still holds, before anything is done, and raises to refuse.
 
-    Raises ConfigError, UnknownId, or IterationLocked for a purge while the wheel turns, which would take files from under its writers.
+    Raises ConfigError, UnknownId, or IterationLocked for a purge while an iteration runs, which would take files from under its writers.
     """
     if not ids and ask_to_purge is None:
         raise ConfigError("nothing to withdraw: name samples or annotations, or give --purge to erase what was withdrawn before")
@@ -151,13 +151,13 @@ def withdraw_rows(
 
 @contextmanager
 def _purging(warehouse: Warehouse) -> Iterator[None]:
-    """Raises IterationLocked while the wheel turns, before anything is withdrawn."""
-    from pipelines.orchestration.turning import lock_path
+    """Raises IterationLocked while an iteration runs, before anything is withdrawn."""
+    from pipelines.orchestration.iteration_lock import lock_path
 
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(
-            f"process {lock.holder()} is turning the wheel on {warehouse.home.root}: nothing was withdrawn. Withdraw without --purge, and "
+            f"process {lock.holder()} is running an iteration in {warehouse.home.root}: nothing was withdrawn. Withdraw without --purge, and "
             "purge when it has ended"
         )
     try:
@@ -220,10 +220,10 @@ def _purge(warehouse: Warehouse, back: TakenBack, console: Console) -> None:
 
 
 def restore_table(warehouse: Warehouse, table: str, version: int | None, console: Console) -> None:
-    """Put a table back, or list its versions where none is named. Raises UnknownTable, or IterationLocked while the wheel turns."""
+    """Put a table back, or list its versions where none is named. Raises UnknownTable, or IterationLocked while an iteration runs."""
     from datetime import UTC, datetime
 
-    from pipelines.orchestration.turning import lock_path
+    from pipelines.orchestration.iteration_lock import lock_path
     from warehouse.storage.restoring import restore
 
     if version is None:
@@ -240,7 +240,7 @@ def restore_table(warehouse: Warehouse, table: str, version: int | None, console
         return
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
-        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}; end it, then restore")
+        raise IterationLocked(f"process {lock.holder()} is running an iteration in {warehouse.home.root}; end it, then restore")
     try:
         newest = restore(warehouse, table, version)
     finally:

@@ -150,8 +150,8 @@ def show(name: NameArgument, home: HomeOption = None) -> None:
     for number, action in enumerate(manifest.actions, 1):
         if action.thought is not None:
             console.print(f"     “{action.thought.text}”", style="dim", markup=False, highlight=False)
-        told = action.action.model_dump_json(exclude_defaults=True)
-        console.print(f"{number:4} {action.start_s:7.2f} s  {action.action.kind} {told}", markup=False, highlight=False)
+        as_json = action.action.model_dump_json(exclude_defaults=True)
+        console.print(f"{number:4} {action.start_s:7.2f} s  {action.action.kind} {as_json}", markup=False, highlight=False)
     hidden = ", ".join(f"{count} {kind}" for kind, count in sorted(manifest.hidden.items()))
     console.print(f"taken out: {hidden or 'nothing'}", markup=False)
 

@@ -77,7 +77,7 @@ def start(
     """Record this screen until the stop keys or Ctrl-C. Nothing leaves this machine before you have confirmed it in `review`."""
     from annotation.recorder import store as stores
     from annotation.recorder.exclusions import Exclusions
-    from annotation.recorder.machine import check_machine, parts_for_this_machine
+    from annotation.recorder.machine import backends_for_this_machine, check_machine
     from annotation.recorder.recorder import Recorder
     from annotation.recorder.settings import RecordSettings
     from annotation.recordings.bundle import TaskQuery
@@ -102,7 +102,7 @@ def start(
     _check_new(name, home, recogniser)
     check_machine(chosen, with_microphone=with_microphone, microphone=microphone)
     agreed = _consent(signed, with_microphone=with_microphone)
-    parts = parts_for_this_machine(chosen, with_microphone=with_microphone, microphone=microphone)
+    parts = backends_for_this_machine(chosen, with_microphone=with_microphone, microphone=microphone)
     store = stores.create(root_of(home), name, new_passphrase() if encrypt else None)
     recorder = Recorder(store, parts, chosen, task, agreed)
     for number in (signal.SIGINT, signal.SIGTERM):

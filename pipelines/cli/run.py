@@ -1,5 +1,5 @@
-"""`flywheel run`: turns the wheel until a number of iterations is complete, with one live display. The runs are Dagster's
-(pipelines/orchestration/turn.py); here they are started one after another, watched, and their processes ended when we end.
+"""`flywheel run`: runs iterations until a number of them is complete, with one live display. The runs are Dagster's
+(pipelines/orchestration/run_process.py); here they are started one after another, watched, and their processes ended when we end.
 
 A run whose process is gone is launched again a few times: finished stages are not worked twice, so that costs little. A stage that failed
 is Dagster's to start again, within the run (docs/failures.md).
@@ -30,8 +30,7 @@ from pipelines.orchestration.finished_work import to_turn_again, turned_again
 from pipelines.orchestration.instance import check_room, open_instance
 from pipelines.orchestration.jobs import completed, first_incomplete
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES, RunFailure, failure_of
-from pipelines.orchestration.turn import LAST_WORDS
-from pipelines.orchestration.turning import driver_path, lock_path
+from pipelines.orchestration.run_process import LAST_WORDS
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.kinds import FACTORIES
 from sandbox.tasks.sources import kind_of, tasks_in
@@ -50,19 +49,19 @@ OTHER_PROFILE = (
 )
 
 
-def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
+def run_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
     """Complete iterations until there are `num_iterations` in this home; returns the profile.
 
     Raises ConfigError for a bad profile, StorageFull when there is hardly any room, BrowserMissing, BubblewrapMissing, IterationLocked when
     the wheel is being turned already, StageFailed with the failing step's words.
     """
     profile = profiles.export(profile_name, overrides)
-    check_room(home)
+    check_disk_space(home)
     instance = open_instance(home)
-    driver, turning = FileLock(driver_path(home)), holder_of(lock_path(home))
-    if not driver.acquire(timeout_s=LOOKED_AT_S) or turning is not None:
+    driver, runner = FileLock(driver_path(home)), holder_of(lock_path(home))
+    if not driver.acquire(timeout_s=LOOKED_AT_S) or runner is not None:
         raise IterationLocked(
-            f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
+            f"process {driver.holder() or runner} is running an iteration in {home.root}; wait for it or end it, then run again"
         )
     with instance:
         before = kept_profile.other(home, profile_name) if first_incomplete(instance) is not None else None
@@ -71,7 +70,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         kept_profile.keep(home, profile_name, overrides)
         server = _prepare(home, profile) if len(completed(instance)) < num_iterations or to_turn_again(home) else None
         try:
-            _turn(num_iterations, home, instance, console)
+            _run_iterations(num_iterations, home, instance, console)
         finally:
             if server is not None:
                 prefect_server.end(server)
@@ -87,15 +86,15 @@ def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:
     return prefect_server.start(home)
 
 
-def _turn(num_iterations: int, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
+def _run_iterations(num_iterations: int, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
     done = completed(instance)
     if done:
         console.print(f"{len(done)} of {num_iterations} iterations are complete in {home.root}")
-    for lost in to_turn_again(home):
+    for lost in iterations_to_repeat(home):
         title = f"{lost} again, whose rows a repair could not bring back"
         job, partition = ("seed_wheel", None) if lost == SEED_ITERATION else ("iteration", lost)
         _launch_until_done(job, partition, title, home, instance, console)
-        turned_again(home, lost)
+        mark_repeated(home, lost)
     while len(completed(instance)) < num_iterations:
         key = first_incomplete(instance)
         title = "seed" if key is None else f"iteration {key} ({len(completed(instance)) + 1} of {num_iterations})"
@@ -145,7 +144,7 @@ def _start(job: str, key: str | None, home: Home, tag: str, saying: int) -> subp
     environment = {**os.environ, "FLYWHEEL_PARENT_PID": str(os.getpid()), "FLYWHEEL_LAUNCH": tag, LAST_WORDS: str(saying)}
     with (home.work / f"{key or SEED_ITERATION}.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "pipelines.orchestration.turn", job, *([key] if key else [])],
+            [sys.executable, "-m", "pipelines.orchestration.run_process", job, *([key] if key else [])],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -17,8 +17,8 @@ from assets.iteration_keys import next_key
 from assets.opened import read_opened, write_opened
 from pipelines.cli.terminal import counted
 from pipelines.orchestration.instance import CONFIG, open_instance
+from pipelines.orchestration.iteration_lock import running_process
 from pipelines.orchestration.progress import working
-from pipelines.orchestration.turning import turned_by
 from sandbox.tasks.reserved import is_indexed, reserved_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import FlywheelError
@@ -92,7 +92,7 @@ class Status(BaseModel):
     is_of_older_splits: bool = False
     """some of its tasks were made before splits were by content"""
     turned_by: int | None = None
-    """process that turns the wheel now"""
+    """process that runs an iteration now"""
     working: list[str] = []
     """how far each stage is that works now"""
 
@@ -101,7 +101,7 @@ def read_status(warehouse: Warehouse) -> Status:
     """The status of everything in the warehouse; empty where nothing has run."""
     opened = _opened(warehouse.home)
     listing = Listing(warehouse, dict.fromkeys((*COUNTED, *TABLES_READ)))
-    told = summaries(warehouse, listing)
+    found = summaries(warehouse, listing)
     keys = listing.iterations("checkpoints", "datasets")
     with connect(warehouse, tables=["evaluations", "tasks"]) as con:
         success, first_made = _successes(con), dict[str, str]()
@@ -112,7 +112,7 @@ def read_status(warehouse: Warehouse) -> Status:
     num_rows = {table: listing.num_rows(table) for table in COUNTED}
     iterations = []
     for key in keys:
-        of = told[key]
+        of = found[key]
         checkpoints = [
             StageStatus(
                 stage=made.stage,
@@ -133,7 +133,7 @@ def read_status(warehouse: Warehouse) -> Status:
                 success=success.get(key, []),
             )
         )
-    process, at_work = turned_by(warehouse.home), list[str]()
+    process, at_work = running_process(warehouse.home), list[str]()
     if process is not None:
         newest = (sorted(opened) or [SEED_ITERATION])[-1]
         at_work = [f"{each.stage} {each.done}/{each.total or '?'} {each.unit}" for each in working(warehouse.home, newest)]
@@ -229,10 +229,10 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
     asked for."""
     if status.turned_by is not None:
         at_work = f", now at {', '.join(status.working)}" if status.working else ""
-        console.print(f"process {status.turned_by} is turning the wheel in {status.home}{at_work}", highlight=False, soft_wrap=True)
+        console.print(f"process {status.turned_by} is running an iteration in {status.home}{at_work}", highlight=False, soft_wrap=True)
     if not status.iterations:
         if status.turned_by is None:
-            console.print(f"nothing has run in {status.home}; `flywheel run` turns the wheel", soft_wrap=True)
+            console.print(f"nothing has run in {status.home}; `flywheel run` starts the first iteration", soft_wrap=True)
         return
     done = sum(iteration.complete for iteration in status.iterations if iteration.iteration != SEED_ITERATION)
     console.print(f"The wheel in {status.home}: {counted(done, 'iteration')} complete\n", highlight=False, soft_wrap=True)
@@ -250,8 +250,8 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
         console.print(success_table(status))
         for line in _novelty_lines(status):
             console.print(line, highlight=False)
-    told = "flywheel report   the same as pages, with curves and episodes to read"
-    for line in filter(None, (told, lineage_hint(status))):
+    shown = "flywheel report   the same as pages, with curves and episodes to read"
+    for line in filter(None, (shown, lineage_hint(status))):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -282,8 +282,8 @@ def _stages(iteration: IterationStatus) -> RichTable:
     datasets = [StageStatus(stage=stage, artefact=dataset, note="") for stage, dataset in iteration.datasets.items()]
     for item in sorted([*datasets, *iteration.checkpoints], key=lambda item: rank(item.stage)):
         same = f"the weights of {item.same_as.removeprefix(f'{iteration.iteration}/')}" if item.same_as else ""
-        told = ": ".join(part for part in (same, item.note) if part)
-        grid.add_row(f"  {item.stage}", item.artefact + (f"\n[dim]{escape(told)}[/]" if told else ""))
+        shown = ": ".join(part for part in (same, item.note) if part)
+        grid.add_row(f"  {item.stage}", item.artefact + (f"\n[dim]{escape(shown)}[/]" if shown else ""))
     if iteration.routes:
         grid.add_row("  routing", f"{counted(sum(iteration.routes.values()), 'episode')}: " + _routes(iteration.routes))
     return grid

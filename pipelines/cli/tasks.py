@@ -23,7 +23,7 @@ from pipelines.cli.terminal import counted, fits, slim_table
 from warehouse.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sandbox.tasks.supply_report import Supply, Tell
+    from sandbox.tasks.supply_report import OnProgress, Supply
     from sandbox.tasks.task import Task
 
 NAME_CHARS = 34
@@ -155,12 +155,12 @@ def supply(
     from sandbox.tasks.supply_report import gather, prove_supply
 
     families = tasks_of(selection)
-    with _bar("generated", num) as tell:
-        found = gather(families, num, tell)
+    with _bar("generated", num) as on_progress:
+        found = gather(families, num, on_progress)
     if oracle:
         at_once = {} if workers is None else {"max_workers": workers}
-        with _bar("played", num) as tell:
-            found = asyncio.run(prove_supply(found, settings=FleetSettings(sessions_per_worker=2, **at_once), tell=tell))
+        with _bar("played", num) as on_progress:
+            found = asyncio.run(prove_supply(found, settings=FleetSettings(sessions_per_worker=2, **at_once), on_progress=on_progress))
     _print_rows(("what", "measured"), summary_rows(found))
     _print_rows(FAMILY_COLUMNS, family_rows(found))
     for each in found.failed:
@@ -185,7 +185,7 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _bar(what: str, total: int) -> Iterator[Tell]:
+def _bar(what: str, total: int) -> Iterator[OnProgress]:
     """A progress bar on the side of errors, so that the output stays a table."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True)) as progress:

@@ -35,7 +35,7 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
     Raises ConfigError for a bad profile or a port in use, StageFailed when the Prefect server does not come up.
     """
     profiles.export(profile_name, overrides)
-    check_room(home)
+    check_disk_space(home)
     _check_port(port)
     kept_profile.keep(home, profile_name, overrides)
     url = f"http://127.0.0.1:{port}"

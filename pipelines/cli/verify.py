@@ -169,12 +169,12 @@ def _of_checkpoints(warehouse: Warehouse) -> list[Damage]:
 
 
 def repair_alone(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -> int:
-    """`repair` while nobody turns the wheel. Raises IterationLocked."""
-    from pipelines.orchestration.turning import lock_path
+    """`repair` while no iteration runs. Raises IterationLocked."""
+    from pipelines.orchestration.iteration_lock import lock_path
 
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
-        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}; end it, then repair")
+        raise IterationLocked(f"process {lock.holder()} is running an iteration in {warehouse.home.root}; end it, then repair")
     try:
         return repair(warehouse, console, ask)
     finally:

@@ -21,7 +21,7 @@ from rich.markup import escape
 from agent.grammars.registry import grammar_named
 from pipelines.importing.agentnet import agentnet_entries
 from pipelines.importing.mind2web import mind2web_entries
-from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, progress_on, tell
+from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, print_report, progress_on
 from pipelines.importing.rows import DemonstrationSettings, RowMaker, Rows
 from pipelines.importing.screening import Screening
 from pipelines.importing.sharegpt import chat_entries
@@ -141,7 +141,7 @@ def import_demonstration_files(
             store.commit()
             kept.write(report)
     made = ", ".join(f"{report.samples[table]} {table}" for table in ("episodes", "steps", "sft_samples", "ct_samples"))
-    tell(report, made, console, f"imported_{chosen}", folder, dry_run=dry_run)
+    print_report(report, made, console, f"imported_{chosen}", folder, dry_run=dry_run)
     return report
 
 
@@ -224,6 +224,6 @@ def _lost(made: Demonstration, before: Counter[str] | None) -> Counter[str]:
     return made.lost
 
 
-def _reject(entry: Entry, why: str, told: list[tuple[str, str]], kept: Kept) -> None:
-    told.append((entry.where, why))
+def _reject(entry: Entry, why: str, rejected: list[tuple[str, str]], kept: Kept) -> None:
+    rejected.append((entry.where, why))
     kept.reject(entry, why)

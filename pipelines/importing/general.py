@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pipelines.importing.reading import OnBytes, raw_records
-from pipelines.importing.report import Kept, Report, check_any, manifest_of, progress_on, tell
+from pipelines.importing.report import Kept, Report, check_any, manifest_of, print_report, progress_on
 from pipelines.importing.rows import Rows, ScreeningSettings
 from pipelines.importing.screening import Screening
 from pipelines.importing.sharegpt import turn_of
@@ -55,7 +55,7 @@ def import_general_data(
         kept.begin()
         data.commit()
         kept.write(report)
-    tell(report, f"{report.num_added} ct_samples", console, stage, folder)
+    print_report(report, f"{report.num_added} ct_samples", console, stage, folder)
     console.print("A mixture draws them by `general: {}` and `general_share` (docs/supervised.md).", highlight=False)
     return report
 

@@ -69,8 +69,8 @@ class Kept:
 
     def came_from(self, entry: Entry, identity: str, lost: Mapping[str, int]) -> None:
         """`lost`: what of the record no row says, for an import that finds it stored."""
-        told = {"id": identity, "where": entry.where, "record": entry.digest, "lost": dict(sorted(lost.items()))}
-        self._origins.append(json.dumps(told, ensure_ascii=False) + "\n")
+        entry_json = {"id": identity, "where": entry.where, "record": entry.digest, "lost": dict(sorted(lost.items()))}
+        self._origins.append(json.dumps(entry_json, ensure_ascii=False) + "\n")
 
     def lost_before(self, digest: str) -> Counter[str] | None:
         """What of a record was lost when it was imported under this name before; None where that is not known."""
@@ -111,7 +111,7 @@ def progress_on(console: Console) -> Progress:
     return Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console, transient=True)
 
 
-def tell(report: Report, made: str, console: Console, stage: str, folder: Path, *, dry_run: bool = False) -> None:
+def print_report(report: Report, made: str, console: Console, stage: str, folder: Path, *, dry_run: bool = False) -> None:
     """Counts of what was added (`made` says of what), what was there, what is lost, unknown fields, and what was withheld or malformed."""
     verb = "would be added" if dry_run else "added"
     console.print(

@@ -176,8 +176,8 @@ def _trajectory(
     claims: _Claims,
 ) -> Demonstration:
     asked = next((message["content"] for message in messages if message["role"] == "user" and message["content"].strip()), "")
-    told = _INSTRUCTION.search(asked)
-    instruction = (told["text"] if told else asked).strip()
+    found = _INSTRUCTION.search(asked)
+    instruction = (found["text"] if found else asked).strip()
     if not instruction:
         raise BadRecord("no turn of the user says what is to be done")
 

@@ -68,9 +68,9 @@ def import_task_files(
             found.tasks = asyncio.run(_checked(task_set, found.tasks, console))
             task_set = _write(home, chosen, found, manifest)
         has_changed = before is None or task_set.set_id != before.set_id
-    _tell(found, console, verbose=verbose)
-    _tell_holdouts(home, chosen, found.tasks, before, console, held_out=held_out)
-    _tell_splits(home, chosen, found.tasks, console, held_out=held_out, verbose=verbose)
+    _print_found(found, console, verbose=verbose)
+    _print_holdouts(home, chosen, found.tasks, before, console, held_out=held_out)
+    _print_splits(home, chosen, found.tasks, console, held_out=held_out, verbose=verbose)
     what = "would be written" if dry_run else "is written" if has_changed else "was imported already: nothing changed"
     console.print(f"set {escape(chosen)} {what}. A profile names it: tasks.lists: \\['imported:{escape(chosen)}']", highlight=False)
     return found
@@ -118,7 +118,7 @@ async def _trouble(pool: Any, task_set: TaskSet, imported: ImportedTask) -> str 
         return f"its setup fails: {str(error) or type(error).__name__}"[:300]
 
 
-def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
+def _print_found(found: Collected, console: Console, *, verbose: bool) -> None:
     console.print(
         f"{counted(len(found.records), 'record')}: {counted(len(found.tasks), 'task')}, {found.num_runnable} of them run here, "
         f"{len(found.tasks) - found.num_runnable} not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
@@ -145,7 +145,7 @@ def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
         console.print(table)
 
 
-def _tell_holdouts(
+def _print_holdouts(
     home: Home, name: str, tasks: Sequence[ImportedTask], before: TaskSet | None, console: Console, *, held_out: bool
 ) -> None:
     """What another set keeps this one from training on, what this one keeps others from, and what it does not hold out any more."""
@@ -160,21 +160,21 @@ def _tell_holdouts(
     mine = Holdouts.of([read_set(name, home)] if name in set_names(home) else [])
     for other in (read_set(each, home) for each in set_names(home) if each != name):
         if num := sum(not task.held_out and mine.holder(task.spec) is not None for task in other.tasks.values()):
-            told = f"of the set {escape(other.name)} held out too, because this one holds them out: {num} tasks"
-            console.print(f"{told}. What was learned from them stays learned", highlight=False)
+            text = f"of the set {escape(other.name)} held out too, because this one holds them out: {num} tasks"
+            console.print(f"{text}. What was learned from them stays learned", highlight=False)
     if held_out and (pages := sum(task.spec.kind == "page" for task in tasks)):
         console.print(f"not held out, because each split has seeds of them of its own: {pages} pages", highlight=False)
 
 
-def _tell_splits(home: Home, name: str, tasks: Sequence[ImportedTask], console: Console, *, held_out: bool, verbose: bool) -> None:
+def _print_splits(home: Home, name: str, tasks: Sequence[ImportedTask], console: Console, *, held_out: bool, verbose: bool) -> None:
     """Which split each task that runs is in, and why: what is not trained on must not come as a surprise."""
     holdouts = Holdouts.read(home, without=name)
     found = [(task, _split_of(name, task, holdouts)) for task in tasks if task.is_runnable]
     if not found:
         return
     counts = Counter(split for _, split in found)
-    told = ", ".join(f"{counts[split]} {split}" for split in (*Split, ALL_SPLITS) if counts[split])
-    console.print(f"splits: {told}", highlight=False)
+    text = ", ".join(f"{counts[split]} {split}" for split in (*Split, ALL_SPLITS) if counts[split])
+    console.print(f"splits: {text}", highlight=False)
     table = slim_table()
     for heading in ("task", "split", "why"):
         table.add_column(heading, overflow="fold")
@@ -184,8 +184,8 @@ def _tell_splits(home: Home, name: str, tasks: Sequence[ImportedTask], console: 
     if len(found) > ROWS_SHOWN and not verbose:
         console.print(f"{len(found) - ROWS_SHOWN} more: --verbose, or `flywheel import sets {escape(name)}`", highlight=False)
     if not counts[Split.TRAIN] and not counts[ALL_SPLITS]:
-        told = "" if held_out else HOW_TO_TRAIN
-        console.print(f"[bold]Nothing of this set is trained on[/]: its tasks are only evaluated on{told}", highlight=False)
+        text = "" if held_out else HOW_TO_TRAIN
+        console.print(f"[bold]Nothing of this set is trained on[/]: its tasks are only evaluated on{text}", highlight=False)
 
 
 def _split_of(name: str, task: ImportedTask, holdouts: Holdouts) -> str:

@@ -15,7 +15,7 @@ import dagster as dg
 from dagster import multiprocess_executor
 
 from pipelines.orchestration import step_server
-from pipelines.orchestration.turning import lock_path
+from pipelines.orchestration.iteration_lock import lock_path
 from warehouse.core.errors import IterationLocked
 from warehouse.core.home import Home
 from warehouse.core.locks import LOOKED_AT_S, FileLock, holder_of
@@ -41,7 +41,7 @@ def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
     lock = FileLock(lock_path(Home.from_env()))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(
-            f"process {lock.holder()} is turning the wheel on {Home.from_env().root}; wait for it, or end it and launch again"
+            f"process {lock.holder()} is running an iteration in {Home.from_env().root}; wait for it, or end it and launch again"
         )
     _HELD.append(lock)
     step_server.start()
@@ -75,8 +75,8 @@ def living_runs(instance: dg.DagsterInstance, home: Home) -> Sequence[dg.Dagster
 
 
 ITERATION_TAG = "flywheel/iteration"
-"""On every run that turns the wheel; the run queue lets one of them through at a time."""
+"""On every run of an iteration; the run queue lets one of them through at a time."""
 LAUNCH_TAG = "flywheel/launch"
-"""On a run of pipelines/orchestration/turn.py: by which whoever started that process finds it."""
+"""On a run of pipelines/orchestration/run_process.py: by which whoever started that process finds it."""
 LAUNCHED_TAG = "flywheel/launched_at"
 """On the same run: when that process began, in Unix seconds. Its imports come before what Dagster counts."""

@@ -71,10 +71,10 @@ def forget_lost_work(warehouse: Warehouse, lost: Collection[tuple[str, str]]) ->
     return again
 
 
-def to_turn_again(home: Home) -> list[str]:
+def iterations_to_repeat(home: Home) -> list[str]:
     """Iterations that a repair has taken rows from, in order."""
     return sorted(path.parent.name for path in home.work.glob(f"*/{AGAIN}"))
 
 
-def turned_again(home: Home, iteration: str) -> None:
+def mark_repeated(home: Home, iteration: str) -> None:
     (home.work / iteration / AGAIN).unlink(missing_ok=True)

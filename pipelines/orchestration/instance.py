@@ -45,7 +45,7 @@ def prepare(home: Home) -> dict[str, str]:
     }
 
 
-def check_room(home: Home) -> None:
+def check_disk_space(home: Home) -> None:
     """Raises StorageFull when the disk of a home could not even take the records of an iteration: better said before it begins."""
     free_mib = shutil.disk_usage(home.dagster).free / 2**20
     if free_mib < NEEDED_MIB:

@@ -29,7 +29,7 @@ seed_job = dg.define_asset_job(
     "seed_wheel", SEED, tags=TAGS, executor_def=iteration_executor, description="Make the seed and open iteration 0001."
 )
 iteration_job = dg.define_asset_job(
-    "iteration", ITERATION, tags=TAGS, executor_def=iteration_executor, description="One turn of the wheel."
+    "iteration", ITERATION, tags=TAGS, executor_def=iteration_executor, description="One iteration of the flywheel."
 )
 collect_job = dg.define_asset_job(
     "collect",

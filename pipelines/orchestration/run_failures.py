@@ -54,10 +54,10 @@ def _failures_of_steps(instance: dg.DagsterInstance, run_id: str) -> Iterator[Ru
     retried = {event.step_key for event in _events(instance, run_id, dg.DagsterEventType.STEP_UP_FOR_RETRY)}
     for event in _events(instance, run_id, dg.DagsterEventType.STEP_FAILURE):
         data, was_retried = event.step_failure_data, event.step_key in retried
-        told = data.user_failure_data
-        if told is not None and told.description:
-            mark = told.metadata.get(RETRYABLE)
-            yield RunFailure(words=str(told.description), is_retryable=mark is None or bool(mark.value), was_retried=was_retried)
+        raised = data.user_failure_data
+        if raised is not None and raised.description:
+            mark = raised.metadata.get(RETRYABLE)
+            yield RunFailure(words=str(raised.description), is_retryable=mark is None or bool(mark.value), was_retried=was_retried)
         elif data.error is not None:
             failure = _of_error(data.error)
             yield RunFailure(words=failure.words, is_retryable=failure.is_retryable, was_retried=was_retried)

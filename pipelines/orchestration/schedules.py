@@ -1,4 +1,4 @@
-"""Recurring retraining: a schedule that turns the wheel once a tick."""
+"""Recurring retraining: a schedule that starts one iteration per tick."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
     def recurring_retraining(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         running = living_runs(context.instance, Home.from_env())
         if running:
-            yield dg.SkipReason(f"run {running[0].run_id} still turns the wheel")
+            yield dg.SkipReason(f"run {running[0].run_id} is still in progress")
             return
         key = first_incomplete(context.instance)
         if key is None:

@@ -124,7 +124,7 @@ def _stages_table(plan: Plan, stages: Sequence[StagePlan], table: RichTable, *, 
     for stage in stages:
         below = Group(stage.stage, Padding(stage.amount, (0, 0, 0, 2), style="dim"))
         head = (below,) if is_narrow else (stage.stage, stage.amount)
-        table.add_row(*head, *(told(stage) for told in columns.values()))
+        table.add_row(*head, *(text(stage) for text in columns.values()))
     return table
 
 
@@ -141,9 +141,9 @@ def _memory_parts(plan: Plan) -> list[str]:
 def _differences(plan: Plan) -> str:
     """Which stages of a later iteration are not as in the first."""
     first = {stage.stage: stage for stage in plan.first}
-    told = [f"{stage.stage} {stage.amount}, {in_time(stage.seconds)}" for stage in plan.later if stage != first.get(stage.stage)]
-    told += [f"no {name}" for name in first.keys() - {stage.stage for stage in plan.later}]
-    return f" ({'; '.join(told)}; the rest as in iteration 1)" if told else ", as the first"
+    text = [f"{stage.stage} {stage.amount}, {in_time(stage.seconds)}" for stage in plan.later if stage != first.get(stage.stage)]
+    text += [f"no {name}" for name in first.keys() - {stage.stage for stage in plan.later}]
+    return f" ({'; '.join(text)}; the rest as in iteration 1)" if text else ", as the first"
 
 
 def _in_all(plan: Plan, num_iterations: int) -> str:

@@ -37,8 +37,8 @@ def check_tasks(profile: Profile) -> Check:
     tasks = pool_tasks(profile.tasks)
     counts = Counter(task.domain for task in tasks)
     kinds = Counter(kind_of(task) for task in tasks)
-    told = ", ".join(f"{domain} {num}" for domain, num in counts.items())
-    found = f"{len(tasks)} ({told}), {sum(task.held_out for task in tasks)} held out; sessions: {', '.join(kinds)}"
+    listed = ", ".join(f"{domain} {num}" for domain, num in counts.items())
+    found = f"{len(tasks)} ({listed}), {sum(task.held_out for task in tasks)} held out; sessions: {', '.join(kinds)}"
     if empty := [domain for domain in profile.tasks.specialists if not any(t.domain == domain and not t.held_out for t in tasks)]:
         return Check(name="tasks", status="fail", found=found, mend=f"{', '.join(empty)} has no task to train on: drop it from rl_domains")
     return Check(name="tasks", status="ok", found=found)
@@ -160,18 +160,18 @@ def check_gpus(plan: Plan) -> Check:
         mend = "Training a model of this size on a CPU takes weeks: plan for GPUs with --set plan.gpus=8"
         status: Status = "fail" if is_large else "ok"
         return Check(name="gpus", status=status, found="none: the CPU trains and answers", mend=mend if is_large else "")
-    room = machine.gpu_memory_bytes * plan.profile.plan.gpu_memory_share
+    budget_bytes = machine.gpu_memory_bytes * plan.profile.plan.gpu_memory_share
     rows = {stage.stage: max(stage.memory_bytes if stage.num_gpus else 0.0, stage.server_bytes) for stage in (*plan.first, *plan.later)}
     stage, most = max(rows.items(), key=lambda row: row[1])
     found = f"{seen} seen ({', '.join(sorted(set(machine.gpu_names))) or 'none'}), {wanted} wanted; most in {stage}: {in_bytes(most)} of "
     found += in_bytes(machine.gpu_memory_bytes)
-    if most > room:
+    if most > budget_bytes:
         mend = f"{stage} does not fit: train with adapters (lora_rank), in more processes by ZeRO-3, or with fewer tokens at once"
         return Check(name="gpus", status="fail", found=found, mend=mend)
     if seen < wanted:
         mend = f"Run it where {wanted} GPUs are, or set num_processes and plan.server_gpus lower"
         return Check(name="gpus", status="fail", found=found, mend=mend)
-    return Check(name="gpus", status="ok" if most < TIGHT * room else "warn", found=found)
+    return Check(name="gpus", status="ok" if most < TIGHT * budget_bytes else "warn", found=found)
 
 
 def check_host_memory(plan: Plan) -> Check:
@@ -185,7 +185,7 @@ def check_host_memory(plan: Plan) -> Check:
     return _graded("memory", needed, free, found, "Run fewer stages or sessions at once: --set max_parallel=1 --set sandbox.num_sessions=8")
 
 
-def check_room(plan: Plan, home: Home, num_iterations: int) -> Check:
+def check_disk_space(plan: Plan, home: Home, num_iterations: int) -> Check:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     free, needed = float(shutil.disk_usage(folder).free), plan.disk_bytes(num_iterations)
     return _graded("disk", needed, free, f"{in_bytes(needed)} for {num_iterations} iterations, {in_bytes(free)} free", "Free some space")
@@ -212,7 +212,7 @@ def check_data(profile: Profile, plan: Plan) -> Check:
     """What the first iteration has to learn from, and how often CT and SFT go over what their mixtures draw from it."""
     there_are = {"tutorial": float(profile.seed_data.tutorials), "demonstration": plan.demonstrated_steps}
     plural = "s" if profile.seed_data.tutorials > 1 else ""
-    told, empty = [f"{profile.seed_data.tutorials:,} tutorial{plural}, {plan.demonstrated_steps:,.0f} demonstrated steps"], []
+    listed, empty = [f"{profile.seed_data.tutorials:,} tutorial{plural}, {plan.demonstrated_steps:,.0f} demonstrated steps"], []
     mixtures = {"CT": (profile.ct_mixture, "ct_model"), "SFT": (profile.sft_mixture, "sft_model")}
     for kind, (mixture, stage) in mixtures.items():
         tokens = plan.tokens(stage)
@@ -225,11 +225,11 @@ def check_data(profile: Profile, plan: Plan) -> Check:
         if not draws:
             empty.append(kind)
         elif tokens:
-            told.append(f"{kind} goes {tokens / (draws * plan.sample_tokens):.1f} times over {draws:,.0f} samples")
+            listed.append(f"{kind} goes {tokens / (draws * plan.sample_tokens):.1f} times over {draws:,.0f} samples")
     if empty:
         mend = "Give the mixture a pool that is filled in iteration 1: demonstration or tutorial"
-        return Check(name="data", status="fail", found=f"{told[0]}; {' and '.join(empty)} would have nothing to learn from", mend=mend)
-    return Check(name="data", status="ok", found="; ".join(told))
+        return Check(name="data", status="fail", found=f"{listed[0]}; {' and '.join(empty)} would have nothing to learn from", mend=mend)
+    return Check(name="data", status="ok", found="; ".join(listed))
 
 
 def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_iterations: int) -> list[Check]:
@@ -243,7 +243,7 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
         check_launcher(profile),
         check_gpus(plan),
         check_host_memory(plan),
-        check_room(plan, home, num_iterations),
+        check_disk_space(plan, home, num_iterations),
         check_variables(profile),
         check_server(profile, home),
         *check_programs(profile),

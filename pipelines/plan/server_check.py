@@ -59,6 +59,6 @@ async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, 
     finally:
         await client.close()
     why = gives.why_not_learnable()
-    told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
-    told += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
-    return told if takes else f"{told}; {NO_CHECKPOINTS}", closed
+    text = f"{gives.server}, model {gives.model}, loads {gives.loads}"
+    text += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
+    return text if takes else f"{text}; {NO_CHECKPOINTS}", closed

@@ -70,11 +70,11 @@ def build_report(warehouse: Warehouse, home: Home, output: Path) -> Path:
     whole or not at all; returns `output`. An empty warehouse gives a page that says so. A page that is there already and was made of the
     same rows stays: the work is that of the iterations that are new."""
     environment, listing = _environment(output.name), Listing(warehouse, TABLES)
-    keys, told = overview.iterations(listing), summaries(warehouse, listing)
+    keys, summaries_by_key = overview.iterations(listing), summaries(warehouse, listing)
     checked = overview.checks(home, output.parent)
-    site = _Site(warehouse, listing, environment, output, keys, runs_of.runs(told), checked)
+    site = _Site(warehouse, listing, environment, output, keys, runs_of.runs(summaries_by_key), checked)
     site.write(keys)
-    return _write(environment, "report.html", output, _everything(warehouse, home, listing, told, site))
+    return _write(environment, "report.html", output, _everything(warehouse, home, listing, summaries_by_key, site))
 
 
 def build_iteration(warehouse: Warehouse, iteration: str, folder: Path) -> Path:
@@ -219,17 +219,19 @@ def _write(environment: jinja2.Environment, template: str, output: Path, content
     return output
 
 
-def _everything(warehouse: Warehouse, home: Home, listing: Listing, told: Mapping[str, IterationSummary], site: _Site) -> dict[str, object]:
+def _everything(
+    warehouse: Warehouse, home: Home, listing: Listing, summaries_by_key: Mapping[str, IterationSummary], site: _Site
+) -> dict[str, object]:
     keys, seconds = site.keys, overview.stage_seconds(home)
     names = sorted({run.run for run in site.runs}, key=rank)
     drawn = _spread(keys, MAX_LINES)
     with connect(warehouse, tables=["evaluations"], natively=True) as con:
         con.execute("create temp table evaluations as from main.evaluations")
         evaluated = evaluations(con)
-        lineage = _svg(iterations_graph(con, told).to_svg()) if keys else ""
+        lineage = _svg(iterations_graph(con, summaries_by_key).to_svg()) if keys else ""
     reported = [one.iteration for one in evaluated if one.split == REPORTED_SPLIT]
     novel = novelty(warehouse, reported[-1], listing=listing) if keys and reported else None
-    tiles = overview.tiles(evaluated, novel, told, seconds) if keys else []
+    tiles = overview.tiles(evaluated, novel, summaries_by_key, seconds) if keys else []
     with connect(warehouse, tables=["training_metrics"], iterations=drawn, natively=True) as con:
         curves = _drawn(run_charts.iteration_curves(con, run) for run in names)
     return {
@@ -239,10 +241,10 @@ def _everything(warehouse: Warehouse, home: Home, listing: Listing, told: Mappin
         "success": _svg(charts.success_by_stage(evaluated)),
         "successes": evaluated,
         "heat": overview.heat(evaluated),
-        "releases": overview.releases(told),
-        "flows": [_svg(charts.routing_flow(key, told[key].flows)) for key in keys],
-        "mixtures": _drawn(charts.mixture_bars(told, kind) for kind in ("sft", "ct")),
-        "annotations": _drawn([charts.annotation_bars(told)]),
+        "releases": overview.releases(summaries_by_key),
+        "flows": [_svg(charts.routing_flow(key, summaries_by_key[key].flows)) for key in keys],
+        "mixtures": _drawn(charts.mixture_bars(summaries_by_key, kind) for kind in ("sft", "ct")),
+        "annotations": _drawn([charts.annotation_bars(summaries_by_key)]),
         "curves": curves,
         "num_undrawn": len(keys) - len(drawn),
         "trajectories": _trajectories(warehouse, keys[-READ_HERE:]),

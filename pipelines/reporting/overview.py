@@ -55,15 +55,20 @@ def iterations(listing: Listing) -> list[str]:
 
 
 def tiles(
-    evaluated: Sequence[Evaluation], novel: Novelty | None, told: Mapping[str, IterationSummary], seconds: Mapping[str, Mapping[str, float]]
+    evaluated: Sequence[Evaluation],
+    novel: Novelty | None,
+    summaries_by_key: Mapping[str, IterationSummary],
+    seconds: Mapping[str, Mapping[str, float]],
 ) -> list[Tile]:
     """Where the wheel started, where it stands, and what it took."""
     every = [one for one in evaluated if one.split == REPORTED_SPLIT]
     result = [*_gain(every), *_novel(novel)]
-    num, crashed, steps = (sum(getattr(of, name) for of in told.values()) for name in ("num_episodes", "num_crashed", "num_steps"))
+    num, crashed, steps = (
+        sum(getattr(of, name) for of in summaries_by_key.values()) for name in ("num_episodes", "num_crashed", "num_steps")
+    )
     result.append(Tile(label="episodes", value=f"{num:,}", note=f"{steps:,} steps, {crashed} crashed"))
     decisions = Counter[str]()
-    for of in told.values():
+    for of in summaries_by_key.values():
         decisions.update(of.decisions)
     overrides, accepts = decisions["edit"] + decisions["override"], decisions["accept"]
     result.append(Tile(label="corrections", value=f"{overrides:,}", note=f"{accepts:,} steps approved"))
@@ -118,10 +123,10 @@ def heat(evaluated: Sequence[Evaluation]) -> Heat:
     )
 
 
-def releases(told: Mapping[str, IterationSummary]) -> list[dict[str, str]]:
+def releases(summaries_by_key: Mapping[str, IterationSummary]) -> list[dict[str, str]]:
     """Which policy each iteration released, and why."""
     found = []
-    for iteration, of in told.items():
+    for iteration, of in summaries_by_key.items():
         merged = {made.checkpoint_id for made in of.checkpoints if made.stage == "merged_policy"}
         found += [
             {

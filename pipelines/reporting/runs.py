@@ -67,9 +67,9 @@ class RunData:
     settings: tuple[tuple[str, str], ...]
 
 
-def runs(told: Mapping[str, IterationSummary]) -> list[RunName]:
+def runs(summaries_by_key: Mapping[str, IterationSummary]) -> list[RunName]:
     """Every training run that left curves, in the order in which an iteration makes them."""
-    found = [RunName(iteration=iteration, run=run) for iteration, of in told.items() for run in of.runs]
+    found = [RunName(iteration=iteration, run=run) for iteration, of in summaries_by_key.items() for run in of.runs]
     return sorted(found, key=lambda name: (name.iteration, rank(name.run)))
 
 

@@ -90,8 +90,8 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
         traceback.print_exc()
         return _leave_error(folder, refusal(error, Home.from_env().root) or error)
     commits = commits_of(context.warehouse, result.table_versions)
-    told = {"read_versions": read, "commits": commits, "started_at": started_at, "duration_s": time.monotonic() - started}
-    result = result.model_copy(update=told)
+    figures = {"read_versions": read, "commits": commits, "started_at": started_at, "duration_s": time.monotonic() - started}
+    result = result.model_copy(update=figures)
     atomic_write(folder / RESULT, result.model_dump_json().encode())
     context.clean_up()
     if request.worker in PAGED:  # type: ignore[attr-defined]

@@ -55,8 +55,8 @@ def evaluate_checkpoint(
     if left_out := unreported(profile, chosen):
         console.print(f"not reported, for want of different instances: {', '.join(left_out)}", highlight=False)
     if as_json is not None:
-        told = {"policy_id": engine.policy_id, "split": split, **success_figures(counts), "not_reported": left_out}
-        as_json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        figures = {"policy_id": engine.policy_id, "split": split, **success_figures(counts), "not_reported": left_out}
+        as_json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 def _note_look(warehouse: Warehouse, release: str | None, policy_id: str, profile: Profile, per_task: int, console: Console) -> None:

@@ -90,16 +90,16 @@ def to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest, log: Callabl
     routed = con.sql(_ROUTED, params={"iteration": request.iteration}).to_arrow_table().to_pylist()
     known = known_episodes(con, request.iteration, success_threshold=request.success_threshold, unverified=settings.unverified_domains)
     rows = {row["episode_id"]: row for row in [*routed, *(each.row for each in to_measure(known, settings.max_measured))]}
-    told: dict[str, str] = {}
+    found: dict[str, str] = {}
     if settings.judge.engine is not None:
-        told, untold = references(con, rows.values(), settings.judge.rubrics)
-        for reason, num in untold.most_common():
+        found, unknown = references(con, rows.values(), settings.judge.rubrics)
+        for reason, num in unknown.most_common():
             log(f"no reference for {num} instances: {reason}")
     read = records(con, list(rows.values()))
     return ToJudge(
         rows=rows,
         records={episode_id: record for episode_id, (record, _) in read.items()},
-        references=told,
+        references=found,
         known={each.episode_id: each for each in known if each.episode_id in rows},
     )
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from models.checkpoints.model_files import CARD_FILE
 from models.merging.config import MethodConfig
-from models.merging.merge import carry_out, check_room
+from models.merging.merge import carry_out, check_disk_space
 from models.merging.methods import METHODS
 from models.merging.plan import MergePlan, plan_merge
 from warehouse.core.errors import ConfigError, MergeError
@@ -62,7 +62,7 @@ def merge_checkpoints(
     root = _folder(find, base) if base is not None else None
     plan = plan_merge(folders, shares, config, root, check_ancestry=check_ancestry)
     _check_output(output, [*folders, *([root] if root is not None else [])])
-    check_room(plan, output)
+    check_disk_space(plan, output)
     _say(plan, console)
     if dry_run:
         console.print("everything fits; nothing was written (--dry-run)")

@@ -24,7 +24,7 @@ def references(
     has moved on since an episode was played, or whose data is not on this machine, tells of none."""
     rows = list(episodes)
     tasks = _tasks(con, sorted({row["task_id"] for row in rows}))
-    told: dict[tuple[str, int], str | None] = {}
+    known: dict[tuple[str, int], str | None] = {}
     untold: Counter[str] = Counter()
     for task_id, seed in sorted({(row["task_id"], row["seed"]) for row in rows}):
         if task_id not in tasks:
@@ -34,8 +34,8 @@ def references(
         except (TaskError, SandboxError, ConfigError) as error:
             untold[str(error)] += 1
             continue
-        told[task_id, seed] = None if facts is None else facts.reference
-    found = {row["episode_id"]: told.get((row["task_id"], row["seed"])) or rubrics.get(row["domain"]) for row in rows}
+        known[task_id, seed] = None if facts is None else facts.reference
+    found = {row["episode_id"]: known.get((row["task_id"], row["seed"])) or rubrics.get(row["domain"]) for row in rows}
     return {episode_id: text for episode_id, text in found.items() if text}, untold
 
 

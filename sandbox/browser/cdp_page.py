@@ -29,7 +29,7 @@ from sandbox.browser.page import (
     PageNotes,
     guard_script,
 )
-from sandbox.browser.policy import is_below, told
+from sandbox.browser.policy import is_below, relative_urls
 from sandbox.tasks.page_task import PageSettings
 from warehouse.core.errors import BrowserCrashed, SandboxError
 
@@ -203,7 +203,7 @@ class CdpPage:
         self._drag = None
         answer = await self._send("Page.navigate", {"url": url})
         if answer.get("errorText"):
-            where = told(url, self._root)
+            where = relative_urls(url, self._root)
             raise SandboxError(f"The page {where} could not be opened: {answer['errorText']}. Is the file there, below its source's root?")
         self._wanted_loader_id = answer["loaderId"]
 
@@ -252,7 +252,7 @@ class CdpPage:
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
             reason = details.get("exception", {}).get("description") or details.get("text")
-            reason = told(str(reason), self._root)[:300]
+            reason = relative_urls(str(reason), self._root)[:300]
             raise SandboxError(f"A script failed in the page: {reason}. The script began with {expression[:80]!r}.")
         return answer["result"].get("value")
 

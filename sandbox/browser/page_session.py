@@ -18,7 +18,7 @@ from sandbox.actions import Action
 from sandbox.browser.browser import environment
 from sandbox.browser.input import Refusal, gestures
 from sandbox.browser.page import SELECT_SCRIPT, Page, PageNotes, WebPage, call, crop_png, time_limit
-from sandbox.browser.policy import told
+from sandbox.browser.policy import relative_urls
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
 from sandbox.session import Observation, Transition, Verdict, first_content, require_open, require_running
@@ -144,7 +144,7 @@ class PageSession:
                 return await self._observe(self._instance)
         except SandboxTimeout as error:
             self._page_key = None
-            raise PageNotReady(f"{error} Page: {told(source.url(task), source.root)}") from error
+            raise PageNotReady(f"{error} Page: {relative_urls(source.url(task), source.root)}") from error
         except BaseException:
             self._page_key = None
             raise
@@ -185,7 +185,7 @@ class PageSession:
         while not await self._page.evaluate(f"Boolean({source.ready_script})"):
             if time.monotonic() > deadline:
                 raise PageNotReady(
-                    f"The page of {task.name} ({told(address, source.root)}) loaded, but was not ready within "
+                    f"The page of {task.name} ({relative_urls(address, source.root)}) loaded, but was not ready within "
                     f"{self._limits.ready_s * 0.8:g} s: {source.ready_script!r} stayed false."
                 )
             await self._page.settle(settings.step_time_ms, screenshot=False)
@@ -313,7 +313,7 @@ class PageSession:
         if instance.lost is not None:
             return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(instance.lost,))
         if instance.state is None:
-            reason = f"the page was left for {told(str(instance.page.notes.left_for), instance.root)}"
+            reason = f"the page was left for {relative_urls(str(instance.page.notes.left_for), instance.root)}"
             return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(reason,))
         return instance.source.verdict(instance.state)
 
@@ -354,7 +354,7 @@ def _relative(source: PageTask, task: Task) -> str:
     try:
         return path.relative_to(source.root).as_posix()
     except ValueError as error:
-        where = told(source.url(task), source.root)
+        where = relative_urls(source.url(task), source.root)
         raise TaskError(f"The page of {task.name} is {where}, which is not below its source's root; put it there.") from error
 
 
@@ -374,7 +374,7 @@ def _noted(notes: PageNotes, root: Path) -> dict[str, Any]:
     if notes.dialogs:
         info["dialogs"], notes.dialogs = notes.dialogs, []
     if notes.blocked:
-        info["blocked"], notes.blocked = [told(url, root) for url in notes.blocked], []
+        info["blocked"], notes.blocked = [relative_urls(url, root) for url in notes.blocked], []
     if notes.left_for is not None:
-        info["left_for"] = told(notes.left_for, root)
+        info["left_for"] = relative_urls(notes.left_for, root)
     return info

@@ -33,7 +33,7 @@ from sandbox.browser.page import (
     PageNotes,
     guard_script,
 )
-from sandbox.browser.policy import is_below, told
+from sandbox.browser.policy import is_below, relative_urls
 from sandbox.tasks.page_task import PageSettings, Surroundings
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
@@ -276,4 +276,4 @@ async def sandbox_errors(browser: Browser, root: Path = Path("/")) -> AsyncItera
     except Error as error:
         if not browser.is_connected() or "crashed" in str(error):
             raise BrowserCrashed(f"The browser went away while Playwright drove it: {str(error)[:300]}") from error
-        raise SandboxError(f"Playwright could not go on: {told(str(error), root)[:300]}") from error
+        raise SandboxError(f"Playwright could not go on: {relative_urls(str(error), root)[:300]}") from error

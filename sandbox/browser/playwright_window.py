@@ -20,7 +20,7 @@ from sandbox.browser.chromium import check_sandbox
 from sandbox.browser.input import find_key
 from sandbox.browser.page import SELECT_SCRIPT, call, guard_script, tabs_line
 from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors
-from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, told
+from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, relative_urls
 from sandbox.browser.proxy import Outside, Proxy
 from sandbox.browser.workspace_files import Refused, put_download
 from sandbox.session import Element
@@ -129,7 +129,7 @@ class PlaywrightWindow(PlaywrightPage):
 
     @property
     def url(self) -> str:
-        return told(self._page.url, self._root)
+        return relative_urls(self._page.url, self._root)
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
         async with sandbox_errors(self._browser):
@@ -147,7 +147,10 @@ class PlaywrightWindow(PlaywrightPage):
         return {"tabs": self._listed()}
 
     def _listed(self) -> list[dict[str, Any]]:
-        return [{"title": self._titles.get(tab, ""), "url": told(tab.url, self._root), "active": tab is self._page} for tab in self._tabs]
+        return [
+            {"title": self._titles.get(tab, ""), "url": relative_urls(tab.url, self._root), "active": tab is self._page}
+            for tab in self._tabs
+        ]
 
     def news(self) -> list[str]:
         lines, self._lines = self._lines, []
@@ -197,7 +200,7 @@ class PlaywrightWindow(PlaywrightPage):
         try:
             return {} if await go() is not None else {"ignored": "there is no page to go to"}
         except Error as error:
-            return {"ignored": told(str(error).splitlines()[0], self._root)}
+            return {"ignored": relative_urls(str(error).splitlines()[0], self._root)}
 
     async def _hotkey(self, keys: tuple[str, ...]) -> dict[str, Any] | None:
         async with sandbox_errors(self._browser):

@@ -222,7 +222,7 @@ def is_below(url: str, root: Path) -> bool:
     return parts.scheme == "file" and not parts.netloc and ".." not in path.split("/") and path.startswith(root.as_posix() + "/")
 
 
-def told(text: str, root: Path) -> str:
+def relative_urls(text: str, root: Path) -> str:
     """An address, or a text with addresses, as it is recorded and said: files by their path from `root`, so that it is the same on every
     machine and names none of its folders."""
     if "file:" not in text:

@@ -33,7 +33,7 @@ from sandbox.browser.dialogs import Dialogs
 from sandbox.browser.downloads import Downloads
 from sandbox.browser.input import Phase, find_key
 from sandbox.browser.page import SELECT_SCRIPT, PageNotes, tabs_line
-from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, told
+from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, relative_urls
 from sandbox.browser.proxy import Outside, Proxy
 from sandbox.browser.request_order import RequestOrder
 from sandbox.browser.tab_kinds import FramedTab, tab_class
@@ -191,7 +191,9 @@ class WebWindow:
     async def load(self, url: str) -> None:
         reason = await self._dialogs.unless_one_opens(self.active.go(url), "")
         if reason:
-            raise SandboxError(f"The page {told(url, self.root)} could not be opened: {reason}. Does the task's network policy allow it?")
+            raise SandboxError(
+                f"The page {relative_urls(url, self.root)} could not be opened: {reason}. Does the task's network policy allow it?"
+            )
         await self.settle(0, screenshot=False)
 
     async def evaluate(self, expression: str) -> Any:
@@ -279,7 +281,7 @@ class WebWindow:
     @property
     def url(self) -> str:
         """The active tab's address; a page of the task by its path below the root."""
-        return told(self.active.url, self.root)
+        return relative_urls(self.active.url, self.root)
 
     async def elements(self) -> tuple[Element, ...]:
         if self._dialogs.current is not None:
@@ -302,7 +304,7 @@ class WebWindow:
         return info
 
     def _listed(self) -> list[dict[str, Any]]:
-        return [{"title": tab.title, "url": told(tab.url, self.root), "active": tab is self._active} for tab in self._tabs]
+        return [{"title": tab.title, "url": relative_urls(tab.url, self.root), "active": tab is self._active} for tab in self._tabs]
 
     def news(self) -> list[str]:
         """For the agent, a line each: downloads that came, a file field that waits, the tabs where there are several."""

@@ -169,8 +169,8 @@ class AgentDesktops:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            told = said[-300:].decode(errors="replace").strip()
-            raise SandboxError(f"{' '.join(command)!r} did not put the machine back (exit code {process.returncode}): {told}")
+            output = said[-300:].decode(errors="replace").strip()
+            raise SandboxError(f"{' '.join(command)!r} did not put the machine back (exit code {process.returncode}): {output}")
 
     async def _answering(self) -> AgentDesktop:
         settings, deadline = self._settings, time.monotonic() + self._settings.restore_s

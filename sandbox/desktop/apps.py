@@ -123,10 +123,10 @@ def packages_id() -> str:
     names = {*drawing, *SYSTEM_PROGRAMS.values(), *(word for app in APPS.values() for word in app.package.split())}
     try:
         command = ["dpkg-query", "--show", "--showformat=${Package} ${Version}\n", *sorted(names)]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=60.0).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60.0).stdout
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return content_id("packages", sorted(told.splitlines()))
+    return content_id("packages", sorted(output.splitlines()))
 
 
 def _is_there(program: str) -> bool:

@@ -174,7 +174,7 @@ class Box:
         self._is_closed = False
         self._said: deque[str] = deque(maxlen=20)
         self._cgroup = Cgroup(memory_mib=settings.memory_mib, processes=settings.processes, cpus=settings.cpus)
-        self._told, telling = os.pipe()
+        self._info_fd, telling = os.pipe()
         held, self._releasing = os.pipe()
         filter_fd = os.memfd_create("filter")
         os.write(filter_fd, filter_program())
@@ -191,7 +191,7 @@ class Box:
                 env={},  # whoever is in the box can read what its process 1 was started with
             )
         except BaseException:
-            os.close(self._told)
+            os.close(self._info_fd)
             os.close(self._releasing)
             raise
         finally:
@@ -234,8 +234,8 @@ class Box:
 
     def _enter(self) -> None:
         """Learn which process is the first of the box, put it into the control group, and let it go on."""
-        with os.fdopen(self._told, "rb") as told:
-            pid = int(json.loads(told.read() or b"{}")["child-pid"])
+        with os.fdopen(self._info_fd, "rb") as info:
+            pid = int(json.loads(info.read() or b"{}")["child-pid"])
         self._first = os.pidfd_open(pid)
         self._cgroup.add(pid)
         os.write(self._releasing, b"1")

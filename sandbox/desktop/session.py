@@ -94,9 +94,9 @@ class DesktopSession:
                 await self._blame(episode, error)
         if episode.observation is None:
             raise SandboxError("Nothing was observed before the desktop was lost.")
-        told = {"ignored": "the episode is over"} if episode.is_over else {"lost": episode.lost}
+        info = {"ignored": "the episode is over"} if episode.is_over else {"lost": episode.lost}
         episode.is_over = True
-        return Transition(observation=episode.observation, reward=0.0, terminated=True, truncated=False, info=told)
+        return Transition(observation=episode.observation, reward=0.0, terminated=True, truncated=False, info=info)
 
     async def _blame(self, episode: _Episode, error: SandboxError) -> None:
         """An agent may end everything on a desktop, its own screen too: where others run on this machine, that was it. Else raises the
@@ -108,8 +108,8 @@ class DesktopSession:
     async def _step(self, episode: _Episode, action: Action) -> Transition:
         if episode.is_over:
             observation = await self._observe(episode)
-            told = {"ignored": "the episode is over"}
-            return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=told)
+            ignored = {"ignored": "the episode is over"}
+            return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=ignored)
         info = await self._act(episode, action)
         episode.done.append(action)
         if not await episode.desktop.settle():

@@ -238,9 +238,9 @@ class Fleet:
         except (FlywheelError, OSError) as error:
             self._num_failed_starts += 1
             self._start_from_s = time.monotonic() + min(0.1 * 2**self._num_failed_starts, LONGEST_PAUSE_S)
-            told = _failed_start(error)
-            if not told.is_retryable or not (self._workers or self._starting - {asyncio.current_task()}):
-                self._queue.refuse_all(told)
+            failure = _failed_start(error)
+            if not failure.is_retryable or not (self._workers or self._starting - {asyncio.current_task()}):
+                self._queue.refuse_all(failure)
             return
         self._num_failed_starts = 0
         self._workers.append(worker)

@@ -78,7 +78,7 @@ class LeaseQueue(Generic[SlotT]):
 
     def shortage(self) -> tuple[int, float]:
         """How many wait for no other reason than that every slot is in use, and how many seconds the first of them has waited."""
-        short = [] if self._free else [waiter for waiter in self._waiting if self._has_room(waiter.request)]
+        short = [] if self._free else [waiter for waiter in self._waiting if self._is_below_limit(waiter.request)]
         return len(short), time.monotonic() - short[0].since_s if short else 0.0
 
     def load(self, group: Hashable) -> int:
@@ -134,12 +134,12 @@ class LeaseQueue(Generic[SlotT]):
         while self._free and (waiter := self._next_waiter()) is not None:
             self._num_passed = 0 if waiter is self._first() else self._num_passed + 1
             self._hand_over(self._choose(waiter.request), waiter)
-        if self._free and (held_back := [waiter for waiter in self._waiting if self._has_room(waiter.request)]):
+        if self._free and (held_back := [waiter for waiter in self._waiting if self._is_below_limit(waiter.request)]):
             due_s = max(0.0, held_back[0].since_s + PATIENCE_S - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(due_s + 0.01, self._serve)
 
     def _next_waiter(self) -> _Waiter[SlotT] | None:
-        waiting = [waiter for waiter in self._waiting if self._has_room(waiter.request)]
+        waiting = [waiter for waiter in self._waiting if self._is_below_limit(waiter.request)]
         if not waiting:
             return None
         if self._num_passed >= MAX_PASSED * len(self._slots):
@@ -154,9 +154,9 @@ class LeaseQueue(Generic[SlotT]):
         )
 
     def _first(self) -> _Waiter[SlotT] | None:
-        return next((waiter for waiter in self._waiting if self._has_room(waiter.request)), None)
+        return next((waiter for waiter in self._waiting if self._is_below_limit(waiter.request)), None)
 
-    def _has_room(self, request: SlotRequest) -> bool:
+    def _is_below_limit(self, request: SlotRequest) -> bool:
         limit = self._max_at_once.get(request.kind)
         if limit is None:
             return True

@@ -79,7 +79,7 @@ class Journal:
                 return False
         return True
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake who waits for a change."""
         self.version += 1
         changed, self._changed = self._changed, asyncio.Event()
@@ -89,7 +89,7 @@ class Journal:
         self.observation = observation
         if observation.screenshot is not None:
             self._screens.append((str(observation.screenshot_id), observation.screenshot))
-        self.tell()
+        self.notify()
 
     def _print(self, action: Action, transition: Transition) -> None:
         """A call with all that it printed; after any other action only what is new, for observations keep the last call's output."""

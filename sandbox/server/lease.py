@@ -200,7 +200,7 @@ class Lease:
             call = self._calls.get_nowait()
             if call is not None:
                 call.answer.set_exception(self._lost())
-        self.journal.tell()
+        self.journal.notify()
 
 
 EXPLANATIONS: dict[End, str] = {

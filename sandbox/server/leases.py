@@ -104,7 +104,7 @@ class Leases:
             if not waiter.place.done():
                 waiter.place.set_exception(SandboxBusy("The server is shutting down."))
         for lease in self._live.values():
-            lease.journal.tell()
+            lease.journal.notify()
 
     async def close(self) -> None:
         """Release every session; may be called twice."""

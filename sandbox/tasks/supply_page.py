@@ -111,27 +111,30 @@ def to_json(selection: str, supply: Supply) -> str:
 
 def summary_rows(supply: Supply) -> list[tuple[str, str]]:
     """The figures that count, in words."""
-    told = figures(supply)
-    splits = ", ".join(f"{told['splits'].get(str(split), 0)} {split}" for split in Split)
+    counted = figures(supply)
+    splits = ", ".join(f"{counted['splits'].get(str(split), 0)} {split}" for split in Split)
     dropped = sorted(supply.refused.items(), key=lambda pair: -pair[1])
     left = f"; {supply.num_of_other_splits} good ones were left to the split they belong to" if supply.num_of_other_splits else ""
     rows = [
-        ("instances", f"{told['instances']} of {told['families']} families ({splits})"),
-        ("yield after filters", f"{supply.yield_:.1%} of {told['candidates']} candidates{left}"),
+        ("instances", f"{counted['instances']} of {counted['families']} families ({splits})"),
+        ("yield after filters", f"{supply.yield_:.1%} of {counted['candidates']} candidates{left}"),
         ("dropped", ", ".join(f"{reason} {num}" for reason, num in dropped) or "none"),
-        ("duplicates", f"{told['duplicates_within_splits']} within a split, {told['duplicates_across_splits']} across splits"),
-        ("instructions", f"{told['same_instructions']} said before to the word, {told['near_instructions']} nearly (similarity ≥ {NEAR})"),
-        ("difficulty", ", ".join(f"{band}: {num}" for band, num in told["difficulty"].items())),
-        ("time to generate", f"{told['made_ms_mean']:.2f} ms an instance"),
+        ("duplicates", f"{counted['duplicates_within_splits']} within a split, {counted['duplicates_across_splits']} across splits"),
+        (
+            "instructions",
+            f"{counted['same_instructions']} said before to the word, {counted['near_instructions']} nearly (similarity ≥ {NEAR})",
+        ),
+        ("difficulty", ", ".join(f"{band}: {num}" for band, num in counted["difficulty"].items())),
+        ("time to generate", f"{counted['made_ms_mean']:.2f} ms an instance"),
     ]
-    if told["proved"] or told["crashed"]:
-        crashed = f", {told['crashed']} could not be run" if told["crashed"] else ""
-        share = told["solved"] / told["instances"]
-        rows.append(("solved by the oracle", f"{told['solved']} of {told['instances']} ({share:.1%}){crashed}"))
-    if told["proved"]:
-        wall = supply.proving_s / told["instances"]
-        rows.append(("time per task", f"{told['episode_s_mean']:.2f} s an episode of the oracle, {wall:.2f} s of the wall clock a task"))
-        rows.append(("steps", f"{told['oracle_steps_mean']:.1f} of the oracle, on average"))
+    if counted["proved"] or counted["crashed"]:
+        crashed = f", {counted['crashed']} could not be run" if counted["crashed"] else ""
+        share = counted["solved"] / counted["instances"]
+        rows.append(("solved by the oracle", f"{counted['solved']} of {counted['instances']} ({share:.1%}){crashed}"))
+    if counted["proved"]:
+        wall = supply.proving_s / counted["instances"]
+        rows.append(("time per task", f"{counted['episode_s_mean']:.2f} s an episode of the oracle, {wall:.2f} s of the wall clock a task"))
+        rows.append(("steps", f"{counted['oracle_steps_mean']:.1f} of the oracle, on average"))
     return rows
 
 
@@ -141,16 +144,16 @@ FAMILY_COLUMNS = ("family", "instances", "difficulty", "yield", "solved", "steps
 def family_rows(supply: Supply) -> list[tuple[str, ...]]:
     return [
         (
-            f"{name} (held out)" if told["held_out"] else name,
-            str(told["instances"]),
-            f"{told['difficulty']:.2f}",
-            f"{told['yield']:.0%}",
-            f"{told['solved']}/{told['proved']}" if told["proved"] else "–",
-            "–" if told["steps"] is None else f"{told['steps']:.1f}",
-            str(told["max_steps"]),
-            "–" if told["episode_s"] is None else f"{told['episode_s']:.2f}",
+            f"{name} (held out)" if counted["held_out"] else name,
+            str(counted["instances"]),
+            f"{counted['difficulty']:.2f}",
+            f"{counted['yield']:.0%}",
+            f"{counted['solved']}/{counted['proved']}" if counted["proved"] else "–",
+            "–" if counted["steps"] is None else f"{counted['steps']:.1f}",
+            str(counted["max_steps"]),
+            "–" if counted["episode_s"] is None else f"{counted['episode_s']:.2f}",
         )
-        for name, told in ((name, _of_family(group)) for name, group in supply.by_family.items())
+        for name, counted in ((name, _of_family(group)) for name, group in supply.by_family.items())
     ]
 
 

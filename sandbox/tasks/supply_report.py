@@ -31,7 +31,7 @@ MAX_REFUSED = 20
 """A family whose generator gives nothing for so many seeds of a split on end is broken."""
 NO_INSTANCE = "no instance for the seed"
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 """Is told the family after each instance."""
 
 
@@ -125,7 +125,7 @@ class Duplicates:
     """Instances whose instruction is nearly one before them, those of equal instructions included."""
 
 
-def gather(tasks: Sequence[Task], num: int, tell: Tell | None = None) -> Supply:
+def gather(tasks: Sequence[Task], num: int, on_progress: OnProgress | None = None) -> Supply:
     """The first `num` instances of these families. Raises ConfigError for tasks of a source that says nothing of its instances, or for a
     family that gives none."""
     if not tasks:
@@ -136,8 +136,8 @@ def gather(tasks: Sequence[Task], num: int, tell: Tell | None = None) -> Supply:
     while len(found) < num:
         for walk in walks[: num - len(found)]:
             found.append(next(walk))
-            if tell is not None:
-                tell(found[-1].task.name)
+            if on_progress is not None:
+                on_progress(found[-1].task.name)
     return Supply(instances=tuple(found), dropped=dict(sorted(dropped.items())))
 
 
@@ -172,7 +172,7 @@ def _of_split(task: Task, split: Split, dropped: Counter[str]) -> Iterator[Suppl
         yield Supplied(task=task, seed=seed, split=split, facts=facts, made_ms=(time.perf_counter() - begun) * 1000)
 
 
-async def prove_supply(supply: Supply, *, settings: FleetSettings | None = None, tell: Tell | None = None) -> Supply:
+async def prove_supply(supply: Supply, *, settings: FleetSettings | None = None, on_progress: OnProgress | None = None) -> Supply:
     """The same with every instance played by its oracle on a fleet. An environment that fails `MAX_TRIES` times is recorded with the
     instance, and proves nothing. Raises SandboxError where no environment can be started."""
     begun = time.monotonic()
@@ -182,8 +182,8 @@ async def prove_supply(supply: Supply, *, settings: FleetSettings | None = None,
         async def one(each: Supplied) -> Supplied:
             async with places:
                 done = await _play(fleet, each)
-            if tell is not None:
-                tell(each.task.name)
+            if on_progress is not None:
+                on_progress(each.task.name)
             return done
 
         instances = await asyncio.gather(*(one(each) for each in supply.instances))
@@ -197,14 +197,14 @@ async def _play(fleet: Fleet, each: Supplied) -> Supplied:
         begun = time.monotonic()
         try:
             async with fleet.lease(each.task, screenshots=False) as session:
-                proof = await attempt(session, each.task, each.seed, watch=_teller(taken))
+                proof = await attempt(session, each.task, each.seed, watch=_describing(taken))
             return replace(each, proof=proof, played_s=time.monotonic() - begun, actions=tuple(taken))
         except SandboxError as problem:
             error = f"{type(problem).__name__}: {problem}"
     return replace(each, error=error)
 
 
-def _teller(taken: list[str]) -> Watch:
+def _describing(taken: list[str]) -> Watch:
     return lambda seen, action: taken.append(in_words(action, seen))
 
 

@@ -69,7 +69,7 @@ class Control:
         finally:
             self._answers.pop(number, None)
 
-    def tell(self, text: str) -> None:
+    def send(self, text: str) -> None:
         """What process 1 waits for before it is ready. Raises OSError where it has ended."""
         self._socket.send(text.encode())
 

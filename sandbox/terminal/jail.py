@@ -113,9 +113,9 @@ class Jail:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             on_failure.callback(ours.close)
             given.callback(theirs.close)
-            told, telling = os.pipe()
-            kept.callback(os.close, told)
-            given.callback(os.close, telling)
+            status_read, status_write = os.pipe()
+            kept.callback(os.close, status_read)
+            given.callback(os.close, status_write)
             held, releasing = os.pipe()
             kept.callback(os.close, releasing)
             given.callback(os.close, held)
@@ -123,14 +123,14 @@ class Jail:
             for fd in memory_files(limits.network):
                 given.callback(os.close, fd)
                 contents.append(fd)
-            command = command_line(limits, control=theirs.fileno(), telling=telling, held=held, contents=contents, lent=lent)
-            process = launch(command, (theirs.fileno(), telling, held, *contents))
+            command = command_line(limits, control=theirs.fileno(), telling=status_write, held=held, contents=contents, lent=lent)
+            process = launch(command, (theirs.fileno(), status_write, held, *contents))
             jail = cls(process, limits, cgroup)
             on_failure.pop_all()
             given.close()
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):
-                    await jail._enter(ours, told, releasing)
+                    await jail._enter(ours, status_read, releasing)
                 return jail
             except BaseException as error:
                 await jail.close()
@@ -138,15 +138,15 @@ class Jail:
                     raise SandboxTimeout(f"A jail did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?") from error
                 raise
 
-    async def _enter(self, ours: socket.socket, told: int, releasing: int) -> None:
+    async def _enter(self, ours: socket.socket, status_read: int, releasing: int) -> None:
         """Put process 1 into its control group before it runs, let it run, and take what it hands out."""
         self._control = Control(ours)
         try:
-            pid = await self._process_one(told)
+            pid = await self._process_one(status_read)
             self._init_fd = os.pidfd_open(pid)
             self._cgroup.add(pid)
             address_mib = -1 if "memory" in self._cgroup.held else self.limits.memory_mib
-            self._control.tell(str(address_mib))  # only now is it known whether the group took the process
+            self._control.send(str(address_mib))  # only now is it known whether the group took the process
             os.write(releasing, b"1")
             workspace = await self._control.ready()
         except (EOFError, ProcessLookupError, BrokenPipeError, JailCrashed) as error:
@@ -154,13 +154,13 @@ class Jail:
         self._workspace = Workspace(workspace, user=browser_user())
 
     @staticmethod
-    async def _process_one(told: int) -> int:
+    async def _process_one(status_read: int) -> int:
         """Its number outside of the jail, from what bubblewrap tells."""
-        os.set_blocking(told, False)
+        os.set_blocking(status_read, False)
         text = b""
         while not text.endswith(b"}\n"):
-            await readable(told)
-            part = os.read(told, 4096)
+            await readable(status_read)
+            part = os.read(status_read, 4096)
             if not part:
                 raise EOFError("bubblewrap ended")
             text += part

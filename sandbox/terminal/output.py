@@ -21,10 +21,10 @@ class Capture:
 
     def add(self, data: bytes) -> None:
         self.num_bytes += len(data)
-        room = self._half - len(self._head)
-        if room > 0 and not self._tail:
-            self._head += data[:room]
-            data = data[room:]
+        left = self._half - len(self._head)
+        if left > 0 and not self._tail:
+            self._head += data[:left]
+            data = data[left:]
         self._tail += data
         if len(self._tail) > 2 * self._half:
             extra = len(self._tail) - self._half

@@ -158,10 +158,10 @@ class Terminal:
         attributes[1] &= ~termios.OPOST
         attributes[3] = (attributes[3] | termios.ISIG | termios.ICANON | termios.NOFLSH) & ~termios.ECHO
         termios.tcsetattr(self._master, termios.TCSANOW, attributes)
-        await self._tell(self._master, b'__shell_next; eval "$__shell_command"\n')
-        await self._tell(self._commands, f"{self._number};{command}\0".encode(errors="replace"))
+        await self._write(self._master, b'__shell_next; eval "$__shell_command"\n')
+        await self._write(self._commands, f"{self._number};{command}\0".encode(errors="replace"))
 
-    async def _tell(self, fd: int, data: bytes) -> None:
+    async def _write(self, fd: int, data: bytes) -> None:
         """All of it, unless bash dies or does not read: then whoever waits for what follows finds out."""
         view, deadline = memoryview(data), time.monotonic() + TELL_TIMEOUT_S
         while view and time.monotonic() < deadline:
@@ -175,7 +175,7 @@ class Terminal:
                 return
 
     async def _press(self, key: str) -> None:
-        await self._tell(self._master, KEYS[key])
+        await self._write(self._master, KEYS[key])
         self._num_interrupts = self._num_interrupts + 1 if key == "C-c" else 0
         if self._num_interrupts >= STUBBORN_AFTER and self._shell is not None:
             await self._shell.kill(signal.SIGKILL, "foreground")
@@ -297,7 +297,7 @@ class Terminal:
         self._report = re.compile(rb"\x1e" + self._nonce.encode() + rb";(\d+);(\d+);(.*?)\x1e", re.DOTALL)
         self._ended = self._loop.create_future()
         self._listen()
-        await self._tell(self._commands, f"{self._nonce}\0".encode())
+        await self._write(self._commands, f"{self._nonce}\0".encode())
         await asyncio.wait([self._ended, shell.ended], timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if not self._ended.done():
             if shell.ended.done():

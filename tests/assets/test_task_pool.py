@@ -10,7 +10,7 @@ import pytest
 
 from assets.collection import rollouts
 from assets.instance_rows import evaluated_instances
-from assets.instances import first_instance, room
+from assets.instances import first_instance, max_instances
 from assets.profile import Profile, SelfChallengeSettings, parse_profile
 from assets.requests import CollectRequest, StageRequest, StageResult
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
@@ -117,11 +117,11 @@ def test_families_that_are_solved_now_and_then_get_the_most(warehouse: Warehouse
 
 def test_what_was_never_tried_and_what_is_always_or_never_solved_gets_exploration_only() -> None:
     rates = {TASKS[0].task_id: solved(0, 60), TASKS[1].task_id: solved(60, 60), TASKS[2].task_id: solved(30, 60)}
-    given = {choice.task.name: choice for choice in choose(TASKS, rates, CHALLENGE, 12, room("rollout"))}
+    given = {choice.task.name: choice for choice in choose(TASKS, rates, CHALLENGE, 12, max_instances("rollout"))}
     explored = [given[TASKS[at].name] for at in (0, 1, 3, 4)]
     assert sum(choice.num for choice in explored) == round(0.1 * 12 * 5) and given[TASKS[2].name].num == 54
     assert all(choice.why.startswith("explore") for choice in explored) and given[TASKS[2].name].why.startswith("aim: solved 30 of 60")
-    without = choose(TASKS, rates, CHALLENGE.model_copy(update={"explore": 0.0}), 12, room("rollout"))
+    without = choose(TASKS, rates, CHALLENGE.model_copy(update={"explore": 0.0}), 12, max_instances("rollout"))
     assert [choice.num for choice in without] == [0, 0, 60, 0, 0]
 
 
@@ -229,7 +229,10 @@ def test_seeds_are_the_iterations_own_and_no_content_comes_twice(warehouse: Ware
     by_id = {task.task_id: task for task in TASKS}
     for row in first:
         task = by_id[row["task_id"]]
-        assert row["seed"] in task.seeds(Split.TRAIN, room("rollout"), skip=first_instance("rollout", "0002")) and row["split"] == "train"
+        assert (
+            row["seed"] in task.seeds(Split.TRAIN, max_instances("rollout"), skip=first_instance("rollout", "0002"))
+            and row["split"] == "train"
+        )
     planted = [dict(first[0]), dict(first[5])]
     warehouse.replace_partition("task_instances", planted, iteration="0001", stage="task_pool")
     _, second, refused = make_pool(warehouse, profile, "0002")

@@ -28,7 +28,7 @@ from benchmarks.common.tiny_vision import tiny_vision_policy
 from models.rl.buffer import trajectory
 from models.rl.clocks import MeteredPolicy
 from models.rl.config import PpoConfig
-from models.rl.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
+from models.rl.curriculum import batch_episodes, instances_met, num_rounds, num_to_admit, stream_requests
 from models.rl.metrics import staleness_metrics
 from models.rl.rollout_log import Block, RolloutLog
 from models.rl.rollouts import AGAIN, RolloutPool
@@ -94,7 +94,7 @@ def ids(episodes: Sequence[Episode]) -> list[str]:
     before=st.integers(0, 90),
 )
 def test_admission_is_areals_rule_and_ends_with_the_run(batch_size: int, ahead: int, num_batches: int, learned: int, before: int) -> None:
-    admitted = before + room(before, learned, batch_size=batch_size, batches_ahead=ahead, num_batches=num_batches)
+    admitted = before + num_to_admit(before, learned, batch_size=batch_size, batches_ahead=ahead, num_batches=num_batches)
     may_start = [n for n in range(1, batch_size * num_batches + 1) if (n - 1) // batch_size <= learned + ahead]
     assert admitted == max(before, len(may_start))
 
@@ -110,7 +110,7 @@ def test_tasks_take_turns_by_what_was_started(tmp_path: Path) -> None:
     async def main() -> None:
         async with RolloutPool(walking(6), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             for index in range(1, num_batches + 1):
-                more = room(pool.num_admitted, index - 1, batch_size=size, batches_ahead=2, num_batches=num_batches)
+                more = num_to_admit(pool.num_admitted, index - 1, batch_size=size, batches_ahead=2, num_batches=num_batches)
                 met = instances_met(r for block in pool.blocks for r in block.requests)
                 passes = pool.blocks[-1].passes if pool.blocks else {}
                 if more:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from pipelines.cli import app as cli
 from pipelines.cli import tables as table_commands
 from pipelines.orchestration.instance import prepare
-from pipelines.orchestration.turning import lock_path
+from pipelines.orchestration.iteration_lock import lock_path
 from sandbox.browser.chromium import find_chromium
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from tests.disks import fill
@@ -165,10 +165,10 @@ def test_a_home_that_cannot_be_made_is_named(fails: Say, monkeypatch: pytest.Mon
     assert said.startswith("ConfigError:") and "FLYWHEEL_HOME" in said
 
 
-def test_a_wheel_that_is_turning_already_is_named_with_its_process(fails: Say, tmp_path: Path):
+def test_a_second_run_names_the_process_of_the_first(fails: Say, tmp_path: Path):
     with FileLock(lock_path(Home(tmp_path / "home"))):
         said = fails("run", "--profile", "smoke")
-    assert said.startswith(f"IterationLocked: process {os.getpid()} is turning the wheel")
+    assert said.startswith(f"IterationLocked: process {os.getpid()} is running an iteration")
 
 
 def test_a_port_in_use_is_named(fails: Say):

@@ -54,7 +54,7 @@ def test_a_run_of_something_else_is_none_of_our_business(place):
 def test_a_second_run_on_the_same_home_is_refused_with_the_holders_pid(place):
     with FileLock(lock_path(place.home)):
         ran = subprocess.run(
-            [sys.executable, "-m", "pipelines.orchestration.turn", "seed_wheel"],
+            [sys.executable, "-m", "pipelines.orchestration.run_process", "seed_wheel"],
             cwd=ROOT,
             env=dict(os.environ),
             capture_output=True,
@@ -62,5 +62,5 @@ def test_a_second_run_on_the_same_home_is_refused_with_the_holders_pid(place):
             timeout=150,
         )
     assert ran.returncode != 0
-    assert f"IterationLocked: process {os.getpid()} is turning the wheel" in ran.stderr
+    assert f"IterationLocked: process {os.getpid()} is running an iteration" in ran.stderr
     assert not any(run.status in UNFINISHED for run in place.instance.get_runs()), "the refused run holds no place"

@@ -53,7 +53,7 @@ def test_reroute_shows_then_does_then_has_nothing_to_do(flywheel: Command, wareh
 
 
 def test_reroute_waits_for_no_wheel_that_turns(flywheel: Command, warehouse: Warehouse) -> None:
-    from pipelines.orchestration.turning import lock_path
+    from pipelines.orchestration.iteration_lock import lock_path
 
     lock = FileLock(lock_path(warehouse.home))
     assert lock.acquire(timeout_s=1)

@@ -313,7 +313,7 @@ def launch(place: Any) -> str:
 
 
 def test_the_command_launches_a_run_again_that_was_cut_off(place: Any) -> None:
-    with watching("pipelines.orchestration.turn", kills=True) as runs:
+    with watching("pipelines.orchestration.run_process", kills=True) as runs:
         said = launch(place)
     assert len(runs) == BY_COMMAND, said
 
@@ -323,6 +323,6 @@ def test_the_command_leaves_to_a_person_what_a_person_must_fix(place: Any, monke
     monkeypatch.setenv(EXECUTABLE_VARIABLE, str(tmp_path / "nowhere"))
     folder = str(work_folder(place.home, "0000", "seed_demonstrations"))
     began = time.monotonic()
-    with watching(folder) as workers, watching("pipelines.orchestration.turn") as runs:
+    with watching(folder) as workers, watching("pipelines.orchestration.run_process") as runs:
         said = launch(place)
     assert "BrowserMissing" in said and len(runs) == len(workers) == BY_PERSON, f"{said} after {time.monotonic() - began:.0f} s"

@@ -105,7 +105,7 @@ def test_a_second_click_while_the_wheel_turns_submits_nothing(place):
     result = next_iteration.execute_in_process(instance=place.instance, raise_on_error=False)
     (failure,) = [event for event in result.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
     assert failure.step_failure_data.user_failure_data is not None
-    assert f"run {run.run_id} turns the wheel already" in str(failure.step_failure_data.user_failure_data.description)
+    assert f"run {run.run_id} is already in progress" in str(failure.step_failure_data.user_failure_data.description)
     assert [other.run_id for other in place.instance.get_runs() if other.run_id != result.run_id] == [run.run_id]
 
 

@@ -303,8 +303,8 @@ def test_what_supervised_training_would_lack_is_told() -> None:
 def test_memory_and_disk_are_graded(tmp_path: Path) -> None:
     plan = plan_of("smoke")
     home = Home(tmp_path / "none")
-    assert preflight.check_room(plan, home, 1).status == "ok" and not home.root.exists()
-    assert preflight.check_room(plan, home, 10**9).status == "fail"
+    assert preflight.check_disk_space(plan, home, 1).status == "ok" and not home.root.exists()
+    assert preflight.check_disk_space(plan, home, 10**9).status == "fail"
     assert preflight.check_host_memory(plan_of("smoke", plan__process_gib=10_000.0)).status == "fail"
 
 

@@ -135,7 +135,7 @@ def test_who_asks_while_an_engine_closes_waits_for_it(tmp_path: Path, monkeypatc
 def test_a_home_without_a_release_says_what_to_do(tmp_path: Path) -> None:
     async def run() -> None:
         source = ReleasedPolicies(Home(tmp_path), ACTING)
-        with pytest.raises(CheckpointError, match="turn the wheel once"):
+        with pytest.raises(CheckpointError, match="run one iteration"):
             await source.get("newest")
         with pytest.raises(CheckpointError, match="no checkpoint none"):
             await source.get("none")

@@ -13,11 +13,11 @@ from annotation.storage.migrating import open_database
 from assets.resources import WarehouseResource
 from pipelines import profiles
 from pipelines.definitions import build_defs
+from pipelines.orchestration.iteration_lock import lock_path
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES
 from pipelines.orchestration.schedules import build_schedules
 from pipelines.orchestration.sensors import RELAUNCH_TAG, build_sensors, relaunch_failed_iteration
 from pipelines.orchestration.stage_runner import FRESH_TAG
-from pipelines.orchestration.turning import lock_path
 from warehouse.core.locks import FileLock
 
 SETTINGS = {"schedule.new_samples": 3, "schedule.new_annotations": 2, "schedule.new_work": 2, "schedule.regression": 0.1}

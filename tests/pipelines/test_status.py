@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from pipelines.cli.status import NEWEST, print_status, read_status
+from pipelines.orchestration.iteration_lock import driver_path
 from pipelines.orchestration.progress import Progress
-from pipelines.orchestration.turning import driver_path
 from sandbox.tasks.miniwob.source import load_tasks
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import CorruptTable
@@ -108,9 +108,9 @@ def test_of_many_iterations_the_newest_are_shown_unless_all_are_asked_for(place)
 
 
 def test_who_looks_while_the_wheel_turns_is_not_told_to_turn_it(place):
-    assert "`flywheel run` turns the wheel" in told(place)
+    assert "`flywheel run` starts the first iteration" in told(place)
     with FileLock(driver_path(place.home)):
-        assert told(place).startswith(f"process {os.getpid()} is turning the wheel") and "`flywheel run`" not in told(place)
+        assert told(place).startswith(f"process {os.getpid()} is running an iteration") and "`flywheel run`" not in told(place)
         register(place, "0001", "sft_model", "checkpoint-s")
         place.open("0001")
         said = Progress(place.home.work / "0001" / "rl_forms", iteration="0001", stage="rl_forms", log=lambda _: None)

@@ -14,7 +14,7 @@ from typer import Abort
 
 from assets.requests import StageResult
 from pipelines.cli.verify import repair_alone, verify
-from pipelines.orchestration.finished_work import commits_of, to_turn_again
+from pipelines.orchestration.finished_work import commits_of, iterations_to_repeat
 from pipelines.orchestration.work_folder import RESULT, work_folder
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import CorruptTable
@@ -120,7 +120,7 @@ def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
     assert routed(home) == rows and query.run(Warehouse(home), "FROM routes").num_rows == len(rows)
     Warehouse(home).history("routes")
     told = sorted(line.split()[4] for line in said.splitlines() if line.endswith("works it again"))
-    assert told == again and to_turn_again(home) == sorted({place[:4] for place in again})
+    assert told == again and iterations_to_repeat(home) == sorted({place[:4] for place in again})
     kept = {f"{path.parent.parent.name}/{path.parent.name}" for path in home.work.glob(f"*/*/{RESULT}")}
     assert kept == {f"{(n + 2) // 3:04d}/stage_{n}" for n in range(1, 8)} - set(again)
     Warehouse(home).replace_partition("routes", [route("ep-8")], iteration="0003", stage="stage_8")
@@ -202,7 +202,7 @@ def test_stages_whose_pictures_are_lost_are_worked_again(home: Home) -> None:
     status, said = repaired(home)
     told = {line.split()[4].rstrip(":,") for line in said.splitlines() if line.startswith("rows or pictures of")}
     assert status == 0 and told == {"0001/stage_1", "0001/recordings", "0000/import_x"}, said
-    assert to_turn_again(home) == ["0001"] and not (work_folder(home, "0001", "stage_1") / RESULT).exists()
+    assert iterations_to_repeat(home) == ["0001"] and not (work_folder(home, "0001", "stage_1") / RESULT).exists()
     status, said = verified(home)
     assert status == 1 and "lacks 1 of the pictures that rows of 0001/stage_1 show" in said
     assert verified(home)[1].count("lacks 1 of the pictures") == 3

@@ -15,7 +15,7 @@ import pytest
 from sandbox import actions
 from sandbox.browser import namespace
 from sandbox.browser.page_session import PageSession
-from sandbox.browser.policy import NetworkPolicy, Way, is_below, is_public, told
+from sandbox.browser.policy import NetworkPolicy, Way, is_below, is_public, relative_urls
 from sandbox.browser.proxy import Outside, Proxy, Stream
 from sandbox.session import Observation
 from sandbox.tasks.page_task import Site, WebSettings
@@ -94,10 +94,10 @@ def test_a_page_reads_files_below_its_root_only() -> None:
 
 def test_files_are_told_by_their_path_from_the_root() -> None:
     root = Path("/srv/a b/pages")
-    assert told("file:///srv/a%20b/pages/x/y.html#z", root) == "x/y.html#z"
-    assert told("at file:///srv/a%20b/pages/x.html:1:2, file:///srv/a%20b/o.png", root) == "at x.html:1:2, ../o.png"
+    assert relative_urls("file:///srv/a%20b/pages/x/y.html#z", root) == "x/y.html#z"
+    assert relative_urls("at file:///srv/a%20b/pages/x.html:1:2, file:///srv/a%20b/o.png", root) == "at x.html:1:2, ../o.png"
     for other in ("https://shop.test/a", "about:blank", "data:,x", "file:///etc/passwd"):
-        assert told(other, root) == other
+        assert relative_urls(other, root) == other
 
 
 def test_a_site_serves_nothing_outside_its_folder(tmp_path: Path) -> None:

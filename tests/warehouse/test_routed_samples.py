@@ -9,14 +9,14 @@ import pytest
 
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import ConfigError
-from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.reroute import reroute
 from warehouse.routing.routed_samples import Stored, store_routed_samples
 from warehouse.routing.routes import RoutingConfig, Rule, route
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
-EVERYTHING = SalvageConfig(corrections=True, reflections=True, solved_attempts_tell=True)
+EVERYTHING = FailureMiningConfig(corrections=True, reflections=True, solved_attempts_tell=True)
 SHORT_ONLY = RoutingConfig(rules={"too_long": Rule(threshold=0.9)})
 
 
@@ -81,16 +81,16 @@ def turned(warehouse: Warehouse) -> Warehouse:
     return warehouse
 
 
-@pytest.mark.parametrize("salvage", [EVERYTHING, SalvageConfig()])
+@pytest.mark.parametrize("mining", [EVERYTHING, FailureMiningConfig()])
 @pytest.mark.slow
-def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(turned: Warehouse, salvage: SalvageConfig) -> None:
-    first, later = reroute(turned, SHORT_ONLY, ["0001"], salvage)
+def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(turned: Warehouse, mining: FailureMiningConfig) -> None:
+    first, later = reroute(turned, SHORT_ONLY, ["0001"], mining)
     assert [(move.episode_id, move.after) for move in first.moves] == [("solved", "ct")]
     assert (later.iteration, later.moves, later.samples) == ("0002", (), {"sft_samples": (0, 2)})
     assert samples(turned, "sft_samples", "0002") == [("solved", 1, True), ("solved", 2, True)], "withdrawn, and still to be found"
     assert samples(turned, "ct_samples", "0002", withdrawn=False) == [("failed", index, False) for index in range(3)]
-    assert [result.versions for result in reroute(turned, SHORT_ONLY, ["0001"], salvage)] == [{}], "a second run changes nothing"
-    _, back = reroute(turned, RoutingConfig(), ["0001"], salvage)
+    assert [result.versions for result in reroute(turned, SHORT_ONLY, ["0001"], mining)] == [{}], "a second run changes nothing"
+    _, back = reroute(turned, RoutingConfig(), ["0001"], mining)
     assert back.samples == {"sft_samples": (2, 0)}
     assert samples(turned, "sft_samples", "0002") == [("solved", 1, False), ("solved", 2, False)]
 

@@ -15,7 +15,7 @@ from warehouse.core.errors import SchemaMismatch
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id, long_list_id
 from warehouse.routing import samples
-from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.routed_samples import Stored, follow_routes, store_routed_samples
 from warehouse.routing.samples import PART_ROWS
 from warehouse.storage.tables import Warehouse
@@ -97,8 +97,8 @@ def test_what_leaves_stays_withdrawn_with_its_chat_as_long_as_its_source_is_stor
     after = played.read("sft_samples").to_pylist()
     assert {row["sample_id"]: row["messages"] for row in after} == before
     assert {row["episode_id"] for row in after if not row["withdrawn"]} == {"ep-00"}
-    assert follow_routes(played, "0001", SalvageConfig()) is None
-    followed = follow_routes(played, "0001", SalvageConfig(corrections=True))
+    assert follow_routes(played, "0001", FailureMiningConfig()) is None
+    followed = follow_routes(played, "0001", FailureMiningConfig(corrections=True))
     assert followed is not None and told(followed) == (0, 0, False), "what is no pair stays as it is"
     played.replace_partition("episodes", [Make.episode("ep-00"), Make.episode("ep-01")], **ACTED)
     send(played, "sft")

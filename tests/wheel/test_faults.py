@@ -1,4 +1,4 @@
-"""`kill -9` of everything that can be killed, and a disk that fills up, while the wheel turns. Whatever had been acknowledged is there
+"""`kill -9` of everything that can be killed, and a disk that fills up, while an iteration runs. Whatever had been acknowledged is there
 once; nothing is left behind.
 
 Each trial turns iterations on a copy of a turned home until its kills are done, goes on as a person would (the same command again), and
@@ -128,7 +128,7 @@ class Trial:
         if kind == "command":
             return psutil.Process(command.pid)
         if kind == "run":
-            return self.process_with("pipelines.orchestration.turn")
+            return self.process_with("pipelines.orchestration.run_process")
         worker = self.process_with("pipelines.stages", f"/{stage}")
         if kind == "worker" or worker is None:
             return worker

@@ -1,4 +1,4 @@
-"""One real turn of the wheel, end to end, looked at from every side: SQL, the command line, files, and Dagster's own records."""
+"""One real iteration, end to end, looked at from every side: SQL, the command line, files, and Dagster's own records."""
 
 from __future__ import annotations
 

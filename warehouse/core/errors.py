@@ -419,7 +419,7 @@ def to_plain(error: BaseException) -> dict[str, Any]:
 def from_plain(plain: dict[str, Any], otherwise: type[FlywheelError]) -> FlywheelError:
     """The error again, of its own class; of the class `otherwise` where this process does not know it. It is as retryable as it was."""
     error = (class_named(plain.get("type")) or otherwise)(str(plain.get("message", "")))
-    told = plain.get("is_retryable")
-    if isinstance(told, bool) and told != error.is_retryable:
-        error.is_retryable = told
+    is_retryable = plain.get("is_retryable")
+    if isinstance(is_retryable, bool) and is_retryable != error.is_retryable:
+        error.is_retryable = is_retryable
     return error

@@ -38,7 +38,7 @@ POOL_OF: dict[str, PoolName] = {
 """Component of a sample -> the pool whose draws it shares."""
 Share = Annotated[float, Field(gt=0, le=1)]
 WEIGHT_DIGITS = 6
-ROWS_TOLD = 20
+ROWS_NAMED = 20
 
 
 class Pool(BaseModel):
@@ -212,11 +212,11 @@ def _guard(con: duckdb.DuckDBPyConnection) -> None:
     named = "select kind, sample_id, episode_id, split, purpose, held_out from members where repeats is null and episode_id is not null"
     reasons_of = f"select distinct kind, sample_id, {_REASON} as why from ({named} union all {_PROMPTERS})"
     suspects = f"from ({reasons_of}) where why is not null"
-    told = con.execute(f"select sample_id, why {suspects} order by kind, sample_id limit {ROWS_TOLD}").fetchall()
-    if told:
+    found = con.execute(f"select sample_id, why {suspects} order by kind, sample_id limit {ROWS_NAMED}").fetchall()
+    if found:
         (num,) = con.execute(f"select count(*) {suspects}").fetchall()[0]
-        more = f"; and {num - ROWS_TOLD} more" if num > ROWS_TOLD else ""
-        reasons = "; ".join(f"sample {sample_id} may not be trained on: {why}" for sample_id, why in told)
+        more = f"; and {num - ROWS_NAMED} more" if num > ROWS_NAMED else ""
+        reasons = "; ".join(f"sample {sample_id} may not be trained on: {why}" for sample_id, why in found)
         raise ContaminatedDataset(
             f"{reasons}{more}. Only train instances of tasks that are not held out are allowed; withdraw the samples "
             "(`flywheel withdraw ID…`), or route their iteration again"

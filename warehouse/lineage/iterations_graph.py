@@ -1,4 +1,4 @@
-"""The wheel as it turned: one row an iteration, from its data over its checkpoints to what its rollouts gave the next. SVG and Mermaid."""
+"""The iterations so far: one row each, from its data over its checkpoints to what its rollouts gave the next. SVG and Mermaid."""
 
 from __future__ import annotations
 
@@ -60,23 +60,24 @@ class IterationsGraph:
         return to_mermaid(self.diagram)
 
 
-def iterations_graph(con: duckdb.DuckDBPyConnection, told: Mapping[str, IterationSummary]) -> IterationsGraph:
-    """The iterations of `told` (iteration_summaries.summaries), with their success as the connection (of query.connect) sees it."""
+def iterations_graph(con: duckdb.DuckDBPyConnection, summaries_by_key: Mapping[str, IterationSummary]) -> IterationsGraph:
+    """The iterations of `summaries_by_key` (iteration_summaries.summaries), with their success as the connection (of query.connect) sees
+    it."""
     graph = IterationsGraph()
-    data = _add_data(graph, told)
-    _add_checkpoints(con, graph, data, told)
-    _add_routes(graph, told)
+    data = _add_data(graph, summaries_by_key)
+    _add_checkpoints(con, graph, data, summaries_by_key)
+    _add_routes(graph, summaries_by_key)
     graph.diagram.boxes.sort(key=lambda box: (*graph.cells[box.key], box.key))
     return graph
 
 
-def _add_data(graph: IterationsGraph, told: Mapping[str, IterationSummary]) -> dict[str, str]:
+def _add_data(graph: IterationsGraph, summaries_by_key: Mapping[str, IterationSummary]) -> dict[str, str]:
     """Boxes of the seed data and of every snapshot; returns the box of each dataset id."""
-    for kind, count in (told[SEED_ITERATION].seed_samples if SEED_ITERATION in told else {}).items():
+    for kind, count in (summaries_by_key[SEED_ITERATION].seed_samples if SEED_ITERATION in summaries_by_key else {}).items():
         box = Box(key=f"0000/{kind}", kind="dataset", title=f"seed of D_{kind.upper()}", subtitle=f"{count:,} samples")
         graph.add("0000", DATA_COLUMN, box)
     boxes = {}
-    for iteration, summary in told.items():
+    for iteration, summary in summaries_by_key.items():
         sizes = Counter[tuple[str, str]]()
         for members in summary.members:
             sizes[members.kind, members.dataset_id] += members.num
@@ -90,10 +91,10 @@ def _add_data(graph: IterationsGraph, told: Mapping[str, IterationSummary]) -> d
 
 
 def _add_checkpoints(
-    con: duckdb.DuckDBPyConnection, graph: IterationsGraph, data: dict[str, str], told: Mapping[str, IterationSummary]
+    con: duckdb.DuckDBPyConnection, graph: IterationsGraph, data: dict[str, str], summaries_by_key: Mapping[str, IterationSummary]
 ) -> None:
     success = {(iteration, role): percent for iteration, role, percent in con.execute(_SUCCESS).fetchall()}
-    rows = [(iteration, made) for iteration, summary in told.items() for made in summary.checkpoints]
+    rows = [(iteration, made) for iteration, summary in summaries_by_key.items() for made in summary.checkpoints]
     boxes_of_id: dict[str, list[str]] = {}
     ordered = sorted(rows, key=lambda row: (row[0], _column(row[1].stage), row[1].stage))
     for iteration, made in ordered:
@@ -119,12 +120,12 @@ def _latest_before(graph: IterationsGraph, candidates: list[str], key: str) -> s
     return max((other for other in candidates if graph.cells[other] < graph.cells[key]), key=lambda other: graph.cells[other], default=None)
 
 
-def _add_routes(graph: IterationsGraph, told: Mapping[str, IterationSummary]) -> None:
+def _add_routes(graph: IterationsGraph, summaries_by_key: Mapping[str, IterationSummary]) -> None:
     snapshots: dict[str, list[str]] = {}
     for key, (iteration, column) in sorted(graph.cells.items(), key=lambda cell: (cell[1][0], cell[0])):
         if column == DATA_COLUMN:
             snapshots.setdefault(iteration, []).append(key)
-    for iteration, summary in told.items():
+    for iteration, summary in summaries_by_key.items():
         if summary.routes:
             parts = [f"{route} {count:,}" for route, count in summary.routes.items()]
             key = f"{iteration}/routes"

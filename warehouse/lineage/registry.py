@@ -91,7 +91,7 @@ def released(warehouse: Warehouse) -> Registered:
     iterations = [row["iteration"] for row in table.to_pylist() if row["stage"] == RELEASES]
     if not iterations:
         raise CheckpointError(
-            f"nothing is released in {warehouse.home.root} yet: turn the wheel once (`flywheel run --iterations 1`), or give a "
+            f"nothing is released in {warehouse.home.root} yet: run one iteration (`flywheel run --iterations 1`), or give a "
             "checkpoint's id, ITERATION/STAGE or folder instead"
         )
     return made_by(warehouse, max(iterations), RELEASES)

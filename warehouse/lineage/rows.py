@@ -72,10 +72,10 @@ class LineageRows:
         self._warehouse = warehouse
         listing = Listing(warehouse, (*TABLES_READ, "tasks"))
         self._files = listing.files
-        self._told = summaries(warehouse, listing)
+        self._summaries = summaries(warehouse, listing)
         self._members_of: dict[str, list[tuple[str, Members]]] = {}
         self._learned_of: dict[str, list[Learned]] = {}
-        for iteration, of in self._told.items():
+        for iteration, of in self._summaries.items():
             for members in of.members:
                 self._members_of.setdefault(members.dataset_id, []).append((iteration, members))
             for learned in of.learned:
@@ -108,10 +108,10 @@ class LineageRows:
         it may be something else."""
         iteration, slash, stage = name.partition("/")
         if slash or STEP_SEPARATOR in name:
-            of = self._told.get(iteration)
+            of = self._summaries.get(iteration)
             return [NodeId("checkpoint", made.checkpoint_id) for made in (of.checkpoints if of else ()) if made.stage == stage]
         found = {NodeId(kind, name) for kind in BY_ID if self._load(kind, [name])}
-        found |= {NodeId("checkpoint", name) for of in self._told.values() for made in of.checkpoints if made.checkpoint_id == name}
+        found |= {NodeId("checkpoint", name) for of in self._summaries.values() for made in of.checkpoints if made.checkpoint_id == name}
         found |= {NodeId("dataset", name) for _ in self._members_of.get(name, ())}
         found |= {NodeId("task", id_) for (id_,) in self.con.execute("select task_id from tasks where task_id = ?", [name]).fetchall()}
         if found:
@@ -132,7 +132,7 @@ class LineageRows:
         if episodes := of_steps.union(by_kind.get("episode", ())):
             self._load_steps(sorted(episodes))
 
-    def told(self, relation: Relation, ids: Sequence[str]) -> list[tuple[str, list[str], int]] | None:
+    def summarised(self, relation: Relation, ids: Sequence[str]) -> list[tuple[str, list[str], int]] | None:
         """Of each of these children of a relation with very many parents, its first ones and how many there are, from the summaries; None
         for a relation that they do not tell of."""
         if relation.child == "dataset":
@@ -175,7 +175,7 @@ class LineageRows:
             "checkpoints",
             [
                 (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), made.note)
-                for iteration, of in self._told.items()
+                for iteration, of in self._summaries.items()
                 for made in of.checkpoints
             ],
         )
@@ -183,7 +183,7 @@ class LineageRows:
             "evaluations",
             [
                 (iteration, policy.role, REPORTED_SPLIT, policy.checkpoint_id, policy.num_episodes, policy.num_success)
-                for iteration, of in self._told.items()
+                for iteration, of in self._summaries.items()
                 for policy in of.evaluated
             ],
         )

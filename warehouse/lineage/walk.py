@@ -158,11 +158,11 @@ def _neighbours(
         near = relation.child if way == "up" else relation.parent
         if near not in ids:
             continue
-        told = rows.told(relation, ids[near]) if rows is not None else None
-        if told is None:
+        summarised = rows.summarised(relation, ids[near]) if rows is not None else None
+        if summarised is None:
             asked[place] = near
         else:
-            found += [(place, node_id, of[:limit], total) for node_id, of, total in told]
+            found += [(place, node_id, of[:limit], total) for node_id, of, total in summarised]
     if asked:
         wanted = {kind: ids[kind] for kind in asked.values()}
         found += con.execute(_neighbours_query(asked, way), {**wanted, "most": limit or MOST_SHOWN}).fetchall()

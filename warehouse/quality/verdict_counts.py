@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-class VerdictTally:
+class VerdictCounter:
     """Counts of rows and of failures by judge, and a digest of who judged what how, which does not depend on how rows come in parts."""
 
     def __init__(self) -> None:

@@ -39,11 +39,11 @@ MAY_ERR = ("judge", "orm")
 """Origins of verdicts that abstain where their threshold lets nothing pass."""
 
 
-class _Told(BaseModel):
+class _Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Judgement(_Told):
+class Judgement(_Body):
     """One judge's newest verdict, and how the rules read it. `threshold` is the one that routing goes by."""
 
     judge: str
@@ -62,7 +62,7 @@ class Judgement(_Told):
     """It may err and nothing that it says would pass: it decides nothing (routes.sql)."""
 
 
-class Change(_Told):
+class Change(_Body):
     """The smallest change of one judge's threshold that sends the episode elsewhere, with all else as it is."""
 
     judge: str
@@ -71,7 +71,7 @@ class Change(_Told):
     reason: str
 
 
-class Use(_Told):
+class Use(_Body):
     """A sample that holds text of the episode, the datasets that hold it, and the checkpoints that learned from those."""
 
     table: str
@@ -86,7 +86,7 @@ class Use(_Told):
     """Why no dataset takes it."""
 
 
-class Explanation(_Told):
+class Explanation(_Body):
     """All that is known of an episode's way. `stored_route` is what the table says, `route` what the rules given now say."""
 
     episode_id: str
@@ -207,27 +207,27 @@ def _judgements(verdicts: pa.Table, rules: RoutingConfig, reason: str) -> list[J
             )
         )
     order = {"decide": 0, "withhold": 1, "demote": 2}
-    return sorted(found, key=lambda told: (order[told.effect], told.precedence, told.judge))
+    return sorted(found, key=lambda judgement: (order[judgement.effect], judgement.precedence, judgement.judge))
 
 
 def _names_judge(reason: str, judge: str) -> bool:
     """Whether a reason of routes.sql, which begins with the judge or names it after `V=`, `(` or `demoted by`, is this judge's."""
-    told = (f"V=0: {judge} ", f"V=1: {judge} ", f"V=1 ({judge} ", f"demoted by {judge} ")
-    return reason.startswith(f"{judge} ") or any(start in reason for start in told)
+    starts = (f"V=0: {judge} ", f"V=1: {judge} ", f"V=1 ({judge} ", f"demoted by {judge} ")
+    return reason.startswith(f"{judge} ") or any(start in reason for start in starts)
 
 
 def _changes(
     episodes: pa.Table, verdicts: pa.Table, rules: RoutingConfig, judgements: list[Judgement], destination: str | None
 ) -> list[Change]:
     changes = []
-    for told in judgements:
-        threshold = told.score if not told.passed else math.nextafter(told.score, 2.0)
+    for judgement in judgements:
+        threshold = judgement.score if not judgement.passed else math.nextafter(judgement.score, 2.0)
         if threshold > 1:
             continue  # a full score passes whatever is asked
-        rule = Rule(effect=told.effect, threshold=threshold, precedence=told.precedence)
-        other, reason = _route(episodes, verdicts, RoutingConfig(rules=rules.rules | {told.judge: rule}))
+        rule = Rule(effect=judgement.effect, threshold=threshold, precedence=judgement.precedence)
+        other, reason = _route(episodes, verdicts, RoutingConfig(rules=rules.rules | {judgement.judge: rule}))
         if other is not None and other != destination:
-            changes.append(Change(judge=told.judge, threshold=threshold, route=other, reason=reason))
+            changes.append(Change(judge=judgement.judge, threshold=threshold, route=other, reason=reason))
     return changes
 
 

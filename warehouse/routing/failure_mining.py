@@ -25,23 +25,23 @@ select origin, domain, true as verdict, messages, response, episode_id, step_ind
     list(failed order by failed) as prompt_episode_ids, list(failed_step order by failed) as prompt_step_indices
 from (
     select 'correction' as origin, w.episode_id as failed, f.step_index as failed_step, f.messages, s.* exclude (messages)
-    from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index
+    from first_wrong_steps w join mined_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index
     {joined} where f.action <> s.action and {pair} qualify {one}
     union all
     select 'reflection', w.episode_id, f.step_index, f.messages, s.* exclude (messages)
-    from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index + 1
+    from first_wrong_steps w join mined_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index + 1
     {joined} where {pair} qualify {one}
 )
 where list_contains($wanted, origin) group by all order by origin, min(failed), episode_id
 """.format(
-    joined="join salvage_steps s on s.task_id = f.task_id and s.seed = f.seed and s.state = f.state",
+    joined="join mined_steps s on s.task_id = f.task_id and s.seed = f.seed and s.state = f.state",
     pair="not f.is_solved and s.is_solved and s.route = 'sft' and greatest(f.iteration, s.iteration) = $iteration "
     "and f.messages <> s.messages and trim(s.response) <> ''",
     one="row_number() over (partition by f.episode_id order by s.iteration, s.episode_id, s.step_index) = 1",
 )
 
 
-class SalvageConfig(BaseModel):
+class FailureMiningConfig(BaseModel):
     """What of failed episodes joins the training sets beside what routing sends there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,18 +73,18 @@ class SalvageConfig(BaseModel):
         return tuple(origin for origin, is_on in zip(PAIR_ORIGINS, (self.corrections, self.reflections), strict=True) if is_on)
 
 
-def first_wrong_steps(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> str:
+def first_wrong_steps(con: duckdb.DuckDBPyConnection, config: FailureMiningConfig) -> str:
     """Name of a view (episode_id, step_index) that is made: the first wrong step of each failed episode of which it can be told."""
     _make_views(con, config)
     return "first_wrong_steps"
 
 
-def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: SalvageConfig) -> duckdb.DuckDBPyRelation:
+def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: FailureMiningConfig) -> duckdb.DuckDBPyRelation:
     """Corrections and reflections of one iteration, as far as asked for, in the order of the failed episodes, as a query: (origin,
     domain, verdict, messages, response, episode_id, step_index, prompt_episode_ids, prompt_step_indices)."""
     _make_views(con, config)
     return con.sql(_PAIRS, params={"iteration": iteration, "wanted": list(config.pair_origins)})
 
 
-def _make_views(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> None:
+def _make_views(con: duckdb.DuckDBPyConnection, config: FailureMiningConfig) -> None:
     con.execute(VIEWS.read_text().replace("$attempts_tell", str(config.solved_attempts_tell).lower()))

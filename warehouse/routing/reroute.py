@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import TypedDict
 
 from warehouse.core.errors import ConfigError
-from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.routed_samples import STAGE, Stored, follow_routes, store_routed_samples
 from warehouse.routing.routes import DEFAULT_RULES, RoutingConfig, reason_label, route
 from warehouse.storage.query import connect
@@ -48,7 +48,7 @@ class Rerouted:
         return Counter((move.before, move.after, reason_label(move.reason)) for move in self.moves)
 
 
-class _Told(TypedDict):
+class _Written(TypedDict):
     versions: dict[str, int]
     samples: dict[str, tuple[int, int]]
 
@@ -66,7 +66,12 @@ def _check_judges(warehouse: Warehouse, config: RoutingConfig) -> None:
 
 
 def reroute(
-    warehouse: Warehouse, config: RoutingConfig, iterations: Sequence[str], salvage: SalvageConfig | None = None, *, dry_run: bool = False
+    warehouse: Warehouse,
+    config: RoutingConfig,
+    iterations: Sequence[str],
+    mining: FailureMiningConfig | None = None,
+    *,
+    dry_run: bool = False,
 ) -> list[Rerouted]:
     """Route the episodes of `iterations` again, and make what later iterations have learned from pairs with these anew. Run a second time
     it changes nothing. Nothing else may route meanwhile: hold the lock of the iteration. Returns these iterations, then the later ones
@@ -76,14 +81,14 @@ def reroute(
         if iteration not in known:
             raise ConfigError(f"iteration {iteration} was never routed: the routed ones are {', '.join(known) or 'none'}")
     _check_judges(warehouse, config)
-    wanted, settings = sorted(set(iterations)), salvage or SalvageConfig()
+    wanted, settings = sorted(set(iterations)), mining or FailureMiningConfig()
     results = [_reroute(warehouse, config, iteration, settings, dry_run) for iteration in wanted]
     if not dry_run and wanted:
         results += _followed(warehouse, [iteration for iteration in known if iteration > wanted[0] and iteration not in wanted], settings)
     return results
 
 
-def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, salvage: SalvageConfig, dry_run: bool) -> Rerouted:
+def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, mining: FailureMiningConfig, dry_run: bool) -> Rerouted:
     with connect(warehouse) as con:
         routes = route(con, config, iteration=iteration)
     stored = warehouse.read("routes", iteration=iteration, stage=STAGE).select(routes.column_names).sort_by("episode_id")
@@ -108,21 +113,21 @@ def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, salvag
         iteration=iteration,
         num_episodes=routes.num_rows,
         moves=moves,
-        **_told(store_routed_samples(warehouse, iteration, salvage), versions),
+        **_written(store_routed_samples(warehouse, iteration, mining), versions),
     )
 
 
-def _followed(warehouse: Warehouse, iterations: Sequence[str], salvage: SalvageConfig) -> list[Rerouted]:
+def _followed(warehouse: Warehouse, iterations: Sequence[str], mining: FailureMiningConfig) -> list[Rerouted]:
     """Of later iterations, whose own routes stay, those whose corrections and reflections have changed."""
     results = []
     for iteration in iterations:
-        stored = follow_routes(warehouse, iteration, salvage)
+        stored = follow_routes(warehouse, iteration, mining)
         if stored is not None and stored.is_written:
-            results.append(Rerouted(iteration=iteration, num_episodes=0, moves=(), **_told({"sft_samples": stored}, {})))
+            results.append(Rerouted(iteration=iteration, num_episodes=0, moves=(), **_written({"sft_samples": stored}, {})))
     return results
 
 
-def _told(stored: Mapping[str, Stored], versions: Mapping[str, int]) -> _Told:
+def _written(stored: Mapping[str, Stored], versions: Mapping[str, int]) -> _Written:
     return {
         "versions": {**versions, **{table: each.version for table, each in stored.items() if each.is_written}},
         "samples": {table: (each.num_joined, each.num_left) for table, each in stored.items()},

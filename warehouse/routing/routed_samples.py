@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warehouse.routing.failure_mining import PAIR_ORIGINS, SalvageConfig
+from warehouse.routing.failure_mining import PAIR_ORIGINS, FailureMiningConfig
 from warehouse.routing.samples import ROUTED_TABLES, RoutedTable, in_parts, joined_as_written, pair_parts, sample_parts
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.partitions import check_iteration
@@ -93,32 +93,32 @@ class Stored:
 def store_routed_samples(
     warehouse: Warehouse,
     iteration: str,
-    salvage: SalvageConfig | None = None,
+    mining: FailureMiningConfig | None = None,
     *,
     left_out: Counter[str] | None = None,
     memory_limit: str = MEMORY_LIMIT,
 ) -> dict[str, Stored]:
     """Make what the routes of an iteration give the standing samples of it, by table; a table that holds them already is not written.
-    `salvage` and `left_out` as in samples.sample_parts."""
+    `mining` and `left_out` as in samples.sample_parts."""
     with _connect(warehouse, memory_limit) as con:
         return {
-            table: _store(warehouse, con, table, iteration, sample_parts(con, table, iteration, salvage=salvage, left_out=left_out))
+            table: _store(warehouse, con, table, iteration, sample_parts(con, table, iteration, mining=mining, left_out=left_out))
             for table in ROUTED_TABLES
         }
 
 
-def follow_routes(warehouse: Warehouse, iteration: str, salvage: SalvageConfig) -> Stored | None:
+def follow_routes(warehouse: Warehouse, iteration: str, mining: FailureMiningConfig) -> Stored | None:
     """Make the corrections and reflections of an iteration anew after routes of an earlier one have changed; None where it has none and
-    `salvage` asks for none. What was made once is made again, whatever `salvage` says now, and nothing else that it does not ask for."""
+    `mining` asks for none. What was made once is made again, whatever `mining` says now, and nothing else that it does not ask for."""
     stored = warehouse.read("sft_samples", iteration=iteration, stage=STAGE, columns=["sample_id", "origin"])
     pairs = stored.filter(pc.is_in(stored["origin"], value_set=pa.array(PAIR_ORIGINS, pa.string())))
     made = set(pairs["origin"].unique().to_pylist())
-    if not (made or salvage.pair_origins):
+    if not (made or mining.pair_origins):
         return None
-    once = SalvageConfig(corrections="correction" in made, reflections="reflection" in made, solved_attempts_tell=True)
+    once = FailureMiningConfig(corrections="correction" in made, reflections="reflection" in made, solved_attempts_tell=True)
     with _connect(warehouse, MEMORY_LIMIT) as con:
         again = (part.filter(pc.is_in(part["sample_id"], value_set=pairs["sample_id"])) for part in pair_parts(con, iteration, once))
-        parts = chain(pair_parts(con, iteration, salvage), again)
+        parts = chain(pair_parts(con, iteration, mining), again)
         return _store(warehouse, con, "sft_samples", iteration, parts, stands=f"not withdrawn and origin not in {PAIR_ORIGINS}")
 
 

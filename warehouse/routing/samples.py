@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from warehouse.core.identity import content_id
 from warehouse.datasets.withdrawal import TAKEN_BACK
-from warehouse.routing.failure_mining import SalvageConfig, first_wrong_steps, pairs
+from warehouse.routing.failure_mining import FailureMiningConfig, first_wrong_steps, pairs
 from warehouse.storage.catalogue import TABLES
 
 Kind = Literal["ct", "sft", "orm"]
@@ -78,21 +78,21 @@ def sample_parts(
     iteration: str,
     *,
     ct_prompt_loss: float = 1.0,
-    salvage: SalvageConfig | None = None,
+    mining: FailureMiningConfig | None = None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[pa.Table]:
     """What joins D_CT or D_SFT (`table`) in one iteration: rows without their place, at most PART_ROWS at a time. Steps come as they are
     stored, then annotations, then pairs. One sample may come twice where its source is recorded twice.
 
     Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
-    episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `salvage`
+    episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `mining`
     says what else failed episodes give. `left_out` is told how many steps were not taken: `trimmed steps`, from the first wrong one of a
     failed episode on.
 
     On a connection that is not sealed and that only SQL of ours reads, since temporary tables and views are made there; nothing else may
     be asked on it until the last part has come.
     """
-    settings, kind = salvage or SalvageConfig(), _KIND_OF[table]
+    settings, kind = mining or FailureMiningConfig(), _KIND_OF[table]
     asked, to_route = {"iteration": iteration}, {"iteration": iteration, "route": kind}
     first_wrong = first_wrong_steps(con, settings) if kind == "ct" and settings.trim_failures else _NOBODY
     con.execute(_SAMPLED_EPISODES.format(first_wrong=first_wrong, taken_back=TAKEN_BACK), to_route)
@@ -104,10 +104,10 @@ def sample_parts(
         yield from pair_parts(con, iteration, settings)
 
 
-def pair_parts(con: duckdb.DuckDBPyConnection, iteration: str, salvage: SalvageConfig) -> Iterator[pa.Table]:
+def pair_parts(con: duckdb.DuckDBPyConnection, iteration: str, mining: FailureMiningConfig) -> Iterator[pa.Table]:
     """Corrections and reflections of an iteration, as rows of `sft_samples` without their place: see sample_parts."""
-    if salvage.pair_origins:
-        yield from _parts(pairs(con, iteration, salvage), "sft")
+    if mining.pair_origins:
+        yield from _parts(pairs(con, iteration, mining), "sft")
 
 
 def in_parts(relation: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:

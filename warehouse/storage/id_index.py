@@ -93,10 +93,10 @@ def _packed(part: _Part) -> bytes:
 
 def _read(path: Path) -> _Part | None:
     """What is noted twice, as some of these may have been damaged, is found once."""
-    told = read_notes(path)
-    if told is None:
+    content = read_notes(path)
+    if content is None:
         return None
-    head, _, hashes = told.partition(b"\n")
+    head, _, hashes = content.partition(b"\n")
     header = json.loads(head)
     return _Part(header["paths"], np.array(header["ends"], np.int64), np.frombuffer(hashes, "<u8"))
 

@@ -33,8 +33,8 @@ def files_of(delta: DeltaTable, table: str) -> list[DataFile]:
 
 def noted_files(home: Home, table: str, link: str) -> list[DataFile] | None:
     """None where there are no notes of this link of the chain, or they are another release's and say something else of a file."""
-    told = read_notes(notes_folder(home, FOLDER) / f"{table}.notes")
-    if told is None or (noted := json.loads(told))["link"] != link or noted.get("fields") != _NOTED:
+    content = read_notes(notes_folder(home, FOLDER) / f"{table}.notes")
+    if content is None or (noted := json.loads(content))["link"] != link or noted.get("fields") != _NOTED:
         return None
     return [DataFile(**dict(zip(_NOTED, values, strict=True))) for values in noted["files"]]
 

@@ -23,11 +23,11 @@ def read_notes(path: Path) -> bytes | None:
         stored = path.read_bytes()
     except OSError:
         return None
-    told = stored[_DIGEST_BYTES:]
-    return told if sha256(told).digest() == stored[:_DIGEST_BYTES] else None
+    content = stored[_DIGEST_BYTES:]
+    return content if sha256(content).digest() == stored[:_DIGEST_BYTES] else None
 
 
-def write_notes(path: Path, told: bytes) -> None:
+def write_notes(path: Path, content: bytes) -> None:
     """A home that cannot be written to is read all the same."""
     with suppress(OSError, FlywheelError):
-        atomic_write(path, sha256(told).digest() + told)
+        atomic_write(path, sha256(content).digest() + content)

@@ -66,7 +66,7 @@ CONTAINERS = {"menu", "combo box", "page tab", "list item", "tree item"}
 STATES = ((_S.CHECKED, "checked"), (_S.SELECTED, "selected"), (_S.FOCUSED, "focused"), (_S.EXPANDED, "expanded"))
 
 
-def tell(message: dict[str, Any]) -> None:
+def send(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -102,13 +102,13 @@ def label_of(node: Any) -> str:
 def focus_of(node: Any) -> dict[str, Any]:
     role = node.get_role_name()
     is_password = role == "password text"
-    told: dict[str, Any] = {"role": ROLES.get(role, role), "name": label_of(node), "is_password": is_password, "tail": ""}
-    told |= {"box": box_of(node), "pid": node.get_process_id()}
+    focus: dict[str, Any] = {"role": ROLES.get(role, role), "name": label_of(node), "is_password": is_password, "tail": ""}
+    focus |= {"box": box_of(node), "pid": node.get_process_id()}
     if role == "terminal":
         text = node.get_text_iface()
         caret = Atspi.Text.get_caret_offset(text)
-        told["tail"] = Atspi.Text.get_text(text, max(0, caret - TAIL), caret) if caret > 0 else ""
-    return told
+        focus["tail"] = Atspi.Text.get_text(text, max(0, caret - TAIL), caret) if caret > 0 else ""
+    return focus
 
 
 class Reader:
@@ -129,10 +129,10 @@ class Reader:
         now = time.monotonic()
         try:
             self.focused = event.source
-            told: dict[str, Any] | None = focus_of(event.source)
+            focus: dict[str, Any] | None = focus_of(event.source)
         except GLib.Error:
-            told = None
-        tell({"focus": told, "time_s": now})
+            focus = None
+        send({"focus": focus, "time_s": now})
 
     def find_focus(self) -> bool:
         """What had the keyboard before we listened."""
@@ -146,7 +146,7 @@ class Reader:
                 except GLib.Error:
                     continue
         if self.focused is not None:
-            tell({"focus": focus_of(self.focused), "time_s": now})
+            send({"focus": focus_of(self.focused), "time_s": now})
         return False
 
     def search(self, node: Any) -> Any:
@@ -248,9 +248,9 @@ class Reader:
             number = command.pop("id")
             try:
                 method = getattr(self, "do_" + command.pop("method"))
-                tell({"id": number, "result": method(**command)})
+                send({"id": number, "result": method(**command)})
             except Exception as error:  # the other end has to hear of it
-                tell({"id": number, "error": type(error).__name__})
+                send({"id": number, "error": type(error).__name__})
         return True
 
 
@@ -264,7 +264,7 @@ def children(node: Any) -> Iterator[Any]:
 def main() -> None:
     reader = Reader()
     GLib.io_add_watch(0, GLib.PRIORITY_DEFAULT, GLib.IO_IN | GLib.IO_HUP, reader.obey)
-    tell({"ready": True})
+    send({"ready": True})
     GLib.idle_add(reader.find_focus)
     GLib.MainLoop().run()
 

@@ -61,10 +61,12 @@ def start_display(width_px: int, height_px: int) -> None:
 
 def start_bus() -> None:
     """Start the session bus and set its address; accessibility and settings daemons are started by it when first asked for."""
-    told, telling = os.pipe()
-    spawn(["dbus-daemon", "--session", "--nofork", f"--print-address={telling}", "--address=unix:dir=/tmp"], pass_fds=(telling,))
-    os.close(telling)
-    with os.fdopen(told, "rb") as pipe:
+    display_read, display_write = os.pipe()
+    spawn(
+        ["dbus-daemon", "--session", "--nofork", f"--print-address={display_write}", "--address=unix:dir=/tmp"], pass_fds=(display_write,)
+    )
+    os.close(display_write)
+    with os.fdopen(display_read, "rb") as pipe:
         address = pipe.readline().decode().strip()
     if not address:
         raise Refused(f"The session bus did not start: {log_tail()}")

@@ -16,7 +16,7 @@ from sandbox.tasks.browsing.conditions import Condition, compose, conditions_of,
 from sandbox.tasks.browsing.graph import Attribute, Entity, Fact, Graph
 from sandbox.tasks.browsing.instance import Instance, rank, seeded
 from sandbox.tasks.browsing.pages import HOME
-from sandbox.tasks.browsing.relations import RELATIONS, Relation, others, told
+from sandbox.tasks.browsing.relations import RELATIONS, Relation, bits_of, others
 from sandbox.tasks.browsing.site import Corpus
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import SandboxError
@@ -87,12 +87,14 @@ def _answer_entity(corpus: Corpus, shape: Shape, task: Task, seed: int, turn: in
 @cache
 def _deck(corpus: Corpus, kind: str, split: Split, name: str, is_told: bool) -> tuple[Entity, ...]:
     """Shuffled by the family's name. `is_told`: only what some other entity tells of."""
-    deck = [entity for entity in corpus.graph.kinds[kind] if entity.split is split and (not is_told or _tellers(corpus.graph, entity, ()))]
+    deck = [
+        entity for entity in corpus.graph.kinds[kind] if entity.split is split and (not is_told or _informants(corpus.graph, entity, ()))
+    ]
     Random(f"{name} {split}").shuffle(deck)
     return tuple(deck)
 
 
-def _tellers(graph: Graph, entity: Entity, used: tuple[str, ...]) -> Mapping[Relation, list[Entity]]:
+def _informants(graph: Graph, entity: Entity, used: tuple[str, ...]) -> Mapping[Relation, list[Entity]]:
     """Who may tell an entity, by relation."""
     ways: dict[Relation, list[Entity]] = {}
     for relation in RELATIONS:
@@ -158,7 +160,7 @@ class _Draft:
             return None
         relation, other = way
         mine = conditions_of(graph, entity, rng, self.refused)
-        found = (compose(mine, wanted, told(graph, other, relation), num, rng) for num in (0, 1, 2))
+        found = (compose(mine, wanted, bits_of(graph, other, relation), num, rng) for num in (0, 1, 2))
         conditions = next((each for each in found if each is not None), None)
         if conditions is None or leave(conditions, everything) == wanted:
             self._drop("hop leaves more than one, or is not needed")
@@ -168,7 +170,7 @@ class _Draft:
 
     def _way_to(self, entity: Entity, used: tuple[str, ...]) -> tuple[Relation, Entity] | None:
         """Who tells an entity, and how: chance takes a relation, then who tells by it."""
-        ways = _tellers(self.corpus.graph, entity, used)
+        ways = _informants(self.corpus.graph, entity, used)
         if not ways:
             return None
         relation = self.rng.choice(list(ways))
@@ -212,7 +214,7 @@ def _instance(corpus: Corpus, shape: Shape, clues: tuple[Clue, ...], asked: tupl
         route=_route(corpus, [clue.entity.path for clue in clues]),
         content={"clues": facts, "asked": phrase},
         difficulty=shape.difficulty,
-        told_bits=tuple(each.bits_told(len(corpus.graph.kinds[clue.entity.kind])) for clue in clues for each in clue.conditions),
+        told_bits=tuple(each.bits_given(len(corpus.graph.kinds[clue.entity.kind])) for clue in clues for each in clue.conditions),
     )
 
 

@@ -35,7 +35,7 @@ class Condition:
     members: int
     """All of the kind that meet it, as bits (Graph.places)."""
 
-    def bits_told(self, total: int) -> float:
+    def bits_given(self, total: int) -> float:
         """Its distinctiveness: log2 of how many times fewer entities it leaves."""
         return math.log2(total / max(self.members.bit_count(), 1))
 
@@ -113,15 +113,15 @@ def _of_number(graph: Graph, entity: Entity, attribute: str, value: float, blur:
         least, most = max(value - rng.randint(1, 3), 0.0), value + rng.randint(1, 3)
         yield within(least, most, blur.between.format(low=f"{least:g}", high=f"{most:g}"))
     for low, high in _ranges(value, blur.scale, rng):
-        told = {
+        bounds = {
             "low": _degrees(low, attribute) if blur.scale == "linear" else _said(low),
             "high": _degrees(high, attribute) if blur.scale == "linear" else _said(high),
         }
-        yield within(low, high, blur.between.format(**told))
+        yield within(low, high, blur.between.format(**bounds))
         if blur.more:
-            yield within(low, math.inf, blur.more.format(**told))
+            yield within(low, math.inf, blur.more.format(**bounds))
         if blur.fewer:
-            yield within(-math.inf, high, blur.fewer.format(**told))
+            yield within(-math.inf, high, blur.fewer.format(**bounds))
     yield from _relative(graph, entity, attribute, value, blur, rng)
 
 

@@ -38,7 +38,7 @@ class Instance:
     content: Mapping[str, Any]
     """What makes the question what it is (Facts.content)."""
     told_bits: tuple[float, ...] = ()
-    """Distinctiveness of each condition that is said (Condition.bits_told)."""
+    """Distinctiveness of each condition that is said (Condition.bits_given)."""
     difficulty: float
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Candidates that were refused before this one, by reason."""

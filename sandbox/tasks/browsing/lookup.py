@@ -64,9 +64,9 @@ def _unique_names(graph: Graph) -> frozenset[tuple[str, str]]:
 
 def _asked(graph: Graph, entity: Entity) -> list[tuple[Attribute, Fact]]:
     """What may be asked of an entity: one short value, near the top of its page, that is not its own name."""
-    told = [attribute for attribute in graph.attributes[entity.kind] if entity.values(attribute.name)][:VISIBLE_ROWS]
+    shown = [attribute for attribute in graph.attributes[entity.kind] if entity.values(attribute.name)][:VISIBLE_ROWS]
     asked = []
-    for attribute in told:
+    for attribute in shown:
         fact = entity.value(attribute.name)
         if attribute.is_asked and fact is not None and len(fact.text) <= MAX_ANSWER_CHARS and fact.text != entity.name:
             asked.append((attribute, fact))

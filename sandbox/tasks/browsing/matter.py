@@ -43,8 +43,8 @@ def _entity(element: object, names: Mapping[int, str]) -> Entity:
         Fact(attribute="number", text=str(number), number=float(number)),
         Fact(attribute="mass", text=f"{mass:g} u", number=float(f"{mass:g}")),
     ]
-    for name, told, unit in (("density", "density", " g/cm³"), ("radius", "covalent_radius", " Å")):
-        if (value := getattr(element, told, None)) is not None:
+    for name, source, unit in (("density", "density", " g/cm³"), ("radius", "covalent_radius", " Å")):
+        if (value := getattr(element, source, None)) is not None:
             facts.append(Fact(attribute=name, text=f"{float(value):g}{unit}", number=float(f"{float(value):g}")))
     if structure := getattr(element, "crystal_structure", None):
         symmetry = str(structure["symmetry"]).lower()

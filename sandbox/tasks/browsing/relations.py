@@ -47,7 +47,7 @@ def others(graph: Graph, entity: Entity, relation: Relation) -> Iterator[Entity]
         yield from graph.linkers.get((relation.other, relation.attribute, entity.key), ())
 
 
-def told(graph: Graph, other: Entity, relation: Relation) -> int:
+def bits_of(graph: Graph, other: Entity, relation: Relation) -> int:
     """All of the kind that the other tells, as bits."""
     if relation.is_held:
         return graph.linking(other.key, relation.kind, relation.attribute)

@@ -73,8 +73,8 @@ class Corpus:
     @cached_property
     def links(self) -> Mapping[str, Sequence[str]]:
         """Paths that a page links to, in its order, by path; the header's link to the contents last."""
-        told: dict[str, list[str]] = json.loads((self.folder / "links.json").read_text(encoding="utf-8"))
-        return told
+        stored: dict[str, list[str]] = json.loads((self.folder / "links.json").read_text(encoding="utf-8"))
+        return stored
 
     @cached_property
     def linking(self) -> Mapping[str, Sequence[str]]:

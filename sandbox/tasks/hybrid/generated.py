@@ -215,16 +215,16 @@ def note(rng: Random, num: int) -> Made | Refusal:
     words = [code(rng, 3) for _ in range(num)]
     goals = [Holds(path=f"{name}.txt", text=word) for name, word in zip(names, words, strict=True)]
     if num == 1:
-        shown, told = [words[0]], f"The page shows a code. Write it into the file {names[0]}.txt."
+        shown, text = [words[0]], f"The page shows a code. Write it into the file {names[0]}.txt."
     else:
         shown = [f"{label} {word}" for label, word in zip(labels, words, strict=True)]
-        told = "The page shows words with codes. " + " ".join(
+        text = "The page shows words with codes. " + " ".join(
             f"Write the code of {label} into the file {name}.txt." for label, name in zip(labels, names, strict=True)
         )
         rng.shuffle(shown)
     steps = [bash(f"echo {word} > {goal.path}", goal) for word, goal in zip(words, goals, strict=True)]
     instance = HybridInstance(
-        work=Instance(instruction=told, goals=goals, steps=[]), page=page_of("Codes", [round_of(shown)]), needs_page=False, steps=steps
+        work=Instance(instruction=text, goals=goals, steps=[]), page=page_of("Codes", [round_of(shown)]), needs_page=False, steps=steps
     )
     return _made(instance, {"codes": words}, 0.05 * num, operations=" → ".join(["read page", *["write"] * num]), level="1")
 
@@ -233,13 +233,13 @@ def type_in(rng: Random, num: int) -> Made | Refusal:
     """What files hold, into fields."""
     words, labels = things(rng, num), ("Word", "Second word")[:num]
     files = [f"{name}.{rng.choice(('txt', 'md', 'csv', 'log', 'cfg'))}" for name in things(rng, num)]
-    told = " ".join(f"Type the word that is in the file {file} into the field {label}." for file, label in zip(files, labels, strict=True))
+    text = " ".join(f"Type the word that is in the file {file} into the field {label}." for file, label in zip(files, labels, strict=True))
     steps: list[Step | PageStep] = []
     for at, (file, word) in enumerate(zip(files, words, strict=True)):
         steps += [bash(f"cat {file}"), *fill(at, word)]
     instance = HybridInstance(
         work=Instance(
-            instruction=f"{told} Then press Send.",
+            instruction=f"{text} Then press Send.",
             goals=[],
             steps=[],
             files={file: f"{word}\n" for file, word in zip(files, words, strict=True)},

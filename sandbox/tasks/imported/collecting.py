@@ -123,8 +123,8 @@ def _add(
         found.malformed.append((where, str(error)))
         return
     except ValidationError as error:  # a value that no check of the format's own looked at
-        told = error.errors()[0]
-        found.malformed.append((where, f"`{'.'.join(map(str, told['loc']))}`: {told['msg']}"))
+        problem = error.errors()[0]
+        found.malformed.append((where, f"`{'.'.join(map(str, problem['loc']))}`: {problem['msg']}"))
         return
     spec = mapped.spec
     if spec.content_id in contents:

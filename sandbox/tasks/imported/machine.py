@@ -96,8 +96,8 @@ class DesktopMachine:
         return done[1].encode() if done[0] == 0 else None
 
     async def path_kind(self, path: str) -> PathKind:
-        _, told, _ = await self.run(("/bin/bash", "-c", _LOOK, "look", relative(path, DESKTOP_HOME) or path))
-        return next((kind for kind in get_args(PathKind) if kind == told.strip()), "absent")
+        _, output, _ = await self.run(("/bin/bash", "-c", _LOOK, "look", relative(path, DESKTOP_HOME) or path))
+        return next((kind for kind in get_args(PathKind) if kind == output.strip()), "absent")
 
     async def run(self, command: Command) -> tuple[int, str, str]:
         done = await self._desktop.run(words(command), timeout_s=COMMAND_LIMIT_S, environment=DESKTOP_ENVIRONMENT)

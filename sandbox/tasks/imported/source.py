@@ -36,9 +36,9 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
     if not found:
         task_set = read_set(group)
         reasons = Counter(reason for task in task_set.tasks.values() for reason in task.not_runnable)
-        told = "; ".join(f"{reason} ({num})" for reason, num in reasons.most_common(3))
+        listed = "; ".join(f"{reason} ({num})" for reason, num in reasons.most_common(3))
         raise ConfigError(
-            f"none of the {len(task_set.tasks)} tasks of the set {group!r} runs here: {told}. See `flywheel import sets {group}`"
+            f"none of the {len(task_set.tasks)} tasks of the set {group!r} runs here: {listed}. See `flywheel import sets {group}`"
         )
     return found
 

@@ -10,9 +10,9 @@ from importlib import resources
 
 
 def of_page(page: str) -> str:
-    told = _descriptions().get(page, "")
-    variant = re.match(r"\[([\w-]+)\]\s+", told)  # "[choose-date] Removed animation.", of another that may be a variant itself
-    return told if variant is None else f"{of_page(variant[1])} {told[variant.end() :]}"
+    description = _descriptions().get(page, "")
+    variant = re.match(r"\[([\w-]+)\]\s+", description)  # "[choose-date] Removed animation.", of another that may be a variant itself
+    return description if variant is None else f"{of_page(variant[1])} {description[variant.end() :]}"
 
 
 @cache

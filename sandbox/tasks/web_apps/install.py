@@ -51,9 +51,9 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
 @cache
 def system_python() -> str:
     """Its version, as "3.11". Raises WebAppMissing."""
-    told = "import sys; print('%d.%d' % sys.version_info[:2])"
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        return subprocess.run([PYTHON, "-ISc", told], capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run([PYTHON, "-ISc", code], capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         mend = "On Debian: apt-get install python3."
         raise WebAppMissing(f"{PYTHON} does not run ({error}): web applications run under it. {mend}") from error

@@ -35,7 +35,7 @@ class Questions(DraftFactory):
     def find(self) -> Iterator[Draft]:
         """A row is to be found by its title first."""
         table = self.family.table
-        columns = yield from self._told_apart(table)
+        columns = yield from self._distinguished(table)
         for key in self.of_split(table):
             for column in columns:
                 answer = str(self.rows[table][key].get(column) or "")
@@ -74,7 +74,7 @@ class Questions(DraftFactory):
         table = self.family.table
         refers = self.app.tables[table].refers
         for (column, source), (other, target) in subsets(list(refers.items()), 2):
-            columns = yield from self._told_apart(target)
+            columns = yield from self._distinguished(target)
             referred = Counter(row[column] for row in self.rows[table].values())
             for end in self.of_split(target):
                 keys = [str(row[column]) for row in self.rows[table].values() if row[other] == end and referred[row[column]] == 1]
@@ -84,7 +84,7 @@ class Questions(DraftFactory):
                     answer = str(self.rows[target][end].get(asked) or "")
                     yield self._hopped((source, key), (table, column), (target, end), asked, answer)
 
-    def _told_apart(self, table: str) -> Generator[Draft, None, list[str]]:
+    def _distinguished(self, table: str) -> Generator[Draft, None, list[str]]:
         """Columns of which too much stands in the table for a guess to be right often."""
         columns = {column: len(self.values(table, column)) for column in self.app.tables[table].asked}
         yield from (Draft(refused="a column with so few values is guessed") for num in columns.values() if num < MIN_VALUES)

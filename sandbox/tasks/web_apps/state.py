@@ -27,7 +27,7 @@ _FOUND: TypeAdapter[dict[str, tuple[list[str], list[list[str | None]]]]] = TypeA
 NUM_KNOWN = 8
 _known: dict[str, State] = {}
 """What was read last, by the file and what was asked: episodes begin alike, and few steps change anything."""
-MAX_TOLD_CHARS = 200
+MAX_SHOWN_CHARS = 200
 MAX_REASONS = 20
 
 
@@ -45,13 +45,13 @@ class Change:
     def sorting(self) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
         return (self.table, self.op, self.key or "", tuple(sorted((name, repr(value)) for name, value in self.cells.items())))
 
-    def told(self) -> str:
+    def describe(self) -> str:
         values = ", ".join(f"{name} {value!r}" for name, value in self.cells.items())
         return " ".join(part for part in (self.op, self.table, self.key or "", f"({values})" if values else "") if part)
 
-    def told_briefly(self) -> str:
-        text = self.told()
-        return text if len(text) <= MAX_TOLD_CHARS else text[: MAX_TOLD_CHARS - 1] + "…"
+    def summary(self) -> str:
+        text = self.describe()
+        return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "…"
 
 
 async def read_state(content: bytes, tables: Mapping[str, StateTable]) -> State:
@@ -108,8 +108,8 @@ def unmet(wanted: list[Change], found: list[Change]) -> list[str]:
     for change in wanted:
         match = next((each for each in rest if each.sorting == change.sorting), None)
         if match is None:
-            reasons.append(f"missing: {change.told_briefly()}")
+            reasons.append(f"missing: {change.summary()}")
         else:
             rest.remove(match)
-    reasons += [f"not asked for: {change.told_briefly()}" for change in rest[:MAX_REASONS]]
+    reasons += [f"not asked for: {change.summary()}" for change in rest[:MAX_REASONS]]
     return reasons + ([f"and {len(rest) - MAX_REASONS} other changes"] if len(rest) > MAX_REASONS else [])

@@ -82,7 +82,7 @@ def reasons_against(instance: WebInstance, before: State, after: State, answer: 
 def reference_of(instance: WebInstance) -> str:
     """What is wanted, for a judge that cannot look into the application."""
     wanted = [f"the answer {instance.answer!r} is given"] if instance.answer is not None else []
-    wanted += [f"what is stored changes by: {change.told()}" for change in instance.changes]
+    wanted += [f"what is stored changes by: {change.describe()}" for change in instance.changes]
     return f"Right is that {'; and that '.join(wanted)}; and that nothing else that is stored changes."
 
 

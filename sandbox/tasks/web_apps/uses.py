@@ -45,9 +45,9 @@ class Uses(DraftFactory):
                 use, text = self._merged(use, text, uses)
                 uses.append(use)
                 texts.append(text)
-            told = " Then ".join([texts[0], *(text[0].lower() + text[1:] for text in texts[1:])])
+            instruction = " Then ".join([texts[0], *(text[0].lower() + text[1:] for text in texts[1:])])
             effort = sum(3 + 2 * len(use.values) for use in uses)
-            yield self.made(told, tuple(uses), start=self.app.start, functions=" ".join(self.family.functions), effort=effort)
+            yield self.made(instruction, tuple(uses), start=self.app.start, functions=" ".join(self.family.functions), effort=effort)
 
     def _chooses_new(self, field: FieldUse) -> bool:
         """Whether it is a choice among what an earlier function of the chain adds."""
@@ -144,7 +144,7 @@ class Uses(DraftFactory):
                         values=values,
                         change=Change(op="update", table=table, key=key, cells=cells),
                     )
-                    yield use, self._told_update(table, key, cells)
+                    yield use, self._describe_update(table, key, cells)
 
     def _texts(self, table: str, column: str) -> list[str]:
         """What may be written into a column: what others have there; for running text a new sentence."""
@@ -152,7 +152,7 @@ class Uses(DraftFactory):
             return [f"The keeper of this page is {name.lower()}." for name in words.FIRST_NAMES[16:]]
         return self.values(table, column)
 
-    def _told_update(self, table: str, key: str, cells: Cells) -> str:
+    def _describe_update(self, table: str, key: str, cells: Cells) -> str:
         shown = [f'the {name} of {self.named(table, key)} to "{value}"' for name, value in cells.items()]
         rest = [f'its {name} to "{value}"' for name, value in list(cells.items())[1:]]
         return f"In the {self.app.title}, change {_listed([shown[0], *rest])}."

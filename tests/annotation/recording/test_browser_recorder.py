@@ -16,9 +16,9 @@ from PIL import Image
 from annotation.recorder import store as stores
 from annotation.recorder.browser_pages import BrowserPages
 from annotation.recorder.browser_recorder import BrowserRecorder
-from annotation.recorder.browser_told import PageSnapshots
 from annotation.recorder.camera import Frame
 from annotation.recorder.finish import finish
+from annotation.recorder.page_events import PageSnapshots
 from annotation.recorder.settings import RecordSettings
 from annotation.recorder.text_reader import find_text_reader
 from annotation.recordings.bundle import Manifest, TaskQuery

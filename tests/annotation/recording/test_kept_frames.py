@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from annotation.recorder import screens, store
-from annotation.recorder.browser_told import PageSnapshots
 from annotation.recorder.camera import Frame
+from annotation.recorder.page_events import PageSnapshots
 from annotation.recordings.bundle import Box
 from annotation.recordings.redaction import Redactor
 

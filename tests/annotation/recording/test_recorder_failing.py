@@ -17,7 +17,7 @@ from desk import Desk, a_desk, wait_until
 from annotation.recorder import store as stores
 from annotation.recorder.accessibility import Accessibility
 from annotation.recorder.finish import finish
-from annotation.recorder.machine import parts_for_this_machine
+from annotation.recorder.machine import backends_for_this_machine
 from annotation.recorder.recorder import Recorder
 from annotation.recorder.screening import text_of
 from annotation.recorder.settings import RecordSettings
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs an X serv
 def recorded(folder: Path, desk: Desk, fail: Callable[[Recorder, X11Input], None]) -> tuple[Manifest, str | None]:
     """What is left of a session that a failure ended, and what the recorder says of that."""
     settings = RecordSettings(read_pixels="off")
-    parts = parts_for_this_machine(settings, with_microphone=False)
+    parts = backends_for_this_machine(settings, with_microphone=False)
     store = stores.create(folder, "one")
     task = TaskQuery(query="Mail bob.smith@corp.com", applications=("https://corp.com/?mail=bob.smith@corp.com",))
     recorder = Recorder(store, parts, settings, task, sign("Ann Example", with_microphone=False))

@@ -11,7 +11,7 @@ from sandbox.tasks.supply import Facts
 from sandbox.terminal.bubblewrap import HOME
 from sandbox.terminal.tasks import Absent, Executable, Folder, Holds, HoldsJson, Instance, Names, Present, Prints
 
-MAX_TOLD_CHARS = 300
+MAX_SHOWN_CHARS = 300
 """Of a text in a reference."""
 
 
@@ -44,27 +44,27 @@ def reference_of(instance: Instance, more: Sequence[str] = ()) -> str | None:
             case Holds(path=path, text=text) if instance.files.get(path) == text:
                 continue
             case Holds(path=path, text=text):
-                told = f"{path} holds {_short(text)}"
+                described = f"{path} holds {_short(text)}"
             case HoldsJson(path=path, value=value):
-                told = f"{path} holds as JSON {_short(json.dumps(value, ensure_ascii=False))}"
+                described = f"{path} holds as JSON {_short(json.dumps(value, ensure_ascii=False))}"
             case Absent(path=path):
-                told = f"{path} is not there"
+                described = f"{path} is not there"
             case Present(path=path):
-                told = f"there is a file {path}"
+                described = f"there is a file {path}"
             case Prints(command=command, text=text):
-                told = f"`{command}` prints {_short(text)}"
+                described = f"`{command}` prints {_short(text)}"
             case Executable(path=path):
-                told = f"{path} can be executed"
+                described = f"{path} can be executed"
             case Folder(path=path):
-                told = f"there is a folder {path}"
+                described = f"there is a folder {path}"
             case Names(path=path, names=names):
-                told = f"the folder {path or HOME} holds {', '.join(sorted(names))} and nothing else"
+                described = f"the folder {path or HOME} holds {', '.join(sorted(names))} and nothing else"
             case _:
                 return None
-        wanted.append(told)
+        wanted.append(described)
     return f"Right is that {'; and that '.join(wanted)}." if wanted else None
 
 
 def _short(text: str) -> str:
-    more = f" and so on, {len(text)} characters" if len(text) > MAX_TOLD_CHARS else ""
-    return f"{text[:MAX_TOLD_CHARS]!r}{more}"
+    more = f" and so on, {len(text)} characters" if len(text) > MAX_SHOWN_CHARS else ""
+    return f"{text[:MAX_SHOWN_CHARS]!r}{more}"

@@ -1,5 +1,5 @@
-"""One Dagster run of the wheel in this process: `python -m pipelines.orchestration.turn JOB [ITERATION]`. What `flywheel run` starts, and
-kills, as a whole.
+"""One Dagster run in this process: `python -m pipelines.orchestration.run_process JOB [ITERATION]`. What `flywheel run`
+starts, and kills, as a whole.
 
 The run is the same job on the same instance as a launch from the UI; only the process that holds it differs. Dagster is imported inside the
 functions, while the server of the steps imports it too.
@@ -49,7 +49,7 @@ def main(job: str, key: str | None, run_tag: str) -> int:
     """What ends it by name is printed, left for whoever started it (LAST_WORDS), and kept with the run where that can still be written."""
     home = Home.from_env()
     try:
-        return _turn(home, job, key, run_tag)
+        return _run(home, job, key, run_tag)
     except Exception as error:
         named = error if isinstance(error, FlywheelError) else refusal(error, home.root)
         if named is None:
@@ -60,7 +60,7 @@ def main(job: str, key: str | None, run_tag: str) -> int:
         return 1
 
 
-def _turn(home: Home, job: str, key: str | None, run_tag: str) -> int:
+def _run(home: Home, job: str, key: str | None, run_tag: str) -> int:
     check_address_space()
     os.environ.update(prepare(home))
     step_server.start()  # with the environment that its steps are to have

@@ -1,4 +1,4 @@
-"""Who turns the wheel of a home now: the locks that say so. Light: whoever only asks imports no Dagster."""
+"""Locks that say which process runs an iteration in a home. Light: whoever only asks does not import Dagster."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def driver_path(home: Home) -> Path:
     return home.locks / "run.lock"
 
 
-def turned_by(home: Home) -> int | None:
-    """Process that turns the wheel on a home now, if any does."""
+def running_process(home: Home) -> int | None:
+    """The process that runs an iteration in a home now, if there is one."""
     return holder_of(driver_path(home)) or holder_of(lock_path(home))

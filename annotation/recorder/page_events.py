@@ -36,12 +36,12 @@ class PageSnapshots:
         snapshot = self.of(frame)
         return snapshot.black if snapshot is not None else ()
 
-    def learn(self, frame: Frame, told: dict[str, Any], now_s: float) -> None:
-        if frame.number in self.found or "elements" not in told:
+    def learn(self, frame: Frame, message: dict[str, Any], now_s: float) -> None:
+        if frame.number in self.found or "elements" not in message:
             return
-        secrets = [box_of(*values) for values in told.get("secrets", ())]
+        secrets = [box_of(*values) for values in message.get("secrets", ())]
         elements, black = [], [grown(box, 0) for box in secrets]
-        for one in told["elements"]:
+        for one in message["elements"]:
             box = box_of(one["x"] - one["width"] / 2, one["y"] - one["height"] / 2, one["width"], one["height"])
             is_secret = any(secret.holds(one["x"], one["y"]) for secret in secrets)
             text = "" if is_secret else str(one["text"])[:2000]
@@ -58,25 +58,25 @@ class PageSnapshots:
         self._frames.pop(number, None)
 
 
-def addresses_of(told: dict[str, Any]) -> Iterator[str]:
+def addresses_of(message: dict[str, Any]) -> Iterator[str]:
     """Of the frame, of whoever filled it, and of the page around it: frames that a page fills itself have no site in their own."""
     for name in ("url", "origin", "top_url"):
-        if isinstance(told.get(name), str):
-            yield told[name]
+        if isinstance(message.get(name), str):
+            yield message[name]
 
 
-def event_of(told: dict[str, Any]) -> Event | None:
+def event_of(message: dict[str, Any]) -> Event | None:
     """An event from what the script tells; its time by our clock."""
-    now_s, lag_s = time.monotonic(), time.time() - told["epoch_ms"] / 1000
+    now_s, lag_s = time.monotonic(), time.time() - message["epoch_ms"] / 1000
     when = now_s - lag_s if 0 <= lag_s <= MAX_LAG_S else now_s
-    match told["kind"]:
+    match message["kind"]:
         case "key":
-            is_down = bool(told["is_down"])
-            return Key(time_s=when, name=str(told["name"]), is_down=is_down, text=str(told["text"]) if is_down else "")
+            is_down = bool(message["is_down"])
+            return Key(time_s=when, name=str(message["name"]), is_down=is_down, text=str(message["text"]) if is_down else "")
         case "press":
-            return Press(time_s=when, button=told["button"], is_down=bool(told["is_down"]), x=int(told["x"]), y=int(told["y"]))
+            return Press(time_s=when, button=message["button"], is_down=bool(message["is_down"]), x=int(message["x"]), y=int(message["y"]))
         case "wheel":
-            return Wheel(time_s=when, dx=int(told["dx"]), dy=int(told["dy"]), x=int(told["x"]), y=int(told["y"]))
+            return Wheel(time_s=when, dx=int(message["dx"]), dy=int(message["dy"]), x=int(message["x"]), y=int(message["y"]))
     return None
 
 

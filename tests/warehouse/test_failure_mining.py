@@ -10,9 +10,9 @@ import duckdb
 import pytest
 
 from tests.warehouse.test_samples import annotation, episode, load, sampled, step
-from warehouse.routing.failure_mining import SalvageConfig
+from warehouse.routing.failure_mining import FailureMiningConfig
 
-EVERYTHING = SalvageConfig(trim_failures=True, corrections=True, reflections=True, solved_attempts_tell=True)
+EVERYTHING = FailureMiningConfig(trim_failures=True, corrections=True, reflections=True, solved_attempts_tell=True)
 CERTAIN = EVERYTHING.model_copy(update={"solved_attempts_tell": False})
 
 
@@ -58,14 +58,14 @@ def told(rows: list[dict[str, Any]], *origins: str) -> list[tuple[Any, ...]]:
 def test_nothing_changes_unless_asked(con: duckdb.DuckDBPyConnection) -> None:
     load(con, **PAIR)
     plain = sampled(con)
-    assert plain == sampled(con, salvage=SalvageConfig())
+    assert plain == sampled(con, mining=FailureMiningConfig())
     assert len(plain["ct_samples"]) == 4 and len(plain["sft_samples"]) == 3
 
 
 def test_a_failed_attempt_is_cut_corrected_and_reflected_on_beside_a_solved_one(con: duckdb.DuckDBPyConnection) -> None:
     load(con, **PAIR)
-    samples = sampled(con, salvage=EVERYTHING)
-    assert samples == sampled(con, salvage=EVERYTHING)
+    samples = sampled(con, mining=EVERYTHING)
+    assert samples == sampled(con, mining=EVERYTHING)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0], "what came after the first wrong step is not learned"
     assert told(samples["sft_samples"], "correction", "reflection") == [
         ("correction", "solved", 1, "f B", "Action right"),
@@ -79,10 +79,10 @@ def test_another_way_is_no_error_unless_somebody_says_so(con: duckdb.DuckDBPyCon
     """What the failed attempt did on a screen and no solved one did may have been as right: without a word of an annotator or a reward
     nothing is cut and nothing corrected."""
     load(con, **PAIR)
-    assert sampled(con, salvage=CERTAIN) == sampled(con)
+    assert sampled(con, mining=CERTAIN) == sampled(con)
     told_of = PAIR | {"steps": [*FAILED[:1], FAILED[1] | {"reward": -1.0}, *FAILED[2:], *SOLVED]}
     load(con, **told_of)
-    samples = sampled(con, salvage=CERTAIN)
+    samples = sampled(con, mining=CERTAIN)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0]
     assert told(samples["sft_samples"], "correction") == [("correction", "solved", 1, "f B", "Action right")]
 
@@ -93,10 +93,10 @@ def test_a_pair_needs_the_same_instance_a_solved_attempt_that_stands_and_another
     kept_out = PAIR | {"routes": route_rows(failed="withheld", solved="sft")}
     for tables in (other_seed, withheld, kept_out):
         load(con, **tables)
-        assert told(sampled(con, salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+        assert told(sampled(con, mining=EVERYTHING)["sft_samples"], "correction", "reflection") == []
     same_prompt = PAIR | {"steps": [*FAILED, *(row | {"messages": FAILED[i]["messages"]} for i, row in enumerate(SOLVED))]}
     load(con, **same_prompt)
-    assert told(sampled(con, salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+    assert told(sampled(con, mining=EVERYTHING)["sft_samples"], "correction", "reflection") == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_annotations_and_step_rewards_tell_the_first_wrong_step(con: duckdb.Duck
     alone = {"episodes": PAIR["episodes"][:1], "steps": FAILED, "routes": route_rows(failed="ct")}
     load(con, **(alone | changes))
     left_out: Counter[str] = Counter()
-    rows = sampled(con, salvage=SalvageConfig(trim_failures=True), left_out=left_out)["ct_samples"]
+    rows = sampled(con, mining=FailureMiningConfig(trim_failures=True), left_out=left_out)["ct_samples"]
     assert [row["step_index"] for row in rows] == list(range(kept))
     assert left_out == {"trimmed steps": len(FAILED) - kept}
 
@@ -123,5 +123,5 @@ def test_several_that_failed_after_the_same_beginning_give_one_pair_which_names_
     twin = [row | {"episode_id": "twin", "action": row["action"] if i != 1 else "other"} for i, row in enumerate(FAILED)]
     episodes = [*PAIR["episodes"], episode("twin", attempt=2, outcome="failure", reward=0.0)]
     load(con, episodes=episodes, steps=[*FAILED, *twin, *SOLVED], routes=route_rows(failed="ct", solved="sft", twin="ct"))
-    (row,) = (row for row in sampled(con, salvage=EVERYTHING)["sft_samples"] if row["origin"] == "correction")
+    (row,) = (row for row in sampled(con, mining=EVERYTHING)["sft_samples"] if row["origin"] == "correction")
     assert (row["episode_id"], row["prompt_episode_ids"], row["prompt_step_indices"]) == ("solved", ["failed", "twin"], [1, 1])
