@@ -29,7 +29,7 @@ run: setup ## run iterations: ITERATIONS=3 PROFILE=quickstart
 ui: setup ## start the Dagster page on loopback and print its address
 	@$(FLYWHEEL) ui
 
-doctor: setup ## check every part of this machine's set-up and say how to mend it
+doctor: setup ## check every part of this machine's set-up and say how to fix it
 	@$(FLYWHEEL) doctor
 
 test: setup ## the tests but the slow and the long ones: WORKERS=2 ARGS=

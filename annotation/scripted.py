@@ -167,7 +167,7 @@ class ScriptedAnnotator:
         return note
 
     def _canonical(self, text: str, observation: Observation) -> str | None:
-        """An answer as the grammar writes it, so that spacing does not count; None for one that is no single action. Where thoughts
+        """An answer as the grammar writes it, so that spacing does not count; None for one that is not a single action. Where thoughts
         are free prose they do not count either."""
         parsed = self._grammar.parse(text, observation)
         if parsed.invalid is not None or len(parsed.actions) != 1:
@@ -213,7 +213,7 @@ def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True
 
 
 def intervened(episode: Episode, notes: Sequence[Note]) -> list[Annotation]:
-    """Decisions that were taken while the episode ran. A wrong step that the allowance did not cover is no decision."""
+    """Decisions that were taken while the episode ran. A wrong step that the allowance did not cover is not a decision."""
     if episode.outcome is Outcome.CRASHED:
         return []
     annotations = []

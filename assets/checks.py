@@ -228,7 +228,7 @@ def run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iteratio
         asset_key=invariant.asset,
         check_name=invariant.name,
         description=text if num_rows else invariant.meaning,
-        metadata={"rule": invariant.meaning, "violations": num_rows, "rows": dg.MetadataValue.json(shown), "mend": invariant.fix},
+        metadata={"rule": invariant.meaning, "violations": num_rows, "rows": dg.MetadataValue.json(shown), "fix": invariant.fix},
     )
 
 

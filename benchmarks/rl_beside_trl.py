@@ -1,7 +1,7 @@
 """GRPO beside TRL's GRPOTrainer: the same start, live pages, instances, groups and episodes; greedy success before and after.
 
 Only tasks of one step, and each episode ends after one: to TRL an attempt is one prompt and one completion that only grows, while our
-policy's prompt is a window of history, made anew at each step, so that an episode of several steps is no single sequence. The tasks are
+policy's prompt is a window of history, made again at each step, so that an episode of several steps is not a single sequence. The tasks are
 those of miniwob:quickstart that their oracle solves with a single action.
 
     ours     grpo with what our trainer has and TRL's has not: the loss on replayed samples, an update that stops where it strays too far

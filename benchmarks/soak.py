@@ -2,7 +2,7 @@
 
 Reported: episodes lost (no record, or recorded as crashed), recorded twice, retried; processes left behind at the end; and how much memory
 the manager, the workers and the browsers gain in 1000 episodes (least squares over samples, after a warm-up). Each episode and
-sample is written down as it comes, so an interrupted run goes on where it was; --restart begins anew.
+sample is written down as it comes, so an interrupted run goes on where it was; --restart begins again.
 
     python -m benchmarks.soak --episodes 10000 --json .bench/soak.json
 """

@@ -51,7 +51,7 @@ class Codec(Generic[T]):
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"][1:])
         return SandboxError(
-            f"What came over the wire is no {self.name}: {where}: {problem['msg']} (got {str(problem['input'])[:80]!r}). "
+            f"What came over the wire is not a valid {self.name}: {where}: {problem['msg']} (got {str(problem['input'])[:80]!r}). "
             "Both ends must run the same version of Flywheel."
         )
 

@@ -77,7 +77,7 @@ python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore 
 say "set-up"
 rm -f "$root/etc/resolv.conf" "$root/usr/sbin/policy-rc.d" "$root"/etc/apt/apt.conf.d/*proxy*
 rm -rf "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
-# what programs would else make at every start, each time anew: a second on a host's processor is ten on an emulated one
+# what programs would else make at every start, each time again: a second on a host's processor is ten on an emulated one
 chroot "$root" python3 -m compileall -q /opt/python >>"$directory/build.log" 2>&1
 chroot "$root" fc-cache --system-only >>"$directory/build.log" 2>&1
 chroot "$root" useradd --create-home --shell /bin/bash --uid 1000 user

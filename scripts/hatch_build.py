@@ -60,7 +60,7 @@ def write_package(root: Path, target: Path) -> None:
 
 
 def files_of(root: Path) -> list[Path]:
-    """Files of the rooms, relative to the root: those that git tracks, or all that are no leftovers where there is no git."""
+    """Files of the rooms, relative to the root: those that git tracks, or all that are not leftovers where there is no git."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard", *ROOMS]
     listed = subprocess.run(command, capture_output=True)
     if listed.returncode == 0 and listed.stdout:

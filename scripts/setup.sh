@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv from the lock and sees that there is a Chromium to drive. Shared by every target of the Makefile; safe to run again:
-# when nothing changed it is done in a fraction of a second, and an installation that was cut off is made anew.
+# when nothing changed it is done in a fraction of a second, and an installation that was cut off is made again.
 #
 #   PYTHON                 the Python 3.11 to build .venv with (else python3.11, python3 or python, whichever is one)
 #   FLYWHEEL_CHROMIUM      the Chromium or headless shell to use (else the system's, Debian's packages, or Playwright's download)
@@ -96,7 +96,7 @@ torch_build() { # says which build of torch comes, so that nobody on a machine w
 }
 
 install_packages() {
-    # A half-written package looks installed to pip: what was cut off is not mended but made anew.
+    # A half-written package looks installed to pip: what was cut off is not repaired but made again.
     if [ -e "$unfinished" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then make_venv; fi
     local free_mib
     free_mib=$(df -Pk . | awk 'NR == 2 { print int($4 / 1024) }')

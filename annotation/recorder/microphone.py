@@ -17,7 +17,7 @@ from warehouse.core.errors import RecorderUnavailable
 
 BLOCK = 800
 CLOCK_BLOCKS = 200
-"""Blocks (10 s) after which the clocks are compared anew: a card's own clock runs a little fast or slow."""
+"""Blocks (10 s) after which the clocks are compared again: a card's own clock runs a little fast or slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Microphone:
         )
 
     def _take(self, sink: Callable[[Sound], None], data: bytes, num_samples: int, times: Any, is_torn: bool) -> None:
-        if is_torn:  # samples were lost before these: counting begins anew
+        if is_torn:  # samples were lost before these: counting begins again
             self._clock = _Clock()
         start_s = self._clock.start_of(num_samples, time.monotonic() - (times.currentTime - times.inputBufferAdcTime))
         if not self._is_paused:

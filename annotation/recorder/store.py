@@ -154,7 +154,7 @@ class Store:
 
     def _screen(self, screen_id: str) -> Path:
         if not re.fullmatch(r"screen-[0-9a-f]{16}", screen_id):
-            raise RecordingRefused(f"{screen_id!r} is no picture's id.")
+            raise RecordingRefused(f"{screen_id!r} is not a picture's id.")
         return self.folder / SCREENS / screen_id
 
     # --- once it is finished ---
@@ -258,7 +258,7 @@ def create(root: Path, name: str, passphrase: str | None = None) -> Store:
 def check_new(root: Path, name: str) -> None:
     """Raises RecordingRefused for a name that is taken or no name."""
     if not NAME.fullmatch(name):
-        raise RecordingRefused(f"{name!r} is no name for a recording: letters, digits, dot, dash and underscore, at most 80.")
+        raise RecordingRefused(f"{name!r} is not a name for a recording: letters, digits, dot, dash and underscore, at most 80.")
     if (root / name).exists():
         raise _taken(name)
 
@@ -268,7 +268,7 @@ def _taken(name: str) -> RecordingRefused:
 
 
 def read_cover(folder: Path) -> Cover:
-    """Raises RecordingRefused for a folder that is no recording."""
+    """Raises RecordingRefused for a folder that is not a recording."""
     try:
         return Cover.model_validate_json((folder / COVER).read_bytes())
     except (OSError, ValidationError) as error:
@@ -278,7 +278,7 @@ def read_cover(folder: Path) -> Cover:
 def open_store(root: Path, name: str, passphrase: str | None = None) -> Store:
     """A recording that is there. Raises RecordingRefused, and RecordingLocked for a wrong passphrase."""
     if not NAME.fullmatch(name):
-        raise RecordingRefused(f"{name!r} is no name of a recording.")
+        raise RecordingRefused(f"{name!r} is not a name of a recording.")
     cover = read_cover(root / name)
     for path in (root / name).glob(f"*{OLD}"):  # a process was killed before it was gone
         wipe_old(path)

@@ -27,7 +27,7 @@ WHOLE_SHARE = 0.6
 LIMIT_S = 60.0
 KNOWN_TEXT = "Letters that can be read"
 """What `check` has read, to see that reading works."""
-MEND = "Install it with its English data (tesseract-ocr-eng), or remove it: without it the recorder says that pixels are not read."
+HOW_TO_FIX = "Install it with its English data (tesseract-ocr-eng), or remove it: without it the recorder says that pixels are not read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Tesseract:
         read = self._read(pixels, Box(x=0, y=0, width=pixels.shape[1], height=pixels.shape[0]))
         if not {word.text for word in read} & set(KNOWN_TEXT.split()):
             found = f"in a picture that says {KNOWN_TEXT!r} it found {len(read)} other words"
-            raise RecorderUnavailable(f"tesseract does not read: {found}. {MEND}")
+            raise RecorderUnavailable(f"tesseract does not read: {found}. {HOW_TO_FIX}")
 
     def _read(self, pixels: np.ndarray, part: Box) -> list[SeenWord]:
         crop = pixels[part.y : part.y + part.height, part.x : part.x + part.width]
@@ -114,11 +114,13 @@ class Tesseract:
         except subprocess.TimeoutExpired as error:
             raise RecorderUnavailable(f"tesseract did not read a picture within {LIMIT_S:g} s.") from error
         except OSError as error:
-            raise RecorderUnavailable(f"tesseract does not run: {error}. {MEND}") from error
+            raise RecorderUnavailable(f"tesseract does not run: {error}. {HOW_TO_FIX}") from error
         head, *rows = ran.stdout.decode("utf-8", "replace").splitlines() or [""]
         if ran.returncode or not head.startswith("level\t"):
             said = " ".join(ran.stderr.decode("utf-8", "replace").split())[:300]
-            raise RecorderUnavailable(f"tesseract read nothing and ended with code {ran.returncode}: {said or 'without a word'}. {MEND}")
+            raise RecorderUnavailable(
+                f"tesseract read nothing and ended with code {ran.returncode}: {said or 'without a word'}. {HOW_TO_FIX}"
+            )
         return rows
 
 

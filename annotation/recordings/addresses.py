@@ -13,7 +13,7 @@ def is_here(url: str) -> bool:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"{url!r} is no address: {error}.") from error
+        raise ConfigError(f"{url!r} is not an address: {error}.") from error
     found = is_loopback(parsed.host)
     if not parsed.host or parsed.scheme not in ("https", "http") or (parsed.scheme == "http" and not found):
         raise ConfigError(f"{url!r}: what is recorded goes to another machine by https:// alone; http:// is for one on this machine.")

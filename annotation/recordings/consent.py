@@ -39,7 +39,7 @@ def sign(name: str, *, with_microphone: bool) -> Consent:
     """A signature under the text as it is now. Raises RecordingRefused for no name."""
     name = " ".join(name.split())
     if len(name) < 2:
-        raise RecordingRefused(f"{name!r} is no signature: write your name, at least two letters. Nothing was recorded.")
+        raise RecordingRefused(f"{name!r} is not a signature: write your name, at least two letters. Nothing was recorded.")
     return Consent(name=name, signed_at=datetime.now(UTC), text_version=VERSION, text_sha256=text_sha256(), with_microphone=with_microphone)
 
 

@@ -43,7 +43,7 @@ def other_wordings(manifest: Manifest, model: Asks, count: int) -> list[str]:
 
 
 def with_reasons(manifest: Manifest, model: Asks) -> tuple[RecordedAction, ...]:
-    """The actions of a recording with thoughts that say why. One that the person wrote stays, and so does one whose answer is no use.
+    """The actions of a recording with thoughts that say why. One that the person wrote stays, and so does one whose answer is unusable.
     Raises WordingFailed."""
     return tuple(_reasoned(manifest, index, model) for index in range(len(manifest.actions)))
 

@@ -218,8 +218,8 @@ def is_random(word: str) -> bool:
 
 
 def _folded(text: str) -> tuple[str, Sequence[int]]:
-    """A text in which letters' case is no difference, and for each of its characters the place in the text that it came from: a letter may
-    become several, e.g. ß two."""
+    """A text in which letters' case makes no difference, and for each of its characters the place in the text that it came from: a letter
+    may become several, e.g. ß two."""
     folded = text.casefold()
     if len(folded) == len(text):  # none becomes nothing, so each became one
         return folded, range(len(text))

@@ -65,7 +65,7 @@ class Refiner:
                 reason = type(error).__name__
                 break
             except (ValueError, KeyError, IndexError, TypeError):
-                reason = "what it says is no chat completion"
+                reason = "what it says is not a chat completion"
                 break
             reason = f"HTTP {answer.status_code}: {answer.text[:200]}"
             if answer.status_code not in REPEATED:
@@ -73,7 +73,7 @@ class Refiner:
         raise WordingFailed(f"The model {self.model} at {self._client.base_url} did not answer: {reason}. Start it, or name another.")
 
     def refine(self, actions: Sequence[RecordedAction]) -> list[RecordedAction]:
-        """Actions whose thoughts are worded anew where the answer can be used: JSON, not empty, not much longer than what was said, with
+        """Actions whose thoughts are reworded where the answer can be used: JSON, not empty, not much longer than what was said, with
         every bracket kept. Thoughts that the person wrote stay."""
         return [self._refined(action) for action in actions]
 

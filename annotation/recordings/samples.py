@@ -48,8 +48,8 @@ KeepScreen = Callable[[str, bytes], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A recording as an episode of a person, its rows of `ct_samples`, and why steps are no part of either (reason: how often). The episode
-    holds no pictures. `variations`: further rows, of the same steps in a model's words."""
+    """A recording as an episode of a person, its rows of `ct_samples`, and why steps are not part of either (reason: how often). The
+    episode holds no pictures. `variations`: further rows, of the same steps in a model's words."""
 
     episode: Episode
     samples: list[dict[str, Any]]

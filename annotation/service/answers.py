@@ -92,7 +92,7 @@ def composed(thought: str | None, action: str, grammar: Grammar, observation: Ob
 
 def edited(proposal: str, thought: str | None, action: str, grammar: Grammar, observation: Observation) -> str:
     """The same of a proposal that a person changed. A thought which the grammar had made of the proposal's own action, and which was left
-    as it was, is made anew of the changed one. Raises UnreadableAnswer."""
+    as it was, is rebuilt from the changed one. Raises UnreadableAnswer."""
     before = grammar.parse(proposal, observation)
     words = thought.split() if thought else []
     if words and words == (before.thought or "").split() and before.invalid is None and len(before.actions) == 1:
@@ -138,7 +138,7 @@ def _without_thought(text: str, grammar: Grammar) -> str:
 
 
 def _raw_action(text: str, grammar: Grammar) -> str:
-    """Of an answer that cannot be read: what was probably meant to be the action, for a person to mend."""
+    """Of an answer that cannot be read: what was probably meant to be the action, for a person to correct."""
     if grammar.name == "compact":
         return _without_thought(text + " ", grammar).strip()
     if grammar.name == "uitars2":

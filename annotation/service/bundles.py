@@ -112,6 +112,6 @@ def _check_speech(parts: Parts, speech: SpeechPart) -> None:
             found = (sound.getnchannels(), sound.getsampwidth(), sound.getframerate())
             num = len(sound.readframes(speech.num_samples + 1)) // 2
     except (wave.Error, EOFError, ValueError):
-        raise BadUpload(f"{part} is no WAV file") from None
+        raise BadUpload(f"{part} is not a WAV file") from None
     if found != (1, 2, speech.sample_rate_hz) or num != speech.num_samples:
         raise BadUpload(f"{part} is not {speech.num_samples} samples of mono 16-bit sound at {speech.sample_rate_hz} Hz")

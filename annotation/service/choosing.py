@@ -53,7 +53,9 @@ def _selected(selection: str, standing: Standing) -> Sequence[Task]:
         return tasks_of(selection)
     named = [task for task in tasks_of(source) if task.name == name] if source in SOURCES else []
     if not named:
-        raise ConfigError(f"{selection[:120]!r} is no task: write source/name, e.g. miniwob/click-link. Sources are {', '.join(SOURCES)}.")
+        raise ConfigError(
+            f"{selection[:120]!r} is not a task: write source/name, e.g. miniwob/click-link. Sources are {', '.join(SOURCES)}."
+        )
     return named
 
 

@@ -1,8 +1,8 @@
 """An annotated run as the flywheel keeps it: an episode, and a row of `annotations` for each decision. Which runs count, and when they are
 taken in, is intake.py's.
 
-The episode is what was done: steps that were stepped back over are no part of it, and in mode relabel the policy's own proposal was carried
-out. The annotation is what should have been done. Who decided goes by the id of the account, never by a name.
+The episode is what was done: steps that were stepped back over are not part of it, and in mode relabel the policy's own proposal was
+carried out. The annotation is what should have been done. Who decided goes by the id of the account, never by a name.
 """
 
 from __future__ import annotations

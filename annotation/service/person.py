@@ -93,7 +93,7 @@ class Person:
         run.publish("proposing")
         keeping = asyncio.ensure_future(self._keep_picture(moment.observation))
         try:
-            opened = self._recovered(moment) or await self._asked_anew(moment, keeping)
+            opened = self._recovered(moment) or await self._ask_again(moment, keeping)
         finally:
             await surely(keeping)
         run.publish("deciding")
@@ -108,7 +108,7 @@ class Person:
         run.open, run.recovered = Open(step_id=run.recovered[0], candidates=list(candidates)), None
         return run.open
 
-    async def _asked_anew(self, moment: StepContext, keeping: asyncio.Future[None]) -> Open:
+    async def _ask_again(self, moment: StepContext, keeping: asyncio.Future[None]) -> Open:
         run = self._run
         if run.recovered is not None:  # the screen is another one than it was asked on
             run.recovered = None

@@ -48,10 +48,10 @@ def fault_of(wanted: Wanted) -> str | None:
     except FileNotFoundError:
         return f"{part} is no longer here: upload the recording again"
     if len(head) < len(PNG_HEAD) + 17 or not head.startswith(PNG_HEAD) or tail != PNG_TAIL:
-        return f"{part} is no whole PNG picture"
+        return f"{part} is not a complete PNG picture"
     width, height = struct.unpack(">II", head[16:24])
     if zlib.crc32(head[12:29]) != struct.unpack(">I", head[29:33])[0]:
-        return f"{part} is no PNG picture: its header is broken"
+        return f"{part} is not a PNG picture: its header is broken"
     if (width, height) != (wanted.width_px, wanted.height_px):
         return f"{wanted.screen_id} has {width} by {height} pixels, its manifest says {wanted.width_px} by {wanted.height_px}"
     return _fault_of_pixels(wanted, part)

@@ -99,16 +99,16 @@ class Recordings:
         announced = await self._database.reading(_announced_bytes, recording_id, sha256, by.user_id)
         if num_bytes is not None and num_bytes != announced:
             kind = UploadTooLarge if num_bytes > announced else BadUpload
-            raise kind(f"part {sha256[:12]}… comes with {num_bytes} bytes and was announced with {announced}: announce it anew")
+            raise kind(f"part {sha256[:12]}… comes with {num_bytes} bytes and was announced with {announced}: announce it again")
         await self._store.of(by.user_id).receive(sha256, announced, chunks)
         await self._database.writing(self._received, recording_id, sha256, by.user_id)
 
     def _received(self, session: Session, recording_id: str, sha256: str, user_id: str) -> None:
-        """What was announced anew or erased while a part was on its way does not leave it behind."""
+        """What was announced again or erased while a part was on its way does not leave it behind."""
         recordings.lock_parts(session, user_id)
         if not recordings.is_named(session, recording_id, user_id, sha256):
             self._store.of(user_id).erase([sha256])
-            raise NotNow(f"{recording_id} does not name the part {sha256[:12]}… any more: announce it anew")
+            raise NotNow(f"{recording_id} does not name the part {sha256[:12]}… any more: announce it again")
 
     async def complete(
         self, recording_id: str, *, by: Principal, address: str | None = None, answer_s: float = ANSWER_S
@@ -181,7 +181,7 @@ class Recordings:
             return
         _check_uploading(found)
         if (found.digest, found.parts) != (seen.digest, seen.parts):
-            raise NotNow(f"{seen.recording_id} was announced anew meanwhile: complete it once more")
+            raise NotNow(f"{seen.recording_id} was announced again meanwhile: complete it once more")
         found.track, found.summary, found.completed_at_s = checked.track, checked.summary, now_s
         found.query_id = recordings.existing_query(session, checked.node)
         recordings.set_state(session, found, "pending", now_s=now_s)
@@ -381,7 +381,7 @@ def _check_uploading(found: Recording) -> None:
     if found.state != "uploading":
         raise NotNow(f"{found.recording_id} is {found.state}: it takes no more parts")
     if found.erased_at_s is not None:
-        raise UnknownSubject(f"{found.recording_id} was not completed for long and is no longer here: announce it anew")
+        raise UnknownSubject(f"{found.recording_id} was not completed for long and is no longer here: announce it again")
 
 
 def _check_review(found: Recording, said: SubmitReview, by: Principal) -> None:

@@ -91,7 +91,7 @@ class RunKeeper:
         if self._sweeper is None:
             num_late = await self._database.writing(assignments.renew_after_outage, now_s=self._clock())
             if num_late:
-                log.warning("%d leases ended while no server ran: they begin anew", num_late)
+                log.warning("%d leases ended while no server ran: they begin again", num_late)
         found = await self._database.reading(runs.live_runs)
         num_back = 0
         for run, assignment in found:

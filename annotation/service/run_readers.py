@@ -102,7 +102,7 @@ class RunReaders(RunKeeper):
         return bodies.FileList(has_workspace=found is not None, files=files)
 
     async def read_file(self, run_id: str, path: str) -> bodies.FileText:
-        """Raises UnknownSubject for what is no text file, or too long to be shown."""
+        """Raises UnknownSubject for what is not a text file, or too long to be shown."""
         session = self._get(run_id).episode.session
         text = None
         if isinstance(session, HasFiles):

@@ -90,7 +90,7 @@ class LiveRuns(RunReaders):
             return run.view()
 
     async def save_draft(self, run_id: str, user_id: str, body: bodies.SaveDraft) -> bodies.DraftView:
-        """What stands now: the newer of the two. Drafts are no change that decisions are made on."""
+        """What stands now: the newer of the two. Drafts are not changes that decisions are made on."""
         run = await self._own(run_id, user_id)
         typed = (body.step_index, body.number, body.thought, body.action, body.candidate)
         saved = await self._fenced(run, self._database.writing(runs.save_draft, run_id, *typed, now_s=self._clock()))

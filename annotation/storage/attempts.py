@@ -66,7 +66,7 @@ def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: f
 
 
 def source_of(address: str) -> str:
-    """What counts as one caller: an address of IPv4, also where it is written as one of IPv6, or a network of IPv6. What is no address
+    """What counts as one caller: an address of IPv4, also where it is written as one of IPv6, or a network of IPv6. What is not an address
     stays as it is."""
     try:
         found = ipaddress.ip_address(address)

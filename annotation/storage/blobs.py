@@ -46,6 +46,6 @@ class Blobs:
         return path is not None and path.is_file()
 
     def _path(self, screenshot_id: str) -> Path | None:
-        """None for what is no id."""
+        """None for what is not an id."""
         found = _ID.fullmatch(screenshot_id)
         return None if found is None else self.folder / found[1][:2] / f"{screenshot_id}.png"

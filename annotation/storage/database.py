@@ -177,7 +177,7 @@ def _checked(url: str) -> URL:
                 f"there is no folder {path.parent} for the annotation database {path.name}: make it, or name another --database"
             )
         return parsed
-    raise ConfigError(f"{parsed.render_as_string(hide_password=True)} is no database for annotations: {allowed}")
+    raise ConfigError(f"{parsed.render_as_string(hide_password=True)} is not a database for annotations: {allowed}")
 
 
 def unusable(database: Database, error: SQLAlchemyError) -> DatabaseUnusable:

@@ -1,6 +1,6 @@
 """Bringing the tables of an annotation database to today's, by the versions in migrations/. One process at a time, all or nothing.
 
-A new version, after a change of schema.py: `python -m annotation.storage.migrating "what changed"` writes its draft; read it, and mend it.
+A new version, after a change of schema.py: `python -m annotation.storage.migrating "what changed"` writes its draft; read and correct it.
 """
 
 from __future__ import annotations

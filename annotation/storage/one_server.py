@@ -37,10 +37,10 @@ class Alone:
         if self._connection is None:
             return
         try:
-            # The connection would open itself anew, without the lock: it has to be the same one at the other end.
+            # The connection would open itself again, without the lock: it has to be the same one at the other end.
             if self._connection.scalar(text("select pg_backend_pid()")) == self._backend:
                 return
-            why = "it was opened anew"
+            why = "it was opened again"
         except SQLAlchemyError as error:
             why = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise self._lost(why)

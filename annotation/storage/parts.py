@@ -47,7 +47,7 @@ class PartStore:
         return cls(home.root / "annotation" / "parts")
 
     def of(self, user_id: str) -> Parts:
-        """Raises UnknownSubject for what is no user's id: nothing else becomes a path."""
+        """Raises UnknownSubject for what is not a user's id: nothing else becomes a path."""
         if not _USER.fullmatch(user_id):
             raise UnknownSubject(f"{user_id[:80]!r} is not the id of an account")
         return Parts(self, self._folder / user_id)
@@ -82,7 +82,7 @@ class Parts:
         self._store, self._folder = store, folder
 
     def path(self, sha256: str) -> Path:
-        """Where a part lies, or would. Raises UnknownSubject for what is no digest: nothing else becomes a path."""
+        """Where a part lies, or would. Raises UnknownSubject for what is not a digest: nothing else becomes a path."""
         if not _DIGEST.fullmatch(sha256):
             raise UnknownSubject(f"{sha256[:80]!r} is not the SHA-256 of a part: 64 hexadecimal digits in lower case")
         return self._folder / sha256[:2] / sha256
@@ -111,7 +111,7 @@ class Parts:
         return num
 
     def answers(self, recording_id: str) -> Answers:
-        """What models answered about a recording. Raises UnknownSubject for what is no id: nothing else becomes a path."""
+        """What models answered about a recording. Raises UnknownSubject for what is not an id: nothing else becomes a path."""
         if not _RECORDING.fullmatch(recording_id):
             raise UnknownSubject(f"{recording_id[:80]!r} is not the id of a recording")
         return Answers(self._folder / "answers" / recording_id)

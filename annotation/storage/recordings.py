@@ -43,7 +43,7 @@ def announce(
         found.digest, found.parts, found.created_at_s, found.erased_at_s = digest, list(parts), now_s, None
         left -= parts_of_others(session, found) if left else set()
     elif found.state == "withdrawn" or found.digest != digest:
-        raise NotNow(f"{recording_id} is {found.state} and stays as it is: record anew instead of changing it")
+        raise NotNow(f"{recording_id} is {found.state} and stays as it is: record it again instead of changing it")
     session.flush()
     return found, left
 

@@ -23,7 +23,8 @@ class Wanted:
 
 
 def listed(session: Session, wanted: Wanted, *, before: str | None, limit: int) -> list[Listed]:
-    """The newest first. `before`: only what comes after this run in that order; none of its kind is no error, the list is then empty."""
+    """The newest first. `before`: only what comes after this run in that order; none of its kind is not an error, the list is then
+    empty."""
     query = select(Run, Assignment, Campaign.name).join(Assignment, Assignment.assignment_id == Run.assignment_id)
     query = query.join(Campaign, Campaign.campaign_id == Assignment.campaign_id).where(*_conditions(wanted))
     if before is not None:

@@ -81,7 +81,7 @@ class Guard(guarding.Guard):
         return as_asked(scope, cut_short(max_bytes, is_too_large=is_too_large))
 
     def _access_of(self, scope: Scope) -> Access | None:
-        """None for what is no route."""
+        """None for what is not a route."""
         return next((access for route, access in self._routes if route.matches(scope)[0] is Match.FULL), None)
 
     def _check_haste(self, who: Principal | None, address: str) -> None:
@@ -90,7 +90,7 @@ class Guard(guarding.Guard):
             raise TooManyAttempts("This is more than the server takes from one login or address: slow down.", math.ceil(wait_s))
 
     def _check(self, access: Access | None, who: Principal | None, method: str, headers: dict[str, str]) -> None:
-        """Raises LoginRefused, AccessDenied, UnknownSubject for what is no route (told only to who is logged in)."""
+        """Raises LoginRefused, AccessDenied, UnknownSubject for what is not a route (told only to who is logged in)."""
         is_changing = method not in SAFE_METHODS
         if access is None or access.role is not None:
             if who is None:

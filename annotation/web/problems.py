@@ -142,7 +142,7 @@ async def _known(request: Request, error: Exception) -> Response:
 
 
 async def _unusable(_: Request, error: Exception) -> Response:
-    """What was given is told only where it is no text: that may be a password."""
+    """What was given is told only where it is not text: that may be a password."""
     if not isinstance(error, RequestValidationError):
         raise error
     return problem_of(ConfigError(f"{problems.unusable(error, shows_texts=False)} See /api/v1/openapi.json."))

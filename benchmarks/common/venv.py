@@ -14,7 +14,7 @@ TRL = (TORCH, ("trl==1.16.0", "transformers==5.23.0"))
 
 
 def python_of(folder: Path, *installs: Sequence[str]) -> Path:
-    """The interpreter of a venv into which `pip install` was called with each of `installs` in turn; made anew where they have changed or
+    """The interpreter of a venv into which `pip install` was called with each of `installs` in turn; made again where they have changed or
     its making was cut off. Raises CalledProcessError where pip fails."""
     ready, python = folder / "ready.json", folder / "bin" / "python"
     wanted = json.dumps(installs)

@@ -70,7 +70,7 @@ class Ours(Library):
         return length_adaptive_lambda(num_tokens, alpha=alpha, floor=0.0)
 
     def returns(self, spans: Spans, *, gamma: float) -> tuple[Floats, Floats]:
-        """Of our own the advantages alone: the returns behind them are no function's result."""
+        """Of our own the advantages alone: the returns behind them are not a function's result."""
         rewards = [spans.rewards_BT[row, :count] for row, count in enumerate(lengths(spans))]
         advantages_BT = np.zeros(spans.mask_BT.shape)
         for row, values in enumerate(batch_advantages(rewards, gamma=gamma)):

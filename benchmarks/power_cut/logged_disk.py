@@ -153,7 +153,7 @@ class Platter:
 
     def cut(self, state: Path, dice: random.Random) -> int:
         """Make `state` an image of the disk after a power cut at this moment; returns how many blocks were lost. How much of the volatile
-        cache survives is drawn anew each time: nothing, everything, or each block by a chance."""
+        cache survives is drawn again each time: nothing, everything, or each block by a chance."""
         subprocess.run(["cp", "--sparse=always", str(self.image), str(state)], check=True)
         chance = dice.choice([0.0, 1.0, dice.random()])
         num_lost = 0

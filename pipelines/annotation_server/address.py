@@ -71,7 +71,7 @@ def _path(home: Home) -> Path:
 
 
 def _read(home: Home) -> Served | None:
-    """None for what is not there, or is no such word."""
+    """None for what is not there, or is not such a record."""
     try:
         return Served.model_validate_json(_path(home).read_bytes())
     except (OSError, ValidationError):

@@ -169,6 +169,6 @@ class ReleasedPolicies(RegisteredPolicies):
                     await self._close(name)
 
     async def _close(self, name: str) -> None:
-        """Under the lock. Whoever asks for it from now on waits for that, and opens it anew."""
+        """Under the lock. Whoever asks for it from now on waits for that, and opens it again."""
         engine = self._engines.pop(name)
         await asyncio.to_thread(engine.policy.close)

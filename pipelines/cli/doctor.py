@@ -1,4 +1,4 @@
-"""`flywheel doctor`: looks at every part that this machine must bring, really uses it where it can, and says how to mend what is missing.
+"""`flywheel doctor`: looks at every part that this machine must bring, really uses it where it can, and says how to fix what is missing.
 
 Each check is a function that returns a Check and leaves nothing behind but the home folder. What the parts are for is told where they
 live; here is only whether they work.
@@ -67,12 +67,12 @@ _PLAIN_LOSSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What one check found. `mend` says what to do; a warning lets a run start, a failure does not."""
+    """What one check found. `fix` says what to do; a warning lets a run start, a failure does not."""
 
     name: str
     status: Status
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def check_python() -> Check:
@@ -80,23 +80,23 @@ def check_python() -> Check:
     if sys.version_info[:2] == SUPPORTED_PYTHON:
         return Check(name="python", status="ok", found=f"{version} at {sys.executable}")
     wanted = ".".join(map(str, SUPPORTED_PYTHON))
-    return Check(name="python", status="fail", found=version, mend=f"The lock holds for {wanted}: make setup PYTHON=python{wanted}")
+    return Check(name="python", status="fail", found=version, fix=f"The lock holds for {wanted}: make setup PYTHON=python{wanted}")
 
 
 def check_packages(lock: Path | None = None) -> Check:
     """Installed versions against the lock's. A pinned package that is not installed belongs to an extra, unless we ask for it ourselves."""
-    mend = "make setup installs what the lock says"
+    fix = "make setup installs what the lock says"
     try:
         pins = read_lock(lock or shipped(LOCK))
     except (OSError, ConfigError) as error:
-        return Check(name="packages", status="warn", found=f"no lock to compare with ({error})", mend="run from a checkout of the project")
+        return Check(name="packages", status="warn", found=f"no lock to compare with ({error})", fix="run from a checkout of the project")
     installed = {_normal(found.name): found.version.partition("+")[0] for found in metadata.distributions()}
     missing = sorted(name for name in _required() if name not in installed)
     other = sorted(f"{name} {installed[name]}, not {pin}" for name, pin in pins.items() if installed.get(name, pin) != pin)
     if missing:
-        return Check(name="packages", status="fail", found=f"not installed: {_some(missing)}", mend=mend)
+        return Check(name="packages", status="fail", found=f"not installed: {_some(missing)}", fix=fix)
     if other:
-        return Check(name="packages", status="warn", found=f"not as locked: {_some(other)}", mend=mend)
+        return Check(name="packages", status="warn", found=f"not as locked: {_some(other)}", fix=fix)
     present = sum(name in installed for name in pins)
     return Check(name="packages", status="ok", found=f"{present} as locked; {len(pins) - present} of extras that are not installed")
 
@@ -130,8 +130,8 @@ def check_open_files() -> Check:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     num = math.inf if hard == resource.RLIM_INFINITY else hard
     found = f"a process may open {'any number' if num == math.inf else f'{hard:,}'} of them at most"
-    mend = "Raise the limit in the shell that starts Flywheel: ulimit -n 4096; in a container: docker run --ulimit nofile=4096"
-    return _graded("open files", num, OPEN_FILES_NEEDED, JailLimits().open_files, found, mend)
+    fix = "Raise the limit in the shell that starts Flywheel: ulimit -n 4096; in a container: docker run --ulimit nofile=4096"
+    return _graded("open files", num, OPEN_FILES_NEEDED, JailLimits().open_files, found, fix)
 
 
 def check_browser(executable: Executable | None = None) -> Check:
@@ -141,15 +141,15 @@ def check_browser(executable: Executable | None = None) -> Check:
         executable = executable or find_chromium()
         version, num_bytes, is_sandboxed = asyncio.run(_take_frame(executable))
     except (FlywheelError, OSError, TimeoutError) as error:
-        mend = f"{install}. Or name a working one in {EXECUTABLE_VARIABLE}."
-        return Check(name="browser", status="fail", found=f"{type(error).__name__}: {error}", mend=mend)
+        fix = f"{install}. Or name a working one in {EXECUTABLE_VARIABLE}."
+        return Check(name="browser", status="fail", found=f"{type(error).__name__}: {error}", fix=fix)
     found = f"{version} at {executable.path}, one frame of {num_bytes} bytes"
     if not executable.has_begin_frame_control:
-        mend = install if sys.platform == "linux" else "Nothing to mend here: only Linux has it. The plain session serves."
-        return Check(name="browser", status="warn", found=f"{found}; {_PLAIN_LOSSES}", mend=mend)
+        fix = install if sys.platform == "linux" else "Nothing to fix here: only Linux has it. The plain session serves."
+        return Check(name="browser", status="warn", found=f"{found}; {_PLAIN_LOSSES}", fix=fix)
     if not is_sandboxed:
-        mend = "Allow unprivileged user namespaces (kernel.unprivileged_userns_clone=1, or the container's seccomp profile)"
-        return Check(name="browser", status="warn", found=f"{found}; begin-frame control works, Chromium's own sandbox does not", mend=mend)
+        fix = "Allow unprivileged user namespaces (kernel.unprivileged_userns_clone=1, or the container's seccomp profile)"
+        return Check(name="browser", status="warn", found=f"{found}; begin-frame control works, Chromium's own sandbox does not", fix=fix)
     return Check(name="browser", status="ok", found=f"{found}; begin-frame control and Chromium's own sandbox work")
 
 
@@ -177,11 +177,11 @@ async def _take_frame(executable: Executable) -> tuple[str, int, bool]:
 def check_terminal() -> Check:
     """Starts the jail of a terminal session, and says what holds its limits."""
     if sys.platform != "linux":
-        return Check(name="terminal", status="warn", found="only Linux has it", mend="Terminal sessions need Linux; the rest runs")
+        return Check(name="terminal", status="warn", found="only Linux has it", fix="Terminal sessions need Linux; the rest runs")
     try:
         held_by = asyncio.run(_jail_something())
     except (SandboxError, MachineLimit) as error:
-        return Check(name="terminal", status="warn", found="no jail can be made", mend=str(error))
+        return Check(name="terminal", status="warn", found="no jail can be made", fix=str(error))
     return Check(name="terminal", status="ok", found=", ".join(f"{what} held by {by}" for what, by in held_by.items()))
 
 
@@ -196,10 +196,10 @@ async def _jail_something() -> dict[str, str]:
 def check_desktop() -> Check:
     """Looks for the programs of a desktop and of its small applications; the large ones (LibreOffice, Wine) may be missing."""
     if sys.platform != "linux":
-        return Check(name="desktop", status="warn", found="only Linux has it", mend="Desktop sessions need Linux; the rest runs")
+        return Check(name="desktop", status="warn", found="only Linux has it", fix="Desktop sessions need Linux; the rest runs")
     if lacking := missing_packages(app.name for app in APPS.values() if not app.is_full):
-        mend = f"For desktop sessions: apt-get install --no-install-recommends {' '.join(lacking)}"
-        return Check(name="desktop", status="warn", found=f"{len(lacking)} packages are not installed", mend=mend)
+        fix = f"For desktop sessions: apt-get install --no-install-recommends {' '.join(lacking)}"
+        return Check(name="desktop", status="warn", found=f"{len(lacking)} packages are not installed", fix=fix)
     large = [app.name for app in APPS.values() if app.is_full and not missing_packages([app.name])]
     also = f"and {', '.join(large)}" if large else "not the large ones, LibreOffice and Wine, which few tasks want (docs/desktop.md)"
     return Check(name="desktop", status="ok", found=f"the small applications are there, {also}")
@@ -213,7 +213,7 @@ def check_gpu() -> Check:
     ran = _run([program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
     if ran.returncode != 0 or not ran.stdout.strip():
         found = f"{program} failed: {_last_line(ran.stderr or ran.stdout)}"
-        return Check(name="gpu", status="warn", found=found, mend="Repair the NVIDIA driver; until then training runs on the CPU")
+        return Check(name="gpu", status="warn", found=found, fix="Repair the NVIDIA driver; until then training runs on the CPU")
     return Check(name="gpu", status="ok", found="; ".join(ran.stdout.strip().splitlines()))
 
 
@@ -236,11 +236,11 @@ def check_web_apps() -> Check:
     try:
         took = [f"{app.name} {app.version} in {asyncio.run(_start_s(app)):.1f} s" for app in present]
     except (FlywheelError, OSError) as error:
-        return Check(name="web apps", status="warn", found=f"{type(error).__name__}: {error}", mend="Mend `terminal` first, if it fails")
+        return Check(name="web apps", status="warn", found=f"{type(error).__name__}: {error}", fix="Fix `terminal` first, if it fails")
     started = f"{', '.join(took)} started" if took else "none installed"
     if missing:
-        mend = "Installed from the package registry when a task first needs them, or now: python -m sandbox.tasks.web_apps.install"
-        return Check(name="web apps", status="warn", found=f"{started}; not installed: {', '.join(missing)}", mend=mend)
+        fix = "Installed from the package registry when a task first needs them, or now: python -m sandbox.tasks.web_apps.install"
+        return Check(name="web apps", status="warn", found=f"{started}; not installed: {', '.join(missing)}", fix=fix)
     return Check(name="web apps", status="ok", found=started)
 
 
@@ -256,7 +256,7 @@ async def _start_s(app: WebApp) -> float:
 
 def check_home(home: Home) -> Check:
     """Writes a file and renames it, as every commit does; leaves no folder that was not there."""
-    name, mend = "home", f"Name a folder that you may write to in {HOME_VARIABLE}"
+    name, fix = "home", f"Name a folder that you may write to in {HOME_VARIABLE}"
     is_new = not home.root.exists()
     try:
         home.make()
@@ -267,7 +267,7 @@ def check_home(home: Home) -> Check:
         if is_new:
             home.root.rmdir()
     except (OSError, ConfigError) as error:
-        return Check(name=name, status="fail", found=f"{home.root}: {getattr(error, 'strerror', None) or error}", mend=mend)
+        return Check(name=name, status="fail", found=f"{home.root}: {getattr(error, 'strerror', None) or error}", fix=fix)
     return Check(name=name, status="ok", found=f"{home.root} is writable")
 
 
@@ -275,21 +275,21 @@ def check_disk(home: Home, *, needed_gib: float = DISK_NEEDED_GIB, wanted_gib: f
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     free_gib = shutil.disk_usage(folder).free / GIB
     found = f"{free_gib:.1f} GiB free under {folder}"
-    mend = f"Free some space, or set {HOME_VARIABLE} to a folder on another disk; {wanted_gib:g} GiB are comfortable"
-    return _graded("disk", free_gib, needed_gib, wanted_gib, found, mend)
+    fix = f"Free some space, or set {HOME_VARIABLE} to a folder on another disk; {wanted_gib:g} GiB are comfortable"
+    return _graded("disk", free_gib, needed_gib, wanted_gib, found, fix)
 
 
 def check_memory(*, needed_gib: float = MEMORY_NEEDED_GIB, wanted_gib: float = MEMORY_WANTED_GIB) -> Check:
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB available"
-    mend = "Close other programs, or run fewer stages and sessions at once: --set max_parallel=1 --set sandbox.num_sessions=8"
-    return _graded("memory", memory.available / GIB, needed_gib, wanted_gib, found, mend)
+    fix = "Close other programs, or run fewer stages and sessions at once: --set max_parallel=1 --set sandbox.num_sessions=8"
+    return _graded("memory", memory.available / GIB, needed_gib, wanted_gib, found, fix)
 
 
-def _graded(name: str, amount: float, needed: float, wanted: float, found: str, mend: str) -> Check:
+def _graded(name: str, amount: float, needed: float, wanted: float, found: str, fix: str) -> Check:
     if amount >= wanted:
         return Check(name=name, status="ok", found=found)
-    return Check(name=name, status="fail" if amount < needed else "warn", found=found, mend=mend)
+    return Check(name=name, status="fail" if amount < needed else "warn", found=found, fix=fix)
 
 
 def check_ports(ports: dict[str, int]) -> Check:
@@ -297,8 +297,8 @@ def check_ports(ports: dict[str, int]) -> Check:
     taken = [f"{port} ({user})" for user, port in ports.items() if not _is_free(port)]
     if not taken:
         return Check(name="ports", status="ok", found="free: " + ", ".join(f"{port} ({user})" for user, port in ports.items()))
-    mend = "Fine if it is `flywheel ui` itself; else end the program that has it, or take another port: flywheel ui --port 3001"
-    return Check(name="ports", status="warn", found=f"in use: {', '.join(taken)}", mend=mend)
+    fix = "Fine if it is `flywheel ui` itself; else end the program that has it, or take another port: flywheel ui --port 3001"
+    return Check(name="ports", status="warn", found=f"in use: {', '.join(taken)}", fix=fix)
 
 
 def _is_free(port: int) -> bool:
@@ -331,17 +331,17 @@ def checks(home: Home) -> list[Check]:
 
 
 def run_doctor(console: Console, home: Home) -> int:
-    """Print what was found and how to mend it. Returns the exit status: 1 where the wheel cannot turn, else 0."""
+    """Print what was found and how to fix it. Returns the exit status: 1 if a check failed, else 0."""
     found = checks(home)
     table = Table("part", "", "found", title="flywheel doctor", title_justify="left", show_lines=False)
     for check in found:
-        mend = f"\n[dim]→ {escape(check.mend)}[/]" if check.mend else ""
-        table.add_row(check.name, f"[{_STYLES[check.status]}]{check.status}[/]", escape(check.found) + mend)
+        fix = f"\n[dim]→ {escape(check.fix)}[/]" if check.fix else ""
+        table.add_row(check.name, f"[{_STYLES[check.status]}]{check.status}[/]", escape(check.found) + fix)
     console.print(table)
     failures = [check.name for check in found if check.status == "fail"]
     warnings = [check.name for check in found if check.status == "warn"]
     if failures:
-        console.print(f"[bold red]The wheel cannot turn here yet[/]: mend {', '.join(failures)} first.")
+        console.print(f"[bold red]Flywheel cannot run here yet[/]: fix {', '.join(failures)} first.")
         return 1
     console.print("The wheel can turn here." + (f" Worth a look: {', '.join(warnings)}." if warnings else ""))
     return 0

@@ -30,7 +30,8 @@ def import_general(
 ) -> None:
     """Import general chat and reasoning data, which CT and SFT mix in (docs/supervised.md).
 
-    What is no conversation, and what holds personal data, is named by file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
+    What is not a conversation, and what holds personal data, is named by file and line, kept aside under FLYWHEEL_HOME/imports, and
+    counted.
     """
     from pipelines.importing.general import import_general_data
     from pipelines.importing.rows import ScreeningSettings, settings_of

@@ -157,8 +157,8 @@ def _purging(warehouse: Warehouse) -> Iterator[None]:
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(
-            f"process {lock.holder()} is running an iteration in {warehouse.home.root}: nothing was withdrawn. Withdraw without --purge, and "
-            "purge when it has ended"
+            f"process {lock.holder()} is running an iteration in {warehouse.home.root}: nothing was withdrawn. "
+            "Withdraw without --purge, and purge when it has ended"
         )
     try:
         yield

@@ -119,7 +119,7 @@ def refine(
     finally:
         refiner.close()
     then = f"; look through it again before it can be uploaded: flywheel record review {name}" if changed else ""
-    console.print(f"{changed} thoughts are worded anew{then}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"{changed} thoughts are reworded{then}", highlight=False, soft_wrap=True, markup=False)
 
 
 @record.command("list")

@@ -112,7 +112,7 @@ def _launch_until_done(job: str, key: str | None, title: str, home: Home, instan
         console.print(f"[red]failed[/] {title}, launch {launch}: {escape(failure.words)}")
         if not failure.is_to_relaunch:
             break
-    raise StageFailed(f"{title} failed: {failure.words}. Run again once that is mended: finished stages are kept.")
+    raise StageFailed(f"{title} failed: {failure.words}. Run again once that is fixed: finished stages are kept.")
 
 
 def _launch(

@@ -59,7 +59,7 @@ def _show(found: list[Damage], num_old: int, console: Console) -> None:
         return
     table = Table("file", "what is wrong", "to fix it", title="damage", title_justify="left")
     for each in found:
-        table.add_row(escape(str(each.path)), escape(each.what), escape(each.mend))
+        table.add_row(escape(str(each.path)), escape(each.what), escape(each.fix))
     console.print(table)
 
 
@@ -80,14 +80,14 @@ def _of_log(warehouse: Warehouse, table: str) -> list[Damage]:
         records = log.commits.records(0, len(log.commits))
         marks = log.checkpoints.records(0, len(log.checkpoints))
     except CorruptTable as error:
-        return [Damage(path=log.commits.path, what=str(error), mend=REPAIR)]
+        return [Damage(path=log.commits.path, what=str(error), fix=REPAIR)]
     for path, is_sound in [
         *((log.file(each.version), log.is_sound(each, log.file(each.version))) for each in records),
         *((path, log.is_sound(each, path)) for each in marks if (path := log.checkpoint(each.version)).exists()),
     ]:
         if not is_sound:
             what = "is not as it was committed" if path.exists() else "is missing, though it was committed"
-            found.append(Damage(path=path, what=what, mend=REPAIR))
+            found.append(Damage(path=path, what=what, fix=REPAIR))
     return found
 
 
@@ -100,7 +100,7 @@ def _of_data(warehouse: Warehouse, table: str, all_versions: bool) -> list[Damag
         known = {each.path for each in found}
         return found + [each for each in _of_older(warehouse, table) if each.path not in known]
     except CorruptTable as error:
-        return [Damage(path=warehouse.folder(table), what=str(error), mend=REPAIR)]
+        return [Damage(path=warehouse.folder(table), what=str(error), fix=REPAIR)]
 
 
 def _of_older(warehouse: Warehouse, table: str) -> Iterator[Damage]:
@@ -115,9 +115,9 @@ def _of_older(warehouse: Warehouse, table: str) -> Iterator[Damage]:
                 try:
                     check_file(path)
                 except CorruptTable:
-                    yield Damage(path=path, what=f"was changed (version {commit.version})", mend="restore it from a backup")
+                    yield Damage(path=path, what=f"was changed (version {commit.version})", fix="restore it from a backup")
             elif commit.version > purged:
-                yield Damage(path=path, what=f"is missing (version {commit.version})", mend="restore it from a backup")
+                yield Damage(path=path, what=f"is missing (version {commit.version})", fix="restore it from a backup")
 
 
 def _of_screenshots(warehouse: Warehouse) -> list[Damage]:
@@ -133,8 +133,8 @@ def _of_screenshots(warehouse: Warehouse) -> list[Damage]:
         ]
     except (WarehouseError, OSError, ValueError):
         return []  # of its log or its files, which were told above
-    mend = "restore the folder from a backup"
-    return [Damage(path=folder, what=f"picture {each} is not what its id says", mend=mend) for each in wrong]
+    fix = "restore the folder from a backup"
+    return [Damage(path=folder, what=f"picture {each} is not what its id says", fix=fix) for each in wrong]
 
 
 def _of_shown(warehouse: Warehouse) -> list[Damage]:
@@ -144,7 +144,7 @@ def _of_shown(warehouse: Warehouse) -> list[Damage]:
     except CorruptTable:
         return []  # told above
     return [
-        Damage(path=folder, what=f"lacks {num} of the pictures that rows of {iteration}/{stage} show", mend=REPAIR)
+        Damage(path=folder, what=f"lacks {num} of the pictures that rows of {iteration}/{stage} show", fix=REPAIR)
         for (iteration, stage), num in lost.items()
     ]
 
@@ -160,11 +160,11 @@ def _of_checkpoints(warehouse: Warehouse) -> list[Damage]:
         try:
             card = checkpoint.verify(folder)
         except CheckpointError as error:
-            found.append(Damage(path=folder, what=str(error), mend="the stage that made it is worked again by the next `flywheel run`"))
+            found.append(Damage(path=folder, what=str(error), fix="the stage that made it is worked again by the next `flywheel run`"))
             continue
         if card.checkpoint_id != checkpoint_id:
             what = f"holds {card.checkpoint_id}, but {checkpoint_id} is registered there"
-            found.append(Damage(path=folder, what=what, mend="restore the folder from a backup"))
+            found.append(Damage(path=folder, what=what, fix="restore the folder from a backup"))
     return found
 
 

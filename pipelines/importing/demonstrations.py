@@ -1,7 +1,7 @@
 """What `flywheel import demonstrations` does: records of files into the warehouse, chunk by chunk, with a terminal in front.
 
 A chunk's rows are committed table by table, its episodes last. What is stored already is not stored again, whichever table a killed import
-had come to, so importing anew goes on where that one was and ends with the same rows. Beside them, under FLYWHEEL_HOME/imports/<name>, lie
+had come to, so importing again goes on where that one was and ends with the same rows. Beside them, under FLYWHEEL_HOME/imports/<name>, lie
 what was withheld or malformed, word for word, and where each episode or sample came from.
 """
 
@@ -214,7 +214,7 @@ def _take(entry: Entry, maker: RowMaker, screening: Screening, store: Store, rep
 
 
 def _lost(made: Demonstration, before: Counter[str] | None) -> Counter[str]:
-    """What of a demonstration that is stored no row says: as it was told then, else looked for anew."""
+    """What of a demonstration that is stored no row says: as it was told then, else looked for again."""
     if before is not None:
         return before
     try:

@@ -110,7 +110,7 @@ def _object(value: Any) -> Any:
 
 
 def _candidates(action: Fields, name: str, unknown: list[str]) -> list[dict[str, Any]]:
-    """Raises BadRecord for what is no list of elements."""
+    """Raises BadRecord for what is not a list of elements."""
     listed = _object(action.any(name)) or []
     if not isinstance(listed, list):
         raise BadRecord(f"`actions[].{name}` is {type(listed).__name__}, expected a list")

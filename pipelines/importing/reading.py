@@ -21,7 +21,7 @@ OnBytes = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRecord:
-    """`value` None: the text is no JSON, for the reason in `error`."""
+    """`value` None: the text is not JSON, for the reason in `error`."""
 
     where: str
     text: str
@@ -68,7 +68,7 @@ def _document(path: Path) -> Iterator[RawRecord]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no JSON document: {error}. JSON lines are read from a file called .jsonl") from error
+        raise ConfigError(f"{path} is not a JSON document: {error}. JSON lines are read from a file called .jsonl") from error
     for number, value in enumerate(document if isinstance(document, list) else [document], start=1):
         where = f"{path.name}#{number}"
         try:

@@ -113,7 +113,7 @@ class RowMaker:
         return demonstration.completed
 
     def misaligned(self, demonstration: Demonstration) -> str:
-        """Why `min_alignment` keeps it from SFT; empty where it does not. Raises BadRecord for a score that is no number."""
+        """Why `min_alignment` keeps it from SFT; empty where it does not. Raises BadRecord for a score that is not a number."""
         least, score = self._settings.min_alignment, demonstration.quality.get("alignment_score")
         if least == 0:
             return ""

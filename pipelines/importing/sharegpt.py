@@ -163,7 +163,7 @@ def _picture(name: Any, pictures: Pictures) -> Picture:
         try:
             return Picture(data=base64.b64decode(written[1], validate=True))
         except binascii.Error:
-            raise BadRecord("an image in it is no base64") from None
+            raise BadRecord("an image in it is not base64") from None
     return pictures.read(name)
 
 
@@ -204,7 +204,7 @@ def _trajectory(
 
 
 def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: str, claims: _Claims) -> Counter[str]:
-    """What a trajectory does not keep of a chat, since its prompts are made anew: texts but for the instruction's, weights, the origin."""
+    """What a trajectory does not keep of a chat, since its prompts are made again: texts but for the instruction's, weights, the origin."""
     lost = Counter(
         f"what the {message['role']} says"
         for message in messages
@@ -213,7 +213,7 @@ def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: st
     lost["`weight` of an answer, but for whether it is learned"] = sum(
         message["role"] == "assistant" and message["loss"] not in (0.0, 1.0) for message in messages
     )
-    lost["`weight` of what is no answer"] = sum(message["role"] != "assistant" and message["loss"] > 0 for message in messages)
+    lost["`weight` of what is not an answer"] = sum(message["role"] != "assistant" and message["loss"] > 0 for message in messages)
     lost["what stands before the instruction"] = int(asked.strip() != instruction)
     lost["`origin`"] = int(claims.origin is not None)
     return +lost

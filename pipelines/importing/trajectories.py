@@ -22,7 +22,7 @@ from warehouse.storage import pictures
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A screenshot as it will be stored. Raises BadRecord when it is first looked at and is no picture."""
+    """A screenshot as it will be stored. Raises BadRecord when it is first looked at and is not a picture."""
 
     data: bytes
 

@@ -52,7 +52,7 @@ class Progress:
         self._last_file = self._last_log = 0.0
 
     def update(self, done: int, total: int, unit: str, metrics: Mapping[str, float] | None = None) -> None:
-        """Cheap enough to call for every step or episode. Time is counted anew where a stage goes on to another unit of work."""
+        """Cheap enough to call for every step or episode. Counting of time restarts where a stage goes on to another unit of work."""
         now = time.time()
         if unit != self._unit:
             if self._unit or done > 1:

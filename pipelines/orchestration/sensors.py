@@ -36,7 +36,7 @@ def _rows_of(table: str) -> Callable[[WarehouseResource], int]:
 
 def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], int], threshold: int) -> dg.SensorDefinition:
     """Starts the next iteration once there are `threshold` more of `what` than when the last one closed: what an iteration writes itself
-    is no reason for another. The cursor is `<iterations closed>:<number then>`."""
+    does not cause another. The cursor is `<iterations closed>:<number then>`."""
 
     @dg.sensor(
         name=name,

@@ -14,7 +14,7 @@ PRELOADED = (
     "pipelines.definitions",
     "dagster._core.executor.multiprocess",
     "dagster._core.storage.sqlite_storage",
-    "dagster._utils.test",  # by which Dagster finds a job anew
+    "dagster._utils.test",  # by which Dagster finds a job again
     "upath",
     "great_expectations",
 )

@@ -53,7 +53,7 @@ def dry_run(
     console.print(_in_all(plan, num_iterations), highlight=False)
     for line in rests_on(plan):
         console.print(f"  {line}", highlight=False, style="dim")
-    console.print(f"[bold red]It cannot run like this yet[/]: mend {', '.join(failed)} first." if failed else "It can run here.")
+    console.print(f"[bold red]It cannot run like this yet[/]: fix {', '.join(failed)} first." if failed else "It can run here.")
     return 1 if failed else 0
 
 
@@ -82,8 +82,8 @@ def _measured(home: Home) -> Measured:
 def _checks_table(name: str, checks: Sequence[Check]) -> RichTable:
     table = RichTable("part", "", "found", title=f"profile {name}: checks", title_justify="left")
     for check in checks:
-        mend = f"\n[dim]→ {escape(check.mend)}[/]" if check.mend else ""
-        table.add_row(check.name, f"[{_STYLES[check.status]}]{check.status}[/]", escape(check.found) + mend)
+        fix = f"\n[dim]→ {escape(check.fix)}[/]" if check.fix else ""
+        table.add_row(check.name, f"[{_STYLES[check.status]}]{check.status}[/]", escape(check.found) + fix)
     return table
 
 

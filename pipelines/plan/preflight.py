@@ -40,7 +40,7 @@ def check_tasks(profile: Profile) -> Check:
     listed = ", ".join(f"{domain} {num}" for domain, num in counts.items())
     found = f"{len(tasks)} ({listed}), {sum(task.held_out for task in tasks)} held out; sessions: {', '.join(kinds)}"
     if empty := [domain for domain in profile.tasks.specialists if not any(t.domain == domain and not t.held_out for t in tasks)]:
-        return Check(name="tasks", status="fail", found=found, mend=f"{', '.join(empty)} has no task to train on: drop it from rl_domains")
+        return Check(name="tasks", status="fail", found=found, fix=f"{', '.join(empty)} has no task to train on: drop it from rl_domains")
     return Check(name="tasks", status="ok", found=found)
 
 
@@ -51,8 +51,8 @@ def check_oracles(profile: Profile) -> Check:
     if not without:
         return Check(name="oracles", status="ok", found=f"every one of {len(tasks)} tasks to train on has one")
     found = f"{len(tasks) - len(without)} of {len(tasks)} tasks have one; none: {', '.join(without[:5])}{' …' if len(without) > 5 else ''}"
-    mend = "These are neither demonstrated nor annotated: leave them to collection and RL, or drop them from tasks.lists"
-    return Check(name="oracles", status="warn", found=found, mend=mend)
+    fix = "These are neither demonstrated nor annotated: leave them to collection and RL, or drop them from tasks.lists"
+    return Check(name="oracles", status="warn", found=found, fix=fix)
 
 
 def check_model(profile: Profile, shape: ModelShape, source: str) -> Check:
@@ -67,24 +67,24 @@ def check_model(profile: Profile, shape: ModelShape, source: str) -> Check:
             check_importable(folder)
             found += f"; {_auto_class(folder)}, {num_parameters(folder):,} parameters in its files"
         except (CheckpointError, ValueError, OSError) as error:
-            return Check(name="model", status="fail", found=str(error), mend="Give a folder as save_pretrained writes it")
+            return Check(name="model", status="fail", found=str(error), fix="Give a folder as save_pretrained writes it")
     agent = profile.agent
     longest = agent.builder().max_tokens + agent.max_new_tokens
     if shape.max_positions and longest > shape.max_positions:
-        mend = f"Set agent.max_prompt_tokens to at most {shape.max_positions - agent.max_new_tokens}"
+        fix = f"Set agent.max_prompt_tokens to at most {shape.max_positions - agent.max_new_tokens}"
         return Check(
             name="model",
             status="fail",
             found=f"{found}; a prompt and its answer may take {longest:,} of {shape.max_positions:,} positions",
-            mend=mend,
+            fix=fix,
         )
     is_chat = agent.builder().grammar.layout == "chat"
     if is_chat and shape.vision is None and not agent.list_elements:
-        mend = "--set agent.list_elements=true"
-        return Check(name="model", status="warn", found=f"{found}; it cannot see, and is told no elements", mend=mend)
+        fix = "--set agent.list_elements=true"
+        return Check(name="model", status="warn", found=f"{found}; it cannot see, and is told no elements", fix=fix)
     if not is_chat and shape.vision is not None:
-        mend = "Choose a grammar that shows the screen, e.g. --set agent.grammar=uitars15"
-        return Check(name="model", status="warn", found=f"{found}; it could see, and {agent.grammar} shows it nothing", mend=mend)
+        fix = "Choose a grammar that shows the screen, e.g. --set agent.grammar=uitars15"
+        return Check(name="model", status="warn", found=f"{found}; it could see, and {agent.grammar} shows it nothing", fix=fix)
     return Check(name="model", status="ok", found=f"{found}; {longest:,} of {shape.max_positions:,} positions")
 
 
@@ -122,10 +122,10 @@ def check_training(profile: Profile, shape: ModelShape) -> Check:
     kinds = {"ct": profile.ct, "ct_refresh": profile.ct_refresh, "sft": profile.sft, "sft_refresh": profile.sft_refresh}
     if packed := [name for name, config in kinds.items() if config.packing == "packed" and shape.vision is not None]:
         found = f"{', '.join(packed)}: rows of a model that reads images cannot be packed"
-        return Check(name="training", status="fail", found=found, mend=" ".join(f"--set {name}.packing=padded" for name in packed))
+        return Check(name="training", status="fail", found=found, fix=" ".join(f"--set {name}.packing=padded" for name in packed))
     if sees and not profile.rl.screenshots:
         found = "a policy that sees learns from what it saw, and rl keeps no screenshots"
-        return Check(name="training", status="fail", found=found, mend="--set rl.screenshots=true")
+        return Check(name="training", status="fail", found=found, fix="--set rl.screenshots=true")
     adapters = f"adapters of rank {profile.rl.lora_rank}" if profile.rl.lora_rank else "all weights"
     found = f"SFT {profile.sft.packing}, {'bfloat16' if profile.sft.bf16 else 'float32'}; RL by {profile.rl.algorithm}, {adapters}"
     return Check(name="training", status="ok", found=found)
@@ -146,7 +146,7 @@ def check_launcher(profile: Profile) -> Check:
         if adapters.lora_rank:
             wanted.setdefault("peft", []).append(f"{name} with adapters of rank {adapters.lora_rank}")
     if missing := [package for package in wanted if find_spec(package) is None]:
-        return Check(name="launcher", status="fail", found=f"not installed: {', '.join(missing)}", mend="make setup installs them")
+        return Check(name="launcher", status="fail", found=f"not installed: {', '.join(missing)}", fix="make setup installs them")
     found = ", ".join(use for uses in wanted.values() for use in uses)
     return Check(name="launcher", status="ok", found=found or "every stage trains in one process")
 
@@ -157,20 +157,20 @@ def check_gpus(plan: Plan) -> Check:
     seen, wanted = len(machine.gpu_names), plan.gpus_needed
     if not machine.num_gpus:
         is_large = plan.shape.num_parameters > 1e8
-        mend = "Training a model of this size on a CPU takes weeks: plan for GPUs with --set plan.gpus=8"
+        fix = "Training a model of this size on a CPU takes weeks: plan for GPUs with --set plan.gpus=8"
         status: Status = "fail" if is_large else "ok"
-        return Check(name="gpus", status=status, found="none: the CPU trains and answers", mend=mend if is_large else "")
+        return Check(name="gpus", status=status, found="none: the CPU trains and answers", fix=fix if is_large else "")
     budget_bytes = machine.gpu_memory_bytes * plan.profile.plan.gpu_memory_share
     rows = {stage.stage: max(stage.memory_bytes if stage.num_gpus else 0.0, stage.server_bytes) for stage in (*plan.first, *plan.later)}
     stage, most = max(rows.items(), key=lambda row: row[1])
     found = f"{seen} seen ({', '.join(sorted(set(machine.gpu_names))) or 'none'}), {wanted} wanted; most in {stage}: {in_bytes(most)} of "
     found += in_bytes(machine.gpu_memory_bytes)
     if most > budget_bytes:
-        mend = f"{stage} does not fit: train with adapters (lora_rank), in more processes by ZeRO-3, or with fewer tokens at once"
-        return Check(name="gpus", status="fail", found=found, mend=mend)
+        fix = f"{stage} does not fit: train with adapters (lora_rank), in more processes by ZeRO-3, or with fewer tokens at once"
+        return Check(name="gpus", status="fail", found=found, fix=fix)
     if seen < wanted:
-        mend = f"Run it where {wanted} GPUs are, or set num_processes and plan.server_gpus lower"
-        return Check(name="gpus", status="fail", found=found, mend=mend)
+        fix = f"Run it where {wanted} GPUs are, or set num_processes and plan.server_gpus lower"
+        return Check(name="gpus", status="fail", found=found, fix=fix)
     return Check(name="gpus", status="ok" if most < TIGHT * budget_bytes else "warn", found=found)
 
 
@@ -191,20 +191,20 @@ def check_disk_space(plan: Plan, home: Home, num_iterations: int) -> Check:
     return _graded("disk", needed, free, f"{in_bytes(needed)} for {num_iterations} iterations, {in_bytes(free)} free", "Free some space")
 
 
-def _graded(name: str, needed: float, free: float, found: str, mend: str) -> Check:
+def _graded(name: str, needed: float, free: float, found: str, fix: str) -> Check:
     status: Status = "fail" if needed > free else "warn" if needed > TIGHT * free else "ok"
-    return Check(name=name, status=status, found=found, mend="" if status == "ok" else mend)
+    return Check(name=name, status=status, found=found, fix="" if status == "ok" else fix)
 
 
 def check_variables(profile: Profile) -> Check:
     """Tokens come from the environment only. Whether a model of the hub wants one, only the hub knows."""
     http = profile.engine.http
     if http is not None and http.token_env and not os.environ.get(http.token_env):
-        mend = f"export {http.token_env}=…, the server's token"
-        return Check(name="variables", status="fail", found=f"{http.token_env} is not set", mend=mend)
+        fix = f"export {http.token_env}=…, the server's token"
+        return Check(name="variables", status="fail", found=f"{http.token_env} is not set", fix=fix)
     if profile.policy.source == "huggingface" and not os.environ.get("HF_TOKEN"):
-        mend = "Only models behind a form want it: export HF_TOKEN=…"
-        return Check(name="variables", status="warn", found="HF_TOKEN is not set", mend=mend)
+        fix = "Only models behind a form want it: export HF_TOKEN=…"
+        return Check(name="variables", status="warn", found="HF_TOKEN is not set", fix=fix)
     return Check(name="variables", status="ok", found="none is missing")
 
 
@@ -227,8 +227,8 @@ def check_data(profile: Profile, plan: Plan) -> Check:
         elif tokens:
             listed.append(f"{kind} goes {tokens / (draws * plan.sample_tokens):.1f} times over {draws:,.0f} samples")
     if empty:
-        mend = "Give the mixture a pool that is filled in iteration 1: demonstration or tutorial"
-        return Check(name="data", status="fail", found=f"{listed[0]}; {' and '.join(empty)} would have nothing to learn from", mend=mend)
+        fix = "Give the mixture a pool that is filled in iteration 1: demonstration or tutorial"
+        return Check(name="data", status="fail", found=f"{listed[0]}; {' and '.join(empty)} would have nothing to learn from", fix=fix)
     return Check(name="data", status="ok", found="; ".join(listed))
 
 

@@ -23,25 +23,25 @@ def check_server(profile: Profile, home: Home) -> Check:
     if http is None:
         return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
     if http.exchange is None:
-        mend = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
-        return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", mend=mend)
+        fix = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
+        return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", fix=fix)
     if profile.max_parallel > 1 and len(profile.tasks.specialists) + len(profile.tasks.joint) > 1:
-        mend = "--set max_parallel=1: the server answers with the weights of one RL run at a time"
+        fix = "--set max_parallel=1: the server answers with the weights of one RL run at a time"
         found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
-        return Check(name="server", status="fail", found=found, mend=mend)
+        return Check(name="server", status="fail", found=found, fix=fix)
     try:
         found, closed = asyncio.run(_asked(http, [home.root / "checkpoints", Path(http.exchange).absolute()]))
     except (FlywheelError, OSError) as error:
-        mend = "Start it (docs/full-size.md) or mend engine.http; stages that act cannot run without it"
-        return Check(name="server", status="fail", found=f"{http.base_url}: {error}", mend=mend)
+        fix = "Start it (docs/full-size.md) or fix engine.http; stages that act cannot run without it"
+        return Check(name="server", status="fail", found=f"{http.base_url}: {error}", fix=fix)
     if closed:
         where = " and ".join(map(str, closed))
-        mend = f"Start it with --home {home.root} --weights-root {http.exchange}"
-        return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", mend=mend)
+        fix = f"Start it with --home {home.root} --weights-root {http.exchange}"
+        return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", fix=fix)
     if NO_CHECKPOINTS in found:
-        mend = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
+        fix = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
         status: Status = "fail" if profile.tasks.specialists else "warn"
-        return Check(name="server", status=status, found=f"{http.base_url}: {found}", mend=mend)
+        return Check(name="server", status=status, found=f"{http.base_url}: {found}", fix=fix)
     return Check(name="server", status="ok", found=f"{http.base_url}: {found}")
 
 

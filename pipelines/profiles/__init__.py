@@ -138,7 +138,7 @@ def located(name_or_path: str, folder: Path) -> str:
 
 
 def located_sources(sources: Any, folder: Path) -> Any:
-    """References to task sources, in whatever shape, with their paths counted from a folder. What is no reference stays as it is."""
+    """References to task sources, in whatever shape, with their paths counted from a folder. What is not a reference stays as it is."""
     if isinstance(sources, str):
         return registry.located(sources, folder)
     if isinstance(sources, Mapping):

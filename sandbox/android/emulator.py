@@ -17,7 +17,7 @@ _END = re.compile(rb"(?:^|\r?\n)(OK|KO:[^\r\n]*)\r?\n")
 
 
 def console_port(serial: str) -> int:
-    """The console's port by the serial of its device. Raises SandboxError for a device that is no emulator."""
+    """The console's port by the serial of its device. Raises SandboxError for a device that is not an emulator."""
     match = re.fullmatch(r"emulator-(\d+)", serial)
     if match is None:
         raise SandboxError(f"Android device {serial!r} has no snapshots: only emulators (emulator-5554) do. Reset it by clearing its apps.")

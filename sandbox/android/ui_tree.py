@@ -45,7 +45,7 @@ class UiTree:
 
 
 def parse(xml: str, size_px: tuple[int, int]) -> UiTree:
-    """Read a dump; what lies outside of the screen is left out. Raises SandboxError where it is no dump."""
+    """Read a dump; what lies outside of the screen is left out. Raises SandboxError where it is not a dump."""
     start, end = xml.find("<hierarchy"), xml.rfind("</hierarchy>")
     if start < 0 or end < start:
         raise SandboxError(f"UI Automator gave no tree of the screen: {xml[:200]!r}. Is another UI Automator (Appium, u2) connected?")

@@ -89,7 +89,8 @@ def _link_free(folder: int, aside: str, name: str) -> str:
 
 
 def stage_upload(workspace: Path, relative: str, staging: Path) -> Path:
-    """A copy of a workspace file that the browser may read. Raises Refused for a path that leads out, is no plain file, or too large."""
+    """A copy of a workspace file that the browser may read. Raises Refused for a path that leads out, is not a plain file, or is too
+    large."""
     parts = PurePosixPath(relative).parts
     if not parts or relative.startswith("/") or ".." in parts:
         raise Refused(f"{relative!r} is not a path inside the workspace; name a file relative to it, e.g. {DOWNLOADS}/report.pdf")

@@ -145,7 +145,7 @@ class Channel(asyncio.Protocol):
         for future in pending.values():
             if not future.done():
                 future.set_exception(WorkerCrashed(reason))
-                future.exception()  # who asked may be gone, and the loop's log is no place for it
+                future.exception()  # who asked may be gone, and the loop's log is not the place for it
         if self._on_lost is not None:
             self._on_lost()
 

@@ -238,7 +238,7 @@ class SandboxClient:
         params: dict[str, Any] | None = None,
         retry_s: float | None = None,
     ) -> httpx.Response:
-        """An answer that is no error. Sends the request again while the connection fails, at most for `retry_s`."""
+        """An answer that is not an error. Sends the request again while the connection fails, at most for `retry_s`."""
         deadline_s = time.monotonic() + (self._retry_s if retry_s is None else retry_s)
         pause_s = FIRST_PAUSE_S
         while True:

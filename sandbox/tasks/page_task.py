@@ -43,7 +43,7 @@ class PageState:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SandboxError(
                 f"The page's state is not usable ({error!r}): got {str(value)[:200]!r}, expected an object with instruction, elements, "
-                "reward and done. Mend the task source's state_script."
+                "reward and done. Fix the task source's state_script."
             ) from error
 
 
@@ -173,7 +173,7 @@ class PageTask(Protocol):
         ...
 
     def needs_fresh_page(self, task: Task) -> bool:
-        """A second start in the same document would not give the same instance: load the page anew before each."""
+        """A second start in the same document would not give the same instance: load the page again before each."""
         ...
 
     def verdict(self, state: PageState) -> Verdict:
@@ -215,7 +215,7 @@ class WebTask(Protocol):
     the session from whatever the active tab shows. `url` may be any address that the settings allow; `state_script` is not used."""
 
     async def progress(self, context: WebStepContext) -> Progress:
-        """How the episode stands now. Whatever page is shown, so a script that fails in it is no error."""
+        """How the episode stands now. Whatever page is shown, so a script that fails in it is not an error."""
         ...
 
 

@@ -298,7 +298,7 @@ class Jail:
 
         The socket is made inside, handed out, and connected from here: nothing inside forwards, so nothing inside can be turned round."""
         if not 0 < port < 1 << 16:
-            raise ConnectionRefusedError(f"{port} is no TCP port: they go from 1 to 65535.")
+            raise ConnectionRefusedError(f"{port} is not a TCP port: they go from 1 to 65535.")
         loop = asyncio.get_running_loop()
         for family, address in (("4", "127.0.0.1"), ("6", "::1")):
             _, fds = await self._alive().ask("socket", family)

@@ -26,7 +26,7 @@ def list_files(workspace: Workspace) -> tuple[FileEntry, ...]:
 
 
 def read_text(workspace: Workspace, path: str) -> str | None:
-    """None for what is no text file in the workspace, or one that is longer than is shown."""
+    """None for what is not a text file in the workspace, or one that is longer than is shown."""
     try:
         text = workspace.read(path, limit_bytes=MAX_TEXT_BYTES).decode()
     except SandboxError:  # an OSError too, by its second parent

@@ -132,7 +132,7 @@ class McpConnection:
                             await received.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
                         self._end = "has ended"
                     except ValueError:  # not JSON-RPC, or a line over the limit
-                        self._end = "wrote something that is no JSON-RPC message"
+                        self._end = "wrote something that is not a JSON-RPC message"
 
         async def send() -> None:
             with suppress(ConnectionError):  # it reads no more; what it still says is taken
@@ -190,4 +190,4 @@ def _text(part: ContentBlock) -> str:
         return part.text
     if isinstance(part, EmbeddedResource):
         return part.resource.text if isinstance(part.resource, TextResourceContents) else str(part.resource.uri)
-    return f"[{part.type} that is no text]"
+    return f"[{part.type} that is not text]"

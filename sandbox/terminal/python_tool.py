@@ -1,6 +1,6 @@
 """The tool `JupyterCI`: Python that keeps its state from call to call, in a jail. What runs there is repl.py; no Jupyter is needed.
 
-Started by the first call; after a call that neither ends nor lets itself be interrupted it is killed, and the next starts anew.
+Started by the first call; after a call that neither ends nor lets itself be interrupted it is killed, and the next call starts a new one.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class PythonTool:
             return f"interrupted after {reason}" + (f"; {ending}" if process.exit_code is not None else "; variables are kept")
         await process.kill()
         await process.wait()
-        return f"interrupted after {reason}, did not end and was killed: variables are lost, the next call starts anew"
+        return f"interrupted after {reason}, did not end and was killed: variables are lost; the next call starts a new interpreter"
 
     def _ending(self, process: JailProcess) -> str:
         if process.exit_code is None:
             return ""
-        return f"Python ended with exit code {process.exit_code}: variables are lost, the next call starts anew"
+        return f"Python ended with exit code {process.exit_code}: variables are lost; the next call starts a new interpreter"
 
     async def _wait(self, process: JailProcess, seconds: float, *, limited: bool = True) -> bool:
         """Whether the call ended, or Python did, within the time; False also where too much was printed."""

@@ -84,7 +84,7 @@ class LocalLibrary:
 
     @classmethod
     def from_folder(cls, folder: Path) -> LocalLibrary:
-        """Every .txt, .md, .html and .htm file below a folder, as library:///its/path. Raises ConfigError where it is no folder."""
+        """Every .txt, .md, .html and .htm file below a folder, as library:///its/path. Raises ConfigError where it is not a folder."""
         if not folder.is_dir():
             raise ConfigError(f"{folder} is not a folder: name one with .txt, .md or .html documents for the search tool.")
         paths = sorted(path for path in folder.rglob("*") if path.suffix in {".txt", ".md", ".html", ".htm"} and path.is_file())

@@ -169,7 +169,7 @@ class Present:
 
     async def unmet(self, probe: Probe) -> str | None:
         entry = probe.jail.workspace.look(self.path)
-        return None if entry is not None and entry.kind == "file" else f"{self.path} is no file"
+        return None if entry is not None and entry.kind == "file" else f"{self.path} is not a file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class Folder:
 
     async def unmet(self, probe: Probe) -> str | None:
         entry = probe.jail.workspace.look(self.path)
-        return None if entry is not None and entry.kind == "folder" else f"{self.path} is no folder"
+        return None if entry is not None and entry.kind == "folder" else f"{self.path} is not a folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ class Names:
     async def unmet(self, probe: Probe) -> str | None:
         entry = probe.jail.workspace.look(self.path)
         if entry is None or entry.kind != "folder":
-            return f"{self.path} is no folder"
+            return f"{self.path} is not a folder"
         found = {entry.path.rpartition("/")[2] for entry in probe.jail.workspace.walk(self.path, depth=1)}
         return None if found == self.names else f"{self.path or HOME} holds {str(sorted(found))[:500]}, not {sorted(self.names)}"
 
@@ -208,7 +208,7 @@ class Mode:
     async def unmet(self, probe: Probe) -> str | None:
         entry = probe.jail.workspace.look(self.path)
         is_met = entry is not None and entry.kind == "file" and entry.mode == self.mode
-        return None if is_met else f"{self.path} is no file with mode {self.mode:o}"
+        return None if is_met else f"{self.path} is not a file with mode {self.mode:o}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +218,7 @@ class Executable:
     async def unmet(self, probe: Probe) -> str | None:
         entry = probe.jail.workspace.look(self.path)
         is_met = entry is not None and entry.kind == "file" and entry.mode & 0o100
-        return None if is_met else f"{self.path} is no file that can be executed"
+        return None if is_met else f"{self.path} is not a file that can be executed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +322,7 @@ async def prepare(jail: Jail, instance: Instance) -> None:
         done = await jail.run(["/bin/bash", "--noprofile", "--norc", "-c", command], timeout_s=COMMAND_TIMEOUT_S)
         if done.exit_code != 0:
             said = done.output.decode(errors="replace")[-300:]
-            raise TaskError(f"Preparing a task, `{command}` gave {done.exit_code}: {said!r}. Mend the task.")
+            raise TaskError(f"Preparing a task, `{command}` gave {done.exit_code}: {said!r}. Fix the task.")
 
 
 async def unmet(goal: Goal, probe: Probe) -> str | None:

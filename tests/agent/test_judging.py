@@ -35,7 +35,7 @@ def test_a_judge_reads_what_was_asked_seen_and_done_and_not_how_it_ended(builder
     assert "success" not in text_of(builder.build(good)[1:]) and "reward" not in asked
     row, steps = episode("a", wanted="Ok", clicked="Ok")
     lie = read_record(row | {"outcome": "failure", "reward": 0.0}, steps)
-    assert builder.build(lie) == builder.build(good), "reward and outcome are no part of what is asked"
+    assert builder.build(lie) == builder.build(good), "reward and outcome are not part of what is asked"
     assert builder.build(bad) != builder.build(good)
 
 

@@ -286,7 +286,7 @@ def small_gate(warehouse: Warehouse) -> tuple[bool, str, dict[str, dg.AssetCheck
 
 @pytest.mark.slow
 def test_a_suite_that_is_shown_further_up_blocks_all_the_same_and_tells_its_rows(tmp_path: Path) -> None:
-    """`evaluations` is no guard of this gate: its check is shown there, and nothing follows where it fails."""
+    """`evaluations` is not a guard of this gate: its check is shown there, and nothing follows where it fails."""
     warehouse = Warehouse(Home(tmp_path))
     went_well, text, checks, followed = small_gate(warehouse)
     assert went_well and followed and not text and checks["expectations_evaluations"].passed

@@ -183,7 +183,7 @@ def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(
             "and v.judge = 'orm' where r.reason like 'V=%'"
         ).fetchall()
     assert rows and all("orm" in reason and "verifier" not in reason for _, _, reason, _ in rows)
-    assert all(passed or route != "sft" for _, route, _, passed in rows), "what the ORM does not pass is no SFT data"
+    assert all(passed or route != "sft" for _, route, _, passed in rows), "what the ORM does not pass is not SFT data"
     episode_id = next(name for name, route, *_ in rows if route == "sft")
     add_human_verdict(warehouse, episode_id, is_good=True, reasons=["it is what was asked"])
     add_human_verdict(warehouse, episode_id, is_good=False, reasons=["no, it is not"], person="ann")

@@ -25,7 +25,7 @@ def test_python_of_the_suite_is_the_locks():
 
 def test_installed_packages_are_the_locks():
     check = doctor.check_packages()
-    assert check.status == "ok", f"{check.found}: {check.mend}"
+    assert check.status == "ok", f"{check.found}: {check.fix}"
 
 
 def test_a_package_at_another_version_is_named(tmp_path: Path):
@@ -62,16 +62,16 @@ def test_a_missing_browser_fails_with_the_way_to_get_one(monkeypatch: pytest.Mon
     monkeypatch.setenv(EXECUTABLE_VARIABLE, str(tmp_path / "no-chromium"))
     check = doctor.check_browser()
     assert check.status == "fail"
-    assert "no-chromium" in check.found and "chromium-headless-shell" in check.mend
+    assert "no-chromium" in check.found and "chromium-headless-shell" in check.fix
 
 
 def test_missing_tools_are_told_apart_from_broken_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     find_bubblewrap.cache_clear()
     terminal = doctor.check_terminal()
-    assert terminal.status == "warn" and ("apt-get install bubblewrap" in terminal.mend or terminal.found == "only Linux has it")
+    assert terminal.status == "warn" and ("apt-get install bubblewrap" in terminal.fix or terminal.found == "only Linux has it")
     desktop = doctor.check_desktop()
-    assert desktop.status == "warn" and ("apt-get install" in desktop.mend or desktop.found == "only Linux has it")
+    assert desktop.status == "warn" and ("apt-get install" in desktop.fix or desktop.found == "only Linux has it")
     assert doctor.check_gpu().status == "ok"
     broken = tmp_path / "nvidia-smi"
     broken.write_text("#!/bin/sh\necho 'couldn'\"'\"'t communicate with the driver' >&2\nexit 9\n")
@@ -83,7 +83,7 @@ def test_missing_tools_are_told_apart_from_broken_ones(monkeypatch: pytest.Monke
 def test_a_home_that_cannot_be_written_fails(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     check = doctor.check_home(Home(tmp_path / "file" / "home"))
-    assert check.status == "fail" and "FLYWHEEL_HOME" in check.mend
+    assert check.status == "fail" and "FLYWHEEL_HOME" in check.fix
     assert doctor.check_home(Home(tmp_path / "home")).status == "ok"
     assert not (tmp_path / "home").exists()
 
@@ -93,7 +93,7 @@ def test_disk_and_memory_are_graded(tmp_path: Path, needed: float, wanted: float
     disk = doctor.check_disk(Home(tmp_path / "not" / "made" / "yet"), needed_gib=needed, wanted_gib=wanted)
     memory = doctor.check_memory(needed_gib=needed, wanted_gib=wanted)
     assert (disk.status, memory.status) == (status, status)
-    assert bool(disk.mend) == bool(memory.mend) == (status != "ok")
+    assert bool(disk.fix) == bool(memory.fix) == (status != "ok")
 
 
 def test_a_port_in_use_is_named():
@@ -119,7 +119,7 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
 from pipelines.cli import doctor
-print(*(f"{check.status} {check.found}: {check.mend}" for check in (doctor.check_open_files(), doctor.check_terminal())), sep="\\n")
+print(*(f"{check.status} {check.found}: {check.fix}" for check in (doctor.check_open_files(), doctor.check_terminal())), sep="\\n")
 """
 
 

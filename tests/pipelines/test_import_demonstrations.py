@@ -146,7 +146,7 @@ def test_what_is_not_kept_is_counted_beside_the_rows_however_often_the_import_wa
     assert again.lost == report.lost and content(tmp_path / "home") == before
     (tmp_path / "home/imports/demos/origins.jsonl").unlink()
     run(tmp_path / "home", "agentnet", path)
-    assert content(tmp_path / "home") == before, "as after an import that was killed: what is not known is looked for anew"
+    assert content(tmp_path / "home") == before, "as after an import that was killed: what is not known is looked for again"
 
 
 def test_what_is_trained_is_what_an_agent_is_asked(files: Path, tmp_path: Path) -> None:

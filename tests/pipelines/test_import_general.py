@@ -102,7 +102,7 @@ def test_a_bad_row_is_named_and_kept_and_the_others_come_in(tmp_path: Path) -> N
         1: "`conversations` is missing",
         3: "from 'boss'; known are system, human",
         4: "has no text",
-        5: "is no JSON",
+        5: "is not JSON",
         6: "does not end with an answer",
         7: "import demonstrations sharegpt",
     }

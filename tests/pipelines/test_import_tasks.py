@@ -116,7 +116,7 @@ def test_wrong_wishes_are_refused(task_file: Path, home: Path, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"none of 1 records is a task of the format osworld: My Tasks.yaml:2 `id` is missing"):
         attempt("osworld", task_file)
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         attempt("plain", tmp_path / "bad.json")
 
 

@@ -260,7 +260,7 @@ def test_a_folder_is_opened_as_far_as_it_can_be_without_its_weights(folder: Path
     assert found.status == "ok" and "ShiftQwen3ForCausalLM" in found.found and f"{num_parameters(folder):,}" in found.found
     assert of_model(folder, agent__max_prompt_tokens=5000).status == "fail", "longer than its positions"
     blind = of_model(folder, agent__grammar="uitars15", agent__max_prompt_tokens=1000)
-    assert blind.status == "warn" and "list_elements" in blind.mend
+    assert blind.status == "warn" and "list_elements" in blind.fix
     with pytest.raises(CheckpointError, match=r"config\.json"):
         of_model(tmp_path)
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
@@ -393,7 +393,7 @@ def test_the_policy_server_is_asked(served: str, tmp_path: Path) -> None:
     assert "at once" in check_server(profiles.load("smoke", joint), home).found
     closed = check_server(profiles.load("smoke", there | {"engine.http.exchange": str(exchange)}), home)
     assert closed.status == "fail" and closed.found.endswith(f"it loads nothing from {exchange}")
-    assert f"--weights-root {exchange}" in closed.mend
+    assert f"--weights-root {exchange}" in closed.fix
     assert check_server(profiles.load("smoke"), home).status == "ok"
 
 
@@ -429,7 +429,7 @@ def test_eighty_columns_show_every_stage_and_figure_whole(name: str) -> None:
     for stage in plan.first:
         assert stage.stage in together and stage.amount.split(",")[0].split(" of ")[0] in together
         assert in_time(stage.seconds) in together and (in_bytes(stage.disk_bytes) in together or stage.disk_bytes < 1)
-    assert "processes" not in text, "what is one of every stage, or as many as it has GPUs, is no column"
+    assert "processes" not in text, "what is one of every stage, or as many as it has GPUs, is not a column"
 
 
 def test_a_plan_for_a_machine_has_the_same_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_the_command_says_by_its_status_whether_it_can_run(monkeypatch: pytest.M
     monkeypatch.delenv("FLYWHEEL_POLICY_TOKEN", raising=False)
     command = ["run", "--dry-run", "--home", str(tmp_path / "home"), "--profile"]
     ran = CliRunner().invoke(cli.app, [*command, "full-2b"], env={"COLUMNS": "160"})
-    assert ran.exit_code == 1 and "mend" in ran.output and "server" in ran.output
+    assert ran.exit_code == 1 and "fix" in ran.output and "server" in ran.output
     with pytest.raises(ConfigError, match="no profile"):
         CliRunner().invoke(cli.app, [*command, "none"], catch_exceptions=False)
 

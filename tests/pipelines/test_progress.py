@@ -61,7 +61,7 @@ def test_time_left_is_extrapolated_and_unknown_at_first():
     assert at(0, 20) is None and at(5, 0) is None
 
 
-def test_time_is_counted_anew_for_another_unit_of_work(tmp_path: Path):
+def test_counting_of_time_restarts_for_another_unit_of_work(tmp_path: Path):
     speaker = worker(tmp_path)
     speaker.update(1, 1, "samples encoded")
     read_at = read(tmp_path).started_at

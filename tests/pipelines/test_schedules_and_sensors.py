@@ -161,7 +161,7 @@ def test_what_people_finish_starts_an_iteration(place, sensors):
     database = open_database(default_url(place.home))
     for kind, subject in (("run", "run-1"), ("withdrawal", "run-1")):
         database.transact(landings.append, kind, subject, now_s=1.0)
-    assert "1 of 2" in skip_reason(sensors["people_finished"]()), "what is taken back is no work"
+    assert "1 of 2" in skip_reason(sensors["people_finished"]()), "what is taken back is not work"
     database.transact(landings.append, "recording", "recording-1", now_s=2.0)
     database.close()
     fired = sensors["people_finished"]()

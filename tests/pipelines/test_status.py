@@ -142,7 +142,7 @@ def test_what_kept_its_weights_says_whose_they_are(place):
 
 
 def test_success_of_a_few_episodes_is_told_with_its_interval(place):
-    """One of one is no certainty, and an error of ±0 would say so."""
+    """One of one is not certainty, and an error of ±0 would say so."""
     register(place, "0001", "sft_model", "checkpoint-s")
     row = {
         "checkpoint_role": "sft_model",

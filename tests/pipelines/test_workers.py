@@ -116,7 +116,7 @@ def test_a_merge_made_again_leaves_the_weights_it_made_before(seeded: WorkerCont
     assert registry.made_by(seeded.warehouse, "0001", "merged_policy").checkpoint_id != first.checkpoint_id
     released = registry.made_by(seeded.warehouse, "0001", "released_policy")
     assert released.checkpoint_id == verify(released.folder).checkpoint_id == first.checkpoint_id
-    assert merge(seeded, specialists, (0.25, 0.75)).checkpoint_id == first.checkpoint_id, "the same again is no new folder"
+    assert merge(seeded, specialists, (0.25, 0.75)).checkpoint_id == first.checkpoint_id, "the same again is not a new folder"
     assert len(list(first.folder.parent.iterdir())) == 2
 
 

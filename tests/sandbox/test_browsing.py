@@ -171,7 +171,7 @@ def _number(country: Entity, attribute: str) -> float:
 
 
 def _meets(country: Entity, clause: str) -> bool:
-    """The clauses on countries, read anew from their words: a second opinion on what the generator holds to be so."""
+    """The clauses on countries, read again from their words: a second opinion on what the generator holds to be so."""
     named = {each.name: each for each in corpus("almanac").graph.kinds["country"]}
 
     def figure(text: str) -> float:

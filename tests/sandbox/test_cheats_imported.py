@@ -12,8 +12,8 @@ from sandbox.tasks.imported.spec import Compare, FileContains, FileHolds, Getter
 from sandbox.terminal import tasks as own
 from tests.sandbox.test_cheats_terminal import CHEATS, GIT_SAYS, HONEST, OTHER, PYTHON_SAYS, SECRET, SLOW, assert_not_paid, paid
 
-ALSO_CONTAINED = {"every answer at once", "zero bytes behind it", "bytes that are no text", "a mark that is not seen"}
-"""Where a goal asks what a file contains, other things may stand beside it: these are no cheats of that one."""
+ALSO_CONTAINED = {"every answer at once", "zero bytes behind it", "bytes that are not text", "a mark that is not seen"}
+"""Where a goal asks what a file contains, other things may stand beside it: these are not cheats of that one."""
 
 
 def as_imported(goal: own.Goal, join: Literal["all", "any"], is_whole: bool) -> Goal | None:

@@ -95,7 +95,7 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     "every answer at once": ([COPY], ["cat secret.txt keep.txt secret.txt > copy.txt"]),
     "a file too large to look through": ([COPY], ["cp secret.txt copy.txt; truncate -s 40M copy.txt"]),
     "zero bytes behind it": ([COPY], [r"printf 'k7-plum-41\0' > copy.txt"]),
-    "bytes that are no text": ([COPY], [r"printf 'k7-plum-41\xff' > copy.txt"]),
+    "bytes that are not text": ([COPY], [r"printf 'k7-plum-41\xff' > copy.txt"]),
     "letters that look alike": ([COPY], ["printf 'k7-рlum-41' > copy.txt"]),
     "a mark that is not seen": ([COPY], [r"printf '\xef\xbb\xbfk7-plum-41' > copy.txt"]),
     "names that look alike": ([Names(path="box", names=frozenset({"a.txt"}))], ["mkdir box; touch box/а.txt"]),
@@ -192,7 +192,7 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     "a file of a terabyte": ([COPY], ["truncate -s 1T copy.txt"]),
     "JSON without an end": ([IS_ONE], ["python3 -c \"print('[' * 100000)\" > one.json"]),
     "JSON of a million digits": ([IS_ONE], ["python3 -c \"print('1' * 1000000)\" > one.json"]),
-    "JSON that is no number": ([IS_ONE], ["echo NaN > one.json; echo Infinity >> one.json"]),
+    "JSON that is not a number": ([IS_ONE], ["echo NaN > one.json; echo Infinity >> one.json"]),
     "JSON that is true": ([IS_ONE], ["echo true > one.json"]),
     # processes that go on
     "a process that writes to every program's output": (

@@ -238,7 +238,7 @@ def test_oracles_solve_every_task_on_three_seeds(name: str) -> None:
 
 @needs_desktop
 def test_a_verifier_looks_at_state_and_not_at_the_screen() -> None:
-    """The right text on the screen that nobody saved, or saved under another name, is no success."""
+    """The right text on the screen that nobody saved, or saved under another name, is not a success."""
 
     async def use(session: DesktopSession) -> None:
         observation = await session.reset(TASKS["editor-type"], 0)

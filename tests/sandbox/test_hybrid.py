@@ -105,7 +105,7 @@ def test_what_is_typed_wrong_is_not_accepted(on_session: Any) -> None:
         await session.step(TypeText(text="nonsense"))
         transition = await session.step(click(observation, "Send"))
         assert any(each.text == "That is not right." for each in transition.observation.elements)
-        assert (await follow(session)).reward == 1.0  # what is wrong can be mended
+        assert (await follow(session)).reward == 1.0  # what is wrong can be fixed
 
     on_session(use)
 

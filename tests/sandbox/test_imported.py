@@ -211,7 +211,7 @@ def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
         (compared("check_include_exclude", {"include": [""]}), "`include` has an empty text"),
         (compared("check_include_exclude", {"include": "hi"}), "`include` is str, expected a list"),
         (compared("file_contains", {"contains": ["hi"]}), "has no rule `contains`"),
-        (compared("check_list", {"expect": ["("]}), "which is no regular expression"),
+        (compared("check_list", {"expect": ["("]}), "which is not a regular expression"),
         (compared("check_list", {"expects": ["a"]}), "has no rule `expects`"),
         (compared("check_csv", {"expect": [{}]}), "names no column"),
         (compared("check_csv", {"row": [{"a": "1"}]}), "has no rule `row`"),
@@ -383,7 +383,7 @@ PLAIN = {"name": "copy", "kind": "terminal", "instruction": "Copy a to b.", "goa
 def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None:
     found = collected(tmp_path, "plain", PLAIN, PLAIN | {"name": "two", "instrution": "x", "goals": [{"kind": "file_is", "path": "b"}]})
     ((where, why),) = found.malformed
-    assert where == "tasks.jsonl:2" and "`instrution` is no field of a task; did you mean `instruction`?" in why and "goals.0" in why
+    assert where == "tasks.jsonl:2" and "`instrution` is not a field of a task; did you mean `instruction`?" in why and "goals.0" in why
     assert len(found.tasks) == 1 and len(found.records) == 2, "the record is kept all the same"
 
 
@@ -396,7 +396,10 @@ def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None
         ({"files": {"/etc/passwd": "x"}}, "outside of the home folder"),
         ({"files": {"../x": "x"}}, "outside of the home folder"),
         ({"kind": "desktop", "goals": [{"kind": "answers", "text": "x"}]}, "no answer that is checked"),
-        ({"goals": [{"kind": "compare", "function": "magic", "result": {"file": "x"}}]}, "magic is no comparison; there are exact_match"),
+        (
+            {"goals": [{"kind": "compare", "function": "magic", "result": {"file": "x"}}]},
+            "magic is not a comparison; there are exact_match",
+        ),
         ({"goals": [{"kind": "not", "goal": {"kind": "file_contains", "path": "b", "texts": ["a", ""]}}]}, "an empty text"),
         ({"goals": [{"kind": "answers", "text": " . "}]}, "an answer without a letter or a digit"),
         (

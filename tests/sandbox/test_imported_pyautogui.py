@@ -53,7 +53,7 @@ def test_code_becomes_typed_actions(code: str, actions: tuple[object, ...]) -> N
         ("open('{}', 'w')", "not one of the functions"),
         ("pyautogui.click(x=open('{}', 'w'))", "no constant"),
         ("pyautogui.write(f'{open(1)}')", "no constant"),
-        ("[open('{}', 'w') for _ in (1,)]", "is no call"),
+        ("[open('{}', 'w') for _ in (1,)]", "is not a call"),
         ("for _ in range(3): pyautogui.press('a')", "a for and no call"),
         ("pyautogui.__class__('a')", "not one of the functions"),
         ("pyautogui.click(**{'x': 1, 'y': 2})", "dictionary"),

@@ -299,7 +299,7 @@ def test_a_second_machine_begins_where_the_first_had_booted(live: Live, record_p
     assert live.run(live.fresh().get_file(PurePosixPath("mine"))) is None
 
 
-def test_a_kept_moment_that_is_damaged_is_made_anew(live: Live, cache: Path) -> None:
+def test_a_kept_moment_that_is_damaged_is_made_again(live: Live, cache: Path) -> None:
     (kept,) = (cache / "flywheel").glob("vm-booted-*")
     (kept / "overlay.qcow2").write_bytes(b"nothing of use")
 

@@ -143,6 +143,6 @@ def test_people_look_at_the_workspace_without_a_step(live: Any, kind: SessionKin
             for refused in ("c", "a", "nothing", "../etc/passwd", "/etc/passwd", "a\0b"):
                 assert await session.read_file(refused) is None, refused
             after = (await session.step(actions.Wait(seconds=0.01))).observation
-            assert after.output == seen.output and after.elements == first.elements, "a look is no step"
+            assert after.output == seen.output and after.elements == first.elements, "a look is not a step"
 
     live.run(use)

@@ -134,13 +134,13 @@ def test_python_that_lasts_is_interrupted_and_keeps_its_variables(with_tools: An
     with_tools(use)
 
 
-def test_python_that_cannot_be_interrupted_is_killed_and_starts_anew(with_tools: Any) -> None:
+def test_python_that_cannot_be_interrupted_is_killed_and_starts_again(with_tools: Any) -> None:
     async def use(tools: Tools) -> None:
         text = await python(tools, "import signal\nsignal.signal(2, signal.SIG_IGN)\nx = 1\nwhile True: pass", timeout=0.3)
         assert "was killed: variables are lost" in text
         assert "NameError" in await python(tools, "x")
         text = await python(tools, "import os; print('last', flush=True); os._exit(4)")
-        assert text == "last\n[Python ended with exit code 4: variables are lost, the next call starts anew]"
+        assert text == "last\n[Python ended with exit code 4: variables are lost; the next call starts a new interpreter]"
         assert await python(tools, "2") == "2\n"
 
     with_tools(use)
@@ -306,7 +306,7 @@ def test_mcp_servers_are_started_asked_and_ended(with_tools: Any, place: str) ->
     server = McpServer(command=(python_here, "-c", SERVER), runs_in=place, environment={"GIVEN": "1"}, timeout_s=60)
 
     async def use(tools: Tools) -> None:
-        assert await mcp(tools, "add", numbers=[1, 2, 3]) == "6\n[image that is no text]"
+        assert await mcp(tools, "add", numbers=[1, 2, 3]) == "6\n[image that is not text]"
         assert await mcp(tools, "fail") == "error: no such thing"
         assert "has no tool 'fly'; it has add, fail, slow, where, end, odd" in await mcp(tools, "fly")
         assert (await mcp(tools, "")).startswith("add: Adds\n  arguments: {")
@@ -314,7 +314,7 @@ def test_mcp_servers_are_started_asked_and_ended(with_tools: Any, place: str) ->
         where = await mcp(tools, "where")
         assert "'GIVEN'" in where and "VIRTUAL_ENV" not in where and ("/workspace " in where) == (place == "jail")
         assert (await mcp(tools, "end")).startswith("error: MCP server 'test' has ended")
-        assert await mcp(tools, "add", numbers=[4]) == "4\n[image that is no text]"
+        assert await mcp(tools, "add", numbers=[4]) == "4\n[image that is not text]"
 
     with_tools(use, mcp_servers={"test": server})
 
@@ -365,7 +365,7 @@ def test_an_mcp_server_that_does_not_answer_or_start_is_told_of(with_tools: Any)
 
     async def use(tools: Tools) -> None:
         assert "did not answer tools/call within 2 s" in await mcp(tools, "slow")
-        assert await mcp(tools, "add", numbers=[4]) == "4\n[image that is no text]"
+        assert await mcp(tools, "add", numbers=[4]) == "4\n[image that is not text]"
         assert "cannot be started" in await mcp(tools, "x", server="none")
         assert "no JSON-RPC message" in await mcp(tools, "x", server="mad")
         assert "has ended" in await mcp(tools, "x", server="quiet")
@@ -416,7 +416,7 @@ def test_a_jail_that_answers_nothing_is_closed_at_once(with_tools: Any) -> None:
     """It is not asked to end the servers in it."""
 
     async def use(tools: Tools) -> None:
-        assert await mcp(tools, "add", numbers=[1]) == "1\n[image that is no text]"
+        assert await mcp(tools, "add", numbers=[1]) == "1\n[image that is not text]"
         fail(tools.jail, signal.SIGSTOP)
         async with asyncio.timeout(control.ANSWER_TIMEOUT_S / 2):
             await tools.close()

@@ -161,7 +161,7 @@ def test_answers_are_compared_without_case_quotes_and_a_full_stop() -> None:
     assert plain(' "Oslo". ') == plain("oslo") != plain("Oslo 2")
 
 
-def test_a_missing_application_says_how_to_mend_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_application_says_how_to_fix_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(WebAppMissing, match=r"could not be installed .* pip must be in"):

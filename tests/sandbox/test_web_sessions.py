@@ -391,7 +391,7 @@ def test_what_a_click_fetches_comes_before_the_limit(web: Bench) -> None:
     web.run(use, settle_limit_s=90.0)
 
 
-def test_a_reset_begins_anew(web: Bench, tmp_path: Path) -> None:
+def test_a_reset_begins_again(web: Bench, tmp_path: Path) -> None:
     async def use(session: PageSession, first: Observation) -> None:
         await session.step(click(first, "popup"))
         again = await session.reset(TASK, 1)

@@ -384,7 +384,7 @@ def nearest_earlier(trajectories: Sequence[Trajectory], config: QualityConfig) -
     """For each episode its (similarity, id) to the most similar original before it; `trajectories` come earliest first.
 
     Two episodes are compared when task, instruction and every action agree; their similarity is the mean, over steps, of the Jaccard
-    index of the screens' element lines. Only originals, i.e. episodes that are no duplicates themselves, are compared with. An
+    index of the screens' element lines. Only originals, i.e. episodes that are not duplicates themselves, are compared with. An
     annotated episode is a duplicate of annotated ones only: a rollout that was made before has not been corrected.
     """
     originals: dict[str, list[tuple[Trajectory, list[frozenset[str]]]]] = {}

@@ -22,7 +22,7 @@ HOSTILE = '<script>alert("&")</script>'
 
 
 def texts(svg: str) -> list[str]:
-    """The visible texts; raises where the SVG is no XML, and fails where it needs anything from elsewhere."""
+    """The visible texts; raises where the SVG is not XML, and fails where it needs anything from elsewhere."""
     root = ElementTree.fromstring(svg)
     addresses = set(re.findall(r"https?://[^\"'\s)]+", svg)) - {"http://www.w3.org/2000/svg"}
     assert not addresses and "<script" not in svg

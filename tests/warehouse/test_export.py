@@ -306,7 +306,7 @@ def test_what_is_not_an_export_is_left_alone(samples: Warehouse, tmp_path: Path)
         export(samples, mine, format="duckdb")
     with pytest.raises(ConfigError, match="is a file"):
         export(samples, mine / "chapter.txt")
-    with pytest.raises(ConfigError, match="is no DuckDB file"):
+    with pytest.raises(ConfigError, match="is not a DuckDB file"):
         export(samples, mine / "chapter.txt", format="duckdb")
     assert (mine / "chapter.txt").read_text() == "precious"
     export(samples, tmp_path / "out")

@@ -47,7 +47,7 @@ def test_what_came_since_an_earlier_iteration_made_its_snapshots(warehouse: Ware
     assert unchecked(warehouse, "0002") == [("ct_samples", "general_b")], "only a gate after both snapshots has seen it"
 
 
-def test_an_older_version_that_was_put_back_is_looked_at_anew(warehouse: Warehouse) -> None:
+def test_an_older_version_that_was_put_back_is_looked_at_again(warehouse: Warehouse) -> None:
     write(warehouse, "sft_samples", "imported_a", Make.sample("a"))
     write(warehouse, "sft_samples", "imported_b", Make.sample("b"))
     version = warehouse.version("sft_samples")

@@ -52,9 +52,9 @@ def test_every_reference_of_the_catalogue_is_an_edge_or_is_left_out_on_purpose()
     by_table = {kind.source: kind.name for kind in NODE_KINDS} | grouped
     left_out = {
         ("evaluations", "tasks"),  # an evaluation stands for all its tasks
-        ("merge_candidates", "tasks"),  # a mixture that was tried is no node: its weights were thrown away
+        ("merge_candidates", "tasks"),  # a mixture that was tried is not a node: its weights were thrown away
         ("training_metrics", "checkpoints"),  # curves are of the checkpoint, nothing is made of them
-        ("task_instances", "tasks"),  # an instance is no node: its episodes name the task
+        ("task_instances", "tasks"),  # an instance is not a node: its episodes name the task
         ("steps", "episodes"),  # turned round: an episode consists of its steps
     }
     edges = {(relation.child, relation.parent) for relation in RELATIONS}

@@ -89,7 +89,7 @@ def test_loop_finds_any_period_and_repeats_any_screens() -> None:
     found = verdict("loop", [step_row(i, observation=screen) for i, screen in enumerate("ABABAB")])
     assert not found["passed"] and found["score"] == pytest.approx(2 / 6) and "step 2 repeats step 0" in found["reasons"]
     scrolling = [step_row(i, observation=f"page {i}") for i in range(6)]
-    assert passes("loop", scrolling), "the same action on new screens is no loop"
+    assert passes("loop", scrolling), "the same action on new screens is not a loop"
     assert passes("repeats", scrolling)
     often = verdict("repeats", scrolling, QualityConfig(max_repeats=3))
     assert not often["passed"] and often["score"] == 0.5 and often["reasons"] == ["steps 0 to 5 repeat one action 6 times"]
@@ -220,7 +220,7 @@ def test_leak_of_hidden_data_and_of_words_that_were_nowhere() -> None:
     typed = step_row(action=json.dumps({"kind": "type", "text": "secretword"}))
     found = verdict("leak", [typed])
     assert not found["passed"] and found["reasons"] == ["step 0: 'secretword' was nowhere to be read"]
-    assert passes("leak", [typed], reward=0.0, outcome="failure"), "a wrong guess is no leak"
+    assert passes("leak", [typed], reward=0.0, outcome="failure"), "a wrong guess is not a leak"
     assert passes("leak", [typed | {"action": json.dumps({"kind": "type", "text": "42 BUTTON"})}])
     unread = typed | {"action": json.dumps({"kind": "invalid", "text": "secretword", "reason": "unparseable"})}
     assert passes("leak", [unread]), "what was not done leaks nothing"
@@ -273,7 +273,7 @@ def test_crashed_and_foreign_episodes_have_no_verdict() -> None:
     episodes = [episode_row("a", outcome="crashed", reward=None), episode_row("b", split="eval"), episode_row("c")]
     rows = judged(episodes, [step_row(0, e["episode_id"]) for e in episodes])
     assert by_judge(rows, "verifier").keys() == {"b", "c"}
-    assert by_judge(rows, "duplicate")["c"]["passed"], "crashed and foreign ones are no originals"
+    assert by_judge(rows, "duplicate")["c"]["passed"], "crashed and foreign ones are not originals"
 
 
 def test_rows_fit_the_catalogue() -> None:

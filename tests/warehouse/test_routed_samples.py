@@ -96,7 +96,7 @@ def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(tu
 
 
 @pytest.mark.slow
-def test_an_iteration_that_is_routed_anew_drops_nothing_that_a_dataset_may_hold(turned: Warehouse) -> None:
+def test_an_iteration_that_is_routed_again_drops_nothing_that_a_dataset_may_hold(turned: Warehouse) -> None:
     reroute(turned, SHORT_ONLY, ["0001"], EVERYTHING)
     withdrawn = [("solved", index, True) for index in range(3)]
     assert samples(turned, "sft_samples", "0001") == withdrawn

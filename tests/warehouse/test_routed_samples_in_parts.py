@@ -99,7 +99,7 @@ def test_what_leaves_stays_withdrawn_with_its_chat_as_long_as_its_source_is_stor
     assert {row["episode_id"] for row in after if not row["withdrawn"]} == {"ep-00"}
     assert follow_routes(played, "0001", FailureMiningConfig()) is None
     followed = follow_routes(played, "0001", FailureMiningConfig(corrections=True))
-    assert followed is not None and told(followed) == (0, 0, False), "what is no pair stays as it is"
+    assert followed is not None and told(followed) == (0, 0, False), "what is not a pair stays as it is"
     played.replace_partition("episodes", [Make.episode("ep-00"), Make.episode("ep-01")], **ACTED)
     send(played, "sft")
     store_routed_samples(played, "0001")

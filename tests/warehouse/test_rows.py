@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_named(make: Any, column: str, value: object, said:
     with pytest.raises(SchemaMismatch) as caught:
         to_arrow(EPISODES, rows, iteration="0001", stage="rollouts")
     message = str(caught.value)
-    assert "episodes row 1" in message and f"`{column}`" in message and said in message and "Mend" in message
+    assert "episodes row 1" in message and f"`{column}`" in message and said in message and "Fix" in message
     if value is not None and column != "instruction":
         assert repr(value)[:60] in message
 

@@ -210,7 +210,7 @@ def test_a_home_of_an_older_catalogue_gains_the_new_column(warehouse: Warehouse,
 
 
 @pytest.mark.parametrize("harm", ["cut", "garble", "delete"])
-def test_a_damaged_data_file_is_named_and_running_the_stage_again_mends_it(warehouse: Warehouse, make: Any, harm: str) -> None:
+def test_a_damaged_data_file_is_named_and_running_the_stage_again_fixes_it(warehouse: Warehouse, make: Any, harm: str) -> None:
     rows = [make.episode(f"ep-{i}", instruction=os.urandom(400).hex()) for i in range(50)]
     warehouse.replace_partition("episodes", rows, **FIRST)
     (path,) = _data_files(warehouse, "episodes")

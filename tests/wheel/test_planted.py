@@ -1,6 +1,6 @@
 """Faults planted in the tables of a home on which the wheel really turned, past all that writes there: a leak, an unsolved episode in SFT,
 rows twice, a screenshot that is gone, a column of another type. Each stops the iteration at a gate, in words that name the rows and how to
-mend them; mended, the iteration goes on from there, and nothing is lost.
+fix them; fixed, the iteration goes on from there, and nothing is lost.
 
 A copy of the turned home is opened again where its iteration was just about to close: finished stages are not worked twice, so a run goes
 through every gate in seconds.
@@ -107,7 +107,7 @@ class Planter:
         broken = rows["annotation_id"][0].as_py()
         return ["expectations_annotations", "stored as string, not as int64", '"first"', broken, "flywheel restore"]
 
-    def mend(self, table: str) -> None:
+    def fix(self, table: str) -> None:
         ran = self.wheel.flywheel("restore", table, str(self.versions[table]))
         assert ran.returncode == 0, ran.stderr
 
@@ -147,7 +147,7 @@ def test_a_fault_blocks_what_follows_and_names_the_rows(reopened: Any, fault: st
     went_well, text, went_on = run_assets(reopened, names, monkeypatch)
     assert not went_well and not went_on
     assert [part for part in told if part not in text] == [], text
-    planter.mend(table)
+    planter.fix(table)
     assert run_assets(reopened, names, monkeypatch) == (True, "", True)
 
 
@@ -192,7 +192,7 @@ def test_a_run_stops_at_each_gate_and_goes_on_where_it_is_mended(reopened: Any) 
     page = (reopened.home.reports / "data_docs" / ITERATION / "annotations.annotations.html").read_text()
     assert "first failing rows" in page and "first" in page
     for table in IN_COLLECTION.values():
-        planter.mend(table)
+        planter.fix(table)
 
     went_on = turn(reopened)
     assert went_on.returncode == 0, went_on.stderr

@@ -43,7 +43,7 @@ outside the project can catch it without importing it.
     │   ├── RecordingLocked (PermissionError)  a recording is sealed, and the passphrase is missing or wrong
     │   ├── RecordingRefused (ValueError)   what was asked is not allowed in its state, e.g. to upload what was not reviewed
     │   ├── UploadFailed (ConnectionError)  the annotation server cannot be reached, or does not take the recording
-    │   └── WordingFailed (ConnectionError) the model that is to word thoughts or tasks anew does not answer
+    │   └── WordingFailed (ConnectionError) the model that is to reword thoughts or tasks does not answer
     ├── ModelError
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
     │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
@@ -72,7 +72,7 @@ Each class says by `is_retryable` whether the same may succeed when it is only t
 false for what a person must fix first. Who tries again, and how often, is docs/failures.md; nobody keeps a list of classes.
 
 What a policy does wrong (an unparseable action, too many steps) is a recorded outcome and not an exception: see agent/episode/episode.py.
-A message says what was wrong, the value, what is allowed, and how to mend it.
+A message says what was wrong, the value, what is allowed, and how to fix it.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class UploadFailed(RecordingError, ConnectionError):
 
 
 class WordingFailed(RecordingError, ConnectionError):
-    """The model that is to word thoughts or tasks anew does not answer, or only with failures, after the last attempt."""
+    """The model that is to reword thoughts or tasks does not answer, or only with failures, after the last attempt."""
 
     is_retryable = True
 

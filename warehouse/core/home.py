@@ -53,7 +53,7 @@ class Home:
         return cls(Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME).absolute())
 
     def check_exists(self) -> None:
-        """Raises ConfigError where there is no such folder: a mistyped one is no empty home."""
+        """Raises ConfigError where there is no such folder: a mistyped one is not an empty home."""
         if not self.root.is_dir():
             raise ConfigError(f"there is no home {self.root}: name one with --home or {HOME_VARIABLE}, or make one with `flywheel run`")
 

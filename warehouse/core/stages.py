@@ -56,7 +56,7 @@ def domain_of(stage: str) -> str | None:
 
 
 def rank(stage: str) -> tuple[int, str]:
-    """A key that sorts stages as an iteration makes them: specialists before joint policies, what is no stage of ours last."""
+    """A key that sorts stages as an iteration makes them: specialists before joint policies, what is not a stage of ours last."""
     kind = _JOINT if stage.startswith(_JOINT) else _RL if is_rl(stage) else stage
     return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER)), stage
 

@@ -82,7 +82,7 @@ def _check_place(output: Path, *, is_file: bool) -> None:
         if output.is_dir():
             raise ConfigError(f"{output} is a folder: name a file for the DuckDB export, e.g. {output / 'flywheel.duckdb'}")
         if output.exists() and not _is_duckdb(output):
-            raise ConfigError(f"{output} exists and is no DuckDB file: name another")
+            raise ConfigError(f"{output} exists and is not a DuckDB file: name another")
     elif output.exists() and not output.is_dir():
         raise ConfigError(f"{output} is a file: name a folder for this export")
     elif output.exists() and any(output.iterdir()) and not (output / MANIFEST).exists():

@@ -1,8 +1,8 @@
 """The filter `duplicate`: for each episode the most similar original before it, among those with the same task, instruction and actions.
 
 Two episodes' similarity is the mean, over steps, of the Jaccard index of the screens' element lines; screens without elements are alike
-when their pictures' perceptual hashes are. Only originals, i.e. episodes that are no duplicates themselves, are compared with. An annotated
-episode is a duplicate of annotated ones only: a rollout that was made before has not been corrected.
+when their pictures' perceptual hashes are. Only originals, i.e. episodes that are not duplicates themselves, are compared with. An
+annotated episode is a duplicate of annotated ones only: a rollout that was made before has not been corrected.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def _check_patterns(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> No
         try:
             con.execute("select regexp_matches('', ?)", [pattern]).fetchall()
         except duckdb.Error as error:
-            raise ConfigError(f"quality: {pattern!r} is no regular expression that RE2 can read ({error}); mend or drop it") from error
+            raise ConfigError(f"quality: {pattern!r} is not a regular expression that RE2 can read ({error}); fix or drop it") from error
 
 
 def _literal(value: Any) -> str:

@@ -202,7 +202,7 @@ def jaccard(documents: Documents, first: I64, second: I64) -> F64:
 
 def nearest_original(pairs: Pairs, num: int, threshold: float) -> tuple[F64, I64]:
     """For each document its most similar original before it (similarity 0, -1 where there is none). A document that is at least
-    `threshold` like an original is no original itself; of equally similar ones the last counts."""
+    `threshold` like an original is not an original itself; of equally similar ones the last counts."""
     best, other = np.zeros(num), np.full(num, -1, np.int64)
     is_original = [True] * num
     order = np.lexsort((pairs.first, pairs.second))

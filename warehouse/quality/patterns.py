@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 _MARKUP = '<>[]()" \n'
-"""Characters that every other word of a page begins or ends with: to look for them first is no help."""
+"""Characters that every other word of a page begins or ends with: to look for them first does not help."""
 
 
 def matches_any(column: str, patterns: Sequence[str]) -> str:

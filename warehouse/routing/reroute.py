@@ -73,7 +73,7 @@ def reroute(
     *,
     dry_run: bool = False,
 ) -> list[Rerouted]:
-    """Route the episodes of `iterations` again, and make what later iterations have learned from pairs with these anew. Run a second time
+    """Route the episodes of `iterations` again, and make what later iterations have learned from pairs with these again. Run a second time
     it changes nothing. Nothing else may route meanwhile: hold the lock of the iteration. Returns these iterations, then the later ones
     whose samples have changed. Raises ConfigError for an iteration that was never routed and for a rule of nobody who ever judged."""
     known = routed_iterations(warehouse)

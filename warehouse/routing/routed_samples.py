@@ -56,7 +56,7 @@ where ({stands}) or (
         anti join episodes using (episode_id))
 )
 """
-"""What is stored and not made anew: what stands anyhow, and withdrawn, of the others, those whose sources are stored."""
+"""What is stored and not made again: what stands anyhow, and withdrawn, of the others, those whose sources are stored."""
 _CHANGE = """
 with standing as (select sample_id from wanted union all select sample_id from staying where not withdrawn),
 stood as (select sample_id from stored where not withdrawn),
@@ -108,7 +108,7 @@ def store_routed_samples(
 
 
 def follow_routes(warehouse: Warehouse, iteration: str, mining: FailureMiningConfig) -> Stored | None:
-    """Make the corrections and reflections of an iteration anew after routes of an earlier one have changed; None where it has none and
+    """Make the corrections and reflections of an iteration again after routes of an earlier one have changed; None where it has none and
     `mining` asks for none. What was made once is made again, whatever `mining` says now, and nothing else that it does not ask for."""
     stored = warehouse.read("sft_samples", iteration=iteration, stage=STAGE, columns=["sample_id", "origin"])
     pairs = stored.filter(pc.is_in(stored["origin"], value_set=pa.array(PAIR_ORIGINS, pa.string())))

@@ -33,7 +33,7 @@ class Column:
     references: str | None = None
     """`table.column` that this value names; the lineage view and the foreign-key checks are made of these."""
     names_nothing: tuple[str, ...] = ()
-    """Values of a referencing column that are no id, e.g. `oracle`."""
+    """Values of a referencing column that are not ids, e.g. `oracle`."""
     before: str | None = None
     """SQL for the value of a row that was written before there was the column; null where nothing says it."""
     may_dangle: bool = False

@@ -1,4 +1,4 @@
-"""Which file of a table is damaged, and how to mend it. Reads everything and changes nothing."""
+"""Which file of a table is damaged, and how to fix it. Reads everything and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warehouse.storage.data_files import RESTORE, check_file
 class Damage:
     path: Path
     what: str
-    mend: str
+    fix: str
 
 
 def find_damage(folder: Path, delta: DeltaTable | None) -> list[Damage]:
@@ -29,13 +29,13 @@ def find_damage(folder: Path, delta: DeltaTable | None) -> list[Damage]:
 
 
 def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: Exception) -> NoReturn:
-    """Raise, for a read of `table` that failed with `error`, CorruptTable that names the first damaged file and its mend; the error itself
+    """Raise, for a read of `table` that failed with `error`, CorruptTable that names the first damaged file and its fix; the error itself
     where every file is sound and the machine, or the query, is at fault."""
     damages = find_damage(folder, delta)
     if damages:
         first, more = damages[0], len(damages) - 1
         also = f" ({more} more damaged files)" if more else ""
-        raise CorruptTable(f"table {table}: {first.path} {first.what}{also}. To fix it: {first.mend}") from error
+        raise CorruptTable(f"table {table}: {first.path} {first.what}{also}. To fix it: {first.fix}") from error
     if isinstance(error, DeltaError):
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CorruptTable(f"table {table} in {folder} cannot be read: {reason}. Restore the folder from a backup") from error
@@ -43,14 +43,14 @@ def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: E
 
 
 def _log_damage(log: Path) -> list[Damage]:
-    """By the log alone, for tables without a chain: a gap, or a file that is no log. What a chain says of them, table_log.py tells."""
+    """By the log alone, for tables without a chain: a gap, or a file that is not a log. What a chain says of them, table_log.py tells."""
     versions = sorted(int(path.stem) for path in log.glob("[0-9]*.json"))
     for version in range(versions[-1] + 1 if versions else 0):
         path = log / f"{version:020d}.json"
         what = _log_file_damage(path)
         if what is not None:
-            mend = "set the commit aside with `flywheel doctor --repair`, and run the stage that wrote it again"
-            return [Damage(path=path, what=what, mend=f"restore it from a backup; without one, {mend}")]
+            fix = "set the commit aside with `flywheel doctor --repair`, and run the stage that wrote it again"
+            return [Damage(path=path, what=what, fix=f"restore it from a backup; without one, {fix}")]
     return []
 
 
@@ -74,7 +74,7 @@ def data_damage(folder: Path, delta: DeltaTable) -> list[Damage]:
         path = folder / unquote(relative)
         what = _data_file_damage(path, size)
         if what is not None:
-            damages.append(Damage(path=path, what=what, mend=RESTORE))
+            damages.append(Damage(path=path, what=what, fix=RESTORE))
     return damages
 
 

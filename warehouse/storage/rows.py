@@ -62,7 +62,7 @@ def _check_names(table: Table, rows: Sequence[Mapping[str, Any]] | pa.Table, fix
         where = table.name if is_arrow else f"{table.name} row {index}"
         unknown, missing = sorted(names - allowed), sorted(required - names)
         what = "; ".join(part for part in (unknown and f"unknown columns {unknown}", missing and f"missing columns {missing}") if part)
-        raise SchemaMismatch(f"{where}: {what}. The columns are {sorted(allowed)}: mend the rows or warehouse/storage/catalogue.py")
+        raise SchemaMismatch(f"{where}: {what}. The columns are {sorted(allowed)}: fix the rows or warehouse/storage/catalogue.py")
 
 
 def _fixed_column(table: Table, rows: Sequence[Mapping[str, Any]] | pa.Table, column: Column, value: str) -> pa.ChunkedArray:
@@ -173,7 +173,7 @@ def _first(mask: pa.ChunkedArray) -> int:
 def _fail(table: Table, column: Column, index: int, value: Any, allowed: str) -> NoReturn:
     raise SchemaMismatch(
         f"{table.name} row {index}: column `{column.name}` ({column.meaning}) has {_show(value)}; {allowed}. "
-        "Mend the row, or the column in warehouse/storage/catalogue.py"
+        "Fix the row, or the column in warehouse/storage/catalogue.py"
     )
 
 

@@ -112,7 +112,7 @@ class TableLog:
                 self._check(self.file(record.version), record, _without(record.version))
         return [record.version for record in records if record.digest == UNKNOWN]
 
-    def _check(self, path: Path, record: Record, mend: str) -> None:
+    def _check(self, path: Path, record: Record, fix: str) -> None:
         try:
             found = path.stat()
             state = (found.st_size, found.st_mtime_ns, found.st_ino)
@@ -121,11 +121,11 @@ class TableLog:
             data = path.read_bytes()
         except FileNotFoundError:
             raise CorruptTable(
-                f"table {self.table}: {path} is missing, though version {record.version} was committed. To fix it: {mend}"
+                f"table {self.table}: {path} is missing, though version {record.version} was committed. To fix it: {fix}"
             ) from None
         if len(data) != record.size or digest(data) != record.digest:
             what = f"has {len(data)} bytes, {record.size} were committed" if len(data) != record.size else "was changed after its commit"
-            raise CorruptTable(f"table {self.table}: {path} {what}. To fix it: {mend}")
+            raise CorruptTable(f"table {self.table}: {path} {what}. To fix it: {fix}")
         _CHECKED[str(path)] = state
 
     def _last_checkpoints(self, version: int) -> Iterator[Record]:

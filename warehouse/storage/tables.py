@@ -381,7 +381,7 @@ class Warehouse:
         """Ids stored so far; only files that this object has not read before are read. Call with the lock held."""
         delta = self._open(TABLES["screenshots"], None)
         there = set(delta.file_uris() if delta is not None else ())
-        if not self._read_screenshot_files <= there:  # a purge has written them anew, without those that it erased
+        if not self._read_screenshot_files <= there:  # a purge has rewritten them, without those that it erased
             self._read_screenshot_files.clear()
             self._known_screenshots.clear()
         import pyarrow.parquet as pq

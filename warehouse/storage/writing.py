@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Source: TypeAlias = Callable[[], AbstractContextManager[Rows]]
-"""Gives the rows of a commit, anew each time that it is tried."""
+"""Gives the rows of a commit, afresh for each attempt."""
 _FOREVER = "interval 36500 days"
 CONFIGURATION = {
     # With the defaults, old versions become unreadable once the log is 30 days old and checkpointed.

@@ -209,7 +209,7 @@ $("thought").addEventListener("input", () => {
 $("thought").addEventListener("blur", flush);
 
 $("result").addEventListener("change", () => change("/api/result", { result: $("result").value }, "Saved."));
-// Words that were refused stay to be mended: what is confirmed is what stands there. Answers whether it is the task's words.
+// Words that were refused stay to be corrected: what is confirmed is what stands there. Answers whether it is the task's words.
 async function rename() {
   const query = $("query").value;
   return !recording || query === recording.query || change("/api/query", { query }, "The task is saved.");

@@ -30,7 +30,7 @@ def accepted_forms(name: str, aliases: Iterable[str] = ()) -> tuple[str, ...]:
     forms = {plain(each) for each in (name, *aliases)}
     number = _NUMBER.match(name)
     if number and number.end() < len(name) and name[number.end()] not in " °%":
-        number = None  # "1-268" is no number
+        number = None  # "1-268" is not a number
     if number is not None:
         bare = number[0].replace(",", "").replace(" ", "")
         rest = name[number.end() :]
@@ -41,7 +41,7 @@ def accepted_forms(name: str, aliases: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def _is_unit(text: str) -> bool:
-    """A unit may be left out; a side of the equator may not, and a list goes on with what is no unit."""
+    """A unit may be left out; a side of the equator may not, and a list goes on with what is not a unit."""
     return text.strip() in {"", "km²", "g/cm³", "u", "Å", "KB"}
 
 

@@ -92,5 +92,5 @@ def _content(response: httpx.Response) -> str:
         parsed: Any = response.json()
         content = parsed["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError) as error:
-        raise ServerUnreachable(f"The server's answer is no chat completion: {response.text[:200]!r}") from error
+        raise ServerUnreachable(f"The server's answer is not a chat completion: {response.text[:200]!r}") from error
     return str(content or "").rpartition("</think>")[2].strip()

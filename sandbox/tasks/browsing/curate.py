@@ -64,7 +64,7 @@ def instances(names: Sequence[str], num: int, split: Split) -> Iterator[tuple[Ta
 def main(arguments: Sequence[str] | None = None) -> int:
     composed = [name for name, family in FAMILIES.items() if family.shape is not None]
     parser = argparse.ArgumentParser(prog="python -m sandbox.tasks.browsing.curate", description="Screen and reword questions by a model.")
-    parser.add_argument("file", type=Path, help="JSON lines, written anew")
+    parser.add_argument("file", type=Path, help="JSON lines, rewritten")
     parser.add_argument("--url", required=True, help="of an OpenAI-compatible server, with /v1")
     parser.add_argument("--model", required=True)
     parser.add_argument("--token-env", help="environment variable that holds the token")

@@ -82,4 +82,4 @@ def reworded(task: Task, seed: int, instance: Instance) -> Instance:
     try:
         return rewriting.reworded(instance, entry.question, entry.model)
     except ValueError as error:
-        raise ConfigError(f"{os.environ[VARIABLE]}: the wording of {task.name}, seed {seed}, cannot be used: {error}. Mend it.") from error
+        raise ConfigError(f"{os.environ[VARIABLE]}: the wording of {task.name}, seed {seed}, cannot be used: {error}. Fix it.") from error

@@ -141,7 +141,7 @@ class Graph:
 def graph_of(entities: Iterable[Entity], attributes: Mapping[str, tuple[Attribute, ...]], versions: Mapping[str, str]) -> Graph:
     """Entities by key, in order. Links to what is not there become plain text."""
     known = {entity.key: entity for entity in sorted(entities, key=lambda entity: entity.key)}
-    mended = {
+    fixed = {
         key: Entity(
             key=key,
             kind=entity.kind,
@@ -156,4 +156,4 @@ def graph_of(entities: Iterable[Entity], attributes: Mapping[str, tuple[Attribut
         )
         for key, entity in known.items()
     }
-    return Graph(entities=mended, attributes=attributes, versions=versions)
+    return Graph(entities=fixed, attributes=attributes, versions=versions)

@@ -92,7 +92,7 @@ class Corpus:
 
     def route(self, start: str, goal: str) -> tuple[str, ...]:
         """Paths from one page to another by the fewest clicks on links, both ends included, over lists and contents alone: that the page
-        of one country happens to link to another is no way that a person could know. Empty where no links lead there."""
+        of one country happens to link to another is not a way that a person could know. Empty where no links lead there."""
         steps = self._distances(goal)
         if start not in steps:
             return ()

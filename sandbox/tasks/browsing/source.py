@@ -49,7 +49,7 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
 def family_of(task: Task) -> Family:
     """Raises TaskError for a task that is not this source's."""
     if task.source != SOURCE or task.name not in FAMILIES:
-        raise TaskError(f"Task {task.source}/{task.name} is no question over pages: those are {', '.join(FAMILIES)}.")
+        raise TaskError(f"Task {task.source}/{task.name} is not a question over pages: those are {', '.join(FAMILIES)}.")
     return FAMILIES[task.name]
 
 

@@ -159,7 +159,7 @@ KNOWN: Mapping[str, Known] = {
 
 
 def map_android_world(record: Any, files: Files) -> Mapped:
-    """Raises BadRecord for what is no task template."""
+    """Raises BadRecord for what is not a task template."""
     fields = Fields(record)
     name, template = fields.any("task_name", "name", "id"), fields.any("task_template", "template", "goal", "prompt")
     if not isinstance(name, str) or not isinstance(template, str):

@@ -1,6 +1,6 @@
 """From files to a task set: every record of every file is mapped, named, given its split, and counted. Nothing is written here.
 
-What a record cannot be mapped to is said with the task; what is no record of the format at all is kept too, without a task.
+What a record cannot be mapped to is said with the task; what is not a record of the format at all is kept too, without a task.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _add(
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A line that is no record at all."""
+    """A line that is not a record at all."""
 
     text: str
     reason: str
@@ -209,7 +209,7 @@ def _json(path: Path, text: str, format: TaskFormat) -> Iterator[tuple[str, Any]
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        yield path.name, Unreadable(text, f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}")
+        yield path.name, Unreadable(text, f"is not JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}")
         return
     if isinstance(parsed, Mapping) and isinstance(parsed.get("tasks"), list) and not format.is_one_record:
         parsed = parsed["tasks"]

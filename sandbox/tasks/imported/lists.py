@@ -36,7 +36,7 @@ def map_mind2web(record: Any, files: Files) -> Mapped:
     try:
         host = urlsplit(website if "://" in website else f"https://{website}").hostname or "its site"
     except ValueError as error:
-        raise BadRecord(f"`website` is no address: {error}") from None
+        raise BadRecord(f"`website` is not an address: {error}") from None
     spec = TaskSpec(
         name=slug(str(name or asked[:40])),
         kind="web",
@@ -71,7 +71,7 @@ def map_miniwob(record: Any, files: Files) -> Mapped:
     try:
         page_of(spec)
     except ConfigError:
-        reasons.append("is no page of the installed MiniWoB++ that is used here")
+        reasons.append("is not a page of the installed MiniWoB++ that is used here")
     return Mapped(spec=spec, not_runnable=reasons, notes=notes, unknown=fields.unknown())
 
 
@@ -105,7 +105,7 @@ def _kindly(item: Any) -> str:
         return f"`{where}`: {item['msg']}"
     name = str(item["loc"][-1])
     close = difflib.get_close_matches(name, TaskSpec.model_fields, 1) if len(item["loc"]) == 1 else []
-    return f"`{where}` is no field of a task" + (f"; did you mean `{close[0]}`?" if close else "")
+    return f"`{where}` is not a field of a task" + (f"; did you mean `{close[0]}`?" if close else "")
 
 
 def _lacking(spec: TaskSpec) -> list[str]:

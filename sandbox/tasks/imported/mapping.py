@@ -22,7 +22,7 @@ NEEDS_FILE, NEEDS_PACKAGES = "needs a file", "needs Debian packages that are not
 
 
 class BadRecord(ValueError):
-    """A record is no task of its format, and why: it is named by file and line, kept as it is, and no task is made of it."""
+    """A record is not a task of its format, and why: it is named by file and line, kept as it is, and no task is made of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Files:
         try:
             last = PurePosixPath(unquote(urlsplit(name).path)).name if is_address else name
         except ValueError:
-            raise BadRecord(f"{name[:80]!r} is no address") from None
+            raise BadRecord(f"{name[:80]!r} is not an address") from None
         cached = f"{uuid.uuid5(uuid.NAMESPACE_URL, name)}_{PurePosixPath(target).name or last}"
         for folder in self._folders:
             for candidate in (folder / task_id / cached, folder / cached, folder / task_id / last, folder / last):

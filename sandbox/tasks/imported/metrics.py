@@ -1,5 +1,5 @@
 """Comparisons of a goal's value with what is expected, by name: pure functions of texts, bytes and rules. What they mean is what OSWorld's
-evaluators of the same names mean (Xie et al. 2024, arXiv 2404.07972), written anew; where those give a share, only all of it passes here.
+evaluators of the same names mean (Xie et al. 2024, arXiv 2404.07972), rewritten; where those give a share, only all of it passes here.
 
 Which of OSWorld's evaluators there are none of is said by osworld.py, when a task is imported. The module needs spreadsheets.py
 and the standard library alone, because comparing.py runs it in a jail, with the system's Python.
@@ -102,7 +102,7 @@ def compare_csv(value: Result, expected: Any, options: Mapping[str, Any]) -> str
     try:
         found, wanted = table(text_of(value)), table(text_of(expected))
     except csv.Error as error:
-        return f"is no CSV file: {error}"
+        return f"is not a CSV file: {error}"
     return None if found == wanted else f"holds another table ({len(found)} rows, {len(wanted)} wanted)"
 
 
@@ -111,7 +111,7 @@ def check_csv(value: Result, expected: Any, options: Mapping[str, Any]) -> str |
     try:
         rows = list(csv.DictReader(io.StringIO(text_of(value))))
     except csv.Error as error:
-        return f"is no CSV file: {error}"
+        return f"is not a CSV file: {error}"
     rules = _rules(expected)
 
     def has(record: Mapping[str, Any]) -> bool:
@@ -141,7 +141,7 @@ def check_json_settings(value: Result, expected: Any, options: Mapping[str, Any]
     found = _json(value)
     wanted = _rules(expected).get("expected", {})
     if not isinstance(found, dict):
-        return "is no JSON object"
+        return "is not a JSON object"
     return ", ".join(f"{name} is {_shown(found.get(name))}" for name, each in wanted.items() if found.get(name) != each) or None
 
 
@@ -158,10 +158,10 @@ JSON_METHODS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def check_json(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
-    """Rules {key: path, method, ref}: each of `expect` holds, none of `unexpect`. What is no JSON passes none."""
+    """Rules {key: path, method, ref}: each of `expect` holds, none of `unexpect`. What is not JSON passes none."""
     found, rules = _json(value), _rules(expected)
     if found is None:
-        return "is no JSON"
+        return "is not JSON"
 
     def holds(rule: Mapping[str, Any]) -> bool:
         at = found

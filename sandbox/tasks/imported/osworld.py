@@ -55,7 +55,7 @@ _ASIDE = ("snapshot", "trajectory", "related_apps", "proxy", "fixed_ip", "possib
 
 
 def map_osworld(record: Any, files: Files) -> Mapped:
-    """Raises BadRecord for what is no OSWorld example."""
+    """Raises BadRecord for what is not an OSWorld example."""
     fields = Fields(record)
     task = OsworldTask(fields.take("id", str), files)
     instruction = fields.take("instruction", str)

@@ -231,7 +231,7 @@ def _hotkey(call: Call) -> list[Action]:
 
 def _key(key: Any) -> str:
     if not isinstance(key, str) or not key:
-        raise BadCode(f"{key!r} is no key")
+        raise BadCode(f"{key!r} is not a key")
     return _KEY_NAMES.get(key.lower(), key if len(key) == 1 else key.lower())
 
 

@@ -42,7 +42,7 @@ def parse_code(code: str, size_px: tuple[int, int], hand: Hand | None = None) ->
     try:
         tree = ast.parse(_without_fence(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadCode(f"it is no Python: {error}") from None
+        raise BadCode(f"it is not Python: {error}") from None
     actions: list[Action] = []
     lost: list[str] = []
     for statement in tree.body:
@@ -81,7 +81,7 @@ def _call_of(statement: ast.stmt, size_px: tuple[int, int], hand: Hand) -> Call 
     if isinstance(statement.value, ast.Constant):
         return None
     if not isinstance(statement.value, ast.Call):
-        raise BadCode(f"line {statement.lineno} is no call")
+        raise BadCode(f"line {statement.lineno} is not a call")
     module, _, name = _dotted(statement.value.func).rpartition(".")
     if module not in _MODULES or name not in READERS:
         raise BadCode(f"{f'{module}.' * bool(module)}{name} is not one of the functions that are understood")
@@ -97,7 +97,7 @@ def _dotted(node: ast.expr) -> str:
         return node.id
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value)}.{node.attr}"
-    raise BadCode("it calls what is no name")
+    raise BadCode("it calls what is not a name")
 
 
 def _constant(node: ast.expr) -> Any:
@@ -109,7 +109,7 @@ def _constant(node: ast.expr) -> Any:
         return [_constant(item) for item in node.elts]
     if isinstance(node, ast.Attribute) and _dotted(node) in ("pyautogui.LEFT", "pyautogui.RIGHT", "pyautogui.MIDDLE"):
         return node.attr.lower()
-    raise BadCode(f"an argument is no constant: {ast.unparse(node)[:60]}")
+    raise BadCode(f"an argument is not a constant: {ast.unparse(node)[:60]}")
 
 
 def _merged(actions: Sequence[Action]) -> tuple[Action, ...]:

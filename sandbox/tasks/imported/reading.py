@@ -30,7 +30,7 @@ def parse_json(text: str) -> Any:
     except RecursionError:
         raise NotPlain(TOO_DEEP) from None
     except ValueError as error:
-        raise NotPlain(f"is no JSON: {error}") from None
+        raise NotPlain(f"is not JSON: {error}") from None
     check(value)
     return value
 
@@ -116,5 +116,5 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
     except NotPlain as error:
         return error
     except (ValueError, TypeError, OverflowError, yaml.YAMLError) as error:
-        return NotPlain(f"is no YAML that can be read: {error}")
+        return NotPlain(f"is not YAML that can be read: {error}")
     return value

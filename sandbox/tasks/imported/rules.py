@@ -15,7 +15,7 @@ from sandbox.tasks.imported.spreadsheets import FUZZY_FIELDS, FUZZY_TYPES, METHO
 
 MAX_PATTERN_CHARS = 2_000
 Fault = str | None
-"""Why something is no good; None where it is."""
+"""Why something is invalid; None where it is valid."""
 
 
 def faults(goal: Goal) -> Iterator[str]:
@@ -39,7 +39,7 @@ def faults(goal: Goal) -> Iterator[str]:
 
 def _compare(goal: Compare) -> Fault:
     if goal.function not in METRICS:
-        return f"is no comparison; there are {', '.join(METRICS)}"
+        return f"is not a comparison; there are {', '.join(METRICS)}"
     if goal.result.value is not None or goal.result.asset is not None:
         return "looks at nothing of the machine: its `result` is a command or a file"
     if goal.function == EXISTENCE:
@@ -148,7 +148,7 @@ def _rules(function: str, value: Any) -> Fault:
     if unknown := [name for name in value if name not in known]:
         return f"has no rule `{unknown[0]}`" + _known(known)
     if fault := next((f"`{name}` {why}" for name, each in value.items() if each is not None and (why := known[name](each))), None):
-        return f"has a rule that is no good: {fault}"
+        return f"has an invalid rule: {fault}"
     return None if any(each not in (None, [], {}) for each in value.values()) else "has no rule, so it would always hold" + _known(known)
 
 
@@ -168,7 +168,7 @@ def _each(why: Callable[[Any], Fault]) -> Callable[[Any], Fault]:
 
 
 def _text(value: Any) -> Fault:
-    return "has an item that is no text" if not isinstance(value, str) else "has an empty text" if not value else None
+    return "has an item that is not text" if not isinstance(value, str) else "has an empty text" if not value else None
 
 
 def _scalar(value: Any) -> Fault:
@@ -187,7 +187,7 @@ def _pattern(value: Any) -> Fault:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        return f"has {value!r}, which is no regular expression ({error})"
+        return f"has {value!r}, which is not a regular expression ({error})"
     return None
 
 
@@ -196,7 +196,7 @@ def _record(value: Any) -> Fault:
 
 
 def _settings(value: Any) -> Fault:
-    return None if isinstance(value, Mapping) else "is no object of names and values"
+    return None if isinstance(value, Mapping) else "is not an object of names and values"
 
 
 def _json_rule(value: Any) -> Fault:

@@ -67,7 +67,7 @@ def page_of(spec: TaskSpec) -> Task:
     """The task of an installed source of pages that a page task names."""
     source, _, name = (spec.page or "").partition("/")
     if source not in SOURCES or SOURCES[source].page is None or name not in (tasks := SOURCES[source].load_tasks()):
-        raise ConfigError(f"the page task {spec.name!r} names {spec.page!r}, which is no task of an installed source of pages")
+        raise ConfigError(f"the page task {spec.name!r} names {spec.page!r}, which is not a task of an installed source of pages")
     return tasks[name]
 
 
@@ -87,7 +87,7 @@ def find(task: Task) -> tuple[TaskSet, ImportedTask]:
         raise TaskError(f"task {task.name!r} cannot be run: {error}") from error
     imported = task_set.tasks.get(rest)
     if imported is None or imported.spec.spec_id != task.version:
-        what = "is not in" if imported is None else "was imported anew and is another task now in"
+        what = "is not in" if imported is None else "was imported again and is another task now in"
         raise TaskError(f"task {task.name!r} {what} the task set {name!r}: list the tasks of `imported:{name}` again")
     return task_set, imported
 
@@ -100,7 +100,7 @@ def instance_spec(task: Task, seed: int) -> tuple[TaskSet, TaskSpec]:
         raise TaskError(f"task {task.name!r} does not run here: {'; '.join(imported.not_runnable)}")
     spec = filled(imported.spec, seed, f"{task_set.name}:{imported.spec.name}")
     if found := [fault for goal in spec.goals for fault in faults(goal)]:
-        raise TaskError(f"task {task.name!r} has a goal that cannot be checked: {found[0]}. Mend its record and import it again")
+        raise TaskError(f"task {task.name!r} has a goal that cannot be checked: {found[0]}. Fix its record and import it again")
     return task_set, spec
 
 

@@ -64,7 +64,7 @@ def fix_settings(rng: Random) -> Instance:
     wanted = json.dumps(settings | {changed: value}, sort_keys=True)
     shown = "/usr/bin/python3 -Ic 'import json; print(json.dumps(json.load(open(\"settings.json\")), sort_keys=True))'"
     goal = Prints(command=shown, text=wanted)
-    mended = json.dumps(settings | {changed: value}, indent=2)
+    repaired = json.dumps(settings | {changed: value}, indent=2)
     return Instance(
         instruction=(
             f"settings.json is not valid JSON any more: something was lost at one place. Mend it, and set {changed} to {value}; the other "
@@ -72,7 +72,11 @@ def fix_settings(rng: Random) -> Instance:
         ),
         files={"settings.json": broken},
         goals=[goal],
-        steps=[bash("cat settings.json"), bash(f"echo {quoted(mended)} > settings.json", goal), bash("python3 -m json.tool settings.json")],
+        steps=[
+            bash("cat settings.json"),
+            bash(f"echo {quoted(repaired)} > settings.json", goal),
+            bash("python3 -m json.tool settings.json"),
+        ],
     )
 
 

@@ -58,7 +58,7 @@ def _identity(draft: Draft) -> str:
 
 
 def _against(instance: WebInstance | None, seen: set[str]) -> str:
-    """Why an instance is no good."""
+    """Why an instance is invalid."""
     if instance is None:
         return "nothing"
     if instance.instruction in seen:

@@ -4,7 +4,7 @@
     python -m sandbox.tasks.web_apps.crawl trac --check    # fails where the map would come out otherwise
 
 Pages are told apart by kind: a part of a path that is a row's key stands for any row, and two pages of a kind are looked at. Pages that
-cannot be reached, want a login, are no HTML or have nothing to do on them are dropped, and counted by reason.
+cannot be reached, want a login, are not HTML or have nothing to do on them are dropped, and counted by reason.
 """
 
 from __future__ import annotations

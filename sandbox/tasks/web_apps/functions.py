@@ -111,7 +111,7 @@ def _read(path: Path) -> FunctionMap:
         return FunctionMap.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
         raise ConfigError(
-            f"{path.name} is no map of functions: {error}. Make it: python -m sandbox.tasks.web_apps.crawl {path.stem}"
+            f"{path.name} is not a map of functions: {error}. Make it: python -m sandbox.tasks.web_apps.crawl {path.stem}"
         ) from error
 
 
@@ -132,7 +132,7 @@ def encode(key: str, encoding: str) -> str:
         listed = json.dumps([int(key) if key.isdigit() else key])
         return quote(base64.urlsafe_b64encode(listed.encode()).decode())
     if encoding != "plain":
-        raise ConfigError(f"A path encodes its key as {encoding!r}; known are plain and json64. Crawl the application anew.")
+        raise ConfigError(f"A path encodes its key as {encoding!r}; known are plain and json64. Crawl the application again.")
     return quote(key)
 
 

@@ -55,8 +55,8 @@ def system_python() -> str:
     try:
         return subprocess.run([PYTHON, "-ISc", code], capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
-        mend = "On Debian: apt-get install python3."
-        raise WebAppMissing(f"{PYTHON} does not run ({error}): web applications run under it. {mend}") from error
+        fix = "On Debian: apt-get install python3."
+        raise WebAppMissing(f"{PYTHON} does not run ({error}): web applications run under it. {fix}") from error
 
 
 def installed_at(name: str, pins: Sequence[str]) -> Path:

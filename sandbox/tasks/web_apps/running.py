@@ -90,8 +90,8 @@ class RunningApp:
         return await request(self.jail.connect, PORT, "POST", path, form=form, cookies=self._cookies)
 
     async def state(self) -> State:
-        """As its database is now. Raises WebAppSpoiled where that is no database any more, holds something else than tables, or is larger
-        than any that episodes make."""
+        """As its database is now. Raises WebAppSpoiled where that is not a database any more, holds something else than tables, or is
+        larger than any that episodes make."""
         stop_at_s = time.monotonic() + READ_LIMIT_S
         while True:
             try:

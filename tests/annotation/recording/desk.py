@@ -66,7 +66,7 @@ class Desk:
         self.hands("key", "--delay", "60", *keys)
 
     def wait_for_rest(self, rest_s: float = 0.4, limit_s: float = 30.0) -> None:
-        """Until the screen has not changed for a while: programs have drawn what they were asked to. A blinking cursor is no change."""
+        """Until the screen has not changed for a while: programs have drawn what they were asked to. A blinking cursor is not a change."""
         seen, since_s, end_s = self._look(), time.monotonic(), time.monotonic() + limit_s
         while time.monotonic() - since_s < rest_s:
             assert time.monotonic() < end_s, f"the screen did not come to rest within {limit_s} s"

@@ -146,7 +146,7 @@ def serving(model: Model) -> Iterator[str]:
         server.server_close()
 
 
-def test_a_model_words_thoughts_anew_and_its_nonsense_is_left_out(tmp_path: Path):
+def test_a_model_rewords_thoughts_and_its_nonsense_is_left_out(tmp_path: Path):
     manifest = make(tmp_path).manifest()
     answers = ('{"text": "First I press New."}', "sorry, no", '```json\n{"text": "' + "x" * 900 + '"}\n```', '{"text": "Once more."}')
     model = Model(*answers)
@@ -182,7 +182,7 @@ def test_nothing_is_sent_to_a_model_before_the_review_and_what_it_wrote_is_revie
         assert isinstance(refused, RecordingRefused) and "flywheel record review letter" in str(refused) and model.asked == []
         edits.confirm(store)
         told = CliRunner().invoke(app, command).output
-        assert "1 thoughts are worded anew" in told and "flywheel record review letter" in told
+        assert "1 thoughts are reworded" in told and "flywheel record review letter" in told
         manifest = open_store(tmp_path / "recordings", "letter").manifest()
         assert manifest.review is None and manifest.actions[0].thought is not None and manifest.actions[0].thought.origin == "refined"
         assert isinstance(CliRunner().invoke(app, command).exception, RecordingRefused) and len(model.asked) == 4

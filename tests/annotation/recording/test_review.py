@@ -62,7 +62,7 @@ def test_an_action_that_reaches_into_a_deleted_span_goes_with_it(tmp_path: Path)
     assert [action.start_s for action in again.actions] == [3.0, 12.0], "an edge in common is enough"
 
 
-def test_the_task_can_be_worded_anew_without_what_is_private_in_it(tmp_path: Path):
+def test_the_task_can_be_reworded_without_what_is_private_in_it(tmp_path: Path):
     store = make(tmp_path)
     edits.confirm(store)
     after = edits.edit_query(store, " Write to\nlena.fischer@posteo.de ")

@@ -32,7 +32,7 @@ _ELEMENT = re.compile(r'(.*?)"(.*)" <(\w+)>.*? \[(\d+)\]$')
 
 class Reader:
     """Does click-button, enter-text and click-button-sequence by reading the prompt, and waits in other tasks. Of what is sampled beside
-    its own choice every third acts on a wrong element, and every third is no answer. `errs`: its own is wrong, and those are right."""
+    its own choice every third acts on a wrong element, and every third is not an answer. `errs`: its own is wrong, and those are right."""
 
     def __init__(self, policy_id: str = "policy-reader", *, errs: bool = False) -> None:
         self.policy_id, self.errs, self.is_down = policy_id, errs, False

@@ -286,7 +286,7 @@ def test_a_box_means_what_it_is_drawn_around_then_its_middle(grammar: Grammar) -
     assert tight[0] == around[0], "and so close that it begins on its edge"
     assert element_within((0, 0), (159, 199), OBSERVATION) == OBSERVATION.elements[2], "of several the largest, the first of equals"
     line = at_point(Point(x=100, y=5, to_x=150, to_y=6), grammar, OBSERVATION)
-    assert "click" not in {view.kind for view in line}, "a line is no box"
+    assert "click" not in {view.kind for view in line}, "a line is not a box"
     empty = [view for view in at_point(Point(x=100, y=140, to_x=140, to_y=180), grammar, OBSERVATION) if view.kind == "click"]
     if grammar.layout == "chat":
         assert abs(empty[0].points[0].x - 120) <= 1 and abs(empty[0].points[0].y - 160) <= 1, "its middle"

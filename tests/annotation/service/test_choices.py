@@ -54,7 +54,7 @@ def test_an_override_that_is_a_candidate_is_an_accept_of_it(name: str) -> None:
     assert as_told(clicked) == ("accept", 0, None), "a click without a word"
     assert clicked.decided.thought == GRAMMARS[name].parse(clicked.decided.response or "", OBSERVATION).thought
     own = view_of_action(ONE, GRAMMARS[name], OBSERVATION).thought
-    assert as_told(decided(name, "override", ONE, own)) == ("accept", 1, None), "what the grammar says by itself is no word either"
+    assert as_told(decided(name, "override", ONE, own)) == ("accept", 1, None), "what the grammar says by itself is not a word either"
     assert as_told(decided(name, "override", TypeText(text="two"))) == ("accept", 2, None)
 
 

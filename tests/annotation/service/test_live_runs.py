@@ -64,7 +64,7 @@ def test_accept_edit_and_override_are_stored_with_all_that_was_shown(on_pool: An
             right = next(each for each in state.proposals if each.kind == "click" and "<input>" in each.text)
             state = await accept(live, state, candidate=right.rank)
             word = str(state.instruction).split('"')[1]
-            assert state.proposals[0].action == f'type "{word}x"', "a wrong word, to be mended"
+            assert state.proposals[0].action == f'type "{word}x"', "a wrong word, to be corrected"
             edit = Decide(version=state.version, decision="edit", candidate=0, thought=state.proposals[0].thought, action=f'type "{word}"')
             await live.decide(run_id, ANN, edit)
             state = await until(live, run_id, "deciding")

@@ -126,7 +126,7 @@ def test_a_reader_sees_one_state(database: Database):
     with database.read() as reading, database.write() as writing:
         assert reading.scalars(select(Landing.subject_id)).all() == ["meanwhile"]
         if not database.is_sqlite:
-            assert writing.scalar(text("show transaction_isolation")) == "read committed", "who writes waits for rows, and sees them anew"
+            assert writing.scalar(text("show transaction_isolation")) == "read committed", "who writes waits for rows, and sees them again"
 
 
 def test_holders_of_a_name_follow_one_another(database: Database):

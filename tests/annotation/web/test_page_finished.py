@@ -269,7 +269,7 @@ def test_recordings_wait_on_the_review_page_and_dialogs_are_by_keys(tmp_path: Pa
 
 
 async def judge_a_run(page: Page, run_id: str) -> None:
-    """By an address alone, and by keys alone; what is typed into the note is no shortcut."""
+    """By an address alone, and by keys alone; what is typed into the note is not a shortcut."""
     await page.goto(f"/review?run={run_id}")
     await expect(page.locator("#case")).to_contain_text("Click on two.")
     await page.keyboard.press("x")

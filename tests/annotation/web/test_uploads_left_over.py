@@ -123,7 +123,7 @@ def test_an_upload_that_nobody_goes_on_with_is_dropped_and_may_come_back(tmp_pat
             assert kept(tmp_path) == digests(Bundle(done)), "at the start of the server; what is complete stays"
             path = part_path(recording_id, bundle.manifest_sha256)
             assert (await ann.put(path, content=bundle.read(bundle.manifest_sha256))).status_code == 404
-            assert "announce it anew" in (await ann.post(f"{PATH}/{recording_id}/complete")).json()["detail"]
+            assert "announce it again" in (await ann.post(f"{PATH}/{recording_id}/complete")).json()["detail"]
             assert await uploaded(there, ann, store) >= 5 and rows(there)[recording_id].state == "pending"
             third = Bundle(reviewed(tmp_path / "made", "three", text="third"))
             await announced(ann, third)
