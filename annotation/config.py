@@ -50,5 +50,5 @@ class WordingConfig(BaseModel):
 
             is_here(self.base_url)
         if self.base_url is not None and not self.queries and not self.reasons:
-            raise ValueError("wording asks a model for nothing: set queries to 1 or more, or reasons, or base_url to null")
+            raise ValueError("wording requests nothing from the model: set queries to 1 or more, or reasons, or base_url to null")
         return self

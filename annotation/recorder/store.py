@@ -272,7 +272,7 @@ def read_cover(folder: Path) -> Cover:
     try:
         return Cover.model_validate_json((folder / COVER).read_bytes())
     except (OSError, ValidationError) as error:
-        raise RecordingRefused(f"There is no recording {folder.name}: `flywheel record list` tells which there are.") from error
+        raise RecordingRefused(f"There is no recording {folder.name}: `flywheel record list` lists them.") from error
 
 
 def open_store(root: Path, name: str, passphrase: str | None = None) -> Store:

@@ -105,7 +105,7 @@ class Uploader:
                 store.set_state("uploaded")
                 return sent
             if sent > 3 * len(announcement.parts):
-                raise UploadFailed(f"{self._url} says again and again that parts are missing that it took; nothing more is sent.")
+                raise UploadFailed(f"{self._url} keeps reporting parts as missing that it has accepted; the upload stops.")
 
     def _announce(self, announcement: Announcement) -> tuple[str, ...]:
         answer = self._call("POST", ANNOUNCE_PATH, announcement.model_dump_json().encode(), "application/json")
@@ -134,7 +134,7 @@ class Uploader:
         try:
             return kind.model_validate_json(answer.content)
         except ValidationError as error:
-            raise UploadFailed(f"{self._url} answers as no annotation server does: {answer.text[:200]!r}") from error
+            raise UploadFailed(f"{self._url} does not answer like an annotation server: {answer.text[:200]!r}") from error
 
     def _call(self, method: str, path: str, body: bytes, media_type: str) -> httpx.Response:
         """One request, again after a failure that may pass; all of them may be repeated."""

@@ -131,7 +131,7 @@ class RunReaders(RunKeeper):
         """For programs: the moment that waits for a decision, and its candidates."""
         run = self._live[run_id]
         if run.moment is None or run.open is None:
-            raise NotNow(f"run {run_id} asks for no decision now")
+            raise NotNow(f"run {run_id} is not waiting for a decision")
         return run.moment, run.open, run
 
     def take_episode(self, run_id: str) -> Episode | None:

@@ -106,7 +106,7 @@ class LiveRuns(RunReaders):
         self._check(run, body.version, "deciding")
         opened, moment, plan = run.open, run.moment, run.plan
         if opened is None or moment is None:
-            raise NotNow(f"run {run_id} asks for no decision now")
+            raise NotNow(f"run {run_id} is not waiting for a decision")
         number, opened.num_asked = opened.num_asked, opened.num_asked + 1
         new = await propose(
             plan.served.policy, moment, plan.grammar, num_candidates=plan.num_candidates, temperature=plan.temperature, more=number
@@ -129,7 +129,7 @@ class LiveRuns(RunReaders):
     async def _carry_out(self, run: LiveRun, choice: Choice) -> None:
         opened, observation = run.open, run.seen
         if opened is None:
-            raise NotNow(f"run {run.plan.run_id} asks for no decision now")
+            raise NotNow(f"run {run.plan.run_id} is not waiting for a decision")
         decided = self._database.writing(runs.decide, run.plan.run_id, opened.step_id, choice.decided, now_s=self._clock())
         run.lease_until_s = await self._fenced(run, decided)
         view = history_step(
@@ -151,7 +151,7 @@ class LiveRuns(RunReaders):
     async def _end_episode(self, run: LiveRun) -> None:
         """The person has nothing left to do: the episode ends here, and the verifier looks."""
         if run.open is None or run.task is None:
-            raise NotNow(f"run {run.plan.run_id} asks for no decision now")
+            raise NotNow(f"run {run.plan.run_id} is not waiting for a decision")
         run.stops = True
         run.open.decision.set_result(None)
         await asyncio.wait({run.task}, timeout=END_TIMEOUT_S)
@@ -168,7 +168,7 @@ class LiveRuns(RunReaders):
         stored = await self._database.reading(runs.load, run_id)
         if stored.run.state == "finished" and stored.run.person_verdict == body.is_success:
             return stored_runs.state_of(stored, version=int(self._clock() * 1000))
-        raise NotNow(f"run {run_id} is {stored.run.state}: nothing about it can be changed any more")
+        raise NotNow(f"run {run_id} is {stored.run.state}: it can no longer be changed")
 
     async def _fenced(self, run: LiveRun, work: Awaitable[T]) -> T:
         """What is stored on a person's behalf. A run whose lease is gone ends with it."""
@@ -188,7 +188,7 @@ class LiveRuns(RunReaders):
                 raise runs.unknown(run_id)
             await self.wake(run_id)
             if run_id not in self._live:
-                raise NotNow(f"run {run_id} is {row.state}: nothing about it can be changed any more")
+                raise NotNow(f"run {run_id} is {row.state}: it can no longer be changed")
             run = self._live[run_id]
         if run.plan.user_id != user_id:
             raise runs.unknown(run_id)

@@ -188,7 +188,7 @@ def hold(session: Session, run_id: str, *, now_s: float, renew: bool = False) ->
         raise unknown(run_id)
     assignment, run, lease_s = found
     if run.state != "live":
-        raise NotNow(f"run {run_id} is {run.state}: nothing about it can be changed any more")
+        raise NotNow(f"run {run_id} is {run.state}: it can no longer be changed")
     if not holds(run, assignment):
         raise AssignmentLost("this assignment is not yours any more: the lease ran out and somebody else has it, or it was ended elsewhere")
     if renew and (assignment.lease_until_s or 0.0) < now_s + WORTH_RENEWING * lease_s:

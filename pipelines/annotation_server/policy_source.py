@@ -143,7 +143,7 @@ class ReleasedPolicies(RegisteredPolicies):
             return engine
         async with self._opening:
             if self._is_closed:
-                raise ModelError("the annotation server is ending: it asks no policy any more")
+                raise ModelError("the annotation server is shutting down: it sends no more requests to policies")
             if (engine := self._of(checkpoint_id)) is None:
                 folder = self._folders[checkpoint_id]
                 before = list(self._engines) if self._is_server else []

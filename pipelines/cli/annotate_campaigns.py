@@ -220,7 +220,7 @@ def _checked(kind: type[B], **values: Any) -> B:
         return kind(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"no such campaign can be: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+        raise ConfigError(f"invalid campaign: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
 
 
 def _say_where(home: Home, database: str | None) -> None:

@@ -32,7 +32,7 @@ def list_recordings(
     from annotation.wire.review import RecordingState
 
     if state is not None and state not in get_args(RecordingState):
-        raise ConfigError(f"--state {state[:40]!r} is none; it is {', '.join(get_args(RecordingState))}")
+        raise ConfigError(f"--state {state[:40]!r} is unknown; known are {', '.join(get_args(RecordingState))}")
     place = home_of(home)
     with opened(place, database) as stored, stored.read() as session:
         found = list_of(session, user=user, state=cast("RecordingState | None", state), limit=limit)

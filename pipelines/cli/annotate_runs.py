@@ -32,7 +32,7 @@ def list_runs(
     from annotation.wire.finished import Standing
 
     if status is not None and status not in get_args(Standing):
-        raise ConfigError(f"--status {status[:40]!r} is none; it is {', '.join(get_args(Standing))}")
+        raise ConfigError(f"--status {status[:40]!r} is unknown; known are {', '.join(get_args(Standing))}")
     place = home_of(home)
     with opened(place, database) as stored, stored.read() as session:
         campaign_id = campaigns.named(session, campaign).campaign_id if campaign is not None else None

@@ -98,7 +98,7 @@ def run(
         place = home_of(home)
         sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console, as_json=as_json))
     if as_json:
-        raise ConfigError("--json goes with --dry-run: what a run made is told by `flywheel status --json`")
+        raise ConfigError("--json goes with --dry-run: `flywheel status --json` reports what a run made")
     from pipelines.cli.run import run_until
     from pipelines.cli.status import lineage_hint, read_status, success_table
     from pipelines.reporting.build import build_report

@@ -93,7 +93,7 @@ def serve(
             allowed_hosts=(host, *(allow_host or [])),
         )
     except ValidationError as error:
-        raise ConfigError(f"these limits cannot be: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"invalid limits: {error.errors()[0]['msg']}") from error
     from models.checkpoints.importing import assumed, with_card
     from models.engine.settings import EngineSettings
     from models.server.backend import ServedEngine

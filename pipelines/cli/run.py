@@ -44,8 +44,8 @@ from warehouse.core.stages import SEED_ITERATION
 POLL_S = 1.0
 MAX_WORDS_BYTES = 1 << 16
 OTHER_PROFILE = (
-    "{home} was turned under the profile {before} until now, its seed and data too, and goes on under {now}; "
-    "for a wheel of its own give {now} a home of its own (FLYWHEEL_HOME, or --home)"
+    "Home {home} was created with profile {before}; continuing with {now}. "
+    "To keep their data apart, give {now} a home of its own (FLYWHEEL_HOME or --home)."
 )
 
 

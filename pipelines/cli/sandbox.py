@@ -67,7 +67,7 @@ def serve(
             allowed_hosts=(host, *(allow_host or [])),
         )
     except ValidationError as error:
-        raise ConfigError(f"These limits cannot be: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"Invalid limits: {error.errors()[0]['msg']}") from error
     asyncio.run(_serve(Home(home.absolute()) if home is not None else Home.from_env(), host, port, size, workers, settings))
 
 

@@ -226,5 +226,5 @@ def _step(number: int, answer: str, picture: Picture | None, answers: Grammar, i
     seen = Observation(instruction=instruction, elements=(), screenshot=picture.data, width_px=width_px, height_px=height_px, time_ms=0.0)
     parsed = answers.parse(answer, seen)
     if parsed.invalid is not None:
-        raise BadRecord(f"answer {number} is none of the grammar {answers.name}: {parsed.invalid.reason}")
+        raise BadRecord(f"answer {number} does not follow the grammar {answers.name}: {parsed.invalid.reason}")
     return DemonstratedStep(picture=picture, size_px=picture.size_px, actions=parsed.actions, thought=parsed.thought, is_good=is_good)

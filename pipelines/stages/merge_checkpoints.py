@@ -84,7 +84,7 @@ def _check_output(output: Path, sources: list[Path]) -> None:
     if any(output.resolve() == source.resolve() for source in sources):
         raise MergeError(f"--output {output} is one of the checkpoints to merge: name another folder")
     if output.exists() and not (output.is_dir() and ((output / CARD_FILE).is_file() or not any(output.iterdir()))):
-        raise MergeError(f"--output {output} is there and no checkpoint, and would be replaced: name a folder that is new or empty")
+        raise MergeError(f"--output {output} exists, is not a checkpoint and would be replaced: name a folder that is new or empty")
 
 
 def _say(plan: MergePlan, console: Console) -> None:

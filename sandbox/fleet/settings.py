@@ -60,7 +60,7 @@ class FleetSettings(BaseModel):
         if self.browsers_per_worker > self.sessions_per_worker:
             raise ValueError(
                 f"browsers_per_worker is {self.browsers_per_worker}, more than sessions_per_worker, {self.sessions_per_worker}: "
-                "a browser without a session is of no use"
+                "a browser without a session is useless"
             )
         if self.call_limit_s <= max(self.ready_limit_s, self.step_limit_s):
             raise ValueError(

@@ -200,4 +200,4 @@ def test_an_answer_that_is_no_action_is_named_where_trajectories_are_asked_for(t
     record = chat()
     record["conversations"][3]["value"] = "I do not know."
     report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [record]), answers="uitars1")
-    assert "answer 1 is none of the grammar uitars1" in report.malformed[0][1]
+    assert "answer 1 does not follow the grammar uitars1" in report.malformed[0][1]

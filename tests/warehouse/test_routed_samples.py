@@ -112,7 +112,7 @@ def test_an_iteration_that_is_routed_again_drops_nothing_that_a_dataset_may_hold
 
 
 def test_a_rule_of_nobody_who_ever_judged_is_a_mistake(turned: Warehouse) -> None:
-    with pytest.raises(ConfigError, match="nobody called 'to_long' has judged; is too_long meant"):
+    with pytest.raises(ConfigError, match="no judge is called 'to_long'; is too_long meant"):
         reroute(turned, RoutingConfig(rules={"to_long": Rule(threshold=0.9)}), ["0001"])
 
 

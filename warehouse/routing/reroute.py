@@ -62,7 +62,7 @@ def _check_judges(warehouse: Warehouse, config: RoutingConfig) -> None:
     spoken = set(warehouse.read("verdicts", columns=["judge"])["judge"].to_pylist()) | set(DEFAULT_RULES)
     for judge in sorted(set(config.rules) - spoken):
         hint = "".join(f"is {meant} meant? " for meant in get_close_matches(judge, spoken, n=1))
-        raise ConfigError(f"nobody called {judge!r} has judged; {hint}there are {', '.join(sorted(spoken))}")
+        raise ConfigError(f"no judge is called {judge!r}; {hint}there are {', '.join(sorted(spoken))}")
 
 
 def reroute(

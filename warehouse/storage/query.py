@@ -60,7 +60,7 @@ def connect(
     A query of the block that meets a file which is missing or was changed leaves the block as CorruptTable, which names the file.
     """
     if natively and (as_of is not None or versions is not None):
-        raise UnknownTable("natively read are the newest versions alone, not those of an iteration (as_of) or given ones (versions)")
+        raise UnknownTable("native reads support the newest versions only, not as_of or versions")
     if as_of is not None and versions is not None:
         raise UnknownTable(f"ask for an iteration (as_of: {as_of}) or for table versions ({', '.join(versions)}), not for both")
     for table in (*(versions or ()), *(tables or ())):
