@@ -52,7 +52,7 @@ def cut_short(max_bytes: int, *, is_too_large: bool) -> JSONResponse:
 
 
 def unusable(error: RequestValidationError, *, shows_texts: bool) -> str:
-    """What is wrong with a request, and what was given; where texts may be secret, only what is no text."""
+    """What is wrong with a request, and what was given; where texts may be secret, only what is not text."""
     first = error.errors()[0]
     where, given = ".".join(str(part) for part in first["loc"]), first.get("input")
     shown = f" (got {json.dumps(given, default=str)[:LONGEST_INPUT]})" if shows_texts or isinstance(given, int | float | None) else ""
