@@ -377,13 +377,13 @@ def main() -> int:
         found = run_sql(name, module) if module.sql else run_python(name, module)
         survivors = [one for one in found if one.outcome == SURVIVED]
         wording = [one for one in survivors if is_wording(one.change)]
-        told = [one for one in survivors if (name, one.change) in known]
-        left = [one for one in survivors if one not in wording and one not in told]
+        listed = [one for one in survivors if (name, one.change) in known]
+        left = [one for one in survivors if one not in wording and one not in listed]
         num_open += len(left)
         num_killed = sum(one.outcome == KILLED for one in found)
         print(
             f"{name}: {len(found)} mutants, {num_killed} killed, {len(survivors)} survive: {len(wording)} change the words of a text, "
-            f"{len(told)} are answered, {len(left)} are not",
+            f"{len(listed)} are answered, {len(left)} are not",
             flush=True,
         )
         for one in left:

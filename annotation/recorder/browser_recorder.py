@@ -50,7 +50,7 @@ PICTURE_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
-    """What an event came with: the picture before it, and what the page told."""
+    """What an event came with: the picture before it, and what the page reported."""
 
     tab: Tab
     frame: Frame | None

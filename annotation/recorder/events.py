@@ -2,7 +2,7 @@
 and pynput_input.py's.
 
 Times are `time.monotonic()` seconds. Key names are those of sandbox/browser/input.py ("ctrl", "arrowleft", "a"); points are pixels of the
-screen. Moves of the pointer are not told of: what an action needs of them is where buttons went down and up.
+screen. Moves of the pointer are not reported: what an action needs of them is where buttons went down and up.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class CampaignSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(min_length=1, max_length=128, description="what people call it; each name once")]
-    guidelines: Annotated[str, Field(max_length=20_000, description="what annotators are told, as plain text")] = ""
+    guidelines: Annotated[str, Field(max_length=20_000, description="instructions for annotators, as plain text")] = ""
     mode: Annotated[
         Literal["intervene", "relabel"],
         Field(description="intervene: what the person decides is carried out; relabel: the policy's own choice is, the decision its label"),

@@ -140,7 +140,7 @@ class LiveRun:
                 del self.pictures[next(iter(self.pictures))]
 
     def publish(self, phase: RunPhase | None = None, problem: str | None = None) -> None:
-        """A change that pages are told of. A problem stays until the next decision, or until there is another."""
+        """A change that pages are notified of. A problem stays until the next decision, or until there is another."""
         self.phase = phase or self.phase
         self.problem = problem or self.problem
         self.version += 1

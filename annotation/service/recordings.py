@@ -260,7 +260,7 @@ class Recordings:
         return parts.path(sha256)
 
     async def _part(self, recording_id: str, part_id: str, viewer: Principal, kind: str, media_type: str) -> tuple[Parts, str]:
-        """The digest of a part that a recording names, by its id as pages are told it. Raises UnknownSubject."""
+        """The digest of a part that a recording names, by its id as pages know it. Raises UnknownSubject."""
         may_review = _may_review(viewer)
         found = await self._database.reading(recordings.seen_by, recording_id, viewer.user_id, may_review=may_review)
         given, _, digits = part_id.partition("-")

@@ -42,7 +42,7 @@ class Reviews:
         return await self._database.reading(_queue, reviewer_id, self._clock())
 
     async def look(self, run_id: str, viewer_id: str) -> RunReview:
-        """All that is looked at. Earlier opinions are told to whoever adjudicates, and to all once it is settled. Raises UnknownSubject,
+        """All that is looked at. Earlier opinions are shown to whoever adjudicates, and to all once it is settled. Raises UnknownSubject,
         NotNow for a run that is not finished."""
         return await self._database.reading(_look, run_id, viewer_id)
 
@@ -197,7 +197,7 @@ def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
 
 
 def sees_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
-    """Whether somebody is told what others said of a run."""
+    """Whether somebody sees what others said of a run."""
     if (kind := wanted(run, said)) is None:
         return True
     return kind == "adjudication" and viewer_id != run.user_id and all(one.reviewer_id != viewer_id for one in said)

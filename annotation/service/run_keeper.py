@@ -132,7 +132,7 @@ class RunKeeper:
                 await self._park(run_id)
 
     def end_streams(self) -> None:
-        """The server is about to end: whoever waits for changes is told."""
+        """The server is shutting down: whoever waits for changes is notified."""
         self.is_closing = True
         for run in self._live.values():
             run.leave()

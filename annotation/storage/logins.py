@@ -58,7 +58,7 @@ def open_browser(session: Session, user: User, lifetimes: Lifetimes, *, now_s: f
 
 
 def add_token(session: Session, user: User, label: str, *, ttl_s: float, now_s: float) -> tuple[str, Login]:
-    """A program's token, told once."""
+    """A program's token, shown once."""
     secret = new_secret(TOKEN_PREFIX)
     login = Login(
         digest=digest_of(secret),

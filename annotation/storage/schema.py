@@ -140,7 +140,7 @@ class Campaign(Base):
     campaign_id: Mapped[str] = mapped_column(ID, primary_key=True)
     name: Mapped[str] = mapped_column(String(128), unique=True)
     guidelines: Mapped[str]
-    """What annotators are told, as plain text."""
+    """Instructions for annotators, as plain text."""
     mode: Mapped[str] = mapped_column(String(16))
     tasks: Mapped[list[Any]]
     """Selections as profiles write them, `source` or `source:group`; or `source/name` of one task; or `pool`, the newest task pool."""

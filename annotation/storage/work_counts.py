@@ -1,4 +1,4 @@
-"""What somebody is at and has done, in numbers. Quality is told elsewhere: this is for the person themselves."""
+"""What somebody is at and has done, in numbers. Quality is reported elsewhere: this is for the person themselves."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Guard(guarding.Guard):
             raise TooManyAttempts("This is more than the server takes from one login or address: slow down.", math.ceil(wait_s))
 
     def _check(self, access: Access | None, who: Principal | None, method: str, headers: dict[str, str]) -> None:
-        """Raises LoginRefused, AccessDenied, UnknownSubject for what is not a route (told only to who is logged in)."""
+        """Raises LoginRefused, AccessDenied, UnknownSubject for what is not a route (told only to users who are logged in)."""
         is_changing = method not in SAFE_METHODS
         if access is None or access.role is not None:
             if who is None:

@@ -1,5 +1,5 @@
 """Errors of an annotation server: the status of each (how they look on the wire is sandbox/http/problems.py's); a person who opened a page
-gets one that says the same. What is not ours to tell (a bug, a broken database) is logged and told in general."""
+gets one that says the same. What is not ours to tell (a bug, a broken database) is logged, and reported in general terms."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _add_own(app: FastAPI) -> None:
 
     @app.post("/api/v1/me/tokens", status_code=201, tags=["accounts"], summary="Make a token for a program", **own)
     async def add_token(body: bodies.AddToken, who: Who, address: Address, accounts: AllAccounts) -> bodies.NewToken:
-        """Wants the password again. The token is told here and nowhere else."""
+        """Wants the password again. The token is shown here and nowhere else."""
         secret, login = await accounts.add_token(who, body.password, body.label, address, ttl_s=body.days * 86400.0)
         return bodies.NewToken.model_validate({**_token(login), "token": secret})
 

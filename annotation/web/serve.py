@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from sandbox.http.serving import Server, on_free_port, serve_until_signalled
 
 GRACE_S = 5
-"""Requests under way may take so long to end once the server is told to; streams are cut off then, and come back to the next server."""
+"""Requests under way may take so long to end once the server shuts down; streams are cut off then, and come back to the next server."""
 
 
 async def serve(

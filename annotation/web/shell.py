@@ -1,5 +1,5 @@
 """What all pages share, put around what each is alone: the head, the bar's place, the announcer. A page's own part is the file of its name
-in pages/; what went wrong is told in the same style. Only our own files and what is escaped here get into a page.
+in pages/; errors are shown in the same style. Only our own files and what is escaped here get into a page.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ POST   /api/v1/logout             204                                           
 GET    /api/v1/me                 Me                                                       (annotator)
 POST   /api/v1/me/password        ChangePassword -> Me, and a new cookie                   (annotator, people only)
 GET    /api/v1/me/tokens          list of TokenView                                        (annotator, people only)
-POST   /api/v1/me/tokens          AddToken -> NewToken, told once                          (annotator, people only)
+POST   /api/v1/me/tokens          AddToken -> NewToken, shown once                          (annotator, people only)
 DELETE /api/v1/me/tokens/{id}     204                                                      (annotator, people only)
 GET    /api/v1/users              list of UserView                                         (admin, people only)
 PATCH  /api/v1/users/{id}         ChangeUser -> UserView                                   (admin, people only)

@@ -110,7 +110,7 @@ class ReviewView(_Body):
 
 
 class RunReview(_Body):
-    """`twin` is the second annotator's run of the same instance, where there is one. Earlier opinions are only told to whoever
+    """`twin` is the second annotator's run of the same instance, where there is one. Earlier opinions are only shown to whoever
     adjudicates: a second opinion is formed without them."""
 
     item: ReviewItem

@@ -43,7 +43,7 @@ def create(
     temperature: Annotated[float, typer.Option(help="Of the proposals beside the policy's own choice.")] = 1.0,
     lease: Annotated[float, typer.Option(help="Seconds after the last sign of life when an assignment goes on to somebody else.")] = 300.0,
     member: Annotated[list[str] | None, typer.Option("--member", help="Who works on it; may be repeated \\[default: everyone].")] = None,
-    guidelines: Annotated[Path | None, typer.Option(help="A text file with what annotators are told.")] = None,
+    guidelines: Annotated[Path | None, typer.Option(help="A text file with instructions for annotators.")] = None,
     database: DatabaseOption = None,
     home: HomeOption = None,
 ) -> None:
@@ -135,7 +135,7 @@ def change(
     priority: Annotated[int | None, typer.Option(help="Of several campaigns the higher one is asked for first.")] = None,
     member: Annotated[list[str] | None, typer.Option("--member", help="Who works on it from now on; may be repeated.")] = None,
     everyone: Annotated[bool, typer.Option("--everyone", help="Everyone works on it from now on.")] = False,
-    guidelines: Annotated[Path | None, typer.Option(help="A text file with what annotators are told.")] = None,
+    guidelines: Annotated[Path | None, typer.Option(help="A text file with instructions for annotators.")] = None,
     database: DatabaseOption = None,
     home: HomeOption = None,
 ) -> None:

@@ -1,7 +1,7 @@
 """Clipboard: what a session has copied, and the moment in which it is pasted. A browser has one clipboard for all its pages, so each
 session keeps its own text and lends it to the browser for the length of one paste, while no other session pastes.
 
-What is copied is told by guard.js. Plain text only.
+guard.js reports what is copied. Plain text only.
 """
 
 from __future__ import annotations

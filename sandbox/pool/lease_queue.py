@@ -130,7 +130,7 @@ class LeaseQueue(Generic[SlotT]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._waiting = [waiter for waiter in self._waiting if not waiter.slot.done()]  # cancelled, but not yet told
+        self._waiting = [waiter for waiter in self._waiting if not waiter.slot.done()]  # cancelled, but not yet notified
         while self._free and (waiter := self._next_waiter()) is not None:
             self._num_passed = 0 if waiter is self._first() else self._num_passed + 1
             self._hand_over(self._choose(waiter.request), waiter)

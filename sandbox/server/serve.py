@@ -13,7 +13,7 @@ from sandbox.server.app import create_app
 from sandbox.server.settings import ServerSettings
 
 GRACE_S = 10
-"""Requests under way may take so long to end once the server is told to."""
+"""Requests under way may take so long to end once the server shuts down."""
 
 
 def _server(pool: Pool, tokens: Tokens, settings: ServerSettings | None) -> Server:

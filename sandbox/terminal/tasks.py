@@ -2,7 +2,7 @@
 The tasks themselves are kinds_*.py; sessions that run them are session.py and sandbox/hybrid.
 
 A goal looks at the state itself: files through the workspace, programs that the verifier runs. It never reads what the agent printed.
-Which cheats that stops, and which it does not, is told in docs/verifiers.md.
+docs/verifiers.md says which cheats that stops and which it does not.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_the_oracle_mends_what_a_policy_did() -> None:
 
 
 @needs_desktop
-def test_misuse_is_told() -> None:
+def test_misuse_is_reported() -> None:
     async def use(session: DesktopSession) -> None:
         with pytest.raises(SandboxError, match="reset"):
             await session.step(actions.Wait(seconds=1))

@@ -191,7 +191,7 @@ class WatchedPool(SessionPool):
         await super().close()
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_reported() -> None:
     with pytest.raises(TaskError, match="source/name"):
         FlywheelEnv("miniwob/no-such-task")
     with pytest.raises(ValueError, match="rgb_array"):

@@ -227,7 +227,7 @@ def test_groups_and_limits() -> None:
 
 
 @pytest.mark.parametrize("action", [Finished(), bash("ls")])
-def test_misuse_is_told(action: Action) -> None:
+def test_misuse_is_reported(action: Action) -> None:
     async def use() -> None:
         host = await launch("auto")
         session = HybridSession(host.open_page)

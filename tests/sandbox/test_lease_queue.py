@@ -104,7 +104,7 @@ def test_a_kind_may_be_bounded() -> None:
     run(test())
 
 
-def test_a_shortage_is_told() -> None:
+def test_a_shortage_is_reported() -> None:
     async def test() -> None:
         queue = line(1)
         assert queue.shortage() == (0, 0.0)

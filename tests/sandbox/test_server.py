@@ -576,7 +576,7 @@ def test_errors_are_the_same_class_at_both_ends() -> None:
     assert type(error_of("what", 500)) is SandboxError and type(error_of(None, 401)) is AccessDenied
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     from sandbox.http.serving import bind
 
     with socket.socket() as taken:

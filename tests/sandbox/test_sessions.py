@@ -299,7 +299,7 @@ def test_a_drag_is_over_when_the_button_was_let_go(ending: str, on_page: Run, ht
     on_page(use)
 
 
-def test_misuse_is_told(live: Any, html_task: Any) -> None:
+def test_misuse_is_reported(live: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         async with pool.lease() as session:
             fresh = PageSession(session._open_page, session._sources) if isinstance(session, PageSession) else session

@@ -323,7 +323,7 @@ def test_a_shell_that_was_stopped_is_killed_and_started_again(terminal: Any) -> 
     terminal(use)
 
 
-def test_a_missing_bubblewrap_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bubblewrap_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     find_bubblewrap.cache_clear()
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BubblewrapMissing, match="apt-get install bubblewrap"):
@@ -338,7 +338,7 @@ def test_a_missing_bubblewrap_is_told_with_what_to_do(monkeypatch: pytest.Monkey
         ("exit 7", JailCrashed, "ended before the jail was up"),
     ],
 )
-def test_a_bubblewrap_that_fails_is_told_with_its_own_words(
+def test_a_bubblewrap_that_fails_is_reported_in_its_own_words(
     monkeypatch: pytest.MonkeyPatch, script: str, kind: type[Exception], said: str
 ) -> None:
     """A stand-in that fails as bubblewrap does where namespaces or mounts are forbidden, before and after it has told a process number."""

@@ -355,7 +355,7 @@ def test_a_server_made_with_the_official_sdk_is_used(with_tools: Any) -> None:
     with_tools(use, mcp_servers={"test": server})
 
 
-def test_an_mcp_server_that_does_not_answer_or_start_is_told_of(with_tools: Any) -> None:
+def test_an_mcp_server_that_does_not_answer_or_start_is_reported(with_tools: Any) -> None:
     servers = {
         "test": McpServer(command=("/usr/bin/python3", "-c", SERVER), timeout_s=2),
         "none": McpServer(command=("/usr/bin/no-such-program",)),
@@ -392,7 +392,7 @@ QUICK_AND_ENDLESS = {
 @pytest.mark.parametrize(
     ("signum", "error"), [(signal.SIGKILL, JailCrashed), pytest.param(signal.SIGSTOP, SandboxTimeout, marks=pytest.mark.slow)]
 )
-def test_a_jail_that_fails_is_told_of_by_no_tool(
+def test_a_jail_that_fails_is_reported_by_no_tool(
     with_tools: Any, monkeypatch: pytest.MonkeyPatch, tool: str, has_begun: bool, signum: signal.Signals, error: type[SandboxError]
 ) -> None:
     """The agent would take it for its own doing."""
@@ -455,7 +455,7 @@ def test_the_machines_tools_are_read_from_a_file(tmp_path: Path, monkeypatch: py
         (None, "cannot be read"),
     ],
 )
-def test_a_file_of_tools_that_is_wrong_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, said: str) -> None:
+def test_a_file_of_tools_that_is_wrong_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, said: str) -> None:
     file = tmp_path / "tools.yaml"
     if text is not None:
         file.write_text(text)

@@ -333,7 +333,7 @@ class DatabaseUnusable(AnnotationError, RuntimeError):
 
 
 class UnknownSubject(AnnotationError, LookupError):
-    """There is no user, campaign, assignment, run or picture of this id, or it is somebody else's: which of the two is not told."""
+    """There is no user, campaign, assignment, run or picture of this id, or it is somebody else's: the message does not say which."""
 
 
 class AssignmentLost(AnnotationError, LookupError):

@@ -1,7 +1,7 @@
 """Tells what programs say of themselves (AT-SPI 2): which element has the keyboard, the elements that show, where a stretch of text stands.
 
 Run as a file by /usr/bin/python3, which has the library `gi`; imports nothing of ours. Commands are JSON lines, {"id", "method", …};
-answers {"id", "result"} or {"id", "error"}. Changes of focus are told unasked: {"focus": {…}, "time_s"}. Times are time.monotonic().
+answers {"id", "result"} or {"id", "error"}. Changes of focus are sent unasked: {"focus": {…}, "time_s"}. Times are time.monotonic().
 Text of password fields is never read.
 """
 
