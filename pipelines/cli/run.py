@@ -26,8 +26,9 @@ from pipelines import profiles
 from pipelines.cli.live import Display
 from pipelines.orchestration import kept_profile, prefect_server
 from pipelines.orchestration.executor import living_runs
-from pipelines.orchestration.finished_work import to_turn_again, turned_again
-from pipelines.orchestration.instance import check_room, open_instance
+from pipelines.orchestration.finished_work import iterations_to_repeat, mark_repeated
+from pipelines.orchestration.instance import check_disk_space, open_instance
+from pipelines.orchestration.iteration_lock import driver_path, lock_path
 from pipelines.orchestration.jobs import completed, first_incomplete
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES, RunFailure, failure_of
 from pipelines.orchestration.run_process import LAST_WORDS
@@ -68,7 +69,7 @@ def run_until(num_iterations: int, home: Home, profile_name: str, overrides: Map
         if before is not None:
             console.print(f"[yellow]{escape(OTHER_PROFILE.format(home=home.root, before=before, now=profile_name))}[/]", soft_wrap=True)
         kept_profile.keep(home, profile_name, overrides)
-        server = _prepare(home, profile) if len(completed(instance)) < num_iterations or to_turn_again(home) else None
+        server = _prepare(home, profile) if len(completed(instance)) < num_iterations or iterations_to_repeat(home) else None
         try:
             _run_iterations(num_iterations, home, instance, console)
         finally:

@@ -70,7 +70,7 @@ def completed(instance: dg.DagsterInstance) -> list[str]:
 def submit_next_iteration(context: dg.OpExecutionContext) -> None:
     url, home = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL), Home.from_env()
     if running := living_runs(context.instance, home):
-        raise dg.Failure(f"run {running[0].run_id} turns the wheel already: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
+        raise dg.Failure(f"run {running[0].run_id} is already in progress: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
     key = first_incomplete(context.instance)
     job, tags = ("seed_wheel", TAGS) if key is None else ("iteration", {**TAGS, "dagster/partition": key})
     host, _, port = url.removeprefix("http://").partition(":")

@@ -54,7 +54,7 @@ def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], in
             reason = f"an iteration has closed: new is what comes on top of the {there_are} {what} that there are now"
             return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=f"{num_closed}:{there_are}")
         if running := living_runs(context.instance, tables.home):
-            return dg.SkipReason(f"run {running[0].run_id} turns the wheel already")
+            return dg.SkipReason(f"run {running[0].run_id} is already in progress")
         num_new = there_are - int(seen or 0)
         if num_new < threshold:
             return dg.SkipReason(f"{num_new} of {threshold} new {what}")

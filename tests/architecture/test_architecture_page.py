@@ -67,7 +67,7 @@ def test_each_lock_is_on_the_page_with_its_reason() -> None:
     """A lock is made where its path is: calls of FileLock, and the functions that name a path for others."""
     rows = re.findall(r"^\| .*?lock` \| (.+?) \| .+ \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     listed_in = {name for row in rows for name in re.findall(r"`([\w./]+)`", row)}
-    defined = {"pipelines/orchestration/turning.py"}
+    defined = {"pipelines/orchestration/iteration_lock.py"}
     for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if any(not given.startswith(("lock_path(", "driver_path(")) for given in re.findall(r"\bFileLock\((.*)", text)):

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.orchestration import executor
 from pipelines.orchestration.executor import UNFINISHED, living_runs
-from pipelines.orchestration.turning import lock_path
+from pipelines.orchestration.iteration_lock import lock_path
 from warehouse.core.locks import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]

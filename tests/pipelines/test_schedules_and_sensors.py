@@ -147,7 +147,7 @@ def test_growth_starts_an_iteration_once(place, sensors, name, table, row):
     place.warehouse.replace_partition(table, [row(number) for number in range(3)], iteration="0000", stage="seed")
     turning = place.add_run(dg.DagsterRunStatus.STARTED)
     with FileLock(lock_path(place.home)):
-        assert turning.run_id in skip_reason(sensors[name]()), "while the wheel turns it waits"
+        assert turning.run_id in skip_reason(sensors[name]()), "while an iteration runs it waits"
     place.instance.report_run_failed(turning)
     fired = sensors[name]()
     (request,) = fired.run_requests
