@@ -134,7 +134,7 @@ def test_what_an_annotator_overrode_is_overridden_again_without_asking_the_polic
     request, erring = form.request(3, temperature=1.0), form.Policy(error_rate=1.0)
 
     async def oracle(context: StepContext, response: Response) -> str | None:
-        action = await context.hint()
+        action = await context.oracle_action()
         return None if action is None else PromptBuilder("compact").grammar.format(None, action, context.observation)
 
     whole = play(form.Pool(1), erring, request, intervene=oracle)
