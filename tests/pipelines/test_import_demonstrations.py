@@ -242,7 +242,7 @@ def test_what_is_malformed_is_named_and_kept_word_for_word(tmp_path: Path) -> No
     whys = dict(report.malformed)
     for line, why in {
         1: "not understood",
-        2: "no JSON",
+        2: "not JSON",
         3: "name the folder with --images",
         4: "expected an object",
         5: "is empty",
@@ -417,7 +417,7 @@ def test_a_file_that_is_not_there_and_a_format_that_is_none(tmp_path: Path, file
     with pytest.raises(ConfigError, match="agentnet, mind2web, sharegpt"):
         run(tmp_path / "home", "jpeg", files)
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(ConfigError, match="no JSON document"):
+    with pytest.raises(ConfigError, match="not a JSON document"):
         run(tmp_path / "home", "mind2web", tmp_path / "broken.json")
 
 

@@ -34,7 +34,7 @@ def test_a_picture_by_a_name_that_no_file_has_costs_its_record_alone(name: str, 
 
 
 @pytest.mark.parametrize(
-    ("attributes", "why"), [("[" * 5000, "nested deeper"), ('{"a": NaN}', "nan"), ("9" * 5000, "no JSON"), ("{", "no JSON")]
+    ("attributes", "why"), [("[" * 5000, "nested deeper"), ('{"a": NaN}', "nan"), ("9" * 5000, "not JSON"), ("{", "not JSON")]
 )
 def test_json_inside_of_json_is_read_within_the_same_limits(attributes: str, why: str, tmp_path: Path) -> None:
     records = [valid("mind2web", number) for number in range(2)]

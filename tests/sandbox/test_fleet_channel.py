@@ -135,7 +135,7 @@ def test_the_other_ends_death_is_told_to_all_who_wait() -> None:
     ("wrong", "said"),
     [
         ({"min_workers": 3, "max_workers": 2}, "more than max_workers"),
-        ({"sessions_per_worker": 1, "browsers_per_worker": 2}, "no use"),
+        ({"sessions_per_worker": 1, "browsers_per_worker": 2}, "useless"),
         ({"call_limit_s": 30.0}, "more than ready_limit_s"),
         ({"workers": 2}, "workers"),
     ],

@@ -217,7 +217,7 @@ def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
         (compared("check_csv", {"row": [{"a": "1"}]}), "has no rule `row`"),
         (compared("check_json", {"expect": [{"path": ["a"], "ref": 1}]}), "without `key` (a list) or `ref`"),
         (compared("check_json", {"expect": [{"key": ["a"], "method": "is", "ref": 1}]}), "has the method 'is'"),
-        (compared("check_json", {"unexpect": [{"key": ["a"], "method": "re", "ref": "["}]}), "no regular expression"),
+        (compared("check_json", {"unexpect": [{"key": ["a"], "method": "re", "ref": "["}]}), "not a regular expression"),
         (compared("check_json_settings", {"settings": {"a": 1}}), "has no rule `settings`"),
         (compared("check_json_settings", {"expected": {}}), "it would always hold"),
         (compared("match_in_list", {"expected": []}), "it would always hold"),
@@ -406,7 +406,7 @@ def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None
             {"goals": [{"kind": "file_contains", "path": "b", "texts": ["{word}"]}], "params": [{"word": "x"}, {"word": ""}]},
             "an empty text, which every file has",
         ),
-        ({"kind": "page", "page": "miniwob/nonesuch"}, "no task of an installed source"),
+        ({"kind": "page", "page": "miniwob/nonesuch"}, "not a task of an installed source"),
         ({"kind": "web", "website": "x.org"}, "live site"),
     ],
 )
@@ -533,7 +533,7 @@ def test_a_goal_that_was_imported_before_it_was_looked_at_is_no_verdict(home: Ho
     found.tasks = [old.model_copy(update={"spec": old.spec.model_copy(update={"goals": (goal,)})})]
     store(home, found)
     (task,) = tasks_of("imported:mine")
-    with pytest.raises(TaskError, match=r"cannot be checked: check_list .* no regular expression .* import it again"):
+    with pytest.raises(TaskError, match=r"cannot be checked: check_list .* not a regular expression .* import it again"):
         instance_spec(task, 0)
 
 

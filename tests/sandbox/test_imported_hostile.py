@@ -30,7 +30,7 @@ BAD_LINES = {
     "not a number": ('{"name": "x", "difficulty": NaN}', "nan"),
     "infinite": ('{"name": "x", "difficulty": 1e999}', "inf"),
     "long number": ('{"name": "x", "max_steps": ' + "9" * 4000 + "}", "64 bits"),
-    "longer number": ('{"name": "x", "max_steps": ' + "9" * 40_000 + "}", "no JSON"),
+    "longer number": ('{"name": "x", "max_steps": ' + "9" * 40_000 + "}", "not JSON"),
     "half a character": (r'{"name": "\ud800"}', "surrogate"),
     "not UTF-8": (b'{"name": "\xff"}', "UTF-8"),
 }

@@ -367,7 +367,7 @@ def test_an_mcp_server_that_does_not_answer_or_start_is_reported(with_tools: Any
         assert "did not answer tools/call within 2 s" in await mcp(tools, "slow")
         assert await mcp(tools, "add", numbers=[4]) == "4\n[image that is not text]"
         assert "cannot be started" in await mcp(tools, "x", server="none")
-        assert "no JSON-RPC message" in await mcp(tools, "x", server="mad")
+        assert "not a JSON-RPC message" in await mcp(tools, "x", server="mad")
         assert "has ended" in await mcp(tools, "x", server="quiet")
 
     with_tools(use, mcp_servers=servers)

@@ -45,7 +45,7 @@ def test_nothing_is_recorded_without_a_signature(tmp_path: Path, monkeypatch: py
         for command, typed in (("start", "\n"), ("start", "x\n"), ("browser", "\n")):
             chromium = ("--chromium", sys.executable) if command == "browser" else ()
             ran = flywheel(tmp_path, command, "one", "-q", "x", "--no-speech", *chromium, typed=typed)
-            assert isinstance(ran.exception, RecordingRefused) and "no signature" in str(ran.exception)
+            assert isinstance(ran.exception, RecordingRefused) and "not a signature" in str(ran.exception)
             assert "While the sign says RECORDING" in ran.output
     assert not (tmp_path / "recordings").exists()
 

@@ -369,9 +369,9 @@ def _spoiled(bundle: Bundle) -> Iterator[tuple[str, dict[str, bytes]]]:
     yield "is of recording-", changed(recording_id="recording-0000000000000000")
     yield "nobody has looked", changed(review=None)
     yield "announced", changed(speech=[])
-    yield "no whole PNG", with_part(screen["sha256"], png[:-20])
-    yield "no whole PNG", with_part(screen["sha256"], b"GIF89a" + b"\0" * 100)
-    yield "no whole PNG", with_part(screen["sha256"], b"\x89PNG")
+    yield "not a complete PNG", with_part(screen["sha256"], png[:-20])
+    yield "not a complete PNG", with_part(screen["sha256"], b"GIF89a" + b"\0" * 100)
+    yield "not a complete PNG", with_part(screen["sha256"], b"\x89PNG")
     middle = png.index(b"IDAT") + 40
     spoiled = png[:middle] + bytes([png[middle] ^ 255]) + png[middle + 1 :]
     yield "cannot be drawn (the picture cannot be read as PNG", with_part(screen["sha256"], spoiled)
@@ -384,7 +384,7 @@ def _spoiled(bundle: Bundle) -> Iterator[tuple[str, dict[str, bytes]]]:
     yield "header is broken", with_part(screen["sha256"], png[:20] + b"\0\0\0\1" + png[24:])
     yield "pixels", changed(screens=[{**screen, "width_px": 20_000}, *manifest["screens"][1:]])
     yield "is not the id", with_part(screen["sha256"], png[:-12] + b"\0\0\0\0tEXt" + b"\x9b\xb1\xd9\x9d"[:4] + png[-12:], renames=False)
-    yield "no WAV", with_part(speech["sha256"], b"RIFF" + b"\0" * 60)
+    yield "not a WAV", with_part(speech["sha256"], b"RIFF" + b"\0" * 60)
     yield "samples of mono", with_part(speech["sha256"], data[speech["sha256"]][:-100])
 
 
