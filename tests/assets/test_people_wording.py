@@ -162,7 +162,7 @@ def test_a_key_is_neither_sent_nor_learned(tmp_path: Path) -> None:
 def test_settings_that_ask_for_nothing_or_send_in_the_clear_are_refused() -> None:
     for settings, said in (
         ({"base_url": GONE}, "wording.model is empty"),
-        ({"base_url": GONE, "model": "m", "queries": 0}, "asks a model for nothing"),
+        ({"base_url": GONE, "model": "m", "queries": 0}, "requests nothing from the model"),
         ({"base_url": "http://models.example/v1", "model": "m"}, "https:// alone"),
     ):
         with pytest.raises(ValueError, match=said):
