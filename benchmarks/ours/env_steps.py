@@ -20,7 +20,7 @@ from sandbox.browser.page_session import PageSession
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.pool.pool import SessionPool
-from sandbox.pool.slots import Upkeep
+from sandbox.pool.slots import RecyclePolicy
 from sandbox.server.client import SandboxClient
 from sandbox.session import Observation, Session
 from sandbox.tasks.miniwob.source import SETTINGS, MiniWobSource, load_tasks
@@ -73,7 +73,7 @@ class Ours:
             sources = f"benchmarks.ours.env_steps:{'large' if name == '720p' else 'small'}"
             pool = Fleet(FleetSettings(max_workers=1, sessions_per_worker=1, recycle_resets=ENDLESS, page_sources=sources))
         else:
-            pool = SessionPool(pages(name), kind=kind, size=1, upkeep=Upkeep(recycle_resets=ENDLESS))  # type: ignore[arg-type]
+            pool = SessionPool(pages(name), kind=kind, size=1, recycle=RecyclePolicy(recycle_resets=ENDLESS))  # type: ignore[arg-type]
         entered = await self._stack.enter_async_context(pool)
         return await self._stack.enter_async_context(entered.lease())
 
