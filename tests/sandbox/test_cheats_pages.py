@@ -310,7 +310,7 @@ def test_the_terminals_half_alone_is_not_paid(on_hybrid: Any, name: str) -> None
 def test_files_and_processes_of_a_finished_hybrid_episode_change_nothing(on_hybrid: Any) -> None:
     async def use(session: HybridSession) -> None:
         await session.reset(hybrid_tasks()["note-code"], 2)
-        hint = await session.hint()
+        hint = await session.oracle_action()
         assert isinstance(hint, actions.ToolCall)
         late = str(hint.arguments["command"])
         await session.step(bash(f"(sleep 3; {late}) > /dev/null 2>&1 &"))
