@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -22,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.orm import Session
 
 from warehouse.core.durable import make_folder
-from warehouse.core.errors import ConfigError, DatabaseUnusable
+from warehouse.core.errors import ConfigError, DatabaseUnusable, missing_extra
 from warehouse.core.home import Home
 from warehouse.core.identity import stable_seed
 
@@ -169,6 +170,8 @@ def _checked(url: str) -> URL:
     except ArgumentError as error:
         raise ConfigError(f"the annotation database's address cannot be read: {allowed}") from error
     if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        if find_spec("psycopg") is None:
+            raise ConfigError(missing_extra("psycopg", "postgres"))
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername in ("sqlite", "sqlite+pysqlite") and parsed.database and parsed.database != ":memory:":
         path = Path(parsed.database)

@@ -33,7 +33,7 @@ from sandbox.desktop.wine import TEMPLATE_ROOT, template_root
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.seccomp import filter_program
-from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
+from warehouse.core.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout, missing_extra
 
 HOME = "/home/user"
 LIBRARY = "/opt/flywheel"
@@ -95,7 +95,7 @@ def host_programs() -> tuple[Path, ...]:
     for name in ("mss", "Xlib", "six"):
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            raise DesktopMissing(f"The Python package {name!r} is not installed. Install the extra: pip install 'flywheel[desktop]'")
+            raise DesktopMissing(missing_extra(name, "desktop"))
         path = Path(spec.origin)
         found.append(path.parent if path.name == "__init__.py" else path)
     return tuple(found)

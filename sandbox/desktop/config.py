@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sandbox.desktop.session import WINDOW_LIMIT_S, DesktopSession
-from warehouse.core.errors import ConfigError
+from warehouse.core.errors import ConfigError, DesktopMissing, missing_extra
 
 DESKTOPS_VARIABLE = "FLYWHEEL_DESKTOPS"
 SizePx = Annotated[int, Field(ge=320, le=8192)]
@@ -62,8 +62,11 @@ class QemuProvider(_Provider):
     window_s: WindowS = 300.0
 
     def session(self) -> DesktopSession:
-        from sandbox.desktop.machine import Image
-        from sandbox.desktop.qemu import QemuDesktops, QemuSettings, default_image
+        try:
+            from sandbox.desktop.machine import Image
+            from sandbox.desktop.qemu import QemuDesktops, QemuSettings, default_image
+        except ModuleNotFoundError as error:
+            raise DesktopMissing(missing_extra(error.name, "desktop")) from error
 
         image = Image(folder=self.image.expanduser()) if self.image else default_image()
         settings = QemuSettings(image=image, width_px=self.width_px, height_px=self.height_px, memory_mib=self.memory_mib)

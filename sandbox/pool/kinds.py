@@ -16,7 +16,7 @@ from sandbox.tasks.page_task import PageTasks
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import SessionKind
-from warehouse.core.errors import ConfigError, TaskError
+from warehouse.core.errors import ConfigError, DeviceMissing, TaskError, missing_extra
 
 
 class PooledSession(Session, Protocol):
@@ -94,8 +94,11 @@ async def _desktop(context: SessionContext) -> PooledSession:
 async def _android(context: SessionContext) -> PooledSession:
     """On the device and by the server that adb itself would take: ANDROID_SERIAL, ANDROID_ADB_SERVER_PORT. Raises DeviceMissing or
     ConfigError."""
-    from sandbox.android.device import AndroidDevice
-    from sandbox.android.session import AndroidSession
+    try:
+        from sandbox.android.device import AndroidDevice
+        from sandbox.android.session import AndroidSession
+    except ModuleNotFoundError as error:
+        raise DeviceMissing(missing_extra(error.name, "android")) from error
 
     port = os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
     if not port.isdecimal():

@@ -110,6 +110,47 @@ print({"dagster", "great_expectations"} & set(sys.modules))
 
 
 @pytest.mark.slow
+def test_the_quickstart_needs_no_extra():
+    """All that its processes import, and the kinds of its sessions, where no package of an extra can be imported."""
+    program = """
+import sys
+from importlib import import_module
+
+EXTRAS = {"adbutils", "mss", "Xlib", "qemu", "psycopg", "cryptography", "pocketsphinx", "pynput", "sounddevice", "ray", "prefect_ray"}
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if (package := name.partition(".")[0]) in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=package)
+
+sys.meta_path.insert(0, Nothing())
+from pipelines.stages.__main__ import WORKERS
+for module in ("pipelines.cli.run", "pipelines.orchestration.turn", "pipelines.definitions", "sandbox.fleet.worker", *WORKERS.values()):
+    import_module(module)
+import asyncio
+from sandbox.desktop.config import QemuProvider
+from sandbox.pool.kinds import FACTORIES, limits_at_once
+from warehouse.core.errors import DesktopMissing, DeviceMissing
+limits_at_once()
+told = []
+try:
+    QemuProvider(provider="qemu").session()
+except DesktopMissing as error:
+    told.append(str(error))
+try:
+    asyncio.run(FACTORIES["android"].open(None))
+except DeviceMissing as error:
+    told.append(str(error))
+print(*told, sep="|")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=170)
+    assert ran.returncode == 0, ran.stderr
+    desktop, android = ran.stdout.strip().split("|")
+    assert desktop == "The Python package 'qemu' is not installed. Install the extra: pip install 'flywheel[desktop]'"
+    assert android == "The Python package 'adbutils' is not installed. Install the extra: pip install 'flywheel[android]'"
+
+
+@pytest.mark.slow
 def test_no_command_imports_great_expectations(tmp_path: Path):
     """It costs seconds. Commands that look at a home answer without it; tests/wheel/test_turn.py holds `flywheel run` to it."""
     home = Home(tmp_path)

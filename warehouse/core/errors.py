@@ -423,3 +423,8 @@ def from_plain(plain: dict[str, Any], otherwise: type[FlywheelError]) -> Flywhee
     if isinstance(is_retryable, bool) and is_retryable != error.is_retryable:
         error.is_retryable = is_retryable
     return error
+
+
+def missing_extra(package: str | None, extra: str) -> str:
+    """What to say where a package of an optional part is not installed."""
+    return f"The Python package {package!r} is not installed. Install the extra: pip install 'flywheel[{extra}]'"
