@@ -78,3 +78,20 @@ def test_a_reported_split_is_refused_by_name() -> None:
     require_choosable([], "a test")
     with pytest.raises(ReportedOnly, match=r"^a test would read the split holdout, which is only reported: choose by train and eval only$"):
         require_choosable(["eval", "holdout"], "a test")
+
+
+@pytest.mark.parametrize("stages", [("evaluation", "again"), ("again", "evaluation")])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_last_attempt_counts_in_whatever_order_rows_were_written(
+    warehouse: Warehouse, make: Any, stages: tuple[str, str], is_reversed: bool
+) -> None:
+    def asked(name: str, outcome: str, attempt: int) -> dict[str, Any]:
+        return make.episode(name, policy_id="policy", split="eval", purpose="evaluation", seed=1, outcome=outcome, attempt=attempt)
+
+    rows = {
+        ("0001", stages[0]): [asked("z-early", "success", 5)],
+        ("0002", stages[1]): [asked("b-first", "success", 0), asked("a-last", "failure", 1)],
+    }
+    for (iteration, stage), content in sorted(rows.items(), reverse=is_reversed):
+        warehouse.replace_partition("episodes", content[::-1] if is_reversed else content, iteration=iteration, stage=stage)
+    assert outcomes_to_choose(warehouse, "policy") == {("task-a", 1): False}

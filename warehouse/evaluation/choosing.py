@@ -23,11 +23,12 @@ def connect_to_choose(warehouse: Warehouse) -> AbstractContextManager[duckdb.Duc
 
 
 def outcomes_to_choose(warehouse: Warehouse, checkpoint_id: str) -> dict[tuple[str, object], bool]:
-    """(task, seed) → solved: how a checkpoint did on the instances that releases are chosen by. Crashed episodes have no outcome."""
+    """(task, seed) → solved: how a checkpoint did on the instances that releases are chosen by. Crashed episodes have no outcome.
+    Of an instance that it was asked more than once the newest iteration counts, and in it the last attempt, whatever the order of rows."""
     with connect_to_choose(warehouse) as con:
         rows = con.execute(
             "select task_id, seed, outcome = 'success' from episodes "
-            "where purpose = 'evaluation' and policy_id = ? and outcome <> 'crashed'",
+            "where purpose = 'evaluation' and policy_id = ? and outcome <> 'crashed' order by iteration, attempt, stage, episode_id",
             [checkpoint_id],
         ).fetchall()
     return {(str(task_id), seed): bool(solved) for task_id, seed, solved in rows}
