@@ -87,7 +87,7 @@ def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> 
     usual = "http://127.0.0.1:8441/join#"
     without = CliRunner().invoke(app, ["annotate", "invite", "--home", str(tmp_path)])
     assert without.stdout.startswith(usual) and "no annotation server runs" in without.stderr
-    with annotation_address.told(home, "http://127.0.0.1:5000", None, database.name) as said:
+    with annotation_address.announced(home, "http://127.0.0.1:5000", None, database.name) as said:
         assert flywheel(tmp_path, "invite").startswith("http://127.0.0.1:5000/join#")
         assert "http://127.0.0.1:5000" in flywheel(tmp_path, "campaign", "create", "forms", "--tasks", "miniwob:quickstart")
         assert "http://127.0.0.1:5000/campaigns" in flywheel(tmp_path, "campaign", "list")
@@ -100,7 +100,7 @@ def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> 
         file.write_text("{half a wor")
         assert annotation_address.living(home) is None
     assert file.exists(), "what another wrote there stays"
-    with annotation_address.told(home, "http://127.0.0.1:5000", "https://people.example", database.name):
+    with annotation_address.announced(home, "http://127.0.0.1:5000", "https://people.example", database.name):
         assert flywheel(tmp_path, "invite").startswith("https://people.example/join#")
     assert not file.exists()
 

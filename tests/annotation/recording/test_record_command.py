@@ -152,7 +152,7 @@ def test_nothing_is_sent_before_it_was_looked_through(tmp_path: Path, monkeypatc
     ran = flywheel(tmp_path, "upload", "letter")
     assert isinstance(ran.exception, ConfigError) and "no annotation server runs on this home" in str(ran.exception)
     assert "--url" in flywheel(tmp_path, "list").output
-    with annotation_address.told(Home(tmp_path), "http://127.0.0.1:9", None, "annotation.db"):
+    with annotation_address.announced(Home(tmp_path), "http://127.0.0.1:9", None, "annotation.db"):
         assert isinstance(flywheel(tmp_path, "upload", "letter").exception, UploadFailed | AccessDenied), "it knows where to send it"
         assert "upload letter" in flywheel(tmp_path, "list").output and "--url" not in flywheel(tmp_path, "list").output
 
