@@ -38,8 +38,8 @@ test: setup ## the tests but the slow and the long ones: WORKERS=2 ARGS=
 test-slow: setup ## the slow tests alone, seconds to a minute each
 	$(PYTEST) -m "slow and not long and not gpu" $(ARGS)
 
-test-ci: setup ## what continuous integration runs: all but the long ones
-	$(PYTEST) -m "not long and not gpu" $(ARGS)
+test-ci: setup ## what continuous integration runs: all but the long ones, and of these those that are marked ci
+	$(PYTEST) -m "(not long or ci) and not gpu" $(ARGS)
 
 test-long: setup ## the long tests alone, minutes each: hours
 	$(PYTEST) -m "long and not gpu" $(ARGS)

@@ -149,9 +149,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def place(item: pytest.Item) -> tuple[int, bool]:
-    """Unmarked, then slow, then long. Of the slow ones whole iterations come first: a last file of minutes would keep one worker
-    busy while the others have nothing to do."""
-    rank = 2 if item.get_closest_marker("long") else 1 if item.get_closest_marker("slow") else 0
+    """Unmarked, then slow, then long. Those marked ci go with the slow ones. Of these whole iterations come first: a last file of
+    minutes would keep one worker busy while the others have nothing to do."""
+    is_slow = item.get_closest_marker("slow") or item.get_closest_marker("ci")
+    rank = 1 if is_slow else 2 if item.get_closest_marker("long") else 0
     return rank, bool(rank) and PurePosixPath(item.nodeid).parts[1:2] != ("wheel",)
 
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITE = {
     "test_first.py": "@pytest.mark.slow\ndef test_slow(): pass\n\ndef test_daily(): pass\n",
     "test_second.py": "@pytest.mark.long\ndef test_long(): pass\n\ndef test_daily(): pass\n\n@pytest.mark.slow\ndef test_slow(): pass\n",
+    "test_third.py": "@pytest.mark.long\n@pytest.mark.ci\ndef test_turn(): pass\n\n@pytest.mark.long\ndef test_long(): pass\n",
     "test_skipped.py": "def test_absent(): pytest.skip('there is no such program')\n\n"
     "@pytest.mark.skipif(True, reason='none')\ndef test_no(): pass\n\n@pytest.mark.xfail(reason='known')\ndef test_known(): assert False\n",
     "test_chance.py": "import os\n\ndef fails_once(name):\n    first = not os.path.exists(name)\n    open(name, 'w').close()\n"
@@ -29,7 +30,7 @@ SUITE = {
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
     for name, text in SUITE.items():
         (folder / name).write_text(f"import pytest\n\n{text}")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: s\n    long: l\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: s\n    long: l\n    ci: c\n    gpu: g\n")
     command = [sys.executable, "-m", "pytest", "-p", "tests.running", "-p", "no:cacheprovider", "-v", *arguments]
     done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True)
     return done.returncode, done.stdout
@@ -39,6 +40,17 @@ def test_tests_of_every_day_come_first(tmp_path: Path) -> None:
     status, said = run(tmp_path, "-n", "0", "test_first.py", "test_second.py")
     assert status == 0
     assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_daily", "test_slow", "test_slow", "test_long"]
+
+
+def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tmp_path: Path) -> None:
+    """By the expression of `make test-ci`; the tests that it is for are there."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (chosen,) = re.findall(r"^test-ci:.*\n\t\$\(PYTEST\) -m \"(.+?)\"", makefile, flags=re.MULTILINE)
+    status, said = run(tmp_path, "-n", "0", "-m", chosen, "test_third.py", "test_second.py")
+    assert status == 0
+    assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_turn", "test_slow"]
+    marked = [file.name for file in (ROOT / "tests" / "wheel").glob("test_*.py") if "pytest.mark.ci" in file.read_text(encoding="utf-8")]
+    assert sorted(marked) == ["test_faults.py", "test_unattended.py"]
 
 
 def test_the_order_holds_for_several_workers(tmp_path: Path) -> None:

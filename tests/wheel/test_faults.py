@@ -224,6 +224,7 @@ def test_a_full_disk_ends_the_run_by_name_and_with_room_the_same_command_goes_on
 
 
 @pytest.mark.long
+@pytest.mark.ci
 def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of):
     """The worker of one RL stage by itself, killed in the midst of its first round."""
     wheel = copy_of(turned_home)

@@ -12,7 +12,7 @@ import pytest
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.jobs import completed
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 
 START_SCHEDULE = """
 mutation($selector: ScheduleSelector!) {
