@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import UnknownTable
@@ -66,3 +68,14 @@ def test_what_is_withdrawn_later_changes_nothing_of_what_was_written(warehouse: 
     assert content_digest(warehouse, ["ct_samples"], **place) != first, "of no rows at all"
     with pytest.raises(UnknownTable, match="'screenshots'"):
         content_digest(warehouse, ["screenshots"], **place)
+
+
+def test_a_column_that_another_program_gave_another_type_is_other_content_and_no_error(warehouse: Warehouse) -> None:
+    """The stage that wrote the rows ends well; its gate stops the run, and names them."""
+    before = digest(warehouse)
+    delta = warehouse.delta("steps")
+    rows = delta.to_pyarrow_dataset().to_table()
+    index = rows.schema.get_field_index("step_index")
+    changed = rows.set_column(index, "step_index", pa.array(["first", "0"]))
+    write_deltalake(delta, changed, mode="overwrite", schema_mode="overwrite", partition_by=delta.metadata().partition_columns)
+    assert content_digest(warehouse, ("episodes", "steps"), **PLACE) != before
