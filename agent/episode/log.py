@@ -80,15 +80,19 @@ class EpisodeLog:
             file.write(step.model_dump_json() + "\n")
 
     def steps(self, request: EpisodeRequest) -> list[Step]:
-        """The steps of an episode that was cut off; none where there is no such episode, or one of another request under the same id."""
+        """The steps of an episode that was cut off; none where there is no such episode, or one of another request under the same id, or
+        where they cannot be read (a power cut, another version of the program): then they are made again."""
         path = self._steps_of(request)
         if not path.exists():
             return []
         _drop_torn_line(path)
-        first, *lines = path.read_text().splitlines() or [""]
-        if first != request.model_dump_json():
+        first, *lines = path.read_bytes().splitlines() or [b""]
+        if first != request.model_dump_json().encode():
             return []
-        return [Step.model_validate_json(line) for line in lines]
+        try:
+            return [Step.model_validate_json(line) for line in lines]
+        except ValidationError:
+            return []
 
     def drop_steps(self, request: EpisodeRequest) -> None:
         self._steps_of(request).unlink(missing_ok=True)

@@ -159,6 +159,9 @@ def test_steps_of_an_episode_that_is_under_way_are_there_until_it_has_ended(tmp_
         assert EpisodeLog(tmp_path).steps(one.request) == steps
     path.write_bytes(whole[: len(whole) // 3])
     assert log.steps(one.request) == [], "the line of the request was cut off"
+    for unreadable in (whole.replace(b'"thought"', b'"thinking"'), whole[:-200] + bytes(199) + b"\n"):
+        path.write_bytes(unreadable)
+        assert log.steps(one.request) == []
     path.write_bytes(whole)
     assert log.steps(one.request.model_copy(update={"temperature": 1.0})) == [], "the same id, asked for otherwise"
     log.append(one)
