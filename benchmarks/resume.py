@@ -1,7 +1,7 @@
 """`kill -9` at random moments of episodes on live browsers: does each go on at the step it was cut off at, and what is done again?
 
 A process plays 24 instances of MiniWoB tasks of several steps, four at once, their oracle erring at every fourth step or so; its log is the
-one of every stage (agent/episode/log.py). It is killed with its browsers up to 0.8 s after its first new step and started again, until
+one of every stage (agent/episode/log.py). It is killed with its browsers up to 0.8 s after its first new decision and started again, until
 every episode has ended; then come other instances. What is in the log is then compared with the same instances played by a process that
 nobody killed: each episode once, every step, screen, reward and token as there (so nothing was done twice to a page, nor left out), and no
 process is left. `anew` is the same without the steps in the log, as it was before there were any: each episode under way begins again.
@@ -65,8 +65,7 @@ class Unsteady:
     async def respond(self, context: StepContext) -> Response | None:
         with (self._folder / DECISIONS).open("a") as file:
             file.write(f"{context.request.episode_id} {context.step_index}\n")
-        if context.step_index == 1:
-            (self._folder / READY).touch()
+        (self._folder / READY).touch()
         response = await self._oracle.respond(context)
         chance = stable_fraction(context.request.sampling_seed(context.step_index))
         if response is None or chance > 0.25:

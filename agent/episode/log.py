@@ -51,7 +51,6 @@ class EpisodeLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._finished = folder / EPISODES_FILE
         self._under_way = folder / "under_way"
         self._screenshots = folder / "screenshots"
         self._lock = threading.Lock()
@@ -65,8 +64,7 @@ class EpisodeLog:
             path = self._screenshots / screenshot_id
             if not path.exists():
                 atomic_write(path, data)
-        with self._lock:
-            self.write_line(EPISODES_FILE, episode)
+        self.write_line(EPISODES_FILE, episode)
         self.drop_steps(episode.request)
 
     def append_step(self, request: EpisodeRequest, step: Step) -> None:
@@ -75,9 +73,9 @@ class EpisodeLog:
         path = self._steps_of(request)
         if step.step_index == 0:
             self._under_way.mkdir(exist_ok=True)
-            path.write_text(request.model_dump_json() + "\n")
-        with path.open("a") as file:
-            file.write(step.model_dump_json() + "\n")
+            path.write_bytes(request.model_dump_json().encode() + b"\n")
+        with path.open("ab") as file:
+            file.write(step.model_dump_json().encode() + b"\n")
 
     def steps(self, request: EpisodeRequest) -> list[Step]:
         """The steps of an episode that was cut off; none where there is no such episode, or one of another request under the same id, or
@@ -101,29 +99,41 @@ class EpisodeLog:
         return self._under_way / f"{request.episode_id}.jsonl"
 
     def write_line(self, name: str, line: BaseModel) -> None:
-        """Append to the file `name`, which ends in .jsonl; the line and the file's name survive a power cut once this returns."""
-        path = self._folder / name
-        is_new = not path.exists()
-        with path.open("ab") as file:
-            file.write(line.model_dump_json().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            sync(self._folder)
+        """Append to the file `name`, which ends in .jsonl; the line and the file's name survive a power cut once this returns. May be
+        called from several threads. A line that could not be written whole (a full disk) is taken back, so that the next begins a line."""
+        path, data = self._folder / name, line.model_dump_json().encode() + b"\n"
+        with self._lock:
+            is_new = not path.exists()
+            size = 0 if is_new else path.stat().st_size
+            try:
+                with path.open("ab", buffering=0) as file:
+                    while data:
+                        data = data[file.write(data) :]
+                    os.fsync(file.fileno())
+            except OSError:
+                os.truncate(path, size)
+                raise
+            if is_new:
+                sync(self._folder)
 
     def lines(self, name: str, kind: type[LineType]) -> Iterator[LineType]:
         """The complete lines of a file, none where there is no file. Raises ModelError for a line that is not a `kind`."""
         return _read_lines(self._folder / name, kind)
 
     def repair(self) -> None:
-        """Remove lines that a kill cut off; call this before reading or appending again."""
+        """Remove lines that a kill cut off, and steps of episodes that have ended; call this before reading or appending again."""
         for path in self._folder.glob("*.jsonl"):
             _drop_torn_line(path)
+        if under_way := {path.stem for path in self._under_way.glob("*.jsonl")}:
+            for episode in self.without_screenshots():
+                if episode.episode_id in under_way:
+                    self.drop_steps(episode.request)
 
     def drop_crashed(self) -> None:
         """Forget the episodes that the infrastructure ended, so that they are played again. A kill meanwhile loses none of the others."""
-        if any(episode.outcome is Outcome.CRASHED for episode in _read_lines(self._finished, Episode)):
-            _drop_lines_of_crashed(self._finished)
+        for path in self._files():
+            if any(episode.outcome is Outcome.CRASHED for episode in _read_lines(path, Episode)):
+                _drop_lines_of_crashed(path)
 
     def episodes(self) -> Iterator[Episode]:
         """Every episode with its screenshots, each id once, in the order they finished; for the warehouse. Raises ModelError for a file
@@ -132,10 +142,15 @@ class EpisodeLog:
 
     def without_screenshots(self) -> Iterator[Episode]:
         seen: set[str] = set()
-        for episode in _read_lines(self._finished, Episode):
-            if episode.episode_id not in seen:
-                seen.add(episode.episode_id)
-                yield episode
+        for path in self._files():
+            for episode in _read_lines(path, Episode):
+                if episode.episode_id not in seen:
+                    seen.add(episode.episode_id)
+                    yield episode
+
+    def _files(self) -> list[Path]:
+        """Where episodes are; an earlier version of the program had a file for each round."""
+        return [*sorted(self._folder.glob("round-*.jsonl")), self._folder / EPISODES_FILE]
 
     def with_screenshots(self, episode: Episode) -> Episode:
         """The episode with the screenshots that its steps and prompts name, as far as it had any."""

@@ -10,6 +10,7 @@ The wall clock of decisions made before the cut does not count again towards `po
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from agent.episode.episode import EpisodeRequest, Step
 from agent.episode.log import EpisodeLog, ResumeCounts
@@ -33,6 +34,7 @@ class RecordedSteps:
         self._counts = ResumeCounts() if log is None else log.resumed
         self._steps: list[Step] = [] if log is None else log.steps(request)
         self._num_replayed = 0
+        self._has_gone_on = False
 
     def then(self, source: ActionSource) -> ActionSource:
         """What plays the episode: the recorded responses first, then `source`."""
@@ -65,11 +67,23 @@ class RecordedSteps:
         ):
             raise Diverged
         self._num_replayed += 1
-        self._counts.num_steps += 1
-        self._counts.num_episodes += self._num_replayed == len(self._steps)
+        if self._num_replayed == len(self._steps) and not self._has_gone_on:
+            self._has_gone_on = True
+            self._counts.num_episodes += 1
+            self._counts.num_steps += self._num_replayed
+
+    def recorded(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        """The steps of an episode that has ended, as they were first made: a replayed one took no time to decide."""
+        return tuple(self._steps[: len(steps)])
+
+    def drop(self) -> None:
+        """Begin with nothing: what was recorded may be what the sandbox fails at."""
+        self._steps.clear()
+        if self._log is not None:
+            self._log.drop_steps(self._request)
 
     def forget(self) -> None:
-        """The environment does not repeat: begin with nothing."""
+        """The environment does not repeat: begin with nothing, and say so."""
         _LOG.warning(
             "%s of %s starts again: after %d of %d steps its environment was not as recorded",
             self._request.episode_id,
@@ -78,9 +92,7 @@ class RecordedSteps:
             len(self._steps),
         )
         self._counts.num_restarted += 1
-        self._steps.clear()
-        if self._log is not None:
-            self._log.drop_steps(self._request)
+        self.drop()
 
 
 class _Resumed:

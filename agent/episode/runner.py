@@ -2,7 +2,8 @@
 
 It leases a session, runs the loop (loop.py), ends an episode that takes too long, retries what the infrastructure failed, records as
 `crashed` what it never let finish, and writes to the log: each step as it is made, the episode once it has ended. A retry, and a start
-after a kill, go on at the step they were cut off at (resume.py). How many run at once is pool_collector.py's business.
+after a kill, go on at the step they were cut off at (resume.py); the last retry starts from the beginning. How many episodes run at once is
+pool_collector.py's business.
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ class EpisodeRunner:
                     break
                 await asyncio.sleep(self._settings.retry_delay_s * 2**num_retries)
                 num_retries += 1
+                if num_retries == self._settings.max_retries:
+                    recorded.drop()
             else:
+                episode = episode.model_copy(update={"steps": recorded.recorded(episode.steps)})
                 break
         episode = episode.model_copy(update={"num_retries": num_retries})
         if log is not None:

@@ -2,11 +2,12 @@
 from. No weights, no learning.
 
 A killed run resumes from it: batches that the saved weights have not seen are learned from again, finished episodes in no batch wait for
-theirs, and requests without an episode are started again, so that long episodes are lost no more often than short ones.
+theirs, and requests without an episode go on at the step they were cut off at, so that long episodes are lost no more often than short ones.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,5 +82,6 @@ class RolloutLog(EpisodeLog):
     def drop_screenshots(self) -> None:
         """Once the warehouse has the episodes: remove the folder if it holds screenshots, which are large; the rest is of no use without
         them. A folder without screenshots stays."""
+        shutil.rmtree(self._under_way, ignore_errors=True)
         if self._screenshots.is_dir():
             self.remove()

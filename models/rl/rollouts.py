@@ -29,7 +29,7 @@ class RolloutPool:
     """Runs what it is offered through one call of the Collector, as long as `async with` lasts; leaving cancels what is under way.
 
     It begins with what the rollout log holds of earlier starts: finished episodes wait for their batch, and requests that were admitted and
-    never finished are started again, first of all, whatever their length. Where the saved weights are older than the rollout log, requests
+    never finished go on, first of all, whatever their length. Where the saved weights are older than the rollout log, requests
     admitted later are held back until the weights have caught up by learning from the same batches again.
     """
 

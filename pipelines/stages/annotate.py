@@ -6,6 +6,7 @@ Episodes are kept as they finish (kept_episodes.py), with the notes on their ste
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
@@ -76,6 +77,7 @@ class AnnotatedEpisodes(KeptEpisodes):
         self._notes = {line.episode_id: line.notes for line in self.lines(NOTES_FILE, _Notes)}
         self._notes_of: NotesOf = lambda _: ()
         self._progress, self._num_requests, self._num_done = context.progress(), num_requests, len(self._outcomes)
+        self._counting = threading.Lock()
 
     def log(self, notes_of: NotesOf) -> EpisodeLog:
         self._notes_of = notes_of
@@ -86,8 +88,9 @@ class AnnotatedEpisodes(KeptEpisodes):
         self.write_line(NOTES_FILE, _Notes(episode_id=episode.episode_id, notes=notes))
         self._notes[episode.episode_id] = notes
         super().append(episode)
-        self._num_done += 1
-        self._progress.update(self._num_done, self._num_requests, "episodes")
+        with self._counting:
+            self._num_done += 1
+            self._progress.update(self._num_done, self._num_requests, "episodes")
 
     def kept(self, episode_id: str) -> tuple[Episode, Sequence[Note]] | None:
         episode, notes = self.outcome(episode_id), self._notes.get(episode_id)

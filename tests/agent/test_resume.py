@@ -79,6 +79,13 @@ def test_a_retry_goes_on_at_the_step_that_failed(form: SimpleNamespace, after: i
     assert sum(policy.batches) == len(whole.steps) + 1, "the response that could not be carried out is asked for again, no other"
 
 
+def test_the_last_retry_starts_from_the_beginning(form: SimpleNamespace) -> None:
+    policy = form.Policy()
+    episode = play(form.Pool(1, crash_plan=[[2, 2]]), policy, form.request(0))
+    assert episode.num_retries == 2 and episode.is_success
+    assert sum(policy.batches) == 3 + 1 + len(episode.steps), "two steps and the one that failed; that one again; all of them"
+
+
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_start_after_a_kill_goes_on_at_the_step_that_was_cut_off(form: SimpleNamespace, tmp_path: Path, after: int) -> None:
     request = form.request(0)

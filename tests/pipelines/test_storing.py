@@ -166,6 +166,31 @@ def test_steps_of_an_episode_that_is_under_way_are_there_until_it_has_ended(tmp_
     assert log.steps(one.request.model_copy(update={"temperature": 1.0})) == [], "the same id, asked for otherwise"
     log.append(one)
     assert log.steps(one.request) == [] and not list((tmp_path / "under_way").iterdir())
+    path.write_bytes(whole)  # as a kill between the two leaves it
+    log.repair()
+    assert not list((tmp_path / "under_way").iterdir())
+
+
+def test_a_line_that_a_full_disk_cut_off_is_taken_back(small_disk: Path) -> None:
+    log = EpisodeLog(small_disk / "log")
+    log.append(episode(0, None))
+    whole = (small_disk / "log" / "episodes.jsonl").read_bytes()
+    huge = episode(1, None)
+    huge = huge.model_copy(update={"steps": tuple(step.model_copy(update={"response": "x" * 2**27}) for step in huge.steps)})
+    with pytest.raises(OSError, match="No space left"):
+        log.append(huge)
+    assert (small_disk / "log" / "episodes.jsonl").read_bytes() == whole
+    log.append(episode(2, None))
+    assert [one.request.seed for one in log.episodes()] == [0, 2]
+
+
+def test_episodes_of_an_earlier_version_are_read_too(tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path)
+    for seed in range(2):
+        log.append(episode(seed, None))
+    (tmp_path / "episodes.jsonl").rename(tmp_path / "round-0001.jsonl")
+    log.append(episode(2, None))
+    assert [one.request.seed for one in log.episodes()] == [0, 1, 2]
 
 
 def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:

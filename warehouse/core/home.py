@@ -6,7 +6,7 @@ FLYWHEEL_HOME
 ├── set_aside/     files of commits that a power cut tore, or that a repair moved away
 ├── checkpoints/   <iteration>/<stage>/<checkpoint id>, and beside it run/, the training run of that stage
 ├── dagster/       runs and events
-├── prefect/       the collection server's database and results
+├── prefect/       the collection server's database
 ├── reports/       HTML reports, data docs, drawings
 ├── work/          one folder a stage: its request, its result, and what a relaunch picks up
 ├── spool/         scratch: rows on their way into the tables, queries too large for memory

@@ -8,11 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-import duckdb
-
 from warehouse.core.errors import UnknownTable
 from warehouse.storage.catalogue import TABLES, Table
-from warehouse.storage.partitions import check_iteration
+from warehouse.storage.partitions import check_iteration, of_iterations
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -32,14 +30,24 @@ def content_digest(warehouse: Warehouse, tables: Iterable[str], *, iteration: st
     with connect(warehouse, tables=wanted, iterations=[iteration]) as con:
         for table in wanted:
             digest.update(f"{table}\n".encode())
-            try:
-                rows = con.sql(_rows(TABLES[table]), params={"iteration": iteration, "stage": stage})
-                with rows.to_arrow_reader() as reader:
-                    for batch in reader:
-                        digest.update("".join(batch.column(0).to_pylist()).encode())
-            except duckdb.InvalidInputException:  # a column of another type: the table's gate names its rows
-                digest.update(repr([file.path for file in warehouse.listed(table)[1]]).encode())
+            if _is_mistyped(warehouse, TABLES[table]):  # its rows cannot be read as they should be; the gate of the table names them
+                files = of_iterations(TABLES[table], warehouse.listed(table)[1], [iteration])
+                digest.update(repr([file.path for file in files if file.stage == stage]).encode())
+                continue
+            rows = con.sql(_rows(TABLES[table]), params={"iteration": iteration, "stage": stage})
+            with rows.to_arrow_reader() as reader:
+                for batch in reader:
+                    digest.update("".join(batch.column(0).to_pylist()).encode())
     return digest.hexdigest()
+
+
+def _is_mistyped(warehouse: Warehouse, spec: Table) -> bool:
+    """Whether another program gave a column another type."""
+    delta = warehouse.delta(spec.name)
+    if delta is None:
+        return False
+    stored = delta.to_pyarrow_dataset().schema
+    return any(stored.field(column.name).type != column.type for column in spec.columns if column.name in stored.names)
 
 
 def _rows(spec: Table) -> str:
