@@ -2,7 +2,7 @@
 from. No weights, no learning.
 
 A killed run resumes from it: batches that the saved weights have not seen are learned from again, finished episodes in no batch wait for
-theirs, and requests without an episode go on at the step they were cut off at, so that long episodes are lost no more often than short ones.
+theirs, and requests without an episode go on at their last step, so that long episodes are lost no more often than short ones.
 """
 
 from __future__ import annotations
