@@ -125,7 +125,8 @@ class Nothing:
 
 sys.meta_path.insert(0, Nothing())
 from pipelines.stages.__main__ import WORKERS
-for module in ("pipelines.cli.run", "pipelines.orchestration.turn", "pipelines.definitions", "sandbox.fleet.worker", *WORKERS.values()):
+owned = ("pipelines.cli.run", "pipelines.orchestration.run_process", "pipelines.definitions", "sandbox.fleet.worker")
+for module in (*owned, *WORKERS.values()):
     import_module(module)
 import asyncio
 from sandbox.desktop.config import QemuProvider

@@ -347,9 +347,9 @@ class Dying:
 
     async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
         async for episode in collector().collect(policy, requests, log=log):
-            if self.after is not None and sum(self.asked.values()) >= self.after:
+            self.asked[episode.episode_id] += 1  # it is in the log by now
+            if self.after is not None and sum(self.asked.values()) > self.after:
                 raise Killed
-            self.asked[episode.episode_id] += 1
             yield episode
 
     async def close(self) -> None: ...

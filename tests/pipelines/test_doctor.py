@@ -112,7 +112,7 @@ def test_the_table_ends_with_a_verdict_and_an_honest_exit_status(tmp_path: Path)
     console = Console(file=io.StringIO(), width=120, record=True)
     assert doctor.run_doctor(console, Home(tmp_path / "file")) == 1
     printed = console.export_text()
-    assert "cannot turn" in printed and "home" in printed.splitlines()[-1]
+    assert "cannot run here yet" in printed and "home" in printed.splitlines()[-1]
 
 
 LIMITED = """

@@ -63,7 +63,11 @@ def test_what_must_not_be_replaced_is_not(tmp_path: Path, family: tuple[Path, li
     names, console = [str(parent) for parent in parents], Console(record=True, width=WIDE)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
-    for output, words in ((tmp_path / "mine", "no checkpoint"), (parents[0], "one of the checkpoints"), (base, "one of the checkpoints")):
+    for output, words in (
+        (tmp_path / "mine", "not a checkpoint"),
+        (parents[0], "one of the checkpoints"),
+        (base, "one of the checkpoints"),
+    ):
         with pytest.raises(MergeError, match=words):
             merge_checkpoints(no_warehouse, names, output, None, merge_config(method="ties"), str(base), console)
     assert (tmp_path / "mine/thesis.txt").read_text() == "years of work"

@@ -48,7 +48,7 @@ def test_a_release_is_picked_up_and_the_one_before_it_is_closed_when_nobody_is_a
         assert (await source.get("newest")).policy_id == second_id and second_id in source.open_ids()
         await source.close()
         await source.close()
-        with pytest.raises(ModelError, match="ending"):
+        with pytest.raises(ModelError, match="shutting down"):
             await old.policy.act([PROMPT])
 
     asyncio.run(run())

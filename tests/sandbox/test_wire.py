@@ -37,7 +37,7 @@ def test_values_survive_the_wire(codec: wire.Codec[object], value: object) -> No
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(SandboxError, match=r"no action: .*same version"):
+    with pytest.raises(SandboxError, match=r"not a valid action: .*same version"):
         wire.ACTION.from_plain({"kind": "fly"})
-    with pytest.raises(SandboxError, match=r"no verdict: score: .*'much'"):
+    with pytest.raises(SandboxError, match=r"not a valid verdict: score: .*'much'"):
         wire.VERDICT.from_json(b'{"origin": "verifier", "score": "much", "threshold": 1}')

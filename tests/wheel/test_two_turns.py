@@ -68,8 +68,12 @@ def gate(wheel: Any) -> str:
     return released(wheel)
 
 
-def thresholds(wheel: Any, settings: Profile) -> dict[str, float]:
-    """Domain → threshold of a judge who scores each episode by a hash of its id: only known truths move it."""
+TARGETS = (0.5, 0.35, 0.2, 0.1, 0.05)
+"""Precisions to choose a threshold by. A small policy solves little, so the higher ones may be out of reach."""
+
+
+def thresholds(wheel: Any, settings: Profile) -> dict[tuple[str, float], float]:
+    """By domain and target, the threshold of a judge who scores each episode by a hash of its id: only known truths move it."""
     request = JudgeRequest(
         iteration="0002",
         stage="judgements",
@@ -97,8 +101,9 @@ def thresholds(wheel: Any, settings: Profile) -> dict[str, float]:
         for episode_id in wanted.known
     ]
     domains = {known.row["domain"] for known in wanted.known.values()}
-    choices = choose_thresholds(words_to_choose(wanted, judged), domains, target=0.5, min_passed=1)
-    return {domain: choice.threshold for domain, choice in choices.items()}
+    words = words_to_choose(wanted, judged)
+    chosen = {target: choose_thresholds(words, domains, target=target, min_passed=1) for target in TARGETS}
+    return {(domain, target): choice.threshold for target, choices in chosen.items() for domain, choice in choices.items()}
 
 
 def test_the_second_release_is_what_the_eval_rows_say(turned_twice: Any) -> None:
