@@ -1,7 +1,8 @@
 """Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants (invariants.py), in gates between the stages
 of an iteration. Each gate blocks: what follows does not run on rows that break a rule. The gate of value pretraining is value_gate.py's.
 
-A suite looks at the rows that its gate's assets have written, and at no others: each row is checked once, before what follows reads it.
+A suite looks at the rows that its gate's assets have written, and at no others: each row is checked once, before what follows reads it; a
+screenshot by the gate of each stage that shows it.
 A check reads the warehouse only, so it can be run again on any iteration.
 """
 

@@ -7,6 +7,7 @@ content.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -24,6 +25,7 @@ from warehouse.core.home import atomic_write
 
 LineType = TypeVar("LineType", bound=BaseModel)
 
+_LOG = logging.getLogger(__name__)
 EPISODES_FILE = "episodes.jsonl"
 BLOCK_BYTES = 1024**2
 
@@ -90,6 +92,7 @@ class EpisodeLog:
         try:
             return [Step.model_validate_json(line) for line in lines]
         except ValidationError:
+            _LOG.warning("the steps of %s in %s cannot be read, and are made again", request.episode_id, path)
             return []
 
     def drop_steps(self, request: EpisodeRequest) -> None:
@@ -104,15 +107,15 @@ class EpisodeLog:
         path, data = self._folder / name, line.model_dump_json().encode() + b"\n"
         with self._lock:
             is_new = not path.exists()
-            size = 0 if is_new else path.stat().st_size
-            try:
-                with path.open("ab", buffering=0) as file:
+            with path.open("ab", buffering=0) as file:
+                size = file.tell()
+                try:
                     while data:
                         data = data[file.write(data) :]
                     os.fsync(file.fileno())
-            except OSError:
-                os.truncate(path, size)
-                raise
+                except OSError:
+                    file.truncate(size)
+                    raise
             if is_new:
                 sync(self._folder)
 

@@ -36,7 +36,7 @@ class EpisodeLimits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy_timeout_s: Annotated[
-        float | None, Field(gt=0, description="wall clock of all decisions together, else `timeout`; null where a person decides")
+        float | None, Field(gt=0, description="wall clock of all decisions of a try together, else `timeout`; null where a person decides")
     ] = 300.0
     max_invalid_in_a_row: Annotated[int, Field(ge=1, description="so many bad answers in a row are outcome `invalid_action`")] = 3
     max_new_tokens: Annotated[int, Field(ge=1, description="tokens of the longest answer")] = 96

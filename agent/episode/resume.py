@@ -59,12 +59,7 @@ class RecordedSteps:
                 self._log.append_step(self._request, step)
             return
         before = self._steps[step.step_index]
-        if (step.response, step.action, step.more_actions, step.reward) != (
-            before.response,
-            before.action,
-            before.more_actions,
-            before.reward,
-        ):
+        if _done(step) != _done(before):
             raise Diverged
         self._num_replayed += 1
         if self._num_replayed == len(self._steps) and not self._has_gone_on:
@@ -72,7 +67,7 @@ class RecordedSteps:
             self._counts.num_episodes += 1
             self._counts.num_steps += self._num_replayed
 
-    def recorded(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+    def as_first_made(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """The steps of an episode that has ended, as they were first made: a replayed one took no time to decide."""
         return tuple(self._steps[: len(steps)])
 
@@ -103,6 +98,11 @@ class _Resumed:
 
     async def respond(self, context: StepContext) -> Response | None:
         return self._recorded.response_at(context) or await self._source.respond(context)
+
+
+def _done(step: Step) -> tuple[object, ...]:
+    """What a step did, and what came of it."""
+    return step.response, step.action, step.more_actions, step.reward
 
 
 def _proposed(step: Step, policy_id: str) -> Response:

@@ -99,7 +99,7 @@ class EpisodeRunner:
                 if num_retries == self._settings.max_retries:
                     recorded.drop()
             else:
-                episode = episode.model_copy(update={"steps": recorded.recorded(episode.steps)})
+                episode = episode.model_copy(update={"steps": recorded.as_first_made(episode.steps)})
                 break
         episode = episode.model_copy(update={"num_retries": num_retries})
         if log is not None:

@@ -5,7 +5,6 @@ once more, where the sandbox failed. Who decides in the episode is the service's
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Protocol
 
 from agent.episode.episode import Episode, EpisodeRequest, Step
@@ -37,19 +36,17 @@ class Player(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
-    max_in_a_row: int = 3
-    """Failures without a decision between them, after which the error is the caller's."""
-    pause_s: float = 0.3
-    """Before the first retry; doubles with each."""
+MAX_IN_A_ROW = 3
+"""Failures without a decision between them, after which the error is the caller's."""
+PAUSE_S = 0.3
+"""Before the first retry; doubles with each."""
 
 
 class LiveEpisode:
     """One episode on the sessions of a pool."""
 
-    def __init__(self, pool: Pool, request: EpisodeRequest, retries: Retries | None = None) -> None:
-        self._pool, self._request, self._retries = pool, request, retries or Retries()
+    def __init__(self, pool: Pool, request: EpisodeRequest) -> None:
+        self._pool, self._request = pool, request
         self._session: Session | None = None
         self.num_failures = 0
         """Sandboxes that failed so far."""
@@ -78,10 +75,10 @@ class LiveEpisode:
                 self.num_failures += 1
                 num_failures = 1 if player.num_decided > decided else num_failures + 1
                 decided = player.num_decided
-                if num_failures >= self._retries.max_in_a_row:
+                if num_failures >= MAX_IN_A_ROW:
                     raise
                 await player.failed(error)
-                await asyncio.sleep(self._retries.pause_s * 2 ** (num_failures - 1))
+                await asyncio.sleep(PAUSE_S * 2 ** (num_failures - 1))
 
     async def _play_once(self, player: Player, builder: PromptBuilder, limits: EpisodeLimits, annotator: str) -> Episode:
         async with self._pool.lease(self._request.task, screenshots=self._request.screenshots) as session:

@@ -85,8 +85,6 @@ class LiveRun:
         self.version, self.lease_until_s = version, lease_until_s
         self.phase: RunPhase = "starting"
         self.problem: str | None = None
-        self.error: Exception | None = None
-        """What broke it."""
         self.lock = asyncio.Lock()
         """Held by whoever changes the run on somebody's behalf."""
         self.task: asyncio.Task[None] | None = None

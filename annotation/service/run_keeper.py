@@ -8,11 +8,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.episode import Episode, Outcome
 from agent.episode.loop import EpisodeLimits
-from annotation.platform.live import LiveEpisode, Retries
+from annotation.platform.live import LiveEpisode
 from annotation.service import stored_runs
 from annotation.service.live_run import LiveRun, Plan, surely
 from annotation.service.person import Person, point_of
@@ -30,35 +29,17 @@ GONE_KEPT = 256
 SWEEP_EVERY_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeOptions:
-    """How a program plays its episodes; people leave it as it is."""
-
-    request: EpisodeRequest | None = None
-    """None: one of the run's own."""
-    limits: EpisodeLimits | None = None
-
-
 class RunKeeper:
     """Belongs to the event loop that it is used in."""
 
     def __init__(
-        self,
-        database: Database,
-        blobs: Blobs,
-        pool: Pool,
-        policies: PolicySource,
-        *,
-        retries: Retries | None = None,
-        clock: Callable[[], float] = time.time,
+        self, database: Database, blobs: Blobs, pool: Pool, policies: PolicySource, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._database, self._blobs, self._pool, self._policies = database, blobs, pool, policies
-        self._retries, self._clock = retries, clock
+        self._clock = clock
         self._live: dict[str, LiveRun] = {}
         self._gone: dict[str, LiveRun] = {}
         """The last runs that ended, so that pages see the end, and doubled requests are known."""
-        self._options: dict[str, EpisodeOptions] = {}
-        self._results: dict[str, Episode] = {}
         self._starting = asyncio.Lock()
         self._sweeper: asyncio.Task[None] | None = None
         self.is_closing = False
@@ -67,7 +48,7 @@ class RunKeeper:
     def policies(self) -> PolicySource:
         return self._policies
 
-    async def start(self, assignment_id: str, lease_number: int, user_id: str, options: EpisodeOptions | None = None) -> str:
+    async def start(self, assignment_id: str, lease_number: int, user_id: str) -> str:
         """The run of a lease: a new one begins to be played, one that there is goes on. Raises UnknownSubject, AssignmentLost, ModelError
         where the campaign's policy cannot be had."""
         campaign = await self._database.reading(runs.campaign_of, assignment_id)
@@ -79,8 +60,6 @@ class RunKeeper:
             if run_id not in self._live:
                 if stored.run.policy_id != served.policy_id:  # it began before the newest release
                     served = await self._policy_of(stored)
-                if options is not None:
-                    self._options[run_id] = options
                 self._launch(self._made(stored, served))
         return run_id
 
@@ -183,13 +162,12 @@ class RunKeeper:
 
     def _made(self, stored: Stored, served: Served) -> LiveRun:
         run, campaign = stored.run, stored.campaign
-        options = self._options.get(run.run_id, EpisodeOptions())
         if served.builder.grammar.name != run.grammar:
             raise ConfigError(
                 f"run {run.run_id} is in the grammar {run.grammar}, and policy {served.policy_id} answers in "
                 f"{served.builder.grammar.name}: serve the policy that it began with, or skip the task"
             )
-        request = options.request or stored_runs.request_of(stored)
+        request = stored_runs.request_of(stored)
         plan = Plan(
             run_id=run.run_id,
             assignment_id=run.assignment_id,
@@ -202,10 +180,7 @@ class RunKeeper:
         )
         # Versions go on where those of an earlier server cannot have got to.
         live = LiveRun(
-            plan,
-            LiveEpisode(self._pool, request, self._retries),
-            version=int(self._clock() * 1000),
-            lease_until_s=stored.assignment.lease_until_s or 0.0,
+            plan, LiveEpisode(self._pool, request), version=int(self._clock() * 1000), lease_until_s=stored.assignment.lease_until_s or 0.0
         )
         stored_runs.bring_back(live, stored)
         return live
@@ -220,8 +195,7 @@ class RunKeeper:
 
     async def _drive(self, run: LiveRun) -> None:
         player = Person(run, self._database, self._blobs, self._clock)
-        options = self._options.get(run.plan.run_id, EpisodeOptions())
-        limits = options.limits or EpisodeLimits(policy_timeout_s=None, max_new_tokens=run.plan.served.max_new_tokens)
+        limits = EpisodeLimits(policy_timeout_s=None, max_new_tokens=run.plan.served.max_new_tokens)
         how_on = "Go back to a step to try it again, or skip the task and say why."
         try:
             episode = await run.episode.play(player, run.plan.served.builder, limits, annotator=run.plan.user_id)
@@ -231,10 +205,8 @@ class RunKeeper:
             run.problem = str(error)
             self._let_go(run.plan.run_id, "abandoned")
         except FlywheelError as error:
-            run.error = error
             run.publish("broken", f"{type(error).__name__}: {error} {how_on}")
-        except Exception as error:
-            run.error = error
+        except Exception:
             log.exception("run %s broke", run.plan.run_id)
             run.publish("broken", f"The annotation server failed at this run; its log says why. {how_on}")
 
@@ -260,7 +232,6 @@ class RunKeeper:
         )
         run.executed.clear()
         run.outcome, run.reward, run.verifier, run.open = episode.outcome.value, episode.reward, verdict, None
-        self._results[run.plan.run_id] = episode
         run.publish("ended")
 
     async def _stop(self, run: LiveRun) -> None:
@@ -275,7 +246,6 @@ class RunKeeper:
         run = self._live.pop(run_id, None)
         if run is None:
             return
-        self._options.pop(run_id, None)
         self._gone[run_id] = run
         while len(self._gone) > GONE_KEPT:
             del self._gone[next(iter(self._gone))]

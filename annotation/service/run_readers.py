@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.episode.episode import Episode
 from agent.grammars.base import NotRepresentable
-from agent.policy.action_source import StepContext
 from annotation.service import stored_runs
 from annotation.service.answers import action_view, composed, view_of_action
 from annotation.service.at_point import at_point
 from annotation.service.completion import complete
 from annotation.service.completion_values import Surroundings
-from annotation.service.live_run import LiveRun, Open
+from annotation.service.live_run import LiveRun
 from annotation.service.run_keeper import RunKeeper
 from annotation.storage import runs
 from annotation.wire import runs as bodies
@@ -119,24 +117,6 @@ class RunReaders(RunKeeper):
         return bodies.Transcript(
             calls=tuple(bodies.ToolTurn(step_index=step.step_index, line=step.line, output=step.output or "") for step in calls)
         )
-
-    async def waiting(self, run_id: str) -> LiveRun:
-        """For programs: the run as soon as it waits for somebody, whatever it waits for."""
-        run = self._live[run_id]
-        while run.phase in ("starting", "proposing", "executing", "rewinding"):
-            await run.change(run.version, LOOK_TIMEOUT_S)
-        return run
-
-    def moment(self, run_id: str) -> tuple[StepContext, Open, LiveRun]:
-        """For programs: the moment that waits for a decision, and its candidates."""
-        run = self._live[run_id]
-        if run.moment is None or run.open is None:
-            raise NotNow(f"run {run_id} is not waiting for a decision")
-        return run.moment, run.open, run
-
-    def take_episode(self, run_id: str) -> Episode | None:
-        """The episode that ended last in a run, once; None where it has not, or was taken."""
-        return self._results.pop(run_id, None)
 
     def _get(self, run_id: str) -> LiveRun:
         if run_id not in self._live:

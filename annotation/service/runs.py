@@ -43,14 +43,6 @@ class LiveRuns(RunReaders):
             run.done = body
             return run.view()
 
-    async def choose(self, run_id: str, version: int, choice: Choice) -> RunState:
-        """The same for programs, which make the choice themselves (choices.py)."""
-        run = self._live[run_id]
-        async with run.lock:
-            self._check(run, version, "deciding")
-            await self._carry_out(run, choice)
-            return run.view()
-
     async def back(self, run_id: str, user_id: str, body: bodies.StepBack) -> RunState:
         """Begin again and do the first `to_step` steps once more; the later ones are superseded."""
         run = await self._own(run_id, user_id)

@@ -26,7 +26,7 @@ from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.action_source import OracleActionSource
 from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
-from annotation.platform.live import Retries
+from annotation.platform.live import MAX_IN_A_ROW
 from assets.failures import RETRY, retried
 from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest
@@ -72,7 +72,7 @@ def test_the_settings_are_those_of_the_table() -> None:
     assert len(TABLE) == 10 and BY_PERSON == 1
     assert TABLE["the start of a browser"] == TABLE["the start of a worker process of a fleet, where no other lives"] == 1
     assert SandboxSettings().max_retries + 1 == CollectorSettings().max_retries + 1 == EPISODE
-    assert TABLE["an episode that a person annotates, without a decision in between"] == Retries().max_in_a_row
+    assert TABLE["an episode that a person annotates, without a decision in between"] == MAX_IN_A_ROW
     assert TABLE["one request to a policy server"] == HttpEngineConfig.model_fields["retries"].default + 1
     assert TABLE["one commit that another writer beat"] == MAX_ATTEMPTS
 

@@ -164,7 +164,8 @@ def test_a_hybrid_task_with_its_files_and_terminal(tmp_path: Path) -> None:
                 if is_first:  # a look with the terminal comes before what the oracle does
                     action, is_first = {"kind": "tool", "name": "execute_bash", "arguments": {"command": f"cat {path}"}}, False
                 else:
-                    moment, _, _ = here.runs.moment(run_id)
+                    moment = here.runs._get(run_id).moment
+                    assert moment is not None
                     proposed = await moment.oracle_action()
                     assert proposed is not None
                     action = ACTION.dump_python(proposed, mode="json")
