@@ -268,7 +268,7 @@ class EvaluationSettings(_Settings):
     eval_per_task: Positive
     holdout_per_task: Positive
     release_significance: Annotated[
-        float, Field(gt=0, lt=1, description="a candidate loses when an exact paired test says so at this level")
+        float, Field(gt=0, lt=1, description="a candidate loses when an anytime-valid paired test says so at this level")
     ] = 0.05
     release_tolerance: Annotated[
         float, Field(ge=0, le=1, description="or when it is worse by more than this, whatever the test can prove")

@@ -100,7 +100,7 @@ def test_the_gate_decides_by_eval_and_whatever_is_only_reported_says_the_contrar
 
 @pytest.mark.parametrize(("lost", "chosen"), [(1, CANDIDATE), (2, INCUMBENT)])
 def test_a_candidate_may_be_worse_by_the_profiles_tolerance_and_no_more(warehouse: Warehouse, lost: int, chosen: str) -> None:
-    """0.03: one of fifty is within it, two are not, and neither is anything that an exact test could prove."""
+    """0.03: one of fifty is within it, two are not, and neither is anything that a test could prove."""
     assert profiles.load("smoke").evaluation.release_tolerance == 0.03
     evaluated(warehouse, INCUMBENT, {"eval": 40})
     evaluated(warehouse, CANDIDATE, {"eval": 40 - lost})
@@ -108,10 +108,10 @@ def test_a_candidate_may_be_worse_by_the_profiles_tolerance_and_no_more(warehous
 
 
 @pytest.mark.parametrize(
-    ("change", "lost", "chosen"), [({"release_tolerance": 0.1}, 2, CANDIDATE), ({"release_significance": 0.6}, 1, INCUMBENT)]
+    ("change", "lost", "chosen"), [({"release_tolerance": 0.1}, 2, CANDIDATE), ({"release_significance": 0.75}, 1, INCUMBENT)]
 )
 def test_the_profile_says_what_losing_is(warehouse: Warehouse, change: dict[str, float], lost: int, chosen: str) -> None:
-    """Two lost of fifty are within a tolerance of a tenth; one lost, which among equals is a chance of a half, is proof enough for 0.6."""
+    """Two lost of fifty are within a tolerance of a tenth; one lost, for which the test says 8/11, is proof enough for 0.75."""
     evaluated(warehouse, INCUMBENT, {"eval": 40})
     evaluated(warehouse, CANDIDATE, {"eval": 40 - lost})
     assert released(warehouse, **change)[0] == chosen

@@ -7,6 +7,7 @@ episodes does not outvote one with few; its uncertainty is stratified by task. A
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,12 +70,23 @@ class PairedComparison:
     candidate_only: int
     """instances that only the candidate solves."""
     incumbent_only: int
-    p_worse: float
-    """one-sided exact McNemar: chance of a result at least this bad for the candidate, were the two equally good."""
+
+    @property
+    def num_ties(self) -> int:
+        return self.num_pairs - self.candidate_only - self.incumbent_only
+
+    @property
+    def p_worse(self) -> float:
+        """Anytime-valid: were the candidate no worse, the chance that this ever falls below α, however often one looks, is at most α."""
+        return 1 / max(1.0, e_value(self.incumbent_only, self.candidate_only, self.num_ties))
+
+    def p_within(self, tolerance: float) -> float:
+        """Anytime-valid, against a candidate that is worse by `tolerance` or more: small where it is proved to be no worse than that."""
+        return 1 / max(1.0, e_value(self.candidate_only, self.incumbent_only, self.num_ties, tolerance))
 
     @property
     def p_two_sided(self) -> float:
-        """Exact McNemar: chance of a result at least so far from even, either way."""
+        """Exact McNemar: chance of a result at least so far from even, either way. For one look, decided on before."""
         tails = mcnemar_exact(self.candidate_only, self.incumbent_only), mcnemar_exact(self.incumbent_only, self.candidate_only)
         return min(1.0, 2 * min(tails))
 
@@ -179,6 +191,25 @@ def mcnemar_exact(wins: int, losses: int) -> float:
     return sum(math.comb(num, k) for k in range(wins + 1)) / (1 << num)
 
 
+_BETS = 0.75 * (np.arange(1000) + 0.5) / 1000
+"""Shares of the capital that are staked, mixed evenly: best for winners of 50 to 87.5 % of the discordant pairs."""
+
+
+def e_value(wins: int, losses: int, ties: int, margin: float = 0.0) -> float:
+    """Evidence that pairs gain more than `-margin` on average: the capital of a player who starts with 1 and stakes the share λ of it on
+    each pair's gain g ∈ {1, 0, -1}, so that a pair multiplies it by 1 + λ (g + margin), averaged over λ in (0, 3/4).
+
+    Where the mean gain is at most `-margin`, this is a nonnegative supermartingale, and the chance that it ever reaches 1/α is at most α
+    (Ville 1939): it may be looked at after every pair. The test by betting of Waudby-Smith & Ramdas 2024 (Estimating means of bounded
+    random variables by betting, section 4); with margin 0 the mixture SPRT on discordant pairs (Robbins 1970), whose mixture over
+    the share of wins is uniform on (1/2, 7/8). Depends on the counts alone, not on the order of the pairs. Infinite where it overflows.
+    """
+    logs = wins * np.log1p(_BETS * (1 + margin)) + ties * np.log1p(_BETS * margin) + losses * np.log1p(_BETS * (margin - 1))
+    highest = float(logs.max())
+    total = highest + math.log(float(np.exp(logs - highest).mean()))
+    return math.exp(total) if total < math.log(sys.float_info.max) else math.inf
+
+
 def compare_paired(
     candidate: Mapping[tuple[str, Hashable], bool],
     incumbent: Mapping[tuple[str, Hashable], bool],
@@ -212,22 +243,28 @@ def compare_paired(
         num_pairs=len(common),
         candidate_only=wins,
         incumbent_only=losses,
-        p_worse=mcnemar_exact(wins, losses),
     )
 
 
-def release_gate(comparison: PairedComparison, *, significance: float, tolerance: float) -> GateDecision:
-    """Released if it does not lose. The candidate loses when it is worse on average and either the exact test says so at
-    `significance` (one-sided), or it is worse by more than `tolerance`, whatever the test can prove with so few episodes."""
+def release_gate(comparison: PairedComparison, *, significance: float, tolerance: float, was_refused: bool = False) -> GateDecision:
+    """Released if it does not lose. The candidate loses when it is worse on average and either the anytime-valid test says so at
+    `significance` (one-sided), or it is worse by more than `tolerance`, whatever the test can prove with so few episodes.
+
+    Looking again with more episodes promotes nothing by luck: a candidate that an earlier look refused (`was_refused`) is released only
+    when it is proved at `significance` not to be worse by `tolerance`.
+    """
     gain = comparison.difference
     facts = (
         f"{gain.mean:+.3f} [{gain.interval.low:+.3f}, {gain.interval.high:+.3f}] on {comparison.num_pairs} pairs "
-        f"({comparison.candidate_only} won, {comparison.incumbent_only} lost; chance among equals of so few wins {comparison.p_worse:.3f})"
+        f"({comparison.candidate_only} won, {comparison.incumbent_only} lost; anytime-valid p of being worse {comparison.p_worse:.3f})"
     )
     if gain.mean < 0 and comparison.p_worse < significance:
         return GateDecision(released=False, reason=f"the candidate loses: {facts}, which is below {significance:g}")
     if gain.mean < -tolerance:
         return GateDecision(released=False, reason=f"the candidate loses: {facts}, worse by more than {tolerance:g}")
+    if was_refused and not (within := comparison.p_within(tolerance)) < significance:
+        words = f"and that it is not worse by {tolerance:g} is not proved (p {within:.3f}, needed: below {significance:g})"
+        return GateDecision(released=False, reason=f"an earlier look refused the candidate, {words}: {facts}")
     return GateDecision(released=True, reason=f"the candidate does not lose: {facts}")
 
 
