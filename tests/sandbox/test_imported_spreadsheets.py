@@ -13,7 +13,8 @@ import pytest
 from sandbox.tasks.imported.comparing import compared
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.spec import Compare, Getter
-from sandbox.tasks.imported.spreadsheets import compare_table, coordinates
+from sandbox.tasks.imported.spreadsheets import compare_table
+from sandbox.tasks.imported.workbook import coordinates
 
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -118,7 +119,7 @@ def test_tables(result: bytes, expected: bytes | None, rule: dict[str, Any], pas
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ({"type": "chart"}, "has the rule 'chart'; there are sheet_name"),
+        ({"type": "macro"}, "has the rule 'macro'; there are sheet_name"),
         ("x", "has the rule None"),
         (DATA | {"sheet_idx1": "X0"}, "names no sheet"),
         (DATA | {"sheet_idx1": "RI0", "sheet_idx0": "RI0"}, "with itself"),
@@ -128,8 +129,9 @@ def test_tables(result: bytes, expected: bytes | None, rule: dict[str, Any], pas
         (cell("re", "("), "regular expression"),
         (cell("approx:1", "x"), "not a number"),
         (cell("eq", 1, "A"), "not a range"),
-        ({**cell("eq", 1), "props": {"bgcolor": {"method": "eq", "ref": "x"}}}, "not read here"),
-        (fuzzy("fuzzy_match"), "of the type 'fuzzy_match'"),
+        ({**cell("eq", 1), "props": {"hyperlink": {"method": "eq", "ref": "x"}}}, "not read here"),
+        (fuzzy("alike"), "of the type 'alike'"),
+        (fuzzy("fuzzy_match", threshold="85"), "`threshold` is not a number"),
         (fuzzy("includes", "A1:ZZ99999"), "more than"),
         (fuzzy("includes", normalization=[["", "x"]]), "an empty text"),
     ],

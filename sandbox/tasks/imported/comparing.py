@@ -30,7 +30,7 @@ LINEAR = frozenset(
         "sheet_print",
     )
 )
-MODULES = ("spreadsheets", "metrics")
+MODULES = ("workbook", "workbook_objects", "workbook_settings", "workbook_formulas", "workbook_styles", "spreadsheets", "metrics")
 """What the program consists of, each after those that it imports."""
 _START = """
 import sys, types

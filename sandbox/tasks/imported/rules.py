@@ -6,12 +6,16 @@ compared is metrics.py's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sandbox.tasks.imported.metrics import JSON_METHODS, METRICS
 from sandbox.tasks.imported.spec import Answers, Compare, DeviceSays, FileContains, Goal, Not, Several
-from sandbox.tasks.imported.spreadsheets import FUZZY_FIELDS, FUZZY_TYPES, METHODS, SHEET, TABLE_RULES, coordinates
+from sandbox.tasks.imported.spreadsheets import FUZZY_FIELDS, FUZZY_TYPES, METHODS, RANGES, SHEET, TABLE_RULES
+from sandbox.tasks.imported.workbook import area, coordinates
+from sandbox.tasks.imported.workbook_objects import CHART_PROPS, PIVOT_PROPS
+from sandbox.tasks.imported.workbook_settings import COLUMN_PROPS, ROW_PROPS, VALIDATION_PROPS
+from sandbox.tasks.imported.workbook_styles import STYLE_PROPS
 
 MAX_PATTERN_CHARS = 2_000
 Fault = str | None
@@ -83,14 +87,19 @@ def _table_rule(rule: Any, is_expected: bool) -> Fault:
 
 
 def _table_values(kind: str, rule: Mapping[str, Any]) -> Fault:
+    if kind in LISTED_PROPS:
+        return _listed_props(kind, rule)
     match kind:
         case "zoom":
             return _method(rule)
         case "check_cell":
             props = rule.get("props")
-            if not isinstance(props, Mapping) or set(props) != {"value"} or not isinstance(props["value"], Mapping):
-                return "has a rule check_cell of a property that is not read here; there is value"
-            return _method(props["value"]) or _ranges([rule.get("coordinate")])
+            return _tested_props(kind, props, ("value", *STYLE_PROPS)) or _ranges([rule.get("coordinate")])
+        case "data_validation":
+            wanted = rule.get("dv_props")
+            if not isinstance(wanted, (list, tuple)) or not wanted:
+                return "has a rule data_validation without `dv_props`"
+            return next((fault for props in wanted if (fault := _tested_props(kind, props, VALIDATION_PROPS))), None)
         case "sheet_fuzzy":
             inner = rule.get("rules")
             if not isinstance(inner, (list, tuple)) or not inner or not all(isinstance(each, Mapping) for each in inner):
@@ -101,11 +110,51 @@ def _table_values(kind: str, rule: Mapping[str, Any]) -> Fault:
     return None
 
 
+def _listed_props(kind: str, rule: Mapping[str, Any]) -> Fault:
+    """Of a rule that lists the properties in which two sheets should agree; a chart and a pivot table are found by their data as well."""
+    field, known = LISTED_PROPS[kind]
+    props = rule.get(field, ())
+    if not isinstance(props, (list, tuple)) or (not props and field == "props"):
+        return f"has a rule {kind} without a list `{field}`" + _known(known)
+    unknown = next((each for each in props if each not in known), None)
+    return None if unknown is None else f"has a rule {kind} with the property {unknown!r}" + _known(known)
+
+
+def _tested_props(kind: str, props: Any, known: Sequence[str]) -> Fault:
+    """Of properties, each with a method and what it is compared with."""
+    if not isinstance(props, Mapping) or not props or not all(isinstance(test, Mapping) for test in props.values()):
+        return f"has a rule {kind} without a property" + _known(known)
+    for prop, test in props.items():
+        if prop not in known:
+            return f"has a rule {kind} of a property that is not read here, {prop}" + _known(known)
+        if fault := _areas(test) if prop == "ranges" else _method(test):
+            return fault
+    return None
+
+
+def _areas(test: Mapping[str, Any]) -> Fault:
+    """Of the ranges that a validation is for."""
+    ref = test.get("ref")
+    if (
+        test.get("method") != RANGES
+        or not isinstance(ref, (list, tuple))
+        or len(ref) != 2
+        or not all(isinstance(each, str) for each in ref)
+    ):
+        return f"has a rule whose `ranges` are not compared by {RANGES} with two texts"
+    try:
+        return None if [area(each) for text in ref or () for each in text.split()] else "has a rule without a range of cells"
+    except ValueError as error:
+        return f"has a rule where {error}"
+
+
 def _fuzzy(rule: Mapping[str, Any]) -> Fault:
     if unknown := [name for name in rule if name not in FUZZY_FIELDS]:
         return f"has a rule sheet_fuzzy with `{unknown[0]}`" + _known(FUZZY_FIELDS)
     if rule.get("type") not in FUZZY_TYPES:
         return f"has a rule sheet_fuzzy of the type {rule.get('type')!r}" + _known(FUZZY_TYPES)
+    if not isinstance(rule.get("threshold", 0), (int, float)):
+        return "has a rule sheet_fuzzy whose `threshold` is not a number"
     if not all(isinstance(rule.get(name, ""), str) for name in ("ignore_chars", "trim_leadings", "trim_trailings")):
         return "has a rule sheet_fuzzy that leaves out what is not a text"
     pairs = rule.get("normalization", ())
@@ -136,7 +185,11 @@ def _method(rule: Mapping[str, Any]) -> Fault:
         return _pattern(ref)
     if re.fullmatch(r"approx:\d*\.?\d+", method):
         return None if isinstance(ref, (int, float)) else "has a rule approx whose `ref` is not a number"
-    return None if method in METHODS else f"has the method {method!r}" + _known((*METHODS, "approx:NUMBER", "re"))
+    if re.fullmatch(r"range\.[et][et]", method) or method in ("str_list_eq", "str_set_eq"):
+        kinds = (int, float) if method.startswith("range") else str
+        is_list = isinstance(ref, (list, tuple)) and all(isinstance(each, kinds) for each in ref) and (kinds is str or len(ref) == 2)
+        return None if is_list else f"has a rule {method} whose `ref` is not a list of its values"
+    return None if method in METHODS else f"has the method {method!r}" + _known((*METHODS, "approx:NUMBER", "range.te", "re"))
 
 
 def _rules(function: str, value: Any) -> Fault:
@@ -211,6 +264,14 @@ def _json_rule(value: Any) -> Fault:
 
 
 EXISTENCE = "check_file_exists"
+LISTED_PROPS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "chart": ("chart_props", CHART_PROPS),
+    "pivot_table": ("pivot_props", PIVOT_PROPS),
+    "style": ("props", STYLE_PROPS),
+    "row_props": ("props", ROW_PROPS),
+    "col_props": ("props", COLUMN_PROPS),
+}
+"""By rule of compare_table: the field that lists properties, and those that there are."""
 RULES: Mapping[str, Mapping[str, Callable[[Any], Fault]]] = {
     "exact_match": {"expected": _scalar},
     "literal_match": {"expected": _scalar},
