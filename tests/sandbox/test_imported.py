@@ -17,7 +17,7 @@ from sandbox.tasks.imported.machine import DESKTOP_HOME
 from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.source import filled, find, instance_spec, load_tasks
-from sandbox.tasks.imported.spec import Compare, DeviceSays, Getter, TaskSpec
+from sandbox.tasks.imported.spec import Compare, DeviceSays, Getter, SetupStep, TaskSpec
 from sandbox.tasks.imported.store import read_records, read_set, set_names, write_set
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import kind_of, tasks_in, tasks_of
@@ -86,6 +86,7 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
             "needs a file from the network",
         ),
         ({"config": [{"type": "launch", "parameters": {"command": ["google-chrome", "--x"]}}]}, "starts google-chrome"),
+        ({"config": [{"type": "launch", "parameters": {"command": ["libreoffice", "--impress"]}}]}, "starts LibreOffice Impress"),
         ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": []}}]}, "no such setup step here: chrome_open_tabs"),
         ({"config": [{"type": "execute", "parameters": {"command": "sudo apt install x", "shell": True}}]}, "rights of root"),
         ({"config": [{"type": "execute", "parameters": {"command": "cd /tmp && no-such-program -v", "shell": True}}]}, "needs the program"),
@@ -198,6 +199,48 @@ def test_a_sheet_as_it_is_printed_is_its_csv_file(tmp_path: Path) -> None:
     assert "compares several files at once" in collected(tmp_path, "osworld", other).tasks[0].not_runnable
 
 
+def test_the_first_sheet_as_it_is_printed_is_the_only_csv_file_that_there_is(tmp_path: Path) -> None:
+    (tmp_path / "gold.csv").write_bytes(b"gold")
+    result = {"type": "vm_file", "path": [f"{DESKTOP_HOME}/x.xlsx", f"{DESKTOP_HOME}/x-One.csv"], "dest": ["x.xlsx", "x-One.csv"]}
+    wanted = {"type": "cloud_file", "path": ["https://x.org/gold.xlsx", "https://x.org/gold.csv"], "dest": ["y.xlsx", "y-One.csv"]}
+    evaluator = {"func": "compare_table", "result": result | {"multi": True}, "expected": wanted | {"multi": True}}
+    for first, is_understood in ((0, True), ("RI0", True), ("RI1", False), (1, False)):
+        options = {"rules": [{"type": "sheet_print", "sheet_idx0": first, "sheet_idx1": "EI0"}]}
+        (task,) = collected(tmp_path, "osworld", osworld(evaluator=evaluator | {"options": options})).tasks
+        assert task.is_runnable == is_understood, task.not_runnable
+        (goal,) = task.spec.goals
+        assert isinstance(goal, Compare) and goal.result.file == f"{DESKTOP_HOME}/x{'-One.csv' if is_understood else '.xlsx'}"
+
+
+def test_a_file_that_an_evaluator_brings_is_not_there_before_the_end(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_bytes(b"one")
+    (tmp_path / "gold.txt").write_bytes(b"gold")
+
+    def download(name: str) -> dict[str, Any]:
+        return {"type": "download", "parameters": {"files": [{"url": f"https://x.org/{name}", "path": f"{DESKTOP_HOME}/{name}"}]}}
+
+    evaluator = compared("exact_match", {"expected": "x"}) | {"postconfig": [download("one.txt"), download("gold.txt")]}
+    (task,) = collected(tmp_path, "osworld", osworld(config=[download("one.txt")], evaluator=evaluator)).tasks
+    assert task.is_runnable and set(task.spec.assets) == {"one.txt"}
+    assert [set(step.put) for step in task.spec.before_checks] == [{"gold.txt"}]
+
+
+def test_the_keys_that_start_a_terminal_start_ours(tmp_path: Path) -> None:
+    script = "import pyautogui; import time; pyautogui.hotkey('ctrl', 'alt', 't'); time.sleep(0.5); pyautogui.hotkey('ctrl', 't')"
+    config = [{"type": "execute", "parameters": {"command": ["python", "-c", script]}}]
+    (task,) = collected(tmp_path, "osworld", osworld(config=config)).tasks
+    started, pause, keys = task.spec.setup
+    assert started.launch == "terminal" and pause.wait == 0.5 and [action.kind for action in keys.act] == ["hotkey"]
+
+
+def test_fields_that_came_later_change_no_split() -> None:
+    """Tasks are split by the hash of what they ask and check."""
+    assert set(Getter(file="a").model_dump()) == {"command", "errors_of", "file", "asset", "value"}
+    assert set(SetupStep(command="ls").model_dump()) == {"command", "must_succeed", "launch", "files", "wait", "act", "window", "change"}
+    for part in (Getter(shown_by="terminal"), SetupStep(put={"a": "b"})):
+        assert type(part).model_validate_json(part.model_dump_json()) == part
+
+
 def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
     result = {"type": "vm_command_line", "command": ["cat", f"{DESKTOP_HOME}/b.txt"]}
     return {"func": function, "result": result, "expected": {"type": "rule", "rules": rules}} | more
@@ -224,6 +267,11 @@ def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
         (compared("compare_text_file", {"expected": "x"}), "compares with a text or a file"),
         (compared("compare_csv", "a,b", options={"fuzzy": True}), "has no option `fuzzy`; there are strict, ignore_case"),
         (compared("exact_match", None), "says nothing in a rule"),
+        (compared("check_direct_json_object", {"expected": {"a": ""}}), "wants nothing of 'a'"),
+        (compared("check_direct_json_object", {"expected": {}, "expect_in_result": True}), "it would always hold"),
+        (compared("compare_conference_city_in_order", {"expected": ["Rome", []]}), "not text"),
+        (compared("compare_conference_city_in_order", {"expected": []}), "it would always hold"),
+        (compared("compare_image_list", {"expected": ["x"]}), "compares with a text or a file"),
         (compared("exact_match", {}) | {"expected": None}, "is not told what to compare with"),
         (compared("exact_match", {"expected": "x"}) | {"result": {"type": "constant", "value": "x"}}, "nothing of the machine"),
         (compared("check_file_exists", None) | {"expected": None}, "not at what a command prints"),
@@ -406,6 +454,11 @@ def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None
             {"goals": [{"kind": "file_contains", "path": "b", "texts": ["{word}"]}], "params": [{"word": "x"}, {"word": ""}]},
             "an empty text, which every file has",
         ),
+        (
+            {"goals": [{"kind": "compare", "function": "exact_match", "result": {"shown_by": "terminal"}, "expected": {"value": "x"}}]},
+            "no window of a terminal",
+        ),
+        ({"kind": "desktop", "setup": [{"put": {"/etc/x": "y"}}]}, "outside of the home folder"),
         ({"kind": "page", "page": "miniwob/nonesuch"}, "not a task of an installed source"),
         ({"kind": "web", "website": "x.org"}, "live site"),
     ],
@@ -554,6 +607,22 @@ def text(value: Any) -> Any:
         ("file_contains", b"a b", {"expected": ["a", "b"]}, {}, True),
         ("compare_text_file", b"A\n b", b"a b", {"ignore_blanks": True, "ignore_case": True}, True),
         ("compare_text_file", b"A", b"a", {}, False),
+        ("check_direct_json_object", "{'a': 1, 'b': [2]}\n", {"expected": {"a": 1, "b": [2]}}, {}, True),
+        ("check_direct_json_object", '{"a": 1}', {"expected": {"a": 2}}, {}, False),
+        ("check_direct_json_object", "[1]", {"expected": {"a": 2}}, {}, False),
+        ("check_direct_json_object", '{"a": "Kili"}', {"expected": {"a": ["kili", "Kili"]}, "expect_in_result": True}, {}, True),
+        ("check_direct_json_object", '{"a": "Kilo"}', {"expected": {"a": ["kili", "Kili"]}, "expect_in_result": True}, {}, False),
+        ("check_direct_json_object", '{"a": ["x", "y"]}', {"expected": {"a": ["y"]}, "expect_in_result": True}, {}, True),
+        ("check_direct_json_object", '{"a": "my word"}', {"expected": {"a": "word"}, "expect_in_result": True}, {}, True),
+        ("check_direct_json_object", '{"b": "word"}', {"expected": {"a": "word"}, "expect_in_result": True}, {}, False),
+        ("compare_result_files", b"The median is 12.5.\n", b"12.5\n", {}, True),
+        ("compare_result_files", b"12.50001", b"12.5", {}, True),
+        ("compare_result_files", b"12.6", b"12.5", {}, False),
+        ("compare_result_files", b"the median", b"12.5", {}, False),
+        ("compare_result_files", b" word\n", b"word", {}, True),
+        ("compare_result_files", b"a word", b"word", {}, False),
+        ("compare_image_list", b"JFIF", b"JFIF", {}, True),
+        ("compare_image_list", b"JFIF", b"JFIf", {}, False),
         ("diff_text_file", b"a\nb\n", b"a\nb", {}, True),
         ("compare_csv", b"a,b\n1, 2\n", b"a,b\n1,2\n", {"strict": False}, True),
         ("compare_csv", b"a,b\n1, 2\n", b"a,b\n1,2\n", {}, False),

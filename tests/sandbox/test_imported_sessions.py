@@ -28,6 +28,9 @@ from warehouse.core.home import Home
 LACKING = missing_packages(["editor"])
 needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
 
+NO_TERMINAL = missing_packages(["terminal"])
+needs_terminal = pytest.mark.skipif(bool(NO_TERMINAL), reason=f"apt-get install --no-install-recommends {' '.join(NO_TERMINAL)}")
+
 
 @pytest.fixture
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -167,6 +170,39 @@ def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
             await session.reset(task, 0)
             assert (await session.step(actions.Finished())).reward == 0.0
             assert any("exact_match" in reason for reason in (await session.evaluate()).reasons)
+
+    asyncio.run(use())
+
+
+@needs_terminal
+@pytest.mark.slow
+def test_what_a_terminal_shows_is_read_from_its_window(imported: Any) -> None:
+    """OSWorld's vm_terminal_output, of a terminal that its keys start."""
+    script = "import pyautogui; import time; pyautogui.hotkey('ctrl', 'alt', 't'); time.sleep(0.5)"
+    record = {
+        "id": "0a-3",
+        "instruction": "Show on the terminal what three times seven is.",
+        "config": [{"type": "execute", "parameters": {"command": ["python", "-c", script]}}],
+        "evaluator": {
+            "func": "check_include_exclude",
+            "result": {"type": "vm_terminal_output"},
+            "expected": {"type": "rule", "rules": {"include": ["it is 21"], "exclude": []}},
+        },
+    }
+    task = imported("osworld", record)["0a-3"]
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(task) as session:
+            await session.reset(task, 0)
+            await session.step(TypeText(text="echo it is $((3 * 7))\n"))
+            last = await session.step(actions.Finished())
+            assert last.reward == 1.0, (await session.evaluate()).reasons
+            await session.reset(task, 0)
+            await session.step(TypeText(text="echo it is 3 times 7\n"))
+            assert (await session.step(actions.Finished())).reward == 0.0
+            await session.reset(task, 0)
+            await session.step(TypeText(text="exit\n"))
+            assert (await session.step(actions.Finished())).reward == 0.0
 
     asyncio.run(use())
 

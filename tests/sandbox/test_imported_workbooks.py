@@ -14,7 +14,7 @@ import pytest
 from sandbox.tasks.imported.comparing import compared
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.spec import Compare, Getter
-from sandbox.tasks.imported.spreadsheets import compare_table, likeness
+from sandbox.tasks.imported.spreadsheets import _plain, compare_table, conference_cities, likeness
 from sandbox.tasks.imported.workbook import Workbook
 from sandbox.tasks.imported.workbook_formulas import Failed, Formula, Unsupported
 from sandbox.tasks.imported.workbook_styles import styles
@@ -375,6 +375,18 @@ def test_a_formula_moves_with_its_cell_and_says_what_it_does_not_understand() ->
             Formula(text).result(cells.get)
     with pytest.raises(Failed):
         Formula("A1").result(cells.get, (-1, 0))
+
+
+def test_cities_are_looked_for_from_the_second_row_of_the_third_column_on() -> None:
+    def said(name: str, *wanted: Any) -> str | None:
+        return conference_cities(BOOKS[name], {"expected": list(wanted)}, {})
+
+    sales = ["4", ["x", "9"], "6"]
+    assert said("filter", *sales) is None
+    assert "C3 is 9.0, not '4'" in str(said("filter", "4", "4"))
+    assert "C7 is None" in str(said("filter", *sales, "11", "8", "8"))
+    assert conference_cities(b"x", {"expected": ["a"]}, {}) is not None
+    assert _plain("Montréal, Québec") == "montreal quebec"
 
 
 def test_likeness_is_that_of_the_longest_common_subsequence() -> None:

@@ -28,6 +28,8 @@ LINEAR = frozenset(
         "compare_answer",
         "check_file_exists",
         "sheet_print",
+        "compare_result_files",
+        "compare_image_list",
     )
 )
 MODULES = ("workbook", "workbook_objects", "workbook_settings", "workbook_formulas", "workbook_styles", "spreadsheets", "metrics")

@@ -87,5 +87,7 @@ async def _value(getter: Getter, machine: Machine, assets: Assets) -> Result:
         return (await machine.run(getter.command))[1]
     if getter.errors_of is not None:
         return (await machine.run(getter.errors_of))[2]
+    if getter.shown_by is not None:
+        return await machine.shown()
     result: Result = getter.value
     return result

@@ -15,7 +15,7 @@ from sandbox.tasks.imported.machine import DESKTOP_HOME, TERMINAL_HOME, relative
 from sandbox.tasks.imported.mapping import NEEDS_FILE, BadRecord, Fields, Files, Mapped, digest_of, listed, slug
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.source import page_of
-from sandbox.tasks.imported.spec import GOALS, Answers, DeviceSays, GivesUp, Goal, Not, Several, TaskSpec, fill
+from sandbox.tasks.imported.spec import GOALS, Answers, Compare, DeviceSays, GivesUp, Goal, Not, Several, TaskSpec, fill
 from warehouse.core.errors import ConfigError
 
 LEVELS = {"easy": 0.25, "medium": 0.5, "hard": 0.8}
@@ -133,14 +133,21 @@ def _lacking(spec: TaskSpec) -> list[str]:
         reasons.append("giving up is the only goal of a desktop task, or none")
     if spec.kind == "terminal" and (spec.before_checks or any(step.command is None for step in spec.setup)):
         reasons.append("a terminal task is set up by commands alone")
+    if spec.kind != "desktop" and any(_is_shown(goal) for each in spec.goals for goal in _flat(each)):
+        reasons.append(f"a {spec.kind} task has no window of a terminal: leave `shown_by` to desktop tasks")
     if Answers in kinds - {type(goal) for goal in spec.goals}:
         reasons.append("an answer stands among the goals themselves, not inside all, any or not")
     home = {"terminal": TERMINAL_HOME, "desktop": DESKTOP_HOME}.get(spec.kind)
-    if home is not None and (outside := [path for path in (*spec.files, *spec.assets) if relative(path, home) is None]):
+    put = [path for step in (*spec.setup, *spec.before_checks) for path in step.put]
+    if home is not None and (outside := [path for path in (*spec.files, *spec.assets, *put) if relative(path, home) is None]):
         reasons.append(f"puts {outside[0]} outside of the home folder {home}")
     filled = [GOALS.validate_python(fill(GOALS.dump_python(spec.goals, mode="json"), row)) for row in spec.params or ({},)]
     reasons += dict.fromkeys(f"has a goal that cannot be checked: {fault}" for goals in filled for goal in goals for fault in faults(goal))
     return reasons
+
+
+def _is_shown(goal: Goal) -> bool:
+    return isinstance(goal, Compare) and any(getter is not None and getter.shown_by for getter in (goal.result, goal.expected))
 
 
 def _flat(goal: Goal) -> list[Goal]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Literal, Protocol, get_args
 
-from sandbox.desktop.desktop import Desktop
+from sandbox.desktop.apps import APPS
+from sandbox.desktop.desktop import Desktop, Window
+from sandbox.session import Element
 from sandbox.terminal.tasks import VERIFIERS_ENVIRONMENT, Probe
 from warehouse.core.errors import SandboxError
 
@@ -41,6 +43,10 @@ class Machine(Protocol):
 
     async def run(self, command: Command) -> tuple[int, str, str]:
         """Exit code, output and errors of a command in the home folder; a text is run by bash."""
+        ...
+
+    async def shown(self) -> str | None:
+        """The text in the window of the terminal; None where there is no such window, or it is covered."""
         ...
 
 
@@ -81,6 +87,9 @@ class TerminalMachine:
         output = done.output.decode(errors="replace")
         return (124 if done.exit_code is None else done.exit_code), output, output
 
+    async def shown(self) -> str | None:
+        return None
+
 
 class DesktopMachine:
     """A desktop's home folder and the programs that run beside its applications. Paths outside of the home are read by a program."""
@@ -102,6 +111,20 @@ class DesktopMachine:
     async def run(self, command: Command) -> tuple[int, str, str]:
         done = await self._desktop.run(words(command), timeout_s=COMMAND_LIMIT_S, environment=DESKTOP_ENVIRONMENT)
         return done.exit_code, done.stdout, done.stderr
+
+    async def shown(self) -> str | None:
+        of_terminals = [window for window in await self._desktop.windows() if window.window_class == APPS["terminal"].window_class]
+        texts = (each for each in await self._desktop.elements() if each.role == "textarea")
+        return next((each.text for each in texts if any(_lies_in(each, window) for window in of_terminals)), None)
+
+
+def _lies_in(element: Element, window: Window) -> bool:
+    return (
+        window.x_px <= element.x_px < window.x_px + window.width_px
+        and window.y_px <= element.y_px < window.y_px + window.height_px
+        and element.width_px <= window.width_px
+        and element.height_px <= window.height_px
+    )
 
 
 def relative(path: str, home: PurePosixPath) -> str | None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sandbox.tasks.imported.spreadsheets import compare_table
+from sandbox.tasks.imported.spreadsheets import compare_table, conference_cities
 
 Result = str | bytes | None
 Metric = Callable[[Result, Any, Mapping[str, Any]], str | None]
@@ -193,6 +193,44 @@ def check_moved_jpgs(value: Result, expected: Any, options: Mapping[str, Any]) -
     return None if found == wanted else f"are {_shown(found)}, not {_shown(wanted)}"
 
 
+def check_direct_json_object(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """Members of an object, single quotes taken for double ones: each is what is expected; with `expect_in_result` one of a list, or a text
+    that is a part of it."""
+    found, rules = _json(text_of(value).strip().replace("'", '"')), _rules(expected)
+    if not isinstance(found, dict):
+        return "is not a JSON object"
+    holds = _has_part if rules.get("expect_in_result") else lambda known, wanted: bool(known == wanted)
+    return (
+        ", ".join(f"{name} is {_shown(found.get(name))}" for name, each in rules["expected"].items() if not holds(found.get(name), each))
+        or None
+    )
+
+
+def _has_part(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, str):
+        return isinstance(found, str) and wanted in found
+    return any(each in found if isinstance(found, list) else each == found for each in wanted)
+
+
+def compare_result_files(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """A number, alone to four decimal places or as it is written with words around it; or a text, white space at the ends aside."""
+    found, wanted = text_of(value).strip(), text_of(expected).strip()
+    try:
+        number = float(wanted)
+    except ValueError:
+        return None if found == wanted else f"is {_shown(found)}, not {_shown(wanted)}"
+    try:
+        is_so = wanted in found or abs(float(found) - number) < 1e-4
+    except ValueError:
+        is_so = False
+    return None if is_so else f"is {_shown(found)}, not {_shown(wanted)}"
+
+
+def compare_image_list(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """The same file, byte for byte: no picture is decoded here."""
+    return None if isinstance(value, bytes) and value == expected else "is another file"
+
+
 def _json(value: Result) -> Any:
     try:
         return json.loads(text_of(value))
@@ -216,6 +254,10 @@ METRICS: Mapping[str, Metric] = {
     "check_json": check_json,
     "check_file_exists": check_file_exists,
     "compare_table": compare_table,
+    "compare_conference_city_in_order": conference_cities,
+    "check_direct_json_object": check_direct_json_object,
+    "compare_result_files": compare_result_files,
+    "compare_image_list": compare_image_list,
     "sheet_print": sheet_print,
     "check_image_file_size": check_image_file_size,
     "check_moved_jpgs": check_moved_jpgs,

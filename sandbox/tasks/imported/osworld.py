@@ -42,6 +42,10 @@ LAUNCHED_AS: Mapping[str, str] = {
 }
 """Programs that a record starts, and the application of ours that stands for each."""
 OPENED_BY = {".txt": "editor", ".md": "editor", ".csv": "calc", ".xlsx": "calc", ".ods": "calc", ".xls": "calc"}
+OFFICE_PARTS = {"--impress": "Impress", "--writer": "Writer", "--draw": "Draw", "--math": "Math", "--base": "Base"}
+"""Options by which the office is started as another program than its spreadsheets."""
+TERMINAL_KEYS = ("ctrl", "alt", "t")
+"""They start a terminal on OSWorld's desktop; no keys do on ours."""
 SCREEN_PX = (1920, 1080)
 """OSWorld's."""
 PLACEHOLDERS = {
@@ -65,12 +69,15 @@ def map_osworld(record: Any, files: Files) -> Mapped:
     fields.keep_aside(*_ASIDE)
     setup = _steps(fields.take("config", list, []), "config", task)
     goals, postconfig = goals_of(fields.take("evaluator", dict, {}), task)
+    placed = dict(task.placed)
     before = _steps(postconfig, "evaluator.postconfig", task)
+    if later := {path: digest for path, digest in task.placed.items() if placed.get(path) != digest}:
+        before = [SetupStep(put=later), *before]
     spec = TaskSpec(
         name=slug(task.task_id),
         kind="desktop",
         instruction=instruction,
-        assets=task.placed,
+        assets=placed,
         setup=tuple(setup),
         before_checks=tuple(before),
         goals=tuple(goals),
@@ -98,7 +105,7 @@ def _steps(steps: Sequence[Any], where: str, task: OsworldTask) -> list[SetupSte
 
 
 def _placed(field: str) -> Callable[[Fields, OsworldTask, int], list[SetupStep]]:
-    """Files that are put in place before anything else."""
+    """Files that are put in place before the other steps: what an evaluator brings, not before the episode has ended."""
 
     def read(parameters: Fields, task: OsworldTask, index: int) -> list[SetupStep]:
         for item in parameters.take("files", list):
@@ -141,9 +148,13 @@ def _typing(command: Any, task: OsworldTask) -> list[SetupStep] | None:
     if not all(isinstance(action, (Hotkey, TypeText, KeyDown, KeyUp, Wait)) or _is_middle(action) for action in actions):
         task.refuse("clicks at points of OSWorld's screen")
         return []
-    return [
-        SetupStep(wait=max(action.seconds, 0.01)) if isinstance(action, Wait) else SetupStep(act=(_here(action),)) for action in actions
-    ]
+    return [step for action in actions for step in _typed(action, task)]
+
+
+def _typed(action: Action, task: OsworldTask) -> list[SetupStep]:
+    if isinstance(action, Hotkey) and action.keys == TERMINAL_KEYS:
+        return _opened("terminal", [], task)
+    return [SetupStep(wait=max(action.seconds, 0.01)) if isinstance(action, Wait) else SetupStep(act=(_here(action),))]
 
 
 def _is_middle(action: Action) -> bool:
@@ -171,6 +182,9 @@ def _launch(parameters: Fields, task: OsworldTask, index: int) -> list[SetupStep
         task.refuse(f"starts {program}, for which there is no application here")
         return []
     files = [word for word in map(str, words[1:]) if not word.startswith("-")]
+    if other := [OFFICE_PARTS[word] for word in map(str, words) if word in OFFICE_PARTS and app == "calc"]:
+        task.refuse(f"starts LibreOffice {other[0]}, for which there is no application here")
+        return []
     if flags := [word for word in map(str, words[1:]) if word.startswith("-")]:
         task.note(f"options of {program} were left out: {' '.join(flags)}")
     return _opened(app, files, task)

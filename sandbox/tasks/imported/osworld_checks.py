@@ -71,15 +71,17 @@ def _printed(options: Any) -> Mapping[str, Any] | None:
     """The only rule of a comparison of workbooks, where it is of a sheet of each as it is printed: their CSV files are then compared."""
     rules = options.get("rules") if isinstance(options, Mapping) else None
     rule = rules[0] if isinstance(rules, list) and len(rules) == 1 else None
-    is_printed = isinstance(rule, Mapping) and rule.get("type") == "sheet_print"
-    sides = [(rule.get("sheet_idx0"), "RN"), (rule.get("sheet_idx1"), "EN")] if isinstance(rule, Mapping) and is_printed else []
-    return rule if sides and all(isinstance(sheet, str) and sheet.startswith(side) for sheet, side in sides) else None
+    if not isinstance(rule, Mapping) or rule.get("type") != "sheet_print":
+        return None
+    sides = [(rule.get("sheet_idx0"), r"0|RI0|RN.+"), (rule.get("sheet_idx1"), r"EI0|EN.+")]
+    return rule if all(re.fullmatch(pattern, str(sheet), re.DOTALL) for sheet, pattern in sides) else None
 
 
-def _giving(value: Any, sheet: str) -> Any:
-    """A getter of several files, of which the sheet's CSV file is to be compared."""
+def _giving(value: Any, sheet: Any) -> Any:
+    """A getter of several files, of which the sheet's CSV file is to be compared: that of its name, and of the first sheet the only one."""
     names = value.get("dest") if isinstance(value, Mapping) else None
-    found = [index for index, name in enumerate(names) if str(name).endswith(f"-{sheet[2:]}.csv")] if isinstance(names, list) else []
+    end = f"-{sheet[2:]}.csv" if str(sheet)[1:2] == "N" else ".csv"
+    found = [index for index, name in enumerate(names) if str(name).endswith(end)] if isinstance(names, list) else []
     return {**value, "gives": found} if isinstance(value, Mapping) else value
 
 
@@ -104,6 +106,8 @@ def _getter(value: Any, where: str, task: OsworldTask) -> Getter | None:
         case "vm_file":
             path = _path(fields, task)
             made = None if path is None else Getter(file=path)
+        case "vm_terminal_output":
+            made = Getter(shown_by="terminal")
         case "list_directory":
             path = fields.take("path", str)
             made = Getter(command=("find", path, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\n"))

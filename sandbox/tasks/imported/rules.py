@@ -202,7 +202,8 @@ def _rules(function: str, value: Any) -> Fault:
         return f"has no rule `{unknown[0]}`" + _known(known)
     if fault := next((f"`{name}` {why}" for name, each in value.items() if each is not None and (why := known[name](each))), None):
         return f"has an invalid rule: {fault}"
-    return None if any(each not in (None, [], {}) for each in value.values()) else "has no rule, so it would always hold" + _known(known)
+    asks = any(each not in (None, [], {}) and not isinstance(each, bool) for each in value.values())
+    return None if asks else "has no rule, so it would always hold" + _known(known)
 
 
 def _known(names: Any) -> str:
@@ -252,6 +253,21 @@ def _settings(value: Any) -> Fault:
     return None if isinstance(value, Mapping) else "is not an object of names and values"
 
 
+def _members(value: Any) -> Fault:
+    if not isinstance(value, Mapping):
+        return "is not an object of names and values"
+    return next((f"wants nothing of {name!r}" for name, each in value.items() if each in ("", [], None)), None)
+
+
+def _switch(value: Any) -> Fault:
+    return None if isinstance(value, bool) else "is neither true nor false"
+
+
+def _texts(value: Any) -> Fault:
+    """One text, or several of which one is enough."""
+    return _each(_text)(value if isinstance(value, (list, tuple)) and value else [value])
+
+
 def _json_rule(value: Any) -> Fault:
     if not isinstance(value, Mapping) or not isinstance(value.get("key"), (list, tuple)) or "ref" not in value:
         return "has an item without `key` (a list) or `ref`"
@@ -287,6 +303,8 @@ RULES: Mapping[str, Mapping[str, Callable[[Any], Fault]]] = {
     "check_image_file_size": {"max_size": _number},
     "check_moved_jpgs": {"expected": _each(_text)},
     "check_json": {"expect": _each(_json_rule), "unexpect": _each(_json_rule)},
+    "check_direct_json_object": {"expected": _members, "expect_in_result": _switch, "result_not_list": _switch},
+    "compare_conference_city_in_order": {"expected": _each(_texts)},
 }
 """By comparison and rule: what is wrong with its value. A comparison that is not here takes a text or a file whole."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -307,6 +325,8 @@ TAKES_RULES = frozenset(
         "check_json_settings",
         "check_image_file_size",
         "check_moved_jpgs",
+        "check_direct_json_object",
+        "compare_conference_city_in_order",
     )
 )
 """What they compare with is never the content of a file or the output of a command."""

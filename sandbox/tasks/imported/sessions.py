@@ -66,7 +66,7 @@ def terminal_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> terminal.
 
 def _command_text(step: SetupStep) -> str:
     if step.command is None:
-        raise TaskError("a terminal task is set up by commands alone: leave launch, wait, act and window to desktop tasks")
+        raise TaskError("a terminal task is set up by commands alone: leave launch, wait, act, window and put to desktop tasks")
     text = step.command if isinstance(step.command, str) else " ".join(map(terminal.quoted, step.command))
     return text if step.must_succeed else f"{{ {text}\n}} || true"
 
@@ -91,10 +91,10 @@ def desktop_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> desktop_in
     async def prepare(desktop: Desktop, window_s: float) -> None:
         folders = [path for path in spec.folders if relative(path, DESKTOP_HOME)]
         steps = (SetupStep(command=("mkdir", "-p", "--", *folders)), *spec.setup) if folders else spec.setup
-        await carry_out(desktop, steps, window_s)
+        await carry_out(desktop, steps, window_s, assets)
 
     async def verify(desktop: Desktop) -> list[str]:
-        await carry_out(desktop, spec.before_checks, SETUP_LIMIT_S)
+        await carry_out(desktop, spec.before_checks, SETUP_LIMIT_S, assets)
         machine = DesktopMachine(desktop)
         reasons = [await goals.unmet(goal, machine, assets) for goal in spec.goals if not isinstance(goal, GivesUp)]
         return [reason for reason in reasons if reason is not None]
@@ -129,7 +129,7 @@ def _next_of(oracle: Sequence[OracleStep], context: DesktopStepContext) -> Actio
     return step.action
 
 
-async def carry_out(desktop: Desktop, steps: Sequence[SetupStep], window_s: float) -> None:
+async def carry_out(desktop: Desktop, steps: Sequence[SetupStep], window_s: float, assets: goals.Assets) -> None:
     """A setup's steps, one after the other. Raises TaskError where a command that must succeed does not."""
     for step in steps:
         if step.command is not None:
@@ -146,6 +146,8 @@ async def carry_out(desktop: Desktop, steps: Sequence[SetupStep], window_s: floa
                 if step.window.casefold() in (window.title.casefold(), window.window_class.casefold()) or step.window in window.title:
                     await desktop.change_window(window.window_id, step.change)
             await desktop.settle()
+        for path, digest in step.put.items():
+            await desktop.put_file(PurePosixPath(_at_home(path)), assets(digest))
         for action in step.act:
             phases = gestures(action, desktop.size_px, "desktop")
             if isinstance(phases, Refusal):

@@ -7,9 +7,9 @@ How goals are checked is goals.py, what runs a task sessions.py, where a set is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer, model_validator
 
 from sandbox.actions import Action
 from warehouse.core.identity import content_id
@@ -22,6 +22,13 @@ DEFAULT_STEPS = {"terminal": 20, "desktop": 30, "android": 20, "page": 10, "web"
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+    LATER: ClassVar[tuple[str, ...]] = ()
+    """Fields that are left out where nothing is in them: tasks are split by the hash of their fields, and these came later."""
+
+    @model_serializer(mode="wrap")
+    def _without_later(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = as_usual(self)
+        return {name: value for name, value in fields.items() if value or name not in self.LATER}
 
 
 class Getter(_Part):
@@ -32,12 +39,14 @@ class Getter(_Part):
     file: Annotated[str | None, Field(description="what a file of the episode holds")] = None
     asset: Annotated[str | None, Field(description="what a file of the task set holds, by its digest")] = None
     value: Annotated[Any, Field(description="itself: a text, or the rules of the comparison")] = None
+    shown_by: Annotated[Literal["terminal"] | None, Field(description="the text in the window of a desktop's terminal")] = None
+    LATER: ClassVar[tuple[str, ...]] = ("shown_by",)
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name in ("command", "errors_of", "file", "asset", "value") if getattr(self, name) is not None]
+        given = [name for name in ("command", "errors_of", "file", "asset", "value", "shown_by") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give one of command, errors_of, file, asset and value, not {', '.join(given) or 'none'}")
+            raise ValueError(f"give one of command, errors_of, file, asset, value and shown_by, not {', '.join(given) or 'none'}")
         return self
 
 
@@ -126,7 +135,7 @@ GOALS: TypeAdapter[tuple[Goal, ...]] = TypeAdapter(tuple[Goal, ...])
 
 
 class SetupStep(_Part):
-    """One thing that is done before an episode begins, or before its goals are checked: one of command, launch, wait, act and window."""
+    """One thing that is done before an episode begins, or before its goals are checked: one of command, launch, wait, act, window, put."""
 
     command: Annotated[str | tuple[str, ...] | None, Field(description="run in the home folder; a text is run by bash")] = None
     must_succeed: Annotated[bool, Field(description="a command that fails makes the task unusable")] = True
@@ -136,12 +145,17 @@ class SetupStep(_Part):
     act: Annotated[tuple[Action, ...], Field(description="keys and text, as an agent would type them")] = ()
     window: Annotated[str | None, Field(description="a part of a window's title, or its class, that is brought up or closed")] = None
     change: Literal["activate", "close"] = "activate"
+    put: Annotated[dict[str, str], Field(description="path below the home folder -> digest of a file of the set")] = Field(
+        default_factory=dict
+    )
+    LATER: ClassVar[tuple[str, ...]] = ("put",)
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name in ("command", "launch", "wait", "window") if getattr(self, name) is not None] + ["act"] * bool(self.act)
+        given = [name for name in ("command", "launch", "wait", "window") if getattr(self, name) is not None]
+        given += [name for name in ("act", "put") if getattr(self, name)]
         if len(given) != 1:
-            raise ValueError(f"give one of command, launch, wait, act and window, not {', '.join(given) or 'none'}")
+            raise ValueError(f"give one of command, launch, wait, act, window and put, not {', '.join(given) or 'none'}")
         return self
 
 

@@ -6,6 +6,7 @@ The module needs the standard library and those alone: comparing.py runs it in a
 from __future__ import annotations
 
 import re
+import unicodedata
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -60,6 +61,25 @@ def compare_table(value: Any, expected: Any, options: Mapping[str, Any]) -> str 
     except (KeyError, IndexError) as error:
         return f"lacks a sheet or a part: {error}"
     return "; ".join(reasons) or None
+
+
+def conference_cities(value: Any, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """Cells from C2 down on the sheet that was last looked at: each holds one of its texts, letter case, accents and punctuation aside."""
+    try:
+        book = Workbook(value)
+        cells = book.sheet(book.names[book.active]).cells
+    except (zipfile.BadZipFile, ElementTree.ParseError, KeyError, IndexError) as error:
+        return f"is not a workbook: {error}"
+    for row, each in enumerate(expected["expected"], start=2):
+        found = _plain(cells.get(f"C{row}", ""))
+        if not any(_plain(text) in found for text in ([each] if isinstance(each, str) else each)):
+            return f"C{row} is {cells.get(f'C{row}')!r}, not {each!r}"
+    return None
+
+
+def _plain(text: Any) -> str:
+    letters = (letter for letter in unicodedata.normalize("NFKD", str(text)) if not unicodedata.combining(letter))
+    return re.sub(r"[^a-z0-9]+", " ", "".join(letters).lower()).strip()
 
 
 def _broken(rule: Mapping[str, Any], result: Workbook, wanted: Workbook | None) -> str | None:

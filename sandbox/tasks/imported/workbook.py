@@ -47,6 +47,12 @@ class Workbook:
     def names(self) -> list[str]:
         return list(self._paths)
 
+    @property
+    def active(self) -> int:
+        """Index of the sheet that was shown when the file was saved."""
+        view = self.part("xl/workbook.xml").find(f"{MAIN}bookViews/{MAIN}workbookView")
+        return 0 if view is None else int(view.get("activeTab", 0))
+
     def has(self, path: str) -> bool:
         return path in self._file.NameToInfo
 
