@@ -4,12 +4,11 @@ assets/routing.py.
 
 import dagster as dg
 
-from assets.failures import RETRY, retried
 from assets.instances import first_instance
 from assets.metadata import data_version, describe, of_result, picture
-from assets.partitions import ITERATIONS
 from assets.requests import AnnotateRequest, CollectRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stage_assets import stage_asset
 from assets.task_pool import pool_of
 from warehouse.lineage import registry
 from warehouse.reporting.screens import sample_screens
@@ -20,15 +19,13 @@ from warehouse.storage.query import connect
 GROUP = "collection"
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="episodes",
     group_name=GROUP,
     deps=["released_policy", "tasks", "task_pool"],
-    retry_policy=RETRY,
     kinds={"prefect", "chromium"},
     description="Episodes of the released policy on training instances; each is one Prefect task.",
 )
-@retried
 def rollouts(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -58,15 +55,13 @@ def _screens(tables: WarehouseResource, iteration: str, stage: str) -> dict[str,
     return {} if drawing is None else {"screens": picture(as_markdown(drawing))}
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="annotations",
     group_name=GROUP,
     deps=["released_policy", "tasks"],
-    retry_policy=RETRY,
     kinds={"chromium"},
     description="Interactive annotation by the scripted annotator: the released policy acts, the task's oracle approves and corrects.",
 )
-@retried
 def annotations(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:

@@ -8,12 +8,11 @@ from typing import Any
 import dagster as dg
 import pyarrow.compute as pc
 
-from assets.failures import RETRY, retried
 from assets.handoff import iteration_input
 from assets.metadata import describe
-from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
+from assets.stage_assets import stage_assets, stage_spec
 from warehouse.datasets.mixing import mixed
 from warehouse.routing.samples import Kind
 from warehouse.storage.query import connect
@@ -23,23 +22,21 @@ KINDS: tuple[Kind, ...] = ("ct", "sft")
 LEFT_OUT_SHOWN = 5
 
 
-@dg.multi_asset(
-    specs=[
-        dg.AssetSpec(
+@stage_assets(
+    *(
+        stage_spec(
             f"{kind}_dataset",
+            table="datasets",
             deps=[iteration_input, "withdrawals"],
             kinds={"deltalake"},
             description=f"Immutable snapshot of D_{kind.upper()} for this iteration.",
         )
         for kind in KINDS
-    ],
-    partitions_def=ITERATIONS,
+    ),
     group_name="datasets",
     can_subset=True,
-    retry_policy=RETRY,
 )
-@retried
-def datasets(
+def dataset_snapshots(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
 ) -> Iterator[dg.MaterializeResult[None]]:
     settings = profile.load()

@@ -9,13 +9,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.failures import RETRY, retried
 from assets.iteration_keys import next_key
 from assets.keys import ITERATION_OUTPUT
 from assets.metadata import ITERATIONS_DRAWN, describe, picture
 from assets.opened import write_opened
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
+from assets.stage_assets import stage_asset
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id
 from warehouse.lineage import registry
@@ -80,15 +80,12 @@ def samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
         }
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
     group_name="routing",
     kinds={"duckdb"},
     deps=["routes", "ct_samples", "sft_samples", "released_policy", "evaluations"],
     description="Closes the iteration: lineage drawing, and the input of the next one.",
-    retry_policy=RETRY,
 )
-@retried
 def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     warehouse = tables.warehouse
     with connect(warehouse, tables=["evaluations"]) as con:

@@ -11,14 +11,13 @@ import dagster as dg
 
 from agent.judging.reports import judges_of, report_table, report_words
 from agent.judging.samples import known_digest, orm_dataset, orm_members, orm_samples
-from assets.failures import RETRY, retried
 from assets.iteration_keys import previous_key
 from assets.metadata import data_version, describe, of_result, picture
-from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import JudgeRequest, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.routing import COLLECTED
+from assets.stage_assets import stage_asset, stage_assets, stage_spec
 from assets.training import policy_into
 from warehouse.core.errors import CheckpointError
 from warehouse.core.stages import SEED_ITERATION
@@ -34,27 +33,24 @@ OFF = "this profile has no ORM: orm.enabled is false"
 NO_JUDGE = "nothing judges in this profile: orm.enabled is false and verdicts.judge.engine is null"
 
 
-@dg.multi_asset(
-    specs=[
-        dg.AssetSpec(
-            "orm_samples",
-            deps=["merged_policy"],
-            kinds={"deltalake"},
-            group_name="datasets",
-            description="What joined D_ORM in this iteration: judgements of episodes whose truth is known.",
-        ),
-        dg.AssetSpec(
-            "orm_dataset",
-            deps=["orm_samples"],
-            kinds={"deltalake"},
-            group_name="datasets",
-            description="Immutable snapshot of D_ORM for this iteration, good and bad in balance.",
-        ),
-    ],
-    partitions_def=ITERATIONS,
-    retry_policy=RETRY,
+@stage_assets(
+    stage_spec(
+        "orm_samples",
+        table="orm_samples",
+        deps=["merged_policy"],
+        kinds={"deltalake"},
+        group_name="datasets",
+        description="What joined D_ORM in this iteration: judgements of episodes whose truth is known.",
+    ),
+    stage_spec(
+        "orm_dataset",
+        table="datasets",
+        deps=["orm_samples"],
+        kinds={"deltalake"},
+        group_name="datasets",
+        description="Immutable snapshot of D_ORM for this iteration, good and bad in balance.",
+    ),
 )
-@retried
 def orm_data(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
 ) -> Iterator[dg.MaterializeResult[None]]:
@@ -96,15 +92,13 @@ def orm_data(
     )
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="checkpoints",
     group_name="training",
     deps=["orm_dataset"],
-    retry_policy=RETRY,
     kinds={"torch"},
     description="The outcome reward model: single-turn training on D_ORM.",
 )
-@retried
 def orm_model(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -138,27 +132,24 @@ def orm_model(
     )
 
 
-@dg.multi_asset(
-    specs=[
-        dg.AssetSpec(
-            "judgements",
-            deps=["orm_model", "evaluations", *COLLECTED],
-            kinds={"torch"},
-            group_name="routing",
-            description="What the ORM and the LLM judge say of the iteration's episodes, and of others by which they are measured.",
-        ),
-        dg.AssetSpec(
-            "judge_reports",
-            deps=["judgements"],
-            kinds={"duckdb"},
-            group_name="routing",
-            description="Precision, recall, F1 and calibration of every judge that may err, against verifiers and people.",
-        ),
-    ],
-    partitions_def=ITERATIONS,
-    retry_policy=RETRY,
+@stage_assets(
+    stage_spec(
+        "judgements",
+        table="verdicts",
+        deps=["orm_model", "evaluations", *COLLECTED],
+        kinds={"torch"},
+        group_name="routing",
+        description="What the ORM and the LLM judge say of the iteration's episodes, and of others by which they are measured.",
+    ),
+    stage_spec(
+        "judge_reports",
+        table="judge_reports",
+        deps=["judgements"],
+        kinds={"duckdb"},
+        group_name="routing",
+        description="Precision, recall, F1 and calibration of every judge that may err, against verifiers and people.",
+    ),
 )
-@retried
 def judging(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> Iterator[dg.MaterializeResult[None]]:

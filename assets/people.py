@@ -20,12 +20,11 @@ from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url, has_default
 from annotation.storage.migrating import open_database
-from assets.failures import RETRY, retried
 from assets.handoff import INPUT
 from assets.metadata import data_version, describe
-from assets.partitions import ITERATIONS
 from assets.profile import PeopleSettings
 from assets.resources import ProfileResource, WarehouseResource
+from assets.stage_assets import stage_asset
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 from warehouse.datasets.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
@@ -63,15 +62,13 @@ def num_landed(home: Home, settings: PeopleSettings) -> int:
         database.close()
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="annotations",
     group_name=GROUP,
     deps=["released_policy", "tasks"],
     kinds={"deltalake"},
     description="Interactive annotation by people: what they finished since the iteration before.",
-    retry_policy=RETRY,
 )
-@retried
 def human_annotations(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)
@@ -98,15 +95,12 @@ def human_annotations(context: dg.AssetExecutionContext, tables: WarehouseResour
     )
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
     group_name="datasets",
     deps=[INPUT],
     kinds={"deltalake"},
     description="What people took back, or a reviewer called wrong, since it was taken in: tombstones, before any dataset is made.",
-    retry_policy=RETRY,
 )
-@retried
 def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)

@@ -18,12 +18,11 @@ from annotation.service.wording import Wording
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from assets import people
-from assets.failures import RETRY, retried
 from assets.metadata import data_version, describe
-from assets.partitions import ITERATIONS
 from assets.people import GROUP, RECORDED_STAGE, Row
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
+from assets.stage_assets import stage_asset
 from warehouse.core.errors import FlywheelError, NotNow
 from warehouse.core.home import Home
 from warehouse.storage.content import content_digest
@@ -36,15 +35,13 @@ PICTURE_BYTES = 32 * 1024 * 1024
 OWN_WORDS_ALONE = "Its recordings are learned in their own words alone; materialize `recordings` of this iteration again to add others."
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="ct_samples",
     group_name=GROUP,
     deps=["tasks"],
     kinds={"deltalake"},
     description="People's own work, recorded thinking aloud: what was approved since the iteration before joins D_CT.",
-    retry_policy=RETRY,
 )
-@retried
 def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse, iteration = profile.load(), tables.warehouse, context.partition_key
     database = people.database_of(tables.home, settings.people)

@@ -2,14 +2,13 @@
 
 import dagster as dg
 
-from assets.failures import RETRY, retried
 from assets.iteration_keys import previous_key
 from assets.keys import rl_asset_key
 from assets.metadata import ITERATIONS_DRAWN, data_version, describe, of_result, picture
-from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import EvaluateRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stage_assets import stage_asset
 from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
 from warehouse.evaluation.choosing import outcomes_to_choose
 from warehouse.evaluation.evaluations import evaluations as evaluated
@@ -33,15 +32,14 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
     names = (*domains, *(joint_name(group) for group in joint))
     always = ("sft_model", *(rl_stage(name) for name in names), "merged_policy")
 
-    @dg.asset(
-        partitions_def=ITERATIONS,
+    @stage_asset(
+        table="evaluations",
+        stage="evaluation",
         group_name=GROUP,
-        retry_policy=RETRY,
         kinds={"chromium"},
         deps=["ct_model", "sft_model", *(rl_asset_key(name) for name in names), "merged_policy"],
         description="Greedy success on the fixed instances, per task, of the SFT, RL and merged policies; of the first CT as well.",
     )
-    @retried
     def evaluations(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:
@@ -81,15 +79,13 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
     return evaluations
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="checkpoints",
     group_name=GROUP,
     deps=["evaluations", "merged_policy"],
     kinds={"deltalake"},
     description="The merged policy if it does not lose to the previous release on the eval split, else the previous release.",
-    retry_policy=RETRY,
 )
-@retried
 def released_policy(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     read = {table: warehouse.version(table) for table in ("checkpoints", "episodes")}

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import dagster as dg
 
 from agent.judging.samples import without_verifier
-from assets.failures import RETRY, retried
 from assets.metadata import data_version, data_version_in_parts, describe, picture
-from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
+from assets.stage_assets import stage_asset, stage_assets, stage_spec
 from warehouse.quality.filters import iteration_verdicts
 from warehouse.quality.verdict_counts import VerdictCounter
 from warehouse.reporting.charts import routing_flow
@@ -25,17 +24,31 @@ from warehouse.storage.query import connect
 GROUP = "routing"
 COLLECTED = ("rollouts", "annotations", "human_annotations")
 SAMPLED = ("verdicts", "annotations", "human_annotations")
+ROUTE_COLUMNS = {
+    "episode_id": ["rollouts.episode_id", "verdicts.episode_id", "judgements.episode_id"],
+    "route": ["verdicts.score", "verdicts.threshold", "judgements.score", "rollouts.outcome", "rollouts.split"],
+    "reason": ["verdicts.reasons", "judgements.reasons"],
+    "decided_verdict": ["verdicts.passed", "judgements.passed"],
+    "decided_by": ["verdicts.judge", "judgements.judge"],
+    "decided_score": ["verdicts.score", "judgements.score"],
+}
+SAMPLE_COLUMNS = {
+    "episode_id": ["routes.episode_id"],
+    "verdict": ["routes.decided_verdict"],
+    "annotation_id": ["annotations.annotation_id", "human_annotations.annotation_id"],
+    "messages": ["annotations.messages", "human_annotations.messages"],
+    "domain": ["rollouts.domain"],
+}
+"""What the columns are made from, for Dagster's page; a row's own way is in the lineage that it names (warehouse/lineage)."""
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="verdicts",
     group_name=GROUP,
     deps=[*COLLECTED],
     kinds={"deltalake"},
     description="V(s) of the environment's verifier and the result of every quality filter, per episode.",
-    retry_policy=RETRY,
 )
-@retried
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
@@ -50,19 +63,36 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     )
 
 
-@dg.multi_asset(
-    specs=[
-        dg.AssetSpec(
-            "routes", deps=["verdicts", "judgements"], description="One destination an episode: sft, ct or withheld.", kinds={"duckdb"}
-        ),
-        dg.AssetSpec("ct_samples", deps=[*SAMPLED, "recordings"], description="What joined D_CT in this iteration.", kinds={"deltalake"}),
-        dg.AssetSpec("sft_samples", deps=[*SAMPLED], description="What joined D_SFT in this iteration.", kinds={"deltalake"}),
-    ],
-    partitions_def=ITERATIONS,
+@stage_assets(
+    stage_spec(
+        "routes",
+        table="routes",
+        stage="routing",
+        columns=ROUTE_COLUMNS,
+        deps=["verdicts", "judgements", *COLLECTED],
+        kinds={"duckdb"},
+        description="One destination an episode: sft, ct or withheld.",
+    ),
+    stage_spec(
+        "ct_samples",
+        table="ct_samples",
+        stage="routing",
+        columns=SAMPLE_COLUMNS,
+        deps=["routes", *SAMPLED, *COLLECTED, "recordings"],
+        kinds={"deltalake"},
+        description="What joined D_CT in this iteration.",
+    ),
+    stage_spec(
+        "sft_samples",
+        table="sft_samples",
+        stage="routing",
+        columns=SAMPLE_COLUMNS,
+        deps=["routes", *SAMPLED, *COLLECTED],
+        kinds={"deltalake"},
+        description="What joined D_SFT in this iteration.",
+    ),
     group_name=GROUP,
-    retry_policy=RETRY,
 )
-@retried
 def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     rules = settings.routing

@@ -6,7 +6,6 @@ Unpartitioned; in the warehouse its rows carry iteration 0000.
 
 import dagster as dg
 
-from assets.failures import RETRY, retried
 from assets.handoff import open_iteration
 from assets.instance_rows import evaluated_instances
 from assets.iteration_keys import iteration_key
@@ -14,6 +13,7 @@ from assets.metadata import data_version, describe, of_result
 from assets.requests import DemonstrateRequest, InitialiseRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.seed_data.tutorials import tutorials
+from assets.stage_assets import stage_asset
 from sandbox.tasks.sources import tasks_in
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage import registry
@@ -23,13 +23,13 @@ from warehouse.storage.content import content_digest
 GROUP = "seed"
 
 
-@dg.asset(
+@stage_asset(
+    table="tasks",
+    is_seed=True,
     group_name=GROUP,
     kinds={"deltalake"},
     description="Every task of the pool, with its domain and whether it is held out; and the generated instances that are evaluated on.",
-    retry_policy=RETRY,
 )
-@retried
 def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse = profile.load(), tables.warehouse
     rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in tasks_in(settings.tasks.lists).values()]
@@ -45,8 +45,13 @@ def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.Materialize
     )
 
 
-@dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Tutorial-like texts: D_CT before the first iteration.", retry_policy=RETRY)
-@retried
+@stage_asset(
+    table="ct_samples",
+    is_seed=True,
+    group_name=GROUP,
+    kinds={"deltalake"},
+    description="Tutorial-like texts: D_CT before the first iteration.",
+)
 def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings = profile.load()
     rows = tutorial_rows(tutorials(settings.seed_data.tutorials, settings.seed, settings.seed_data.curricula, settings.agent.builder()))
@@ -57,14 +62,14 @@ def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.Ma
     )
 
 
-@dg.asset(
+@stage_asset(
+    table="sft_samples",
+    is_seed=True,
     group_name=GROUP,
     deps=[tasks],
     kinds={"deltalake", "chromium"},
     description="Oracle episodes on live pages: D_SFT before the first iteration.",
-    retry_policy=RETRY,
 )
-@retried
 def seed_demonstrations(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -77,13 +82,9 @@ def seed_demonstrations(
     return dg.MaterializeResult(data_version=data_version(content), metadata=of_result(result, config=settings.seed_data))
 
 
-@dg.asset(
-    group_name=GROUP,
-    retry_policy=RETRY,
-    kinds={"torch"},
-    description="The policy of the first iteration: random weights, or an existing model.",
+@stage_asset(
+    is_seed=True, group_name=GROUP, kinds={"torch"}, description="The policy of the first iteration: random weights, or an existing model."
 )
-@retried
 def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
     settings = profile.load()
     request = InitialiseRequest(
@@ -98,13 +99,12 @@ def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, run
     return dg.MaterializeResult(data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result, config=settings.policy))
 
 
-@dg.asset(
+@stage_asset(
+    is_seed=True,
     group_name=GROUP,
     deps=[seed_tutorials, seed_demonstrations, seed_policy],
-    retry_policy=RETRY,
     description="The seed is complete: opens iteration 0001.",
 )
-@retried
 def seed(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     policy = registry.made_by(tables.warehouse, SEED_ITERATION, "seed_policy")
     version = open_iteration(context.instance, tables.warehouse, iteration_key(1), policy)

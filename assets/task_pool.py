@@ -11,14 +11,13 @@ from typing import Any
 import dagster as dg
 import duckdb
 
-from assets.failures import RETRY, retried
 from assets.handoff import iteration_input
 from assets.instance_rows import instance_row
 from assets.instances import first_instance, max_instances
 from assets.metadata import data_version, describe, picture
-from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
+from assets.stage_assets import stage_asset
 from assets.task_choice import Choice, choose
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
@@ -35,15 +34,13 @@ STAGE = "task_pool"
 DUPLICATE, NO_INSTANCE, NO_ROOM = "content used before", "no instance for the seed", "seeds of the iteration used up"
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="task_instances",
     group_name="collection",
     deps=[iteration_input, "tasks"],
     kinds={"duckdb"},
     description="The instances that the collection plays: families that the policy solves now and then, in seeds that were never used.",
-    retry_policy=RETRY,
 )
-@retried
 def task_pool(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     if not settings.tasks.self_challenge.enabled:

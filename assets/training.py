@@ -6,14 +6,14 @@ CT may run on a slower cadence than SFT and RL; a skipped stage passes its input
 import dagster as dg
 from pydantic import BaseModel
 
-from assets.failures import RETRY, RETRYABLE, retried
+from assets.failures import RETRYABLE
 from assets.handoff import iteration_input
 from assets.iteration_keys import iteration_number, previous_key
 from assets.keys import rl_asset_key
 from assets.metadata import data_version, describe, of_result, picture
-from assets.partitions import ITERATIONS
 from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.stage_assets import is_asked_for, stage_asset
 from assets.value_gate import report_if_shut
 from warehouse.core.home import page_name
 from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
@@ -53,22 +53,20 @@ def _trained(warehouse: Warehouse, result: StageResult, iteration: str, stage: s
     )
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="checkpoints",
     group_name=GROUP,
     deps=["ct_dataset", iteration_input],
-    retry_policy=RETRY,
     kinds={"torch"},
     description="Continual training on D_CT, from the policy that entered the iteration.",
 )
-@retried
 def ct_model(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     entering = policy_into(warehouse, iteration)
     number = iteration_number(iteration)
-    if (number - 1) % settings.ct_every:
+    if (number - 1) % settings.ct_every and not is_asked_for(context.run):
         note = f"CT runs every {settings.ct_every} iterations; {entering.checkpoint_id} is passed on"
         version = registry.pass_on(warehouse, entering, iteration=iteration, stage="ct_model", note=note)
         return dg.MaterializeResult(
@@ -87,15 +85,13 @@ def ct_model(
     return _trained(warehouse, runner.run(context, request), iteration, "ct_model", config)
 
 
-@dg.asset(
-    partitions_def=ITERATIONS,
+@stage_asset(
+    table="checkpoints",
     group_name=GROUP,
     deps=["sft_dataset", ct_model],
-    retry_policy=RETRY,
     kinds={"torch"},
     description="Supervised fine-tuning on D_SFT, from this iteration's CT checkpoint.",
 )
-@retried
 def sft_model(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
 ) -> dg.MaterializeResult[None]:
@@ -117,16 +113,15 @@ def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
     """The RL specialist of one domain, or one policy trained on several jointly."""
     name = domains[0] if len(domains) == 1 else joint_name(domains)
 
-    @dg.asset(
+    @stage_asset(
+        table="checkpoints",
+        stage=rl_stage(name),
         key=rl_asset_key(name),
-        partitions_def=ITERATIONS,
         group_name=GROUP,
         deps=[sft_model],
-        retry_policy=RETRY,
         kinds={"torch", "chromium"},
         description=f"RL on live {' and '.join(domains)} tasks, from this iteration's SFT checkpoint.",
     )
-    @retried
     def rl_model(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:
@@ -170,15 +165,13 @@ def build_merge_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...], ..
     """The merge of all domains' specialists. `joint` are groups whose jointly trained policies are merged too."""
     names = (*domains, *(joint_name(group) for group in joint))
 
-    @dg.asset(
-        partitions_def=ITERATIONS,
+    @stage_asset(
+        table="checkpoints",
         group_name=GROUP,
         deps=[rl_asset_key(name) for name in names],
-        retry_policy=RETRY,
         kinds={"safetensors"},
         description="θ = Σ α_k θ_k over the specialists, α on the simplex, chosen on the eval split.",
     )
-    @retried
     def merged_policy(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:

@@ -25,10 +25,10 @@ from assets import (
     training,
     value_gate,
 )
-from assets.profile import Profile
-from assets.resources import ProfileResource, WarehouseResource
+from assets.resources import WarehouseResource
 from pipelines import profiles
-from pipelines.orchestration.executor import iteration_executor
+from pipelines.orchestration import run_profile
+from pipelines.orchestration.executor import home_executor
 from pipelines.orchestration.jobs import JOBS
 from pipelines.orchestration.schedules import build_schedules
 from pipelines.orchestration.sensors import build_sensors
@@ -37,15 +37,9 @@ from warehouse.core.home import Home
 from warehouse.core.stages import joint_name
 
 
-class EnvironmentProfile(ProfileResource):
-    """The profile that FLYWHEEL_PROFILE names when a step runs."""
-
-    def load(self) -> Profile:
-        return profiles.from_env()
-
-
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """All definitions; a test swaps single resources by name (tables, profile, runner)."""
+    """All definitions, to load as they are or to merge into a project's own (`dg.Definitions.merge`). `resource_overrides` replaces single
+    resources by name: tables, profile, runner."""
     profile = profiles.from_env()
     domains, joint = profile.tasks.specialists, profile.tasks.joint
     root = str(Home.from_env().root)
@@ -58,7 +52,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             seed.seed_policy,
             seed.seed,
             people.withdrawals,
-            datasets.datasets,
+            datasets.dataset_snapshots,
             training.ct_model,
             training.sft_model,
             *(training.build_rl_asset(domain) for domain in domains),
@@ -85,10 +79,10 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         jobs=JOBS,
         schedules=build_schedules(profile),
         sensors=build_sensors(profile),
-        executor=iteration_executor,
+        executor=home_executor,
         resources={
             "tables": WarehouseResource(root=root),
-            "profile": EnvironmentProfile(),
+            "profile": run_profile.build_resource(profile),
             "runner": PipesStageRunner(root=root),
             **(resource_overrides or {}),
         },

@@ -25,11 +25,11 @@ from assets.profile import Profile
 from pipelines import profiles
 from pipelines.cli.live import Display
 from pipelines.orchestration import kept_profile, prefect_server
-from pipelines.orchestration.executor import living_runs
 from pipelines.orchestration.finished_work import iterations_to_repeat, mark_repeated
 from pipelines.orchestration.instance import check_disk_space, open_instance
 from pipelines.orchestration.iteration_lock import driver_path, lock_path
 from pipelines.orchestration.jobs import completed, first_incomplete
+from pipelines.orchestration.living_runs import living_runs
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES, RunFailure, failure_of
 from pipelines.orchestration.run_process import LAST_WORDS
 from sandbox.browser.chromium import find_chromium

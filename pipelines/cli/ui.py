@@ -17,9 +17,9 @@ from rich.console import Console
 
 from pipelines import profiles
 from pipelines.orchestration import kept_profile, prefect_server
-from pipelines.orchestration.executor import living_runs
 from pipelines.orchestration.instance import check_disk_space, open_instance
 from pipelines.orchestration.jobs import DAGSTER_URL_VARIABLE
+from pipelines.orchestration.living_runs import living_runs
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.core.processes import end_group

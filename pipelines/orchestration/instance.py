@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 
 CONFIG = "dagster.yaml"
 POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
+LAUNCHER = "pipelines.orchestration.run_launcher"
 NEEDED_MIB = 256
 
 
 def prepare(home: Home) -> dict[str, str]:
-    """Write the instance's configuration under the home; returns the environment that every Dagster process needs.
+    """Write the configuration of the home's instance into it; returns the environment that every Dagster process needs.
 
     Raises ConfigError when dagster.yaml is missing, or Postgres is asked for and its package is not installed.
     """
     config = yaml.safe_load(shipped(CONFIG).read_text())
+    config["storage"] = {"sqlite": {"base_dir": str(home.dagster)}}
+    for kept in ("local_artifact_storage", "compute_logs"):
+        config[kept]["config"]["base_dir"] = str(home.dagster)
+    config["run_launcher"]["module"] = LAUNCHER
     if os.environ.get(POSTGRES_VARIABLE):
         if find_spec("dagster_postgres") is None:
             raise ConfigError(
@@ -37,12 +42,7 @@ def prepare(home: Home) -> dict[str, str]:
     written, wanted = home.dagster / CONFIG, yaml.safe_dump(config, sort_keys=False).encode()
     if not written.is_file() or written.read_bytes() != wanted:  # what only looks can then look at a full or read-only disk
         atomic_write(written, wanted)
-    return {
-        "DAGSTER_HOME": str(home.dagster),
-        "FLYWHEEL_DAGSTER_DIR": str(home.dagster),
-        HOME_VARIABLE: str(home.root),
-        "DAGSTER_DISABLE_TELEMETRY": "1",
-    }
+    return {"DAGSTER_HOME": str(home.dagster), HOME_VARIABLE: str(home.root), "DAGSTER_DISABLE_TELEMETRY": "1"}
 
 
 def check_disk_space(home: Home) -> None:

@@ -1,4 +1,5 @@
-"""Jobs: one iteration, its parts, the seed, and `next_iteration`, the one click that launches the first incomplete iteration."""
+"""Jobs: the seed, one iteration, each of its stages, and `next_iteration`, the one click that launches the first incomplete iteration under
+the profile that it is given."""
 
 import os
 from typing import Any
@@ -10,8 +11,8 @@ from assets.handoff import INPUT
 from assets.iteration_keys import iteration_key
 from assets.keys import ITERATION_OUTPUT
 from assets.partitions import ITERATIONS
-from pipelines.orchestration.executor import ITERATION_TAG, iteration_executor, living_runs
-from pipelines.orchestration.stage_runner import FRESH_TAG
+from pipelines.orchestration import run_profile
+from pipelines.orchestration.living_runs import living_runs
 from warehouse.core.home import Home
 
 DAGSTER_URL_VARIABLE = "FLYWHEEL_DAGSTER_URL"
@@ -19,39 +20,40 @@ DEFAULT_DAGSTER_URL = "http://127.0.0.1:3000"
 
 CLICK_TAG = "flywheel/next_iteration"
 """The run queue lets one of these through at a time, so that of two clicks the second sees what the first has submitted."""
-TAGS = {ITERATION_TAG: "true"}
-AGAIN = {**TAGS, FRESH_TAG: "true"}
-"""Tags of a job that works stages again which an iteration has finished."""
 SEED = dg.AssetSelection.groups("seed")
 ITERATION = dg.AssetSelection.groups("datasets", "training", "release", "collection", "routing") - dg.AssetSelection.assets(INPUT)
+ORM = dg.AssetSelection.assets("orm_samples", "orm_dataset", "orm_model")
+COLLECTED = dg.AssetSelection.groups("collection")
+ROUTED = dg.AssetSelection.groups("routing") - dg.AssetSelection.assets(ITERATION_OUTPUT)
 
-seed_job = dg.define_asset_job(
-    "seed_wheel", SEED, tags=TAGS, executor_def=iteration_executor, description="Make the seed and open iteration 0001."
-)
-iteration_job = dg.define_asset_job(
-    "iteration", ITERATION, tags=TAGS, executor_def=iteration_executor, description="One iteration of the flywheel."
-)
-collect_job = dg.define_asset_job(
-    "collect",
-    dg.AssetSelection.groups("collection", "routing") - dg.AssetSelection.assets(ITERATION_OUTPUT),
-    tags=AGAIN,
-    executor_def=iteration_executor,
-    description="Act with the released policy again and route what comes of it.",
-)
-evaluate_job = dg.define_asset_job(
+seed_job = dg.define_asset_job("seed_wheel", SEED, description="Make the seed and open iteration 0001; what is finished is kept.")
+iteration_job = dg.define_asset_job("iteration", ITERATION, description="Complete one iteration of the flywheel; what is finished is kept.")
+
+
+def _stage_job(name: str, selection: dg.AssetSelection, description: str) -> Any:
+    """Works its assets anew, whatever earlier runs have finished of them (stage_runner.py)."""
+    return dg.define_asset_job(name, selection, description=description)
+
+
+evaluate_job = _stage_job(
     "evaluate",
     dg.AssetSelection.assets("evaluations", "released_policy"),
-    tags=AGAIN,
-    executor_def=iteration_executor,
-    description="Evaluate the iteration's policies on the fixed sets again.",
+    "Evaluate the iteration's policies on the fixed sets again, and ask the release gate.",
 )
-merge_job = dg.define_asset_job(
-    "merge_search",
-    dg.AssetSelection.assets("merged_policy"),
-    tags=AGAIN,
-    executor_def=iteration_executor,
-    description="Search the merge weights of the iteration's specialists again.",
-)
+ct_job = _stage_job("ct", dg.AssetSelection.assets("ct_dataset", "ct_model"), "Take the snapshot of D_CT and train on it, due or not.")
+STAGE_JOBS = [
+    _stage_job("datasets", dg.AssetSelection.assets("ct_dataset", "sft_dataset"), "Take the snapshots of D_CT and D_SFT again."),
+    ct_job,
+    _stage_job("sft", dg.AssetSelection.assets("sft_dataset", "sft_model"), "Take the snapshot of D_SFT and train on it."),
+    _stage_job("rl", dg.AssetSelection.key_prefixes("rl_model"), "Train the specialists, and joint policies, again."),
+    _stage_job("merge", dg.AssetSelection.assets("merged_policy"), "Search the merge weights of the iteration's specialists again."),
+    evaluate_job,
+    _stage_job("release", dg.AssetSelection.assets("released_policy"), "Ask the release gate again, on what is evaluated."),
+    _stage_job("collect", COLLECTED | ROUTED, "Act with the released policy again and route what comes of it."),
+    _stage_job("route", ROUTED, "Judge and route again what is collected."),
+    _stage_job("orm", ORM, "Make D_ORM and train the outcome reward model again."),
+]
+"""One for each stage, launched for any open iteration."""
 
 
 def first_incomplete(instance: dg.DagsterInstance) -> str | None:
@@ -66,16 +68,20 @@ def completed(instance: dg.DagsterInstance) -> list[str]:
     return sorted(instance.get_materialized_partitions(ITERATION_OUTPUT))
 
 
-@dg.op(description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.")
+@dg.op(
+    required_resource_keys={"profile"},
+    description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.",
+)
 def submit_next_iteration(context: dg.OpExecutionContext) -> None:
     url, home = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL), Home.from_env()
     if running := living_runs(context.instance, home):
         raise dg.Failure(f"run {running[0].run_id} is already in progress: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
     key = first_incomplete(context.instance)
-    job, tags = ("seed_wheel", TAGS) if key is None else ("iteration", {**TAGS, "dagster/partition": key})
+    job, tags = ("seed_wheel", {}) if key is None else ("iteration", {"dagster/partition": key})
+    config = run_profile.same_profile(context.run.run_config)
     host, _, port = url.removeprefix("http://").partition(":")
     try:
-        run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, tags=tags)
+        run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, run_config=config, tags=tags)
     except DagsterGraphQLClientError as error:
         raise dg.Failure(
             f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
@@ -93,4 +99,4 @@ def next_iteration() -> None:
     submit_next_iteration()
 
 
-JOBS: list[Any] = [seed_job, iteration_job, collect_job, evaluate_job, merge_job, next_iteration]
+JOBS: list[Any] = [seed_job, iteration_job, *STAGE_JOBS, next_iteration]

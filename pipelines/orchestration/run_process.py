@@ -69,10 +69,9 @@ def _run(home: Home, job: str, key: str | None, run_tag: str) -> int:
     from dagster._core.execution.api import execute_run
 
     from pipelines.orchestration.executor import LAUNCH_TAG, LAUNCHED_TAG
-    from pipelines.orchestration.jobs import TAGS
 
     instance = open_instance(home)
-    tags = {**TAGS, LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
+    tags = {LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
     definition = dg.reconstructable(JOBS[job])
     with execute_run(definition, _create_run(instance, definition, job, tags), instance) as result:
         return 0 if result.success else 1
@@ -99,9 +98,13 @@ def _create_run(instance: dg.DagsterInstance, definition: Any, job: str, tags: M
     `dg.execute_job` leaves it out, and has no argument for it."""
     from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
+    from pipelines import profiles
+    from pipelines.orchestration import run_profile
+
     location = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(CODE_LOCATION), REPOSITORY)
     return instance.create_run_for_job(
         definition.get_definition(),
+        run_config=run_profile.run_config(*profiles.chosen_by_env({})),
         tags=tags,
         remote_job_origin=location.get_job_origin(job),
         job_code_origin=definition.get_python_origin(),

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.profile import Profile
-from pipelines.orchestration.executor import living_runs
-from pipelines.orchestration.jobs import TAGS, first_incomplete, iteration_job
+from pipelines.orchestration.jobs import first_incomplete, iteration_job
+from pipelines.orchestration.living_runs import living_runs
 from warehouse.core.home import Home
 
 
@@ -23,6 +23,6 @@ def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
         if key is None:
             yield dg.SkipReason("the seed is not made yet: launch seed_wheel or next_iteration once")
         else:
-            yield dg.RunRequest(partition_key=key, tags=TAGS)
+            yield dg.RunRequest(partition_key=key)
 
     return [recurring_retraining]

@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 from assets.people import num_landed
 from assets.profile import Profile
 from assets.resources import WarehouseResource
-from pipelines.orchestration.executor import ITERATION_TAG, LAUNCH_TAG, living_runs
-from pipelines.orchestration.jobs import AGAIN, TAGS, completed, evaluate_job, first_incomplete, iteration_job
+from pipelines.orchestration.executor import LAUNCH_TAG
+from pipelines.orchestration.jobs import completed, evaluate_job, first_incomplete, iteration_job
+from pipelines.orchestration.living_runs import living_runs
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
 from warehouse.storage.query import connect
@@ -58,7 +59,7 @@ def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], in
         num_new = there_are - int(seen or 0)
         if num_new < threshold:
             return dg.SkipReason(f"{num_new} of {threshold} new {what}")
-        request = dg.RunRequest(run_key=f"{name}-{key}-{there_are}", partition_key=key, tags=TAGS)
+        request = dg.RunRequest(run_key=f"{name}-{key}-{there_are}", partition_key=key)
         return dg.SensorResult(run_requests=[request], cursor=f"{num_closed}:{there_are}")
 
     return growth
@@ -89,7 +90,7 @@ def _regression_sensor(drop: float) -> dg.SensorDefinition:
         if len(rates) < 2 or rates[-2][1] - rates[-1][1] < drop:
             return dg.SensorResult(skip_reason=dg.SkipReason("no regression"), cursor=closed[-1])
         return dg.SensorResult(
-            run_requests=[dg.RunRequest(run_key=f"regression-{rates[-1][0]}", partition_key=rates[-1][0], tags=AGAIN)], cursor=closed[-1]
+            run_requests=[dg.RunRequest(run_key=f"regression-{rates[-1][0]}", partition_key=rates[-1][0])], cursor=closed[-1]
         )
 
     return regression
@@ -115,4 +116,5 @@ def relaunch_failed_iteration(context: dg.RunFailureSensorContext) -> dg.RunRequ
     if not failure.is_to_relaunch:
         why = "Dagster has retried the stage" if failure.is_retryable else "a person has to fix that first"
         return dg.SkipReason(f"run {run.run_id} is not relaunched, {why}: {failure.words}")
-    return dg.RunRequest(run_key=f"relaunch-{run.run_id}", partition_key=key, tags={ITERATION_TAG: "true", RELAUNCH_TAG: str(times + 1)})
+    tags = {RELAUNCH_TAG: str(times + 1)}
+    return dg.RunRequest(run_key=f"relaunch-{run.run_id}", partition_key=key, run_config=run.run_config, tags=tags)

@@ -1,8 +1,10 @@
 """The StageRunner that assets get: it runs `python -m pipelines.stages` through Dagster Pipes, one subprocess a stage.
 
 What the two tell each other lies in the stage's folder (pipelines/orchestration/work_folder.py). A finished request is not worked again; a
-half-finished one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh. So does
-the same one in a run that is tagged FRESH_TAG, once: what that run itself has begun it resumes, and what it has finished it keeps.
+half-finished one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
+
+That is how the jobs that complete an iteration or the seed go on. In any other run the stage is what was asked for
+(`assets.stage_assets.is_asked_for`): it is worked anew, once. What such a run has begun, a re-execution of it resumes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import dagster as dg
 from assets.failures import failure
 from assets.requests import StageRequest, StageResult
 from assets.resources import StageRunner
+from assets.stage_assets import is_asked_for
 from pipelines.orchestration.finished_work import find_loss
 from pipelines.orchestration.work_folder import ERROR, REQUEST, finished_result, forget_result, start_afresh, work_folder
 from warehouse.core.disk import storage_full
@@ -26,8 +29,6 @@ from warehouse.core.home import Home, atomic_write
 from warehouse.core.machine import NO_ROOM_BYTES
 from warehouse.storage.tables import Warehouse
 
-FRESH_TAG = "flywheel/fresh"
-"""On a run that works its stages again, whatever earlier runs left of them."""
 THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
 
@@ -39,7 +40,7 @@ class PipesStageRunner(StageRunner):
 
     def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
         folder = self._folder(request.iteration, request.stage)
-        if FRESH_TAG in context.run.tags:
+        if is_asked_for(context.run):
             start_afresh(folder, context.run.root_run_id or context.run.run_id)
         stored = finished_result(folder, request)
         what = f"{request.stage} of iteration {request.iteration}"

@@ -55,7 +55,13 @@ def export(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
 
 def from_env() -> Profile:
     """The profile of this process: FLYWHEEL_PROFILE with FLYWHEEL_PROFILE_OVERRIDES (YAML mapping of dotted keys)."""
-    return load(os.environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE, parse_overrides(os.environ.get(OVERRIDES_VARIABLE, "")))
+    return load(*chosen_by_env({}))
+
+
+def chosen_by_env(overrides: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What the environment names, under further overrides."""
+    given = parse_overrides(os.environ.get(OVERRIDES_VARIABLE, ""))
+    return os.environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE, {**given, **overrides}
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from assets.handoff import INPUT, add_iteration
 from assets.keys import ITERATION_OUTPUT
+from assets.stage_assets import POOL
 from pipelines.orchestration.instance import open_instance, prepare
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
@@ -36,7 +38,8 @@ class Place:
         self.instance.report_runless_asset_event(dg.AssetMaterialization(ITERATION_OUTPUT, partition=key))
 
     def add_run(self, status: dg.DagsterRunStatus, **tags: str) -> dg.DagsterRun:
-        return self.instance.add_run(dg.DagsterRun(job_name="iteration", status=status, tags={"flywheel/iteration": "true", **tags}))
+        works_in_home = RunOpConcurrency(root_key_counts={POOL: 1}, has_unconstrained_root_nodes=False, all_pools={POOL})
+        return self.instance.add_run(dg.DagsterRun(job_name="iteration", status=status, tags=tags, run_op_concurrency=works_in_home))
 
 
 @pytest.fixture(scope="session")

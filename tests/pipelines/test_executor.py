@@ -9,10 +9,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.launcher.base import WorkerStatus
 
-from pipelines.orchestration import executor
-from pipelines.orchestration.executor import UNFINISHED, living_runs
+from pipelines.orchestration import living_runs as runs_module
 from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.living_runs import UNFINISHED, living_runs
+from pipelines.orchestration.run_launcher import HomeRunLauncher
 from warehouse.core.locks import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,10 +27,22 @@ def test_a_run_that_goes_on_while_nobody_holds_the_lock_is_dead(place, status):
     assert place.instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.FAILURE
 
 
+def test_dagsters_run_monitoring_is_told_which_run_is_dead(place):
+    launcher = place.instance.run_launcher
+    assert isinstance(launcher, HomeRunLauncher) and launcher.supports_check_run_worker_health
+    assert place.instance.run_monitoring_enabled
+    run = place.add_run(dg.DagsterRunStatus.STARTED)
+    other = place.instance.add_run(dg.DagsterRun(job_name="other", status=dg.DagsterRunStatus.STARTED))
+    assert launcher.check_run_worker_health(run).status == WorkerStatus.FAILED
+    assert launcher.check_run_worker_health(other).status == WorkerStatus.RUNNING
+    with FileLock(lock_path(place.home)):
+        assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+
+
 def test_a_run_that_is_starting_has_time_to_take_the_lock(place, monkeypatch):
     run = place.add_run(dg.DagsterRunStatus.STARTING)
     assert [each.run_id for each in living_runs(place.instance, place.home)] == [run.run_id]
-    monkeypatch.setattr(executor, "START_GRACE_S", -1.0)
+    monkeypatch.setattr(runs_module, "START_GRACE_S", -1.0)
     assert living_runs(place.instance, place.home) == []
     assert place.instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.FAILURE
 

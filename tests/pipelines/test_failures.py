@@ -289,7 +289,7 @@ def test_the_sensor_does_not_launch_again_what_dagster_has_retried(place: Any) -
 
 
 def cut_off(place: Any, **tags: str) -> dg.DagsterRun:
-    """A run whose process is gone, as executor.living_runs reports it."""
+    """A run whose process is gone, as living_runs reports it."""
     run = place.add_run(dg.DagsterRunStatus.STARTED, **{"dagster/partition": "0002"}, **tags)
     place.instance.report_run_failed(run, "the process of this run is gone")
     return place.instance.get_run_by_id(run.run_id)

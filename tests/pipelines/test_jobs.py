@@ -6,12 +6,15 @@ import json
 
 import dagster as dg
 import pytest
+from dagster._core.instance.config import PoolGranularity
 
+from assets.stage_assets import POOL, is_asked_for
 from pipelines.definitions import build_defs
-from pipelines.orchestration.executor import ITERATION_TAG
-from pipelines.orchestration.jobs import CLICK_TAG, DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
-from pipelines.orchestration.stage_runner import FRESH_TAG
+from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.jobs import CLICK_TAG, DAGSTER_URL_VARIABLE, STAGE_JOBS, completed, first_incomplete
 from pipelines.profiles import OVERRIDES_VARIABLE
+from tests.pipelines import merged_project
+from warehouse.core.locks import FileLock
 
 LINEAGE = {
     "tasks": [],
@@ -41,9 +44,9 @@ LINEAGE = {
     "judgements": ["annotations", "evaluations", "human_annotations", "orm_model", "rollouts"],
     "judge_reports": ["judgements"],
     "verdicts": ["annotations", "human_annotations", "rollouts"],
-    "routes": ["judgements", "verdicts"],
-    "ct_samples": ["annotations", "human_annotations", "recordings", "verdicts"],
-    "sft_samples": ["annotations", "human_annotations", "verdicts"],
+    "routes": ["annotations", "human_annotations", "judgements", "rollouts", "verdicts"],
+    "ct_samples": ["annotations", "human_annotations", "recordings", "rollouts", "routes", "verdicts"],
+    "sft_samples": ["annotations", "human_annotations", "rollouts", "routes", "verdicts"],
     "iteration_output": ["ct_samples", "evaluations", "released_policy", "routes", "sft_samples"],
 }
 
@@ -68,7 +71,7 @@ def test_every_job_resolves_and_covers_what_it_says(place):
     assets = {spec.key.to_user_string(): spec for spec in definitions.resolve_all_asset_specs()}
     computed = {
         job.name: {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
-        for job in (definitions.resolve_job_def(name) for name in ("seed_wheel", "iteration", "collect", "evaluate", "merge_search"))
+        for job in (definitions.resolve_job_def(name) for name in ("seed_wheel", "iteration", *(stage.name for stage in STAGE_JOBS)))
     }
     assert computed["seed_wheel"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
     assert computed["iteration"] == set(assets) - computed["seed_wheel"] - {"iteration_input"}
@@ -86,13 +89,17 @@ def test_every_job_resolves_and_covers_what_it_says(place):
         "sft_samples",
     }
     assert computed["evaluate"] == {"evaluations", "released_policy"}
-    assert computed["merge_search"] == {"merged_policy"}
+    assert computed["merge"] == {"merged_policy"} and computed["release"] == {"released_policy"}
+    assert computed["rl"] == {"rl_model/pointing", "rl_model/forms"}
+    assert computed["route"] == {"judgements", "judge_reports", "verdicts", "routes", "ct_samples", "sft_samples"}
+    assert (computed["ct"], computed["sft"]) == ({"ct_dataset", "ct_model"}, {"sft_dataset", "sft_model"})
+    assert computed["iteration"] - {"withdrawals", "iteration_output"} == set().union(*(computed[stage.name] for stage in STAGE_JOBS))
 
 
 @pytest.mark.slow
 def test_the_click_says_how_to_mend_a_dagster_that_does_not_answer(place, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(DAGSTER_URL_VARIABLE, "http://127.0.0.1:9")
-    result = next_iteration.execute_in_process(instance=place.instance, raise_on_error=False)
+    result = build_defs().resolve_job_def("next_iteration").execute_in_process(instance=place.instance, raise_on_error=False)
     assert not result.success
     (failure,) = [event for event in result.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
     assert failure.step_failure_data.user_failure_data is not None
@@ -102,33 +109,40 @@ def test_the_click_says_how_to_mend_a_dagster_that_does_not_answer(place, monkey
 def test_a_second_click_while_the_wheel_turns_submits_nothing(place):
     place.open("0001")
     run = place.add_run(dg.DagsterRunStatus.STARTING)
-    result = next_iteration.execute_in_process(instance=place.instance, raise_on_error=False)
+    result = build_defs().resolve_job_def("next_iteration").execute_in_process(instance=place.instance, raise_on_error=False)
     (failure,) = [event for event in result.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
     assert failure.step_failure_data.user_failure_data is not None
     assert f"run {run.run_id} is already in progress" in str(failure.step_failure_data.user_failure_data.description)
     assert [other.run_id for other in place.instance.get_runs() if other.run_id != result.run_id] == [run.run_id]
 
 
-def test_the_run_queue_lets_one_iteration_and_one_click_through_at_a_time(place):
+def test_the_run_queue_lets_one_run_of_a_home_and_one_click_through_at_a_time(place):
     """Two clicks in the same moment: the second is run once the first has submitted its iteration, which it then sees (the test above)."""
-    queue = place.instance.get_concurrency_config().run_queue_config
-    assert queue is not None
-    limits = {limit["key"]: limit["limit"] for limit in queue.tag_concurrency_limits}
-    assert limits == {ITERATION_TAG: 1, CLICK_TAG: 1}
+    concurrency = place.instance.get_concurrency_config()
+    assert concurrency.pool_config.pool_granularity == PoolGranularity.RUN and concurrency.pool_config.default_pool_limit == 1
+    queue = concurrency.run_queue_config
+    assert queue is not None and [(limit["key"], limit["limit"]) for limit in queue.tag_concurrency_limits] == [(CLICK_TAG, 1)]
     definitions = build_defs()
     assert definitions.resolve_job_def("next_iteration").tags[CLICK_TAG] == "true"
-    for name in ("seed_wheel", "iteration", "collect", "evaluate", "merge_search"):
-        assert definitions.resolve_job_def(name).tags[ITERATION_TAG] == "true"
+    for name in definitions.get_repository_def().job_names:
+        pools = {node.pool for node in definitions.resolve_job_def(name).all_node_defs if not isinstance(node, dg.GraphDefinition)}
+        assert pools - {None} == ({POOL} if name != "next_iteration" else set()), name
 
 
-def test_the_jobs_that_work_a_stage_again_say_so_to_its_runner(place):
-    definitions = build_defs()
-    fresh = {
-        job.name
-        for job in (definitions.resolve_job_def(name) for name in definitions.get_repository_def().job_names)
-        if FRESH_TAG in job.tags
-    }
-    assert fresh == {"collect", "evaluate", "merge_search"}
+def test_the_definitions_load_beside_a_projects_own(place):
+    """As a code location of its own, and merged; a run without a step of ours is Dagster's plain one, which asks for no home's lock."""
+
+    dg.Definitions.validate_loadable(build_defs())
+    dg.Definitions.validate_loadable(merged_project.defs)
+    with FileLock(lock_path(place.home)), dg.execute_job(dg.reconstructable(merged_project.their_job), instance=place.instance) as ran:
+        assert ran.success
+
+
+def test_only_what_completes_an_iteration_goes_on_from_earlier_runs(place):
+    names = set(build_defs().get_repository_def().job_names) - {"next_iteration"}
+    going_on = {name for name in names if not is_asked_for(dg.DagsterRun(job_name=name))}
+    assert going_on == {"iteration", "seed_wheel"}
+    assert any(name.startswith("__ASSET_JOB") for name in names - going_on), "assets that are materialized by themselves are worked anew"
 
 
 def test_a_joint_group_is_trained_and_evaluated_beside_the_specialists(place, monkeypatch: pytest.MonkeyPatch):

@@ -19,7 +19,7 @@ from assets.failures import RETRYABLE
 from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
-from pipelines.orchestration.stage_runner import FRESH_TAG, PipesStageRunner
+from pipelines.orchestration.stage_runner import PipesStageRunner
 from pipelines.orchestration.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
 from sandbox.tasks.registry import VARIABLE, use
 from tests.sandbox.own_source import write_own_source
@@ -48,7 +48,7 @@ BAD, GOOD = demonstrate("miniwob:nothing", "pointing"), demonstrate("miniwob:smo
 class Ran:
     """What one run of a stage came to: a result, or the failure that Dagster was told."""
 
-    def __init__(self, place: Any, request: StageRequest, tags: dict[str, str] | None = None) -> None:
+    def __init__(self, place: Any, request: StageRequest, job: str = "iteration") -> None:
         self.result: StageResult | None = None
 
         @dg.asset
@@ -57,7 +57,8 @@ class Ran:
             return dg.MaterializeResult()
 
         resources = {"runner": PipesStageRunner(root=str(place.home.root))}
-        self.run = dg.materialize([stage], instance=place.instance, resources=resources, raise_on_error=False, tags=tags)
+        definitions = dg.Definitions([stage], jobs=[dg.define_asset_job(job, [stage])], resources=resources)
+        self.run = definitions.resolve_job_def(job).execute_in_process(instance=place.instance, raise_on_error=False)
         self.log = [entry.user_message for entry in place.instance.all_logs(self.run.run_id)]
 
     @property
@@ -74,7 +75,7 @@ class Ran:
 
 @pytest.fixture
 def run_stage(place) -> Callable[..., Ran]:
-    return lambda request, tags=None: Ran(place, request, tags)
+    return lambda request, job="iteration": Ran(place, request, job)
 
 
 @pytest.mark.slow
@@ -89,10 +90,10 @@ def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
     assert (folder / RESULT).stat().st_mtime_ns == worked_at
     assert any("was finished before; its result is reused" in line for line in again.log)
     assert finished_result(folder, SEED.model_copy(update={"seed": 1})) is None, "another request is not answered by it"
-    fresh = run_stage(SEED, {FRESH_TAG: "true"})
+    fresh = run_stage(SEED, "ct")
     assert fresh.run.success and fresh.result.started_at > first.result.started_at
     assert fresh.result.checkpoint_id == first.result.checkpoint_id
-    assert run_stage(SEED).result == fresh.result, "an ordinary run takes what the fresh one made"
+    assert run_stage(SEED).result == fresh.result, "an iteration takes what the job of the stage made"
 
 
 @pytest.mark.slow

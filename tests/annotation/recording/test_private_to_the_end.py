@@ -23,7 +23,7 @@ from annotation.recordings.bundle import ANNOUNCE_PATH
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Base
-from assets.datasets import datasets
+from assets.datasets import dataset_snapshots
 from benchmarks.common.annotating import Server
 from pipelines.cli.app import app
 from tests.annotation.recording.test_recorder_x11 import all_bytes, secrets_in, secrets_read_in, type_secrets
@@ -60,7 +60,7 @@ def test_planted_secrets_are_nowhere_after_the_upload(tmp_path: Path) -> None:
         answers = review(server.url, store, keys)
     finally:
         server.end()
-    assert materialize(office.root, ITERATION).success and materialize(office.root, NEXT, datasets).success
+    assert materialize(office.root, ITERATION).success and materialize(office.root, NEXT, dataset_snapshots).success
 
     rows = "\n".join([*exported(office), *stored_rows(office)])
     everything = all_bytes(office.root) + told + answers + rows.encode()

@@ -19,7 +19,7 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Review, Run, RunStep, User
-from assets.datasets import datasets
+from assets.datasets import dataset_snapshots
 from tests.annotation.web.page_parts import Site, chromium, deciding, log_in, new_page, site
 from tests.annotation.web.test_page_review import review
 from tests.annotation.web.test_page_work import (
@@ -54,7 +54,7 @@ class Decision:
 def test_a_click_is_learned_from_and_found_again_from_the_dataset(tmp_path: Path) -> None:
     home = Home(tmp_path)
     asyncio.run(annotate(Path(default_url(home).removeprefix("sqlite:///")).parent))
-    assert materialize(tmp_path, ITERATION).success and materialize(tmp_path, NEXT, datasets).success
+    assert materialize(tmp_path, ITERATION).success and materialize(tmp_path, NEXT, dataset_snapshots).success
 
     with connect(Warehouse(home)) as con:
         rows = con.execute("select sample_id, component, weight from datasets where iteration = ? and kind = 'sft'", [NEXT]).fetchall()

@@ -1,0 +1,52 @@
+"""Which runs work in a home, and which of them are dead.
+
+A run takes the home's lock (iteration_lock.py) in its own process before it counts as started, and the kernel releases it when that process
+is gone, however it went. So a run that is STARTED while nobody holds the lock is dead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.stage_assets import POOL
+from pipelines.orchestration.iteration_lock import lock_path
+from warehouse.core.home import Home
+from warehouse.core.locks import holder_of
+
+START_GRACE_S = 180.0
+"""From the launch of a run to its lock: the process has to import everything first."""
+HOLDS_LOCK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, *HOLDS_LOCK]
+
+
+def works_in_home(run: dg.DagsterRun) -> bool:
+    """Whether a run has a step of the home's pool: an iteration, the seed, or a part of them."""
+    pools = run.run_op_concurrency
+    return pools is not None and POOL in (pools.all_pools or ())
+
+
+def is_dead(run: dg.DagsterRun, home: Home) -> bool:
+    """Whether a run that counts as started has no process any more."""
+    return run.status in HOLDS_LOCK and works_in_home(run) and holder_of(lock_path(home)) is None
+
+
+def living_runs(instance: dg.DagsterInstance, home: Home) -> Sequence[dg.DagsterRun]:
+    """Runs that work in the home, or will. A dead one is marked as failed, so that it holds no place in the queue: where Dagster's daemon
+    is running its run monitoring does the same; `flywheel run` has none.
+
+    One that has not started may still be about to take the lock: it is given START_GRACE_S.
+    """
+    records = [record for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED)) if works_in_home(record.dagster_run)]
+    if holder_of(lock_path(home)) is not None:
+        return [record.dagster_run for record in records]
+    living = []
+    for record in records:
+        run, age_s = record.dagster_run, time.time() - record.update_timestamp.timestamp()
+        if is_dead(run, home) or (run.status not in (*HOLDS_LOCK, dg.DagsterRunStatus.QUEUED) and age_s > START_GRACE_S):
+            instance.report_run_failed(run, "the process of this run is gone")
+        else:
+            living.append(run)
+    return living
