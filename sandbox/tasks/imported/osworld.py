@@ -44,6 +44,7 @@ LAUNCHED_AS: Mapping[str, str] = {
 OPENED_BY = {".txt": "editor", ".md": "editor", ".csv": "calc", ".xlsx": "calc", ".ods": "calc", ".xls": "calc"}
 OFFICE_PARTS = {"--impress": "Impress", "--writer": "Writer", "--draw": "Draw", "--math": "Math", "--base": "Base"}
 """Options by which the office is started as another program than its spreadsheets."""
+TERMINAL = APPS["terminal"].name
 TERMINAL_KEYS = ("ctrl", "alt", "t")
 """They start a terminal on OSWorld's desktop; no keys do on ours."""
 SCREEN_PX = (1920, 1080)
@@ -68,6 +69,9 @@ def map_osworld(record: Any, files: Files) -> Mapped:
     source = fields.any("source")
     fields.keep_aside(*_ASIDE)
     setup = _steps(fields.take("config", list, []), "config", task)
+    if not any(step.launch for step in setup):
+        task.note("a terminal is started: a desktop here has no dock to start anything from")
+        setup.append(SetupStep(launch=TERMINAL))
     goals, postconfig = goals_of(fields.take("evaluator", dict, {}), task)
     placed = dict(task.placed)
     before = _steps(postconfig, "evaluator.postconfig", task)
@@ -148,13 +152,14 @@ def _typing(command: Any, task: OsworldTask) -> list[SetupStep] | None:
     if not all(isinstance(action, (Hotkey, TypeText, KeyDown, KeyUp, Wait)) or _is_middle(action) for action in actions):
         task.refuse("clicks at points of OSWorld's screen")
         return []
-    return [step for action in actions for step in _typed(action, task)]
+    return [_typed(action) for action in actions]
 
 
-def _typed(action: Action, task: OsworldTask) -> list[SetupStep]:
-    if isinstance(action, Hotkey) and action.keys == TERMINAL_KEYS:
-        return _opened("terminal", [], task)
-    return [SetupStep(wait=max(action.seconds, 0.01)) if isinstance(action, Wait) else SetupStep(act=(_here(action),))]
+def _typed(action: Action) -> SetupStep:
+    if isinstance(action, Wait):
+        return SetupStep(wait=max(action.seconds, 0.01))
+    is_terminal = isinstance(action, Hotkey) and action.keys == TERMINAL_KEYS
+    return SetupStep(launch=TERMINAL) if is_terminal else SetupStep(act=(_here(action),))
 
 
 def _is_middle(action: Action) -> bool:
