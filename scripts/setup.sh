@@ -169,7 +169,7 @@ find_or_install_browser() { # $1: fresh where the packages were installed just n
 
 terminal_packages() { # prints the Debian packages that terminal sessions and their tasks lack here
     local pair
-    for pair in bwrap:bubblewrap setpriv:util-linux git:git curl:curl pgrep:procps /usr/bin/python3:python3; do
+    for pair in bwrap:bubblewrap setpriv:util-linux git:git curl:curl pgrep:procps /usr/bin/python3:python3 pdftotext:poppler-utils; do
         command -v "${pair%%:*}" >/dev/null || printf '%s ' "${pair##*:}"
     done
 }

@@ -109,7 +109,10 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
             {"evaluator": {"func": "exact_match", "result": {"type": "vm_command_line", "command": "which no-such-program"}}},
             "needs the program no-such-program",
         ),
-        ({"evaluator": {"func": "compare_pdfs", "result": {"type": "vm_file", "path": "/x"}}}, "no such evaluator here: compare_pdfs"),
+        (
+            {"evaluator": {"func": "compare_docx_files", "result": {"type": "vm_file", "path": "/x"}}},
+            "no such evaluator here: compare_docx_files",
+        ),
         ({"evaluator": {"func": "compare_table", "result": {"type": "vm_file", "path": "/x"}}}, "it would always hold"),
         (
             {"evaluator": {"func": "exact_match", "result": {"type": "enable_do_not_track"}, "expected": {"type": "rule", "rules": {}}}},
@@ -272,6 +275,7 @@ def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
         (compared("compare_conference_city_in_order", {"expected": ["Rome", []]}), "not text"),
         (compared("compare_conference_city_in_order", {"expected": []}), "it would always hold"),
         (compared("compare_image_list", {"expected": ["x"]}), "compares with a text or a file"),
+        (compared("check_pdf_pages", {"relation": "is", "ref_value": 1}), "`relation` is 'is'; there are eq"),
         (compared("exact_match", {}) | {"expected": None}, "is not told what to compare with"),
         (compared("exact_match", {"expected": "x"}) | {"result": {"type": "constant", "value": "x"}}, "nothing of the machine"),
         (compared("check_file_exists", None) | {"expected": None}, "not at what a command prints"),

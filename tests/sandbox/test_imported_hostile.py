@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,44 @@ def test_a_pattern_that_backtracks_for_ever_does_not_pass_and_comes_to_an_end() 
 @pytest.mark.parametrize("content", [DEEP.encode(), b'{"a": ' + b"9" * 100_000 + b"}", b"\xff\xfe", b""])
 def test_hostile_files_do_not_pass(content: bytes) -> None:
     assert said("check_json", content, {"expect": [{"key": ["a"], "method": "ge", "ref": 0}]}, {}) is not None
+
+
+def pdf(*pages: str) -> bytes:
+    """A file of pages with a line of text each; readers make up for the table of offsets that it lacks."""
+    kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(pages)))
+    objects = ["<</Type/Catalog/Pages 2 0 R>>", f"<</Type/Pages/Kids[{kids}]/Count {len(pages)}>>"]
+    objects.append("<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>")
+    for n, text in enumerate(pages):
+        shown = f"BT /F 12 Tf 72 720 Td ({text}) Tj ET"
+        where = f"/Contents {5 + 2 * n} 0 R/Resources<</Font<</F 3 0 R>>>>"
+        objects.append(f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]{where}>>")
+        objects.append(f"<</Length {len(shown)}>>stream\n{shown}\nendstream")
+    body = "".join(f"{n} 0 obj\n{each}\nendobj\n" for n, each in enumerate(objects, start=1))
+    return f"%PDF-1.4\n{body}trailer<</Root 1 0 R/Size {len(objects) + 1}>>\n%%EOF\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "expected", "reason"),
+    [
+        ("compare_pdfs", pdf("one", "two"), pdf("one", "two"), None),
+        ("compare_pdfs", pdf("one", "two"), pdf("one", "three"), "says 'one"),
+        ("compare_pdfs", pdf("one"), pdf("one", "two"), "says 'one'"),
+        ("compare_pdfs", b"one", pdf("one"), "not a PDF file"),
+        ("compare_pdfs", b"", pdf("one"), "not a PDF file"),
+        ("check_pdf_pages", pdf("one"), {"relation": "eq", "ref_value": 1}, None),
+        ("check_pdf_pages", pdf("one", "two"), {"relation": "eq", "ref_value": 1}, "has 2 pages, which is not eq 1"),
+        ("check_pdf_pages", pdf("one", "two"), {"relation": "le", "ref_value": 2}, None),
+        ("check_pdf_pages", pdf("one")[:60], {"relation": "le", "ref_value": 2}, "not a PDF file"),
+    ],
+)
+def test_pdf_files_are_read_by_poppler_in_the_jail(function: str, value: bytes, expected: Any, reason: str | None) -> None:
+    found = said(function, value, expected, {})
+    if shutil.which("pdftotext") is None:
+        assert found is not None and "poppler-utils" in found
+    elif reason is None:
+        assert found is None
+    else:
+        assert found is not None and reason in found
 
 
 def test_a_jailed_comparison_says_what_it_says_outside() -> None:

@@ -2,7 +2,7 @@
 evaluators of the same names mean (Xie et al. 2024, arXiv 2404.07972), rewritten; where those give a share, only all of it passes here.
 
 Which of OSWorld's evaluators there are none of is said by osworld.py, when a task is imported. The module needs spreadsheets.py
-and the standard library alone, because comparing.py runs it in a jail, with the system's Python.
+and the standard library alone, because comparing.py runs it in a jail, with the system's Python; PDF files are read by Poppler's programs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import re
+import subprocess  # nosec B404
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +22,9 @@ Result = str | bytes | None
 Metric = Callable[[Result, Any, Mapping[str, Any]], str | None]
 """(value, expected, options) -> why it does not pass; None where it does."""
 MAX_SHOWN = 120
+POPPLER = "poppler-utils"
+OF_POPPLER = frozenset(("compare_pdfs", "check_pdf_pages"))
+"""Comparisons that want the programs of this Debian package."""
 
 
 def text_of(value: Any) -> str:
@@ -231,6 +235,35 @@ def compare_image_list(value: Result, expected: Any, options: Mapping[str, Any])
     return None if isinstance(value, bytes) and value == expected else "is another file"
 
 
+def compare_pdfs(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """The same text on their pages, white space at its ends aside."""
+    found, wanted = (_of_pdf("pdftotext", "-", "-", content=each).strip() for each in (value, expected))
+    return None if found == wanted else f"says {_shown(found)}, not {_shown(wanted)}"
+
+
+def check_pdf_pages(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """So many pages: `relation` (eq, ne, le, lt, ge, gt) to `ref_value`."""
+    told = re.search(r"^Pages:\s+(\d+)$", _of_pdf("pdfinfo", "-", content=value), re.MULTILINE)
+    rules = _rules(expected)
+    if told is None:
+        return "has no pages"
+    is_so = JSON_METHODS[rules["relation"]](int(told[1]), rules["ref_value"])
+    return None if is_so else f"has {told[1]} pages, which is not {rules['relation']} {rules['ref_value']}"
+
+
+def _of_pdf(*command: str, content: Any) -> str:
+    """What a program of Poppler prints of a PDF file. Raises ValueError for what it cannot read, and where it is not installed."""
+    if not isinstance(content, bytes):
+        raise ValueError("not a file")
+    try:
+        done = subprocess.run(command, input=content, capture_output=True, check=False)  # nosec B603 # in a jail, a program of ours
+    except OSError:
+        raise ValueError(f"{command[0]} is not there (Debian: {POPPLER})") from None
+    if done.returncode != 0:
+        raise ValueError("not a PDF file")
+    return done.stdout.decode("utf-8", "replace")
+
+
 def _json(value: Result) -> Any:
     try:
         return json.loads(text_of(value))
@@ -258,6 +291,8 @@ METRICS: Mapping[str, Metric] = {
     "check_direct_json_object": check_direct_json_object,
     "compare_result_files": compare_result_files,
     "compare_image_list": compare_image_list,
+    "compare_pdfs": compare_pdfs,
+    "check_pdf_pages": check_pdf_pages,
     "sheet_print": sheet_print,
     "check_image_file_size": check_image_file_size,
     "check_moved_jpgs": check_moved_jpgs,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandbox.tasks.imported.mapping import Fields, listed
-from sandbox.tasks.imported.metrics import METRICS
+from sandbox.tasks.imported.mapping import NEEDS_PACKAGES, Fields, listed
+from sandbox.tasks.imported.metrics import METRICS, OF_POPPLER, POPPLER
 from sandbox.tasks.imported.osworld_task import OsworldTask
 from sandbox.tasks.imported.rules import EXISTENCE, faults
 from sandbox.tasks.imported.spec import Compare, Getter, GivesUp, Goal, PathIs, Several
@@ -50,6 +51,8 @@ def _goal(function: Any, result: Any, expected: Any, options: Any, task: Osworld
     if not isinstance(function, str) or function not in METRICS:
         task.refuse(f"no such evaluator here: {function}")
         return None
+    if function in OF_POPPLER and shutil.which("pdftotext") is None:
+        task.refuse(f"{NEEDS_PACKAGES}: {POPPLER}")
     if function == "literal_match" and isinstance(options, Mapping) and options.get("type", "str") != "str":
         task.refuse("compares lists literally")
         return None

@@ -259,6 +259,10 @@ def _members(value: Any) -> Fault:
     return next((f"wants nothing of {name!r}" for name, each in value.items() if each in ("", [], None)), None)
 
 
+def _relation(value: Any) -> Fault:
+    return None if value in ORDERS else f"is {value!r}; there are {', '.join(ORDERS)}"
+
+
 def _switch(value: Any) -> Fault:
     return None if isinstance(value, bool) else "is neither true nor false"
 
@@ -280,6 +284,7 @@ def _json_rule(value: Any) -> Fault:
 
 
 EXISTENCE = "check_file_exists"
+ORDERS = ("eq", "ne", "le", "lt", "ge", "gt")
 LISTED_PROPS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "chart": ("chart_props", CHART_PROPS),
     "pivot_table": ("pivot_props", PIVOT_PROPS),
@@ -305,6 +310,7 @@ RULES: Mapping[str, Mapping[str, Callable[[Any], Fault]]] = {
     "check_json": {"expect": _each(_json_rule), "unexpect": _each(_json_rule)},
     "check_direct_json_object": {"expected": _members, "expect_in_result": _switch, "result_not_list": _switch},
     "compare_conference_city_in_order": {"expected": _each(_texts)},
+    "check_pdf_pages": {"relation": _relation, "ref_value": _number},
 }
 """By comparison and rule: what is wrong with its value. A comparison that is not here takes a text or a file whole."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -327,6 +333,7 @@ TAKES_RULES = frozenset(
         "check_moved_jpgs",
         "check_direct_json_object",
         "compare_conference_city_in_order",
+        "check_pdf_pages",
     )
 )
 """What they compare with is never the content of a file or the output of a command."""
