@@ -129,7 +129,7 @@ GATES = (
         name="collection_gate",
         guards=("rollouts", "annotations", "human_annotations"),
         suites={
-            "released_policy": ("checkpoints",),
+            "released_policy": ("checkpoints", "releases"),
             "task_pool": ("task_instances",),
             "rollouts": ("episodes", "steps", "screenshots"),
             "annotations": ("annotations",),

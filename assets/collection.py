@@ -1,4 +1,4 @@
-"""Collection: the released policy acts on the task pool, and an annotator corrects it. What becomes of the episodes is
+"""Collection: the live release acts on the task pool, and an annotator corrects it. What becomes of the episodes is
 assets/routing.py.
 """
 
@@ -34,7 +34,7 @@ def rollouts(
         iteration=iteration,
         stage="rollouts",
         seed=settings.seed,
-        checkpoint_id=registry.made_by(tables.warehouse, iteration, "released_policy").checkpoint_id,
+        checkpoint_id=registry.acting(tables.warehouse, iteration).checkpoint_id,
         first_instance=first_instance("rollout", iteration),
         pool=pool_of(tables.warehouse, iteration),
         acting=settings.acting,
@@ -79,7 +79,7 @@ def annotations(
         iteration=iteration,
         stage="annotations",
         seed=settings.seed,
-        checkpoint_id=registry.made_by(warehouse, iteration, "released_policy").checkpoint_id,
+        checkpoint_id=registry.acting(warehouse, iteration).checkpoint_id,
         first_instance=first_instance("annotation", iteration),
         instances_per_task=settings.annotation.instances_per_task,
         acting=settings.acting,

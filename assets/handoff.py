@@ -92,7 +92,7 @@ def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResourc
         found = summaries(warehouse)
         (warehouse.home.reports / "lineage.svg").write_text(iterations_graph(con, found).to_svg())
         drawing = iterations_graph(con, dict(list(found.items())[-ITERATIONS_DRAWN:])).to_svg()
-    released = registry.made_by(warehouse, context.partition_key, "released_policy")
+    released = registry.acting(warehouse, context.partition_key)
     following = next_key(context.partition_key)
     version = open_iteration(context.instance, warehouse, following, released)
     shown: dict[str, Any] = {

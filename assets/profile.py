@@ -275,6 +275,16 @@ class EvaluationSettings(_Settings):
     ] = 0.03
 
 
+class ReleaseSettings(_Settings):
+    """Who may release (docs/releases.md)."""
+
+    needs_approval: bool = Field(
+        False,
+        description="a candidate that the gate lets pass is held until a person promotes it (`flywheel release promote`); iterations go "
+        "on with the live release",
+    )
+
+
 class ScheduleSettings(_Settings):
     """Recurring retraining and the thresholds of the sensors."""
 
@@ -307,6 +317,7 @@ class Profile(_Settings):
     rl: PpoConfig
     merge: MergeSettings = MergeSettings()
     evaluation: EvaluationSettings
+    release: ReleaseSettings = ReleaseSettings()
     collection: CollectionSettings
     annotation: AnnotationSettings = AnnotationSettings()
     people: PeopleSettings = PeopleSettings()

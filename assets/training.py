@@ -16,7 +16,7 @@ from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.stage_assets import is_asked_for, stage_asset
 from assets.value_gate import report_if_shut
 from warehouse.core.home import page_name
-from warehouse.core.stages import SEED_ITERATION, joint_name, rl_stage
+from warehouse.core.stages import joint_name, rl_stage
 from warehouse.evaluation.merge_results import kept_by_search, mixtures
 from warehouse.lineage import registry
 from warehouse.reporting.merge_report import mixtures_chart, mixtures_table, retention_table
@@ -29,9 +29,8 @@ GROUP = "training"
 
 
 def policy_into(warehouse: Warehouse, iteration: str) -> registry.Registered:
-    """The policy that enters an iteration: the previous release, or the seed policy."""
-    before = previous_key(iteration)
-    return registry.made_by(warehouse, before, "seed_policy" if before == SEED_ITERATION else "released_policy")
+    """The policy that enters an iteration: the live release, or the seed policy."""
+    return registry.entering(warehouse, iteration, previous_key(iteration))
 
 
 def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:

@@ -1,5 +1,6 @@
-"""Where an annotation server's policies come from: the checkpoints of its home. The newest release is looked up whenever an episode begins,
-so that a release is picked up between episodes; the one before it answers on for those who are at it, and is closed when nobody is.
+"""Where an annotation server's policies come from: the checkpoints of its home. The live release is looked up whenever an episode begins,
+so that a release or a rollback is picked up between episodes; the one before it answers on for those who are at it, and is closed when
+nobody is.
 
 A server behind OpenAI's interface has one set of weights at a time: there the newest that was asked for answers everybody, and says so in
 each answer's policy id.
@@ -78,8 +79,8 @@ class ReleasedPolicies(RegisteredPolicies):
         """Of checkpoints that were given out."""
         self._current = ""
         """The newest release; of a server, what it has."""
-        self._newest: tuple[int, registry.Registered] | None = None
-        """By the version of the table that says so."""
+        self._newest: tuple[tuple[int, ...], registry.Registered] | None = None
+        """By the versions of the tables that say so."""
         self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
         """Those that episodes were given and still hold, whether or not the engine is open."""
         self._opening = asyncio.Lock()
@@ -132,10 +133,10 @@ class ReleasedPolicies(RegisteredPolicies):
     def _find(self, policy: str) -> registry.Registered:
         if policy not in NAMES:
             return registry.find(self._warehouse, policy)
-        version = self._warehouse.version("checkpoints")
+        versions = tuple(self._warehouse.version(table) for table in ("checkpoints", "releases"))
         newest = self._newest
-        if newest is None or newest[0] != version:
-            newest = self._newest = (version, registry.released(self._warehouse))
+        if newest is None or newest[0] != versions:
+            newest = self._newest = (versions, registry.released(self._warehouse))
         return newest[1]
 
     async def _open(self, checkpoint_id: str) -> _Engine:

@@ -26,12 +26,14 @@ COMMANDS = {
     **dict.fromkeys(("explain", "reroute"), "pipelines.cli.explain"),
     "verdict": "pipelines.cli.verdict",
     **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.tables"),
+    "compare": "pipelines.cli.compare",
     "merge": "pipelines.cli.merge",
 }
 """`flywheel NAME` → the module that has a function of that name."""
 GROUPS = {
     "sandbox": "pipelines.cli.sandbox:sandbox",
     "policy": "pipelines.cli.policy:policy",
+    "release": "pipelines.cli.release:release",
     "import": "pipelines.cli.imports:imports",
     "tasks": "pipelines.cli.tasks:tasks",
     "annotate": "pipelines.cli.annotate:annotate",

@@ -1,5 +1,5 @@
 """A replayed or stored episode as one HTML file: thoughts, actions drawn on the screens, the verdict. Works without the network, without
-scripts too, and whatever a model wrote is text in it. How it looks is replay.html.
+scripts too, and whatever a model wrote is text in it. How it looks is replay.html. Also what side_by_side.py shares with it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -16,7 +17,7 @@ from agent.episode.replay import RecordedEpisode, RecordedStep, Replay, StepChec
 from pipelines.replay.marks import Mark, details_of, mark_of
 from warehouse.core.home import atomic_write
 
-TEMPLATE = Path(__file__).with_name("replay.html")
+TEMPLATES = Path(__file__).parent
 CHARACTER_PX = 5.9
 
 
@@ -54,27 +55,27 @@ def frames_of(episode: RecordedEpisode, replayed: Replay | None) -> list[Frame]:
 
 def build_page(episode: RecordedEpisode, replayed: Replay | None, output: Path) -> Path:
     """Write the page, whole or not at all; returns `output`."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    text = TEMPLATE.read_text(encoding="utf-8")
-    page = environment.from_string(text).render(
-        episode=episode,
-        replayed=replayed,
-        frames=frames_of(episode, replayed),
-        details_of=details_of,
-        picture=_picture,
-        size=picture_size,
-        placed=_placed,
-        policy=_policy(text),
-    )
-    atomic_write(output, page.encode())
+    return write_page("replay.html", output, episode=episode, replayed=replayed, frames=frames_of(episode, replayed))
+
+
+def write_page(template: str, output: Path, **what: Any) -> Path:
+    """Write a page of one of the templates here, whole or not at all; returns `output`. It holds all that it shows. Nothing may be loaded,
+    and nothing may run or style but what is in the template itself, by its digest."""
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    helpers = {"details_of": details_of, "picture": _picture, "size": picture_size, "placed": _placed}
+    rendered = environment.get_template(template).render(**helpers, **what, policy=_POLICY)
+    atomic_write(output, rendered.replace(_POLICY, _policy(rendered), 1).encode())
     return output
 
 
-def _policy(text: str) -> str:
-    """Nothing may be loaded, and nothing may run or style but what is in the template itself, by its digest."""
+_POLICY = "content-security-policy"
+"""Stands in the page until it is known what is in it."""
 
+
+def _policy(page: str) -> str:
     def digest(tag: str) -> str:
-        inner = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        inner = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
         return base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
 
     styles, scripts = digest("style"), digest("script")

@@ -11,11 +11,12 @@ import pytest
 
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
-from assets.release import build_evaluation_asset, released_policy
+from assets.release import _never_compared, build_evaluation_asset, released_policy
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
 from tests.warehouse.judging import episode_row
 from warehouse.core.home import Home
+from warehouse.lineage.releases import hold, promote
 from warehouse.storage.tables import Warehouse
 
 INCUMBENT, CANDIDATE = "policy-before", "policy-merged"
@@ -75,7 +76,7 @@ def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, c
 
 def released(warehouse: Warehouse, **changes: float) -> tuple[str, str, Mapping[str, Any]]:
     """Which policy the gate releases, why, and what is reported to Dagster. `changes`: of the profile's part `evaluation`."""
-    smoke = Smoke(changes={f"evaluation.{name}": value for name, value in changes.items()})
+    smoke = Smoke(changes={name if "." in name else f"evaluation.{name}": value for name, value in changes.items()})
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0002"])
         resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": smoke}
@@ -115,6 +116,73 @@ def test_the_profile_says_what_losing_is(warehouse: Warehouse, change: dict[str,
     evaluated(warehouse, INCUMBENT, {"eval": 40})
     evaluated(warehouse, CANDIDATE, {"eval": 40 - lost})
     assert released(warehouse, **change)[0] == chosen
+
+
+def ledger(warehouse: Warehouse) -> list[tuple[str, str, str | None]]:
+    """(policy, state, which is live) of every row that was written, in their order."""
+    rows = sorted(warehouse.read("releases").to_pylist(), key=lambda row: (row["number"], row["state"]))
+    return [(row["checkpoint_id"], row["state"], row["live_id"]) for row in rows]
+
+
+def test_a_stage_that_is_worked_again_writes_its_decision_once(warehouse: Warehouse) -> None:
+    evaluated(warehouse, INCUMBENT, {"eval": 30})
+    evaluated(warehouse, CANDIDATE, {"eval": 45})
+    assert released(warehouse)[0] == CANDIDATE == released(warehouse)[0]
+    assert ledger(warehouse) == [(CANDIDATE, "live", CANDIDATE), (INCUMBENT, "superseded", CANDIDATE)]
+    (row,) = (row for row in warehouse.read("releases").to_pylist() if row["state"] == "live")
+    assert (row["compared_with"], row["num_pairs"], row["num_won"], row["num_lost"]) == (INCUMBENT, NUM, 15, 0)
+    assert row["gain"] == pytest.approx(0.3) and (row["decided_by"], row["origin"]) == ("release gate", "rule")
+
+
+def test_where_a_person_has_to_approve_the_candidate_is_held_and_the_live_release_goes_on(warehouse: Warehouse) -> None:
+    evaluated(warehouse, INCUMBENT, {"eval": 30})
+    evaluated(warehouse, CANDIDATE, {"eval": 45})
+    found, why, _ = released(warehouse, **{"release.needs_approval": True})
+    assert found == INCUMBENT and "flywheel release promote 0002/merged_policy" in why
+    assert ledger(warehouse) == [(CANDIDATE, "held", INCUMBENT)]
+    evaluated(warehouse, CANDIDATE, {"eval": 10})
+    found, why, _ = released(warehouse, **{"release.needs_approval": True})
+    assert found == INCUMBENT and "loses" in why and ledger(warehouse)[-1] == (CANDIDATE, "refused", INCUMBENT)
+
+
+def test_the_gate_does_not_overrule_a_person(warehouse: Warehouse) -> None:
+    """Of a candidate that a person has promoted, held or rolled back the stage says so, whatever it measures."""
+    warehouse.replace_partition("checkpoints", [], iteration="0003", stage="released_policy")
+    for policy, solved in ((INCUMBENT, 30), (CANDIDATE, 45)):
+        evaluated(warehouse, policy, {"eval": solved})
+        folder = warehouse.home.root / "p"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").touch()
+        (folder / "model.safetensors").touch()
+    who = {"by": "anna", "reason": "fails at checkout"}
+    hold(warehouse, CANDIDATE, **who)
+    found, why, _ = released(warehouse)
+    assert found == INCUMBENT and why == "anna has held the candidate: fails at checkout"
+    promote(warehouse, CANDIDATE, **who)
+    evaluated(warehouse, CANDIDATE, {"eval": 0})
+    found, why, _ = released(warehouse)
+    assert found == CANDIDATE and why == "anna has promoted the candidate: fails at checkout"
+
+
+def test_a_candidate_that_was_refused_is_released_by_proof_and_not_by_another_look(warehouse: Warehouse) -> None:
+    evaluated(warehouse, INCUMBENT, {"eval": 40})
+    evaluated(warehouse, CANDIDATE, {"eval": 30})
+    assert released(warehouse)[0] == INCUMBENT
+    evaluated(warehouse, CANDIDATE, {"eval": 41})
+    found, why, _ = released(warehouse)
+    assert found == INCUMBENT and "an earlier look refused the candidate" in why
+    assert [state for _, state, _ in ledger(warehouse)] == ["refused", "refused"], "each look is kept"
+    evaluated(warehouse, CANDIDATE, {"eval": NUM})
+    assert released(warehouse)[0] == CANDIDATE
+
+
+def test_a_live_release_that_nothing_was_played_with_holds_the_candidate(warehouse: Warehouse) -> None:
+    evaluated(warehouse, CANDIDATE, {"eval": 45})
+    assert _never_compared(warehouse, "0002") == INCUMBENT, "the next evaluation plays it too"
+    found, why, _ = released(warehouse)
+    assert found == INCUMBENT and "the live release has no outcome on the eval split" in why
+    evaluated(warehouse, INCUMBENT, {"eval": 30})
+    assert _never_compared(warehouse, "0002") is None and released(warehouse)[0] == CANDIDATE
 
 
 def test_every_specialist_is_evaluated() -> None:

@@ -14,6 +14,8 @@ outside the project can catch it without importing it.
     │   ├── UnreadablePicture (ValueError)  a picture is not a whole PNG, JPEG or WebP file, or too large to decode
     │   ├── StorageFull (OSError)           the disk is full; nothing was committed
     │   ├── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
+    │   ├── ReleaseRefused (ValueError)     a promotion, hold or rollback that is not possible as things are
+    │   ├── ReleasesChanged (RuntimeError)  somebody else changed the releases meanwhile; look again
     │   ├── ReportedOnly (ValueError)       a choice would read a split that is only reported, e.g. holdout
     │   └── ContaminatedDataset (ValueError)  a training set holds what may not be learned from, e.g. an eval instance
     ├── SandboxError                        the infrastructure failed, never the policy: retried, then recorded as `crashed`
@@ -140,6 +142,14 @@ class WriteConflict(WarehouseError, RuntimeError):
 
 class ContaminatedDataset(WarehouseError, ValueError):
     """A training set holds a sample that may not be learned from, e.g. one of an eval or holdout instance."""
+
+
+class ReleaseRefused(WarehouseError, ValueError):
+    """A promotion, hold or rollback that is not possible as things are. Nothing was changed."""
+
+
+class ReleasesChanged(WarehouseError, RuntimeError):
+    """The releases are not as they were when the change was decided on: somebody else was faster. Nothing was changed; look again."""
 
 
 class ReportedOnly(WarehouseError, ValueError):

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.core.errors import CheckpointError
+from warehouse.core.stages import SEED_ITERATION
+from warehouse.lineage.release_ledger import RELEASES, read_ledger
 from warehouse.storage.tables import Warehouse
 
-RELEASES = "released_policy"
-"""The stage that releases."""
 RELEASED = "released"
-"""Names the newest release wherever a checkpoint is named."""
+"""Names the live release wherever a checkpoint is named."""
+SEED = "seed_policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +87,38 @@ def made_by(warehouse: Warehouse, iteration: str, stage: str) -> Registered:
 
 
 def released(warehouse: Warehouse) -> Registered:
-    """The newest release. Raises CheckpointError when there is none yet."""
-    table = warehouse.read("checkpoints").select(["iteration", "stage"])
-    iterations = [row["iteration"] for row in table.to_pylist() if row["stage"] == RELEASES]
-    if not iterations:
+    """The live release. Raises CheckpointError when there is none yet."""
+    live_id = read_ledger(warehouse).live_id
+    if live_id is None:
         raise CheckpointError(
-            f"nothing is released in {warehouse.home.root} yet: run one iteration (`flywheel run --iterations 1`), or give a "
-            "checkpoint's id, ITERATION/STAGE or folder instead"
+            f"nothing is released in {warehouse.home.root} yet: run one iteration (`flywheel run --iterations 1`), promote what is held "
+            "(`flywheel release list`), or give a checkpoint's id, ITERATION/STAGE or folder instead"
         )
-    return made_by(warehouse, max(iterations), RELEASES)
+    return find(warehouse, live_id)
+
+
+def entering(warehouse: Warehouse, iteration: str, before: str) -> Registered:
+    """The policy that enters an iteration, whose predecessor is `before`: the live release, or the seed policy where nothing is live yet.
+    Raises CheckpointError when the iteration before has not come to its release."""
+    if before != SEED_ITERATION:
+        made_by(warehouse, before, RELEASES)
+    return live_or_seed(warehouse, read_ledger(warehouse).entering(iteration))
+
+
+def acting(warehouse: Warehouse, iteration: str) -> Registered:
+    """The policy that an iteration collects with: the live release once the iteration has come to its own, or the seed policy where nothing
+    is live yet. Raises CheckpointError before."""
+    made_by(warehouse, iteration, RELEASES)
+    return live_or_seed(warehouse, read_ledger(warehouse).live_until(iteration))
+
+
+def live_or_seed(warehouse: Warehouse, live_id: str | None) -> Registered:
+    """The policy of an id; the seed policy where nothing is live yet."""
+    return made_by(warehouse, SEED_ITERATION, SEED) if live_id is None else find(warehouse, live_id)
 
 
 def named(warehouse: Warehouse, name: str) -> Registered:
-    """A checkpoint by id, as ITERATION/STAGE, or `released` for the newest release. Raises CheckpointError, UnknownTable."""
+    """A checkpoint by id, as ITERATION/STAGE, or `released` for the live release. Raises CheckpointError, UnknownTable."""
     if name == RELEASED:
         return released(warehouse)
     iteration, slash, stage = name.partition("/")

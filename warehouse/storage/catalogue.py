@@ -71,7 +71,9 @@ OUTCOMES = ("success", "failure", "truncated", "timeout", "invalid_action", "cra
 WITHDRAWN_STAGE = "withdrawn"
 """Stage of the tombstones of a table with a column `withdrawn`: a row there takes back every row of the same key."""
 VERDICT_STAGE = "human"
-"""Stage of the verdicts that people gave by command."""
+"""Stage of the verdicts, and of the changes of releases, that people gave by command."""
+RELEASE_STATES = ("held", "refused", "live", "superseded", "rolled_back")
+"""What becomes of a candidate. One that has no row in `releases` has not been decided on."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
 SAMPLE_ORIGINS = ("tutorial", "demonstration", "rollout", "annotation", "variation", "general", "judgement", "correction", "reflection")
@@ -358,6 +360,41 @@ _TABLES = (
         _col("config", STRING, "JSON of the run's configuration"),
         _col("metrics", STRING, "JSON of the run's closing metrics"),
         _col("note", STRING, "e.g. why a stage passed its input on"),
+    ),
+    _table(
+        "releases",
+        "What became of each candidate for a release: a row for each policy that a change concerns. Append-only, and the newest counts.",
+        "asset released_policy; `flywheel release`",
+        ("number", "checkpoint_id"),
+        _col("number", INT, "the change, counted from 1 through all iterations; its rows are committed together", minimum=1),
+        _col("checkpoint_id", STRING, "the policy", references="checkpoints.checkpoint_id"),
+        _col("release", STRING, "what made it, ITERATION/STAGE"),
+        _col("state", STRING, "its state from here on", values=RELEASE_STATES),
+        _col(
+            "live_id",
+            STRING,
+            "the policy that is live from here on: it enters the next iteration, collects and is served; null where none ever was",
+            nullable=True,
+            references="checkpoints.checkpoint_id",
+        ),
+        _col("decided_by", STRING, "the person's name, or the rule"),
+        _col("origin", STRING, "who decided", values=("human", "rule")),
+        _col("reason", STRING, "why, with the deciding values"),
+        _col("decided_at", STRING, "when, UTC, as ISO 8601"),
+        _col(
+            "compared_with",
+            STRING,
+            "the policy that it was compared with on the eval split; null where there was none, or no instance in common",
+            nullable=True,
+            references="checkpoints.checkpoint_id",
+        ),
+        _col("gain", FLOAT, "success less that policy's, mean over tasks", nullable=True, minimum=-1, maximum=1),
+        _col("gain_low", FLOAT, "lower end of its 95 % interval", nullable=True, minimum=-1, maximum=1),
+        _col("gain_high", FLOAT, "upper end", nullable=True, minimum=-1, maximum=1),
+        _col("num_pairs", INT, "instances that both have played", nullable=True, minimum=0),
+        _col("num_won", INT, "of these, solved by it alone", nullable=True, minimum=0),
+        _col("num_lost", INT, "of these, solved by the other alone", nullable=True, minimum=0),
+        _col("p_worse", FLOAT, "anytime-valid p-value of being worse", nullable=True, minimum=0, maximum=1),
     ),
     _table(
         "evaluations",

@@ -1,0 +1,152 @@
+"""`flywheel release …`: which policy is live, what became of each candidate, and a person's word on them. What each does is
+warehouse/lineage/releases.py's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from pipelines.cli.options import HomeOption, console, made_home, warehouse_of
+
+if TYPE_CHECKING:
+    from warehouse.lineage.release_ledger import Entry
+    from warehouse.lineage.releases import Change
+
+release = typer.Typer(no_args_is_help=True, help="Releases: which policy is live, and a person's word on candidates.")
+RefArgument = Annotated[str, typer.Argument(metavar="POLICY", help="A checkpoint's id, or ITERATION/STAGE, e.g. 0003/merged_policy.")]
+ByOption = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; kept with the change.")]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the change.")]
+SeenOption = Annotated[
+    int | None,
+    typer.Option("--seen", metavar="NUMBER", help="Refuse if there was a later change than this one, which `list` shows \\[default: now]."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")]
+
+
+@release.command("list")
+def list_(as_json: JsonOption = False, home: HomeOption = None) -> None:
+    """Every candidate with its state, the newest first: live, held, refused, superseded, rolled back."""
+    from warehouse.lineage.release_ledger import read_ledger
+    from warehouse.lineage.releases import releases
+
+    warehouse = warehouse_of(made_home(home))
+    found, ledger = releases(warehouse), read_ledger(warehouse)
+    if as_json:
+        print(json.dumps({"live": ledger.live_id, "changes": ledger.number, "releases": [asdict(one) for one in found]}, indent=2))
+        return
+    if not found:
+        console.print("no iteration has made a candidate yet; `flywheel run` starts the first", soft_wrap=True)
+        return
+    table = RichTable(title=f"Releases, after change {ledger.number}", title_justify="left")
+    for column in ("release", "policy", "state", "since", "by", "why"):
+        table.add_column(column)
+    for one in found:
+        last = one.last
+        since, by, why = ("", "", "") if last is None else (last.decided_at[:16].replace("T", " "), last.decided_by, last.reason)
+        style = "bold green" if one.state == "live" else "yellow" if one.state == "held" else ""
+        table.add_row(one.release, one.checkpoint_id, one.state.replace("_", " "), since, escape(by), escape(why), style=style)
+    console.print(table)
+    if any(one.state == "held" for one in found):
+        console.print("held: `flywheel compare released POLICY` shows what it gains, `flywheel release promote POLICY` makes it live")
+
+
+@release.command()
+def show(
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="A checkpoint's id, ITERATION/STAGE, or `released` for what is live.")],
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """All that was decided on one policy, with the figures it was decided by."""
+    from warehouse.lineage import registry
+    from warehouse.lineage.release_ledger import read_ledger
+
+    warehouse = warehouse_of(made_home(home))
+    found, ledger = registry.named(warehouse, policy), read_ledger(warehouse)
+    id_ = found.checkpoint_id
+    entries = ledger.of(id_)
+    if as_json:
+        print(json.dumps({"checkpoint_id": id_, "state": ledger.state(id_), "changes": [asdict(entry) for entry in entries]}, indent=2))
+        return
+    console.print(f"{found.iteration}/{found.stage} ({id_}) is {ledger.state(id_).replace('_', ' ')}", highlight=False, soft_wrap=True)
+    for entry in entries:
+        number = f"change {entry.number}, {entry.decided_at[:16].replace('T', ' ')}" if entry.number else "before releases were recorded"
+        console.print(f"  {number}: {entry.state.replace('_', ' ')} by {escape(entry.decided_by)}: {escape(entry.reason)}", soft_wrap=True)
+        if entry.compared_with is not None:
+            console.print(f"    {_figures(entry)}", highlight=False, soft_wrap=True)
+    console.print(f"flywheel lineage {id_}   what it was made from", highlight=False, soft_wrap=True)
+
+
+@release.command()
+def promote(
+    policy: RefArgument, by: ByOption, reason: ReasonOption, seen: SeenOption = None, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
+    """Make a policy live, whatever the gate said of it: the next stage, episode or server uses it."""
+    from warehouse.lineage.releases import promote as change
+
+    _tell(change(warehouse_of(made_home(home)), policy, by=by, reason=reason, seen=seen), as_json)
+
+
+@release.command()
+def hold(
+    policy: RefArgument, by: ByOption, reason: ReasonOption, seen: SeenOption = None, as_json: JsonOption = False, home: HomeOption = None
+) -> None:
+    """Keep a candidate from being released until a person promotes it; iterations go on with the live release."""
+    from warehouse.lineage.releases import hold as change
+
+    _tell(change(warehouse_of(made_home(home)), policy, by=by, reason=reason, seen=seen), as_json)
+
+
+@release.command()
+def rollback(
+    by: ByOption,
+    reason: ReasonOption,
+    policy: Annotated[
+        str | None, typer.Argument(metavar="[POLICY]", help="The release to go back to \\[default: the one that was live before].")
+    ] = None,
+    seen: SeenOption = None,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Take the live release back, for one that was live before. The gate does not release it again; a person may."""
+    from warehouse.lineage.releases import rollback as change
+
+    _tell(change(warehouse_of(made_home(home)), policy, by=by, reason=reason, seen=seen), as_json)
+
+
+def _tell(change: Change, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_plain(change), indent=2))
+        return
+    names = f"{change.release} ({change.policy.checkpoint_id})"
+    said = f"change {change.number}: {names} was {change.before.replace('_', ' ')} and is {change.state}"
+    if change.state == "live":
+        instead = f", in place of {change.live_before}" if change.live_before is not None else ""
+        said += f"{instead}. The next stage of an iteration, the next episode of an annotation server and the next `policy serve` use it"
+    elif change.live_id is not None:
+        said += f"; {change.live_id} stays live"
+    console.print(said, highlight=False, soft_wrap=True)
+
+
+def _plain(change: Change) -> dict[str, Any]:
+    return {
+        "number": change.number,
+        "checkpoint_id": change.policy.checkpoint_id,
+        "release": change.release,
+        "before": change.before,
+        "state": change.state,
+        "live": change.live_id,
+        "live_before": change.live_before,
+    }
+
+
+def _figures(entry: Entry) -> str:
+    return (
+        f"{entry.gain:+.3f} [{entry.gain_low:+.3f}, {entry.gain_high:+.3f}] against {entry.compared_with} on {entry.num_pairs} instances "
+        f"of eval: {entry.num_won} won, {entry.num_lost} lost, anytime-valid p of being worse {entry.p_worse:.3f}"
+    )
