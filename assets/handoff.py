@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.iteration_keys import next_key
+from assets.iteration_keys import next_key, previous_key
 from assets.keys import ITERATION_OUTPUT
 from assets.metadata import ITERATIONS_DRAWN, describe, picture
 from assets.opened import write_opened
@@ -18,6 +18,7 @@ from assets.resources import WarehouseResource
 from assets.stage_assets import stage_asset
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id
+from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage import registry
 from warehouse.lineage.iterations_graph import iterations_graph
 from warehouse.reporting.iteration_summaries import summaries
@@ -27,6 +28,8 @@ from warehouse.storage.tables import Warehouse
 
 INPUT = dg.AssetKey("iteration_input")
 SAMPLES = ("ct_samples", "sft_samples")
+DATA_VERSION = "dagster/data_version"
+"""Tag of a materialization, as Dagster reads it."""
 
 iteration_input = dg.AssetSpec(
     INPUT,
@@ -38,10 +41,34 @@ iteration_input = dg.AssetSpec(
 
 
 def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str, policy: registry.Registered) -> str:
-    """Report the input of iteration `key` and add its partition; returns the data version. It is the same for the same policy and the same
-    samples, however often they were written: an iteration that has read them does not become stale."""
+    """Report the input of iteration `key` and add its partition; returns the data version."""
+    data_version = _report_input(instance, warehouse, key, policy)
+    # Last: an iteration whose partition exists counts as open, and its input is not reported again.
+    add_iteration(instance, warehouse.home, key)
+    return data_version
+
+
+def report_inputs(instance: dg.DagsterInstance, warehouse: Warehouse) -> None:
+    """Report the input of every open iteration again whose samples are others than they were: what has read them becomes stale."""
+    for key in sorted(instance.get_dynamic_partitions(str(ITERATIONS.name))):
+        before = previous_key(key)
+        stage = "seed_policy" if before == SEED_ITERATION else "released_policy"
+        policy = registry.made_by(warehouse, before, stage)
+        latest = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=INPUT, asset_partitions=[key]), limit=1).records
+        known = latest[0].asset_materialization if latest else None
+        if known is None or (known.tags or {}).get(DATA_VERSION) != _data_version(warehouse, key, policy):
+            _report_input(instance, warehouse, key, policy)
+
+
+def _data_version(warehouse: Warehouse, key: str, policy: registry.Registered) -> str:
+    """The same for the same policy and the same samples, however often they were written: an iteration that has read them does not become
+    stale."""
+    return content_id("input", {"policy": policy.checkpoint_id, **samples_before(warehouse, key)})
+
+
+def _report_input(instance: dg.DagsterInstance, warehouse: Warehouse, key: str, policy: registry.Registered) -> str:
     versions = {table: warehouse.version(table) for table in SAMPLES}
-    data_version = content_id("input", {"policy": policy.checkpoint_id, **samples_before(warehouse, key)})
+    data_version = _data_version(warehouse, key, policy)
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
             INPUT,
@@ -52,11 +79,9 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
                 "lineage": dg.MetadataValue.asset(ITERATION_OUTPUT),
                 **versions,
             },
-            tags={"dagster/data_version": data_version},
+            tags={DATA_VERSION: data_version},
         )
     )
-    # Last: an iteration whose partition exists counts as open, and its input is not reported again.
-    add_iteration(instance, warehouse.home, key)
     return data_version
 
 

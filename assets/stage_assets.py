@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,11 +25,14 @@ from warehouse.core.identity import files_id
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.partitions import row_filter
+from warehouse.storage.tables import Warehouse
 
 POOL = "flywheel_home"
 """Dagster's run queue lets one run of it through at a time (`concurrency.pools` in dagster.yaml)."""
 OWNERS = ["team:flywheel"]
 ROW_COUNT, COLUMN_LINEAGE = "dagster/row_count", "dagster/column_lineage"
+ROWS = "rows"
+"""Metadata of an asset: the table and the stage of its rows."""
 COMPLETING_JOBS = ("iteration", "seed_wheel")
 """Jobs that complete what has been begun, and keep what is finished."""
 Compute = Callable[..., Any]
@@ -43,12 +46,13 @@ def is_asked_for(run: dg.DagsterRun) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
-    """The rows that are an asset's result."""
+class Result:
+    """The rows that are an asset's result: those of one stage, of every iteration or of the seed's."""
 
     table: str
     stage: str
-    columns: Columns
+    columns: Columns = field(default_factory=dict)
+    is_seed: bool = False
 
 
 def stage_asset(
@@ -58,9 +62,9 @@ def stage_asset(
     not given); `columns` say what a column was made from, `{"route": ["verdicts.score"]}`; `options` are those of `dg.asset`."""
 
     def declare(compute: Compute) -> dg.AssetsDefinition:
-        made = _Result(table=table, stage=stage or compute.__name__, columns=columns) if table is not None else None
+        made = Result(table=table, stage=stage or compute.__name__, columns=columns, is_seed=is_seed) if table is not None else None
         declared: Callable[[Compute], dg.AssetsDefinition] = dg.asset(
-            **_shared(is_seed), owners=OWNERS, code_version=_code_version(compute), metadata=_about(table), **options
+            **_shared(is_seed), owners=OWNERS, code_version=_code_version(compute), metadata=_about(made), **options
         )
         return declared(retried(_describing(compute, {None: made} if made else {})))
 
@@ -70,7 +74,7 @@ def stage_asset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
     spec: dg.AssetSpec
-    result: _Result
+    result: Result
 
 
 def stage_assets(*made: StageSpec, **options: Any) -> Callable[[Compute], dg.AssetsDefinition]:
@@ -79,7 +83,7 @@ def stage_assets(*made: StageSpec, **options: Any) -> Callable[[Compute], dg.Ass
     def declare(compute: Compute) -> dg.AssetsDefinition:
         version = _code_version(compute)
         versioned = [one.spec.replace_attributes(code_version=version) for one in made]
-        results: dict[dg.AssetKey | None, _Result] = {one.spec.key: one.result for one in made}
+        results: dict[dg.AssetKey | None, Result] = {one.spec.key: one.result for one in made}
         return dg.multi_asset(specs=versioned, **_shared(is_seed=False), **options)(retried(_describing(compute, results)))
 
     return declare
@@ -87,8 +91,8 @@ def stage_assets(*made: StageSpec, **options: Any) -> Callable[[Compute], dg.Ass
 
 def stage_spec(name: str, *, table: str, stage: str | None = None, columns: Columns = MappingProxyType({}), **options: Any) -> StageSpec:
     """One of the assets of `stage_assets`; `table`, `stage` and `columns` as for `stage_asset`."""
-    spec = dg.AssetSpec(name, owners=OWNERS, metadata=_about(table), **options)
-    return StageSpec(spec=spec, result=_Result(table=table, stage=stage or name, columns=columns))
+    result = Result(table=table, stage=stage or name, columns=columns)
+    return StageSpec(spec=dg.AssetSpec(name, owners=OWNERS, metadata=_about(result), **options), result=result)
 
 
 def _shared(is_seed: bool) -> dict[str, Any]:
@@ -101,8 +105,11 @@ def _code_version(compute: Compute) -> str:
     return files_id("code", [Path(inspect.getfile(compute))])
 
 
-def _about(table: str | None) -> dict[str, Any]:
-    return {} if table is None else {"dagster/table_name": table, "dagster/column_schema": table_schema(table)}
+def _about(result: Result | None) -> dict[str, Any]:
+    if result is None:
+        return {}
+    place = {"table": result.table, "stage": result.stage, "is_seed": result.is_seed}
+    return {"dagster/table_name": result.table, "dagster/column_schema": table_schema(result.table), ROWS: dg.MetadataValue.json(place)}
 
 
 def table_schema(table: str) -> dg.TableSchema:
@@ -126,7 +133,7 @@ def _type_name(kind: pa.DataType) -> str:
     return f"list of {_type_name(kind.value_type)}" if pa.types.is_list(kind) else "struct" if pa.types.is_struct(kind) else str(kind)
 
 
-def _describing(compute: Compute, results: Mapping[dg.AssetKey | None, _Result]) -> Compute:
+def _describing(compute: Compute, results: Mapping[dg.AssetKey | None, Result]) -> Compute:
     """The function, whose materializations say of what rows they are; None is the key of the only asset."""
     if not results:
         return compute
@@ -135,7 +142,8 @@ def _describing(compute: Compute, results: Mapping[dg.AssetKey | None, _Result])
         result = results[dg.AssetKey.from_coercible(one.asset_key) if one.asset_key else None]
         context: dg.AssetExecutionContext | None = args[0] if args else kwargs.get("context")
         iteration = context.partition_key if context is not None and context.has_partition_key else SEED_ITERATION
-        about: dict[str, Any] = {ROW_COUNT: _num_rows(kwargs["tables"], result, iteration)}
+        tables: WarehouseResource = kwargs["tables"]
+        about: dict[str, Any] = {ROW_COUNT: num_rows(tables.warehouse, result, iteration)}
         if result.columns:
             about[COLUMN_LINEAGE] = column_lineage(result.columns)
         return one._replace(metadata={**about, **(one.metadata or {})})
@@ -165,6 +173,12 @@ def column_lineage(columns: Columns) -> dg.TableColumnLineage:
     )
 
 
-def _num_rows(tables: WarehouseResource, result: _Result, iteration: str) -> int:
+def num_rows(warehouse: Warehouse, result: Result, iteration: str) -> int:
     here = row_filter(TABLES[result.table], iteration=iteration, stage=result.stage)
-    return int(tables.warehouse.dataset(result.table).count_rows(filter=here))
+    return int(warehouse.dataset(result.table).count_rows(filter=here))
+
+
+def results(definitions: dg.Definitions) -> dict[dg.AssetKey, Result]:
+    """What each asset's rows are, of those that have some."""
+    found = {spec.key: spec.metadata[ROWS].value for spec in definitions.resolve_all_asset_specs() if ROWS in spec.metadata}
+    return {key: Result(**place) for key, place in found.items()}

@@ -78,6 +78,7 @@ def reroute(
         results = route_again(warehouse, rules, wanted, settings.salvage, dry_run=True)
     else:
         from pipelines.orchestration.iteration_lock import lock_path
+        from pipelines.orchestration.reported_changes import reported
         from warehouse.core.locks import LOOKED_AT_S, FileLock
 
         lock = FileLock(lock_path(place))
@@ -86,7 +87,8 @@ def reroute(
                 f"process {lock.holder()} is running an iteration in {place.root}: reroute when it has ended, or --dry-run"
             )
         try:
-            results = route_again(warehouse, rules, wanted, settings.salvage)
+            with reported(warehouse, "flywheel reroute", console):
+                results = route_again(warehouse, rules, wanted, settings.salvage)
         finally:
             lock.release()
     if as_json:

@@ -35,9 +35,12 @@ def import_general(
     """
     from pipelines.importing.general import import_general_data
     from pipelines.importing.rows import ScreeningSettings, settings_of
+    from pipelines.orchestration.reported_changes import reported
 
     settings = settings_of(ScreeningSettings, keep_personal_data=keep_personal_data, scripts=tuple(script or ()))
-    import_general_data(warehouse_of(home_of(home)), file, name, console, settings)
+    warehouse = warehouse_of(home_of(home))
+    with reported(warehouse, f"flywheel import general {file.name}", console):
+        import_general_data(warehouse, file, name, console, settings)
 
 
 @imports.command("tasks")
@@ -134,6 +137,7 @@ def import_demonstrations(
     from pipelines.importing.demonstrations import import_demonstration_files
     from pipelines.importing.report import check_any
     from pipelines.importing.rows import DemonstrationSettings, settings_of
+    from pipelines.orchestration.reported_changes import reported
 
     settings = settings_of(
         DemonstrationSettings,
@@ -147,7 +151,9 @@ def import_demonstrations(
         keep_personal_data=keep_personal_data,
         scripts=tuple(script or ()),
     )
-    report = import_demonstration_files(
-        home_of(home), format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace
-    )
+    place = home_of(home)
+    with reported(warehouse_of(place), f"flywheel import demonstrations {format_}", console):
+        report = import_demonstration_files(
+            place, format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace
+        )
     check_any(report, format_)

@@ -101,13 +101,16 @@ def withdraw(
     `flywheel lineage ID --direction down` names them. Neither can be undone.
     """
     from pipelines.cli.queries import withdraw_rows
+    from pipelines.orchestration.reported_changes import reported
 
     def ask(num_rows: int, num_recordings: int) -> None:
         held = f"; withdrawn recordings on the annotation server: {num_recordings}" if num_recordings else ""
         if not yes:
             typer.confirm(f"Withdrawn rows to erase for good: {num_rows}{held}. Go on?", abort=True)
 
-    withdraw_rows(warehouse_of(made_home(home)), ids or [], iteration, console, ask_to_purge=ask if purge else None)
+    warehouse = warehouse_of(made_home(home))
+    with reported(warehouse, "flywheel withdraw", console):
+        withdraw_rows(warehouse, ids or [], iteration, console, ask_to_purge=ask if purge else None)
 
 
 def restore(
@@ -117,5 +120,8 @@ def restore(
 ) -> None:
     """Put a table back to how it was at an older version, as one more version: for rows that something else has damaged."""
     from pipelines.cli.queries import restore_table
+    from pipelines.orchestration.reported_changes import reported
 
-    restore_table(warehouse_of(made_home(home)), table, version, console)
+    warehouse = warehouse_of(made_home(home))
+    with reported(warehouse, f"flywheel restore {table}", console):
+        restore_table(warehouse, table, version, console)

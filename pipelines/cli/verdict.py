@@ -27,9 +27,12 @@ def verdict(
     home: HomeOption = None,
 ) -> None:
     """Say whether an episode carried out its task. A person's word goes before the verifier's and every judge's, in the next routing."""
+    from pipelines.orchestration.reported_changes import reported
+
     made_home(home)
     warehouse = warehouse_of(home_of(home))
-    found, version = add_human_verdict(warehouse, episode, is_good=is_good, reasons=reason or [], person=person)
+    with reported(warehouse, "flywheel verdict", console):
+        found, version = add_human_verdict(warehouse, episode, is_good=is_good, reasons=reason or [], person=person)
     word = "good" if is_good else "bad"
     console.print(
         f"{found['episode_id']} ({found['task_name']}, seed {found['seed']}) is {word}, says a person: verdicts version {version}. "

@@ -1,0 +1,87 @@
+"""What commands change in the tables, as Dagster is told of it: what was made from it counts as stale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pytest
+from rich.console import Console
+
+from assets.handoff import DATA_VERSION, INPUT, open_iteration
+from assets.stage_assets import ROW_COUNT
+from pipelines.orchestration import reported_changes
+from pipelines.orchestration.reported_changes import CHANGED_BY, reported
+from tests.pipelines.test_schedules_and_sensors import sample
+from warehouse.core.home import Home
+from warehouse.datasets.withdrawal import withdraw
+from warehouse.lineage import registry
+from warehouse.storage.tables import Warehouse
+
+POLICY = {"checkpoint_id": "checkpoint-seed", "path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
+
+
+def materializations(place: Any, asset: str) -> list[dg.AssetMaterialization]:
+    """Newest first."""
+    records = place.instance.fetch_materializations(dg.AssetKey(asset), limit=10).records
+    return [record.asset_materialization for record in records]
+
+
+@pytest.fixture
+def opened(place: Any) -> Any:
+    """The seed and one closed iteration of two samples, with the inputs of 0001 and 0002."""
+    warehouse = place.warehouse
+    warehouse.replace_partition("checkpoints", [POLICY], iteration="0000", stage="seed_policy")
+    warehouse.replace_partition("checkpoints", [POLICY], iteration="0001", stage="released_policy")
+    warehouse.replace_partition("sft_samples", [sample(1)], iteration="0000", stage="seed_demonstrations")
+    warehouse.replace_partition("sft_samples", [sample(2), sample(3)], iteration="0001", stage="routing")
+    policy = registry.made_by(warehouse, "0000", "seed_policy")
+    for key in ("0001", "0002"):
+        open_iteration(place.instance, warehouse, key, policy)
+    return place
+
+
+def test_rows_that_were_taken_back_are_a_new_materialization_and_a_new_input(opened: Any) -> None:
+    before = {one.partition: (one.tags or {})[DATA_VERSION] for one in materializations(opened, INPUT.to_user_string())}
+    with reported(opened.warehouse, "flywheel withdraw", Console(quiet=True)):
+        withdraw(opened.warehouse, "sft_samples", ["sample-2"], iteration="0001")
+    (told,) = materializations(opened, "sft_samples")
+    assert told.partition == "0001" and told.metadata[CHANGED_BY].value == "flywheel withdraw"
+    assert told.metadata[ROW_COUNT].value == 2
+    newest = materializations(opened, INPUT.to_user_string())
+    assert [one.partition for one in newest] == ["0002", "0002", "0001"], "0001 learns from the seed alone, which stands"
+    assert (newest[0].tags or {})[DATA_VERSION] != before["0002"]
+
+
+def test_a_change_of_the_seed_is_one_of_its_asset_and_an_import_changes_every_input(opened: Any) -> None:
+    with reported(opened.warehouse, "flywheel restore sft_samples", Console(quiet=True)):
+        opened.warehouse.replace_partition("sft_samples", [sample(4)], iteration="0000", stage="seed_demonstrations")
+    (told,) = materializations(opened, "seed_demonstrations")
+    assert told.partition is None and told.metadata[CHANGED_BY].value == "flywheel restore sft_samples"
+    assert materializations(opened, "sft_samples") == []
+    with reported(opened.warehouse, "flywheel import demonstrations", Console(quiet=True)):
+        opened.warehouse.replace_partition("sft_samples", [sample(5)], iteration="0000", stage="import_mine")
+    assert [one.partition for one in materializations(opened, INPUT.to_user_string())].count("0001") == 3
+
+
+def test_nothing_is_told_of_what_did_not_change_or_to_a_dagster_that_never_ran(opened: Any, tmp_path: Any) -> None:
+    with reported(opened.warehouse, "flywheel verdict", Console(quiet=True)):
+        pass
+    assert len(materializations(opened, INPUT.to_user_string())) == 2
+    elsewhere = Warehouse(Home(tmp_path / "bare"))
+    with reported(elsewhere, "flywheel import", Console(quiet=True)):
+        elsewhere.replace_partition("sft_samples", [sample(1)], iteration="0000", stage="import_mine")
+    assert not (elsewhere.home.dagster / "history").exists()
+
+
+def test_a_dagster_that_cannot_be_told_costs_no_rows_and_hides_no_error(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("the disk of Dagster's records is full")
+
+    monkeypatch.setattr(reported_changes, "_report", fails)
+    console = Console(record=True, width=200)
+    with pytest.raises(KeyError), reported(opened.warehouse, "flywheel withdraw", console):
+        withdraw(opened.warehouse, "sft_samples", ["sample-2"], iteration="0001")
+        raise KeyError("of the command itself")
+    assert "the tables are changed, and Dagster could not be told: OSError: the disk" in console.export_text()
+    assert opened.warehouse.read("sft_samples", stage="withdrawn").num_rows == 1
