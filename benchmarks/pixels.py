@@ -167,9 +167,9 @@ async def open_collector() -> AsyncIterator[PoolCollector]:
         yield PoolCollector(pool, builder(), settings=CollectorSettings(concurrency=3 * NUM_SESSIONS))
 
 
-def requests(task: Task, split: Split, num: int, policy_id: str) -> list[EpisodeRequest]:
+def requests(task: Task, split: Split, num: int, policy_id: str, *, skip: int = 0) -> list[EpisodeRequest]:
     purpose = "seed" if split is Split.TRAIN else "evaluation"
-    return [EpisodeRequest(purpose=purpose, task=task, seed=seed, policy_id=policy_id) for seed in task.seeds(split, num)]
+    return [EpisodeRequest(purpose=purpose, task=task, seed=seed, policy_id=policy_id) for seed in task.seeds(split, num, skip=skip)]
 
 
 async def demonstrate(task: Task, num: int) -> list[Episode]:
@@ -180,10 +180,12 @@ async def demonstrate(task: Task, num: int) -> list[Episode]:
     return sorted(solved, key=lambda episode: episode.request.seed)  # they finish in any order, and a run follows from its samples
 
 
-async def evaluate(policy: Policy, task: Task, num: int, split: Split) -> list[Episode]:
-    """Greedy episodes on the first `num` instances of a split."""
+async def evaluate(policy: Policy, task: Task, recipe: Recipe) -> list[Episode]:
+    """Greedy episodes on the first instances of a split; of train, on the first that were not asked for as demonstrations."""
+    skip = recipe.num_demonstrations if recipe.split is Split.TRAIN else 0
+    wanted = requests(task, recipe.split, recipe.num_episodes, policy.policy_id, skip=skip)
     async with open_collector() as collector:
-        return [episode async for episode in collector.collect(policy, requests(task, split, num, policy.policy_id))]
+        return [episode async for episode in collector.collect(policy, wanted)]
 
 
 def train(recipe: Recipe, demonstrations: Sequence[Episode], folder: Path) -> Path:
@@ -229,9 +231,9 @@ def measure(recipe: Recipe, folder: Path) -> Result:
     trained = time.monotonic()
     engine = EmbeddedEngine.from_checkpoint(checkpoint)
     try:
-        episodes = asyncio.run(evaluate(engine, task, recipe.num_episodes, recipe.split))
+        episodes = asyncio.run(evaluate(engine, task, recipe))
         screenshot = next(iter(demonstrations[0].screenshots.values()))
-        misled = asyncio.run(evaluate(OtherEyes(engine, screenshot), task, recipe.num_episodes, recipe.split))
+        misled = asyncio.run(evaluate(OtherEyes(engine, screenshot), task, recipe))
     finally:
         engine.close()
     card = read_card(checkpoint)

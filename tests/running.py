@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from fnmatch import fnmatch, translate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,8 +143,9 @@ def missing(ran: set[str]) -> list[str]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
+    never_again = re.compile("|".join(translate(pattern) for pattern in NEVER_AGAIN))
     for item in items:
-        if any(fnmatch(item.nodeid, pattern) for pattern in NEVER_AGAIN):
+        if never_again.match(item.nodeid):
             item.add_marker(pytest.mark.flaky(reruns=0), append=False)
 
 
@@ -153,7 +154,7 @@ def place(item: pytest.Item) -> tuple[int, bool]:
     minutes would keep one worker busy while the others have nothing to do."""
     is_slow = item.get_closest_marker("slow") or item.get_closest_marker("ci")
     rank = 1 if is_slow else 2 if item.get_closest_marker("long") else 0
-    return rank, bool(rank) and PurePosixPath(item.nodeid).parts[1:2] != ("wheel",)
+    return rank, bool(rank) and not item.nodeid.startswith("tests/wheel/")
 
 
 @pytest.hookimpl(optionalhook=True)

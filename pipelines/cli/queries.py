@@ -95,7 +95,7 @@ def show_lineage(
     if way == "up" and not show_all:
         graph = trace_back(warehouse, identity, depth=depth)
     else:
-        with connect(warehouse) as con:
+        with connect(warehouse, lineage=True) as con:
             limits = (None, MOST_SHOWN) if show_all else (SHOWN_PER_RELATION, MAX_NODES)
             graph = trace(con, identity, direction=way, depth=depth, limit_per_relation=limits[0], max_nodes=limits[1])
     if as_json:

@@ -8,7 +8,7 @@ refuses their contents to every other seed (reserved.py). docs/evaluation.md has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from itertools import count, islice
 from typing import Annotated
@@ -57,14 +57,18 @@ class Task(BaseModel):
     def split(self, seed: int) -> Split:
         """The split of one instance. Depends on source, name and seed only (where a task has one instance, not on the seed), so a changed
         step limit moves nothing."""
+        return self._split_of_seed()(seed)
+
+    def _split_of_seed(self) -> Callable[[int], Split]:
+        """`split`, for many seeds: the source is looked up once."""
         if (reserved := reserved_of(self.source, self.name)) is not None:
-            return Split(reserved.split_of_seed.get(seed, Split.EVAL if self.held_out else Split.TRAIN))
-        if has_one_instance(self):
-            seed = 0
-            if not self.held_out:
-                return Split.TRAIN
+            others = Split.EVAL if self.held_out else Split.TRAIN
+            return lambda seed: Split(reserved.split_of_seed.get(seed, others))
         name = self.name.removesuffix(SOURCES[self.source].twin_suffix if self.source in SOURCES else "")
-        return split_at(stable_fraction("split", self.source, name, seed), held_out=self.held_out)
+        if has_one_instance(self):
+            only = split_at(stable_fraction("split", self.source, name, 0), held_out=True) if self.held_out else Split.TRAIN
+            return lambda seed: only
+        return lambda seed: split_at(stable_fraction("split", self.source, name, seed), held_out=self.held_out)
 
     def seeds(self, split: Split, num: int, *, skip: int = 0) -> list[int]:
         """The `num` smallest seeds of a split, after skipping `skip` of them: fewer, or none, where the task has no more instances in it.
@@ -75,7 +79,8 @@ class Task(BaseModel):
         reserved = reserved_of(self.source, self.name)
         if reserved is not None and split is not Split.TRAIN:
             return reserved.seeds(split)[skip : skip + num]
-        members: Iterator[int] = (seed for seed in count() if self.split(seed) is split)
+        split_of = self._split_of_seed()
+        members: Iterator[int] = (seed for seed in count() if split_of(seed) is split)
         return list(islice(members, skip, skip + num))
 
 

@@ -31,8 +31,11 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
     for name, text in SUITE.items():
         (folder / name).write_text(f"import pytest\n\n{text}")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: s\n    long: l\n    ci: c\n    gpu: g\n")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.running", "-p", "no:cacheprovider", "-v", *arguments]
-    done = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True)
+    plugins = [word for name in ("tests.running", "xdist.plugin", "pytest_rerunfailures", "no:cacheprovider") for word in ("-p", name)]
+    # Importing every plugin that is installed would take longer than the suites do.
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", *plugins, "-v", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout
 
 

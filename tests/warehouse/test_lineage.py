@@ -28,7 +28,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def con(planted: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect(planted) as con:
+    with connect(planted, lineage=True) as con:
         yield con
 
 
@@ -117,7 +117,7 @@ def test_who_left_weights_as_they_were_does_not_name_them(tmp_path: Path) -> Non
     ):
         folder = warehouse.home.checkpoints / stage
         registry.register(warehouse, iteration="0001", stage=stage, checkpoint_id=checkpoint, folder=folder, parents=parents)
-    with connect(warehouse) as own:
+    with connect(warehouse, lineage=True) as own:
         graph = trace(own, "0001/merged_policy", direction="up")
     labels = {node.id: node.label for node in graph.nodes.values() if node.label}
     assert labels == {"checkpoint-p": "rl_pointing, also 0001/merged_policy", "checkpoint-s": "sft_model, also 0001/rl_forms"}
@@ -170,7 +170,7 @@ def test_a_specialist_leads_back_to_the_episodes_it_was_trained_in(warehouse: Wa
     warehouse.replace_partition("episodes", [make.episode("ep-dull", purpose="rl", policy_id="ckpt-sft")], **unmoved)
     merged = make.checkpoint("ckpt-merged", parents=["ckpt-rlp", "ckpt-sft"])
     warehouse.replace_partition("checkpoints", [merged], iteration="0001", stage="merged_policy")
-    with connect(warehouse) as con:
+    with connect(warehouse, lineage=True) as con:
         graph = trace(con, "ckpt-merged", direction="up")
         assert _ids(graph, "episode") == {"ep-0", "ep-1"}
         learned = {(edge.child.id, edge.parent.id) for edge in graph.edges if edge.relation == "learned from"}
@@ -192,7 +192,7 @@ def test_a_specialist_that_names_its_episodes_leads_to_these_alone(warehouse: Wa
         assert {edge.parent.id for edge in graph.edges if edge.relation == "learned from"} == {"ep-0", "ep-2"}
         assert graph.nodes["episode", "ep-2"].label == "click-button seed 1: success"
     assert _ids(trace_back(warehouse, "ckpt-sft-2"), "episode") == set()
-    with connect(warehouse) as con:
+    with connect(warehouse, lineage=True) as con:
         assert _ids(trace(con, "ckpt-rlp", direction="up"), "episode") == {"ep-0", "ep-2"}
         went_into = {name: _ids(trace(con, name, direction="down"), "checkpoint") for name in ("ep-0", "ep-1", "ep-2", "ep-dull")}
     assert went_into == {"ep-0": {"ckpt-rlp"}, "ep-1": set(), "ep-2": {"ckpt-rlp"}, "ep-dull": set()}
@@ -207,7 +207,7 @@ def test_an_id_may_be_shortened_or_named_by_iteration_and_stage(con: duckdb.Duck
 
 def test_a_task_may_be_given_by_its_name(warehouse: Warehouse, make: Any) -> None:
     warehouse.replace_partition("tasks", [make.task("task-1", name="click-button")], iteration="0000", stage="tasks")
-    with connect(warehouse) as con:
+    with connect(warehouse, lineage=True) as con:
         assert resolve(con, "click-button") == ("task", "task-1")
 
 
@@ -223,7 +223,7 @@ def test_an_unknown_id_is_named_with_the_nearest(con: duckdb.DuckDBPyConnection,
         trace(con, "ckpt-seet")
     with pytest.raises(LookupError, match="nothing in the warehouse has the id ''"):
         trace(con, "")
-    with connect(warehouse) as empty, pytest.raises(UnknownId, match="the warehouse is empty"):
+    with connect(warehouse, lineage=True) as empty, pytest.raises(UnknownId, match="the warehouse is empty"):
         trace(empty, "anything")
 
 
@@ -238,7 +238,7 @@ def test_the_tree_draws_each_thing_once(con: duckdb.DuckDBPyConnection) -> None:
 def test_ids_and_labels_with_markup_are_shown_as_they_are(warehouse: Warehouse, make: Any) -> None:
     odd = 'task-[bold]"<x>&`'
     warehouse.replace_partition("tasks", [make.task(odd, name="a [red]b[/red] <c>")], iteration="0000", stage="tasks")
-    with connect(warehouse) as con:
+    with connect(warehouse, lineage=True) as con:
         graph = trace(con, odd)
     assert odd in _text(graph) and "[red]b[/red]" in _text(graph)
     texts = [element.text for element in ElementTree.fromstring(graph.to_svg()).iter(f"{SVG}text")]
@@ -250,7 +250,7 @@ def test_a_circle_does_not_hang_the_walk(warehouse: Warehouse, make: Any) -> Non
     for stage, parent in (("ct_model", "b"), ("sft_model", "a")):
         row = make.checkpoint("a" if stage == "ct_model" else "b", parents=[parent])
         warehouse.replace_partition("checkpoints", [row], iteration="0001", stage=stage)
-    with connect(warehouse) as con:
+    with connect(warehouse, lineage=True) as con:
         graph = trace(con, "a")
         assert set(graph.nodes) == {("checkpoint", "a"), ("checkpoint", "b")}
         assert _reach(con, "ancestors", "a") == {"checkpoint": 2}
@@ -258,7 +258,7 @@ def test_a_circle_does_not_hang_the_walk(warehouse: Warehouse, make: Any) -> Non
 
 
 def test_lineage_as_of_an_earlier_iteration_knows_nothing_of_later_ones(planted: Warehouse) -> None:
-    with connect(planted, as_of="0001") as con:
+    with connect(planted, as_of="0001", lineage=True) as con:
         assert _ids(trace(con, "ckpt-merged-1", direction="down"), "checkpoint") == {"ckpt-merged-1"}
         with pytest.raises(UnknownId):
             trace(con, "ckpt-sft-2")

@@ -35,7 +35,7 @@ def own(planted: Warehouse, tmp_path: Path) -> Warehouse:
 
 
 def in_full(warehouse: Warehouse, query: str) -> list[tuple[Any, ...]]:
-    with connect(warehouse) as con:
+    with connect(warehouse, lineage="from lineage" in query) as con:
         return con.execute(query).fetchall()
 
 
@@ -133,7 +133,7 @@ def test_pictures_are_read_by_id(warehouse: Warehouse, make: Any) -> None:
 def test_a_walk_back_reads_less_and_finds_the_same(own: Warehouse) -> None:
     withdraw(own, "sft_samples", {"sft-seed-0", "sft-note-1"}, iteration="0002")
     kinds = ("checkpoint", "dataset", "ct_sample", "sft_sample", "annotation", "episode", "task", "screenshot")
-    with connect(own) as con:
+    with connect(own, lineage=True) as con:
         starts = con.execute(f"select kind, max(id) from lineage_nodes where kind in {kinds} group by kind").fetchall()
         assert len(starts) == len(kinds)
         names = [*(id_ for _, id_ in starts), "0001/merged_policy", "0002/released_policy"]
@@ -143,7 +143,7 @@ def test_a_walk_back_reads_less_and_finds_the_same(own: Warehouse) -> None:
 
 
 def test_what_is_not_an_id_is_looked_for_everywhere(own: Warehouse) -> None:
-    with connect(own) as con:
+    with connect(own, lineage=True) as con:
         (verdict,) = con.execute("select id from lineage_nodes where kind = 'verdict' limit 1").fetchone() or ("",)
         (step,) = con.execute("select id from lineage_nodes where kind = 'step' limit 1").fetchone() or ("",)
         for name in (verdict, step, "ckpt-merged"):

@@ -55,7 +55,7 @@ def test_a_pair_names_the_episode_and_step_of_its_prompt_beside_those_of_its_ans
 
 def test_lineage_goes_to_both_episodes_and_back_from_either(corrected: Warehouse) -> None:
     correction = pairs(corrected)[0]["sample_id"]
-    with connect(corrected) as con:
+    with connect(corrected, lineage=True) as con:
         up = trace(con, correction, direction="up", depth=1)
         assert {(edge.parent.id, edge.relation) for edge in up.edges} == {
             ("solved", "cut from"),

@@ -23,7 +23,7 @@ def _one(con: Any, sql: str) -> Any:
 
 
 def test_every_table_is_a_view_even_when_nobody_wrote_it(warehouse: Warehouse) -> None:
-    with query.connect(warehouse) as con:
+    with query.connect(warehouse, lineage=True) as con:
         for table, spec in TABLES.items():
             assert [row[0] for row in con.execute(f"DESCRIBE {table}").fetchall()] == [column.name for column in spec.columns]
             assert _one(con, f"SELECT count(*) FROM {table}") == 0
@@ -47,7 +47,7 @@ def test_filters_and_columns_reach_the_files(planted: Warehouse) -> None:
 
 def test_as_of_an_iteration_and_at_versions(planted: Warehouse) -> None:
     sql = "SELECT count(DISTINCT iteration) FROM checkpoints"
-    with query.connect(planted, as_of="0001") as con:
+    with query.connect(planted, as_of="0001", lineage=True) as con:
         assert _one(con, sql) == 2
         assert _one(con, "SELECT count(*) FROM lineage WHERE child_id = 'ckpt-sft-2'") == 0
     with query.connect(planted) as con:

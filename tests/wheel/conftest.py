@@ -75,7 +75,7 @@ class Wheel:
         return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with connect(self.warehouse) as con:
+        with connect(self.warehouse, lineage=True) as con:
             return con.execute(query, list(values)).fetchall()
 
     def processes(self) -> list[psutil.Process]:
@@ -177,10 +177,6 @@ class Turned(Wheel):
 
     output: str = ""
     seconds: float = 0.0
-
-    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with connect(self.warehouse) as con:
-            return con.execute(query, list(values)).fetchall()
 
 
 @pytest.fixture(scope="session")

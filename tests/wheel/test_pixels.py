@@ -26,10 +26,15 @@ def test_the_prompt_says_no_more_than_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.ci
+@pytest.mark.timeout(2400)
 def test_a_tiny_vision_language_model_learns_to_click_by_looking(tmp_path: Path) -> None:
-    """Chance is one box of four, and what the same policy falls to with another screenshot before its eyes. In 37 of 100 instances the
-    sentence names the colour, and the boxes have to be seen; in the others a swatch of ten pixels has to be seen too."""
-    result = measure(Recipe(), tmp_path)
+    """A policy that does not look does as well with another instance's screenshot before its eyes: about one box of four. Of 400 instances
+    the difference of two such shares has a standard deviation of sqrt(2 · 0.25 · 0.75 / 400) = 0.031, so that it passes 0.1 by chance once
+    in 1500 trainings. One that looks reaches half of them with its own screenshot and a quarter with another's (benchmarks/README.md), and
+    misses 0.1 by 5 standard deviations. `eval` has 58 instances, too few to tell the two apart; so these are instances of train that come
+    after those that were demonstrated."""
+    result = measure(Recipe(split=Split.TRAIN, num_episodes=400), tmp_path)
+    print(result)
     assert result.num_parameters < 1_500_000
-    assert result.success_with_another_screenshot < 0.35 < result.interval.low
+    assert result.success - result.success_with_another_screenshot > 0.1

@@ -161,7 +161,7 @@ def test_every_stage_left_a_whole_checkpoint(turned_home):
 
 
 def test_lineage_leads_from_the_merge_to_a_task_and_a_screenshot(turned_home):
-    with connect(turned_home.warehouse) as con:
+    with connect(turned_home.warehouse, lineage=True) as con:
         graph = trace(con, "0001/merged_policy", direction="up")
         kinds = {node.kind for node in graph.nodes}
         assert {"checkpoint", "dataset", "ct_sample", "sft_sample", "episode", "step", "task", "screenshot"} <= kinds

@@ -68,7 +68,7 @@ def trace_back(warehouse: Warehouse, node_id: str, *, depth: int | None = None) 
     with LineageRows(warehouse) as rows:
         found = rows.find(node_id)
         if len(found) != 1:
-            with connect(warehouse) as con:
+            with connect(warehouse, lineage=True) as con:
                 found = [resolve(con, node_id)]
                 if found[0].kind not in KINDS:
                     return trace(con, node_id, direction="up", depth=depth)

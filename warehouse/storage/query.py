@@ -37,22 +37,24 @@ def connect(
     threads: int | None = None,
     tables: Collection[str] | None = None,
     iterations: Collection[str] | None = None,
+    lineage: bool = False,
     natively: bool = False,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """For as long as a block runs, an in-memory DuckDB with every table of the catalogue as a view of its newest version, or as of an
     iteration, or at `versions`.
 
-    Beside the tables: `lineage(child_kind, child_id, parent_kind, parent_id, relation)`, `lineage_nodes(kind, id, iteration, stage, label)`
-    and the table macros `ancestors(id)` and `descendants(id)`. Filters and projections reach the Parquet files; a table that nobody wrote
-    yet is empty. `withdrawn` is true for every row that was ever withdrawn; its tombstone is seen once the row has been purged.
+    With `lineage` there are, beside the tables, `lineage(child_kind, child_id, parent_kind, parent_id, relation)`,
+    `lineage_nodes(kind, id, iteration, stage, label)` and the table macros `ancestors(id)` and `descendants(id)`; binding them takes longer
+    than all the tables do. Filters and projections reach the Parquet files; a table that nobody wrote yet is empty. `withdrawn` is true for
+    every row that was ever withdrawn; its tombstone is seen once the row has been purged.
 
     `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is; relations
     registered on the connection still work. `splits` leaves out the rows of other splits, and of episodes on other splits (what a choice
     may read: warehouse/evaluation/choosing.py).
 
-    `tables` gives views of these alone, without lineage; `iterations` opens the files of these iterations alone: their rows are all there,
-    as they would be seen otherwise, and of other iterations some tombstones. Both are for who knows what a query reads, in a home whose
-    history is long: opening every file of every table costs as much as it has files.
+    `tables` gives views of these alone (lineage needs them all); `iterations` opens the files of these iterations alone: their rows are all
+    there, as they would be seen otherwise, and of other iterations some tombstones. Both are for who knows what a query reads, in a home
+    whose history is long: opening every file of every table costs as much as it has files.
 
     `natively` is for our own SQL on newest versions: DuckDB reads the files itself (file_sql.py), so nothing is sealed, and the files are
     checked when the block begins.
@@ -81,7 +83,7 @@ def connect(
                     dataset = warehouse.dataset(table, (versions or {}).get(table), as_of=as_of, iterations=iterations)
                     con.register(f"{table}_stored", dataset)
                 con.execute(_view(spec, None if as_of is None else check_iteration(as_of), splits))
-        for statement in LINEAGE_SQL if tables is None else ():
+        for statement in LINEAGE_SQL if lineage else ():
             con.execute(statement)
         if sealed and not natively:
             for setting in ("python_enable_replacements = false", "enable_external_access = false", "lock_configuration = true"):
@@ -136,7 +138,8 @@ def _only(names: Collection[str], allowed: str) -> str:
 def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: Mapping[str, int] | None = None) -> pa.Table:
     """Answer one query of a person. Raises QueryError for wrong SQL, CorruptTable naming the file where a table cannot be read."""
     try:
-        with connect(warehouse, as_of=as_of, versions=versions, tables=_named_in(sql)) as con:
+        tables = _named_in(sql)
+        with connect(warehouse, as_of=as_of, versions=versions, tables=tables, lineage=tables is None) as con:
             relation = con.sql(sql)
             return pa.table({"rows": pa.array([], pa.int64())}) if relation is None else relation.to_arrow_table()
     except duckdb.Error as error:

@@ -56,7 +56,7 @@ def test_a_click_is_learned_from_and_found_again_from_the_dataset(tmp_path: Path
     asyncio.run(annotate(Path(default_url(home).removeprefix("sqlite:///")).parent))
     assert materialize(tmp_path, ITERATION).success and materialize(tmp_path, NEXT, dataset_snapshots).success
 
-    with connect(Warehouse(home)) as con:
+    with connect(Warehouse(home), lineage=True) as con:
         rows = con.execute("select sample_id, component, weight from datasets where iteration = ? and kind = 'sft'", [NEXT]).fetchall()
         decisions = standing_decisions(home)
         found = {followed_back(con, sample_id): (sample_id, component) for sample_id, component, _ in rows}
