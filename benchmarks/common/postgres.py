@@ -71,10 +71,10 @@ def _run(command: list[str | Path], as_whom: dict[str, Any], log: Path | None = 
         raise ConfigError(f"{Path(command[0]).name} ended with {ran.returncode}: {said[-2000:]}")
 
 
-def new_database(socket: Path, name: str) -> str:
-    """The address of an empty database there."""
+def new_database(socket: Path, name: str, *, template: str = "template1") -> str:
+    """The address of a new database there: empty, or a copy of another that nobody is connected to."""
     import psycopg
 
     with psycopg.connect(host=str(socket), user=USER, dbname="postgres", autocommit=True) as connection:
-        connection.execute(f'create database "{name}"'.encode())
+        connection.execute(f'create database "{name}" template "{template}"'.encode())
     return f"postgresql+psycopg://{USER}@/{name}?host={socket}"

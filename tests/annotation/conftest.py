@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from annotation.storage.migrating import open_database
 from benchmarks.common import postgres
+from tests.annotation import fresh
 
 NUMBERS = count()
 
@@ -23,16 +25,32 @@ def postgres_socket() -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_socket: Path) -> str:
+    """The name of a database on it with today's tables, to be copied."""
+    name = f"template_{os.getpid()}"
+    open_database(postgres.new_database(postgres_socket, name)).close()
+    return name
+
+
 @pytest.fixture
-def postgres_url(postgres_socket: Path) -> str:
-    """An empty database on it."""
-    return postgres.new_database(postgres_socket, f"test_{os.getpid()}_{next(NUMBERS)}")
+def postgres_url(postgres_socket: Path, postgres_template: str) -> str:
+    """A database on it with today's tables and nothing in them."""
+    return postgres.new_database(postgres_socket, f"test_{os.getpid()}_{next(NUMBERS)}", template=postgres_template)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def annotation_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database, of either kind."""
+    """The address of a database with today's tables and nothing in them, of either kind."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/annotation.db"
+        return fresh.sqlite_url(tmp_path)
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database without tables, of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/annotation.db"
+    return postgres.new_database(request.getfixturevalue("postgres_socket"), f"test_{os.getpid()}_{next(NUMBERS)}")

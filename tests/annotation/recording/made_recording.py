@@ -6,6 +6,7 @@ import io
 import math
 import struct
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def drawn(text: str) -> bytes:
     return buffer.getvalue()
 
 
+@cache
 def tone(seconds: float) -> bytes:
     return b"".join(struct.pack("<h", int(9000 * math.sin(i / 6))) for i in range(int(seconds * 16_000)))
 

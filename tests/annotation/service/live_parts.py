@@ -23,6 +23,7 @@ from sandbox import wire
 from sandbox.pool.pool_protocol import Pool
 from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.task import Split, Task
+from tests.annotation import fresh
 from warehouse.core.errors import CheckpointError, ModelError
 
 ANN, BOB = "user-ann", "user-bob"
@@ -98,7 +99,7 @@ class Work:
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
-        self.url = url or f"sqlite:///{folder}/annotation.db"
+        self.url = url or fresh.sqlite_url(folder)
         self.database = open_database(self.url)
         self.blobs = Blobs(folder / "screens")
         self.num = 0

@@ -21,8 +21,8 @@ from warehouse.core.home import Home
 
 
 @pytest.fixture
-def database(annotation_url: str):
-    opened = open_database(annotation_url)
+def database(empty_url: str):
+    opened = open_database(empty_url)
     yield opened
     opened.close()
 
@@ -42,9 +42,9 @@ def test_migrating_again_changes_nothing(database: Database):
     assert migrate(database) == (migrating.head(), migrating.head())
 
 
-def test_tables_of_the_first_version_become_todays(annotation_url: str):
+def test_tables_of_the_first_version_become_todays(empty_url: str):
     """A version that was released stays as it was: what was made by it would never get what is added to it."""
-    database = Database(annotation_url)
+    database = Database(empty_url)
     engine = make_engine(database.url, foreign_keys=False).execution_options(flywheel_writes=True)
     with engine.begin() as connection:
         command.upgrade(migrating._config(connection), "0001")
@@ -73,14 +73,14 @@ def test_tables_of_the_first_version_become_todays(annotation_url: str):
     database.close()
 
 
-def test_tables_of_another_release_are_refused_with_what_to_do(database: Database, annotation_url: str):
+def test_tables_of_another_release_are_refused_with_what_to_do(database: Database, empty_url: str):
     for version, told in (("9999", "does not know"), ("", "flywheel annotate migrate")):
         with database.write() as session:
             session.execute(text("delete from alembic_version"))
             if version:
                 session.execute(text("insert into alembic_version values (:version)"), {"version": version})
         with pytest.raises(DatabaseUnusable, match=told):
-            open_database(annotation_url)
+            open_database(empty_url)
     with pytest.raises(DatabaseUnusable):
         check_current(database)
 

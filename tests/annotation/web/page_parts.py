@@ -27,6 +27,7 @@ from annotation.web.serve import serving
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.pool_protocol import Pool
+from tests.annotation import fresh
 from tests.annotation.service.live_parts import OneSource, Reader
 
 PASSWORD = "three words of mine"
@@ -111,7 +112,7 @@ class Site:
 async def site(folder: Path, policy: Reader | None = None, *, pool: Pool | None = None, size: int = 1) -> AsyncIterator[Site]:
     """A server on a free port; its pool is made here unless it is given."""
     policy = policy or Colleague()
-    database = open_database(f"sqlite:///{folder}/annotation.db")
+    database = open_database(fresh.sqlite_url(folder))
     try:
         async with SessionPool(size=size) as own:
             runs = LiveRuns(database, Blobs(folder / "screens"), pool or own, OneSource(policy))

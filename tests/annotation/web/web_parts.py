@@ -24,6 +24,7 @@ from annotation.web.serve import serving
 from annotation.web.settings import WebSettings
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.pool_protocol import Pool
+from tests.annotation import fresh
 from tests.annotation.service.live_parts import OneSource, Reader
 
 PASSWORD = "correct horse battery"
@@ -92,7 +93,7 @@ async def site(
     folder: Path, *, settings: WebSettings | None = None, url: str | None = None, pool: Pool | None = None, grammar: str = "compact"
 ) -> AsyncIterator[Site]:
     """Without a pool nobody can begin a run: nothing is started for one."""
-    database, blobs = open_database(url or f"sqlite:///{folder}/annotation.db"), Blobs(folder / "screens")
+    database, blobs = open_database(url or fresh.sqlite_url(folder)), Blobs(folder / "screens")
     runs = LiveRuns(database, blobs, pool or SessionPool(size=1), OneSource(Reader(), grammar))
     guard = create_app(
         database,
