@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from pipelines.cli.options import HomeOption, ProfileOption, SetOption, console, made_home, profile_of, warehouse_of
+from pipelines.cli.terminal import slim_table
 from warehouse.core.errors import ConfigError
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
 
@@ -112,27 +114,24 @@ def _print(found: Comparison, both: tuple[Registered, Registered], split: str) -
         highlight=False,
         soft_wrap=True,
     )
-    table = RichTable()
-    for column in ("", "domain", "first", "second", "gain, points [95 %]", "instances", "won", "lost"):
-        table.add_column(column, justify="left" if column in ("", "domain") else "right")
-    for group in (found.tasks, found.domains if len(found.domains) > 1 else (), (found.total,)):
-        for part in group:
-            paired = part.paired
-            cells = (
-                f"{part.first:.3f}",
-                f"{part.second:.3f}",
-                _points(part),
-                paired.num_pairs,
-                paired.candidate_only,
-                paired.incumbent_only,
-            )
-            table.add_row(part.name, part.domain, *map(str, cells))
-        if group:
-            table.add_section()
+    table = slim_table()
+    for column in ("", "first", "second", "gain, points [95 %]", "instances", "won", "lost"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
+    for domain in found.domains:
+        _add_row(table, domain, "[bold]{}[/]")
+        for part in found.tasks:
+            if part.domain == domain.name:
+                _add_row(table, part, "  {}")
+    _add_row(table, found.total, "[bold]{}[/]")
     console.print(table)
     if found.num_first_only or found.num_second_only:
         alone = f"{found.num_first_only} instances that only the first has played and {found.num_second_only} that only the second has"
         console.print(f"not counted: {alone}", highlight=False, soft_wrap=True)
+
+
+def _add_row(table: RichTable, part: Part, style: str) -> None:
+    counts = (part.paired.num_pairs, part.paired.candidate_only, part.paired.incumbent_only)
+    table.add_row(style.format(escape(part.name)), f"{part.first:.3f}", f"{part.second:.3f}", _points(part), *map(str, counts))
 
 
 def _points(part: Part) -> str:

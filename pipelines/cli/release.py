@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table as RichTable
+from rich.padding import Padding
 
 from pipelines.cli.options import HomeOption, console, made_home, warehouse_of
 
@@ -43,17 +43,16 @@ def list_(as_json: JsonOption = False, home: HomeOption = None) -> None:
     if not found:
         console.print("no iteration has made a candidate yet; `flywheel run` starts the first", soft_wrap=True)
         return
-    table = RichTable(title=f"Releases, after change {ledger.number}", title_justify="left")
-    for column in ("release", "policy", "state", "since", "by", "why"):
-        table.add_column(column)
+    console.print(f"Releases, after change {ledger.number}", highlight=False)
     for one in found:
-        last = one.last
-        since, by, why = ("", "", "") if last is None else (last.decided_at[:16].replace("T", " "), last.decided_by, last.reason)
-        style = "bold green" if one.state == "live" else "yellow" if one.state == "held" else ""
-        table.add_row(one.release, one.checkpoint_id, one.state.replace("_", " "), since, escape(by), escape(why), style=style)
-    console.print(table)
+        style = {"live": "bold green", "held": "bold yellow"}.get(one.state, "bold")
+        name = f"{one.release}   [dim]{one.checkpoint_id}[/]"
+        console.print(f"  [{style}]{one.state.replace('_', ' '):<12}[/] {name}", highlight=False, soft_wrap=True)
+        if one.last is not None:
+            console.print(Padding(f"[dim]{escape(_when(one.last))}{escape(one.last.reason)}[/]", (0, 0, 0, 15)), highlight=False)
     if any(one.state == "held" for one in found):
-        console.print("held: `flywheel compare released POLICY` shows what it gains, `flywheel release promote POLICY` makes it live")
+        hint = "held: `flywheel compare released POLICY` shows what it gains, `flywheel release promote POLICY` makes it live"
+        console.print(hint, highlight=False, soft_wrap=True)
 
 
 @release.command()
@@ -75,8 +74,7 @@ def show(
         return
     console.print(f"{found.iteration}/{found.stage} ({id_}) is {ledger.state(id_).replace('_', ' ')}", highlight=False, soft_wrap=True)
     for entry in entries:
-        number = f"change {entry.number}, {entry.decided_at[:16].replace('T', ' ')}" if entry.number else "before releases were recorded"
-        console.print(f"  {number}: {entry.state.replace('_', ' ')} by {escape(entry.decided_by)}: {escape(entry.reason)}", soft_wrap=True)
+        console.print(f"  {entry.state.replace('_', ' ')}: {escape(_when(entry))}{escape(entry.reason)}", highlight=False, soft_wrap=True)
         if entry.compared_with is not None:
             console.print(f"    {_figures(entry)}", highlight=False, soft_wrap=True)
     console.print(f"flywheel lineage {id_}   what it was made from", highlight=False, soft_wrap=True)
@@ -143,6 +141,11 @@ def _plain(change: Change) -> dict[str, Any]:
         "live": change.live_id,
         "live_before": change.live_before,
     }
+
+
+def _when(entry: Entry) -> str:
+    number = f"change {entry.number}, {entry.decided_at[:16].replace('T', ' ')}" if entry.number else "before releases were recorded"
+    return f"{number}, {entry.decided_by}: "
 
 
 def _figures(entry: Entry) -> str:

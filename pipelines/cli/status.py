@@ -27,6 +27,7 @@ from warehouse.core.stages import SEED_ITERATION, rank
 from warehouse.evaluation.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.evaluation.novelty import Novelty, novel_counts, novelty
 from warehouse.evaluation.statistics import macro_average
+from warehouse.lineage.release_ledger import read_ledger
 from warehouse.reporting.iteration_summaries import TABLES_READ, summaries
 from warehouse.storage.query import connect
 from warehouse.storage.table_files import Listing
@@ -91,6 +92,10 @@ class Status(BaseModel):
     """tasks that have too few different instances"""
     is_of_older_splits: bool = False
     """some of its tasks were made before splits were by content"""
+    live: str | None = None
+    """ITERATION/STAGE of the live release"""
+    held: list[str] = []
+    """of candidates that wait for a person's word"""
     turned_by: int | None = None
     """process that runs an iteration now"""
     working: list[str] = []
@@ -137,9 +142,12 @@ def read_status(warehouse: Warehouse) -> Status:
     if process is not None:
         newest = (sorted(opened) or [SEED_ITERATION])[-1]
         at_work = [f"{each.stage} {each.done}/{each.total or '?'} {each.unit}" for each in working(warehouse.home, newest)]
+    ledger = read_ledger(warehouse)
     return Status(
         home=str(warehouse.home.root),
         iterations=iterations,
+        live=None if ledger.live_id is None else ledger.name(ledger.live_id),
+        held=ledger.with_state("held"),
         turned_by=process,
         working=at_work,
         novelty=novel,
@@ -250,6 +258,9 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
         console.print(success_table(status))
         for line in _novelty_lines(status):
             console.print(line, highlight=False)
+    if status.live is not None or status.held:
+        waiting = f"; held until a person promotes it: {', '.join(status.held)}" if status.held else ""
+        console.print(f"Live: {status.live or 'nothing yet'}{waiting} (flywheel release list)", highlight=False, soft_wrap=True)
     shown = "flywheel report   the same as pages, with curves and episodes to read"
     for line in filter(None, (shown, lineage_hint(status))):
         console.print(line, highlight=False, soft_wrap=True)

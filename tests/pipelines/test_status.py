@@ -135,6 +135,7 @@ def test_what_kept_its_weights_says_whose_they_are(place):
         "ct_model": "0001/merged_policy",
     }
     said = told(place)
+    assert "Live: 0001/merged_policy (flywheel release list)" in said
     assert "the weights of sft_model" in said and "the weights of 0001/merged_policy" in said
     assert "flywheel lineage 0001/released_policy" in said
     assert all(f"  {stage}" in said for stage in ("rl_forms", "released_policy")) and "checkpoint-s" in said and "…" not in said

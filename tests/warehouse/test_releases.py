@@ -68,6 +68,8 @@ def test_what_the_gate_decides_is_what_enters_and_collects(warehouse: Warehouse)
     assert [enters(warehouse, f"000{n}") for n in (1, 2, 3, 4)] == ["seed", "one", "one", "three"]
     assert [registry.acting(warehouse, f"000{n}").checkpoint_id for n in (1, 2, 3)] == ["one", "one", "three"]
     assert registry.released(warehouse).checkpoint_id == "three"
+    (last,) = (one.last for one in releases(warehouse) if one.checkpoint_id == "one")
+    assert last is not None and last.reason == "0003/merged_policy took its place"
     with pytest.raises(CheckpointError, match="0004 has made no checkpoint"):
         enters(warehouse, "0005")
 

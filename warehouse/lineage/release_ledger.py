@@ -14,13 +14,15 @@ from typing import Any
 
 from warehouse.core.errors import ReleasesChanged
 from warehouse.core.locks import FileLock
-from warehouse.core.stages import SEED_ITERATION
+from warehouse.core.stages import SEED_ITERATION, rank
 from warehouse.storage.catalogue import VERDICT_STAGE
 from warehouse.storage.tables import Warehouse
 
 TABLE = "releases"
 RELEASES = "released_policy"
 """The stage that releases."""
+CANDIDATES = "merged_policy"
+"""The stage whose checkpoint is a candidate."""
 PEOPLE = VERDICT_STAGE
 """The stage of what people decided."""
 LOCKED_S = 20.0
@@ -105,6 +107,15 @@ class Ledger:
         """What was decided on one policy, as it was written."""
         return sorted((entry for entry in self.entries if entry.checkpoint_id == checkpoint_id), key=lambda entry: entry.number)
 
+    def name(self, checkpoint_id: str) -> str:
+        """ITERATION/STAGE of a policy that was decided on; its id of another."""
+        return next((entry.release for entry in self.entries if entry.checkpoint_id == checkpoint_id), checkpoint_id)
+
+    def with_state(self, state: str) -> list[str]:
+        """Names of the policies in a state, in the order of their iterations."""
+        ids = dict.fromkeys(entry.checkpoint_id for entry in self.entries)
+        return [self.name(id_) for id_ in ids if self.state(id_) == state]
+
     def state(self, checkpoint_id: str) -> str:
         """One of the catalogue's RELEASE_STATES, or `candidate` where nothing was decided yet."""
         if checkpoint_id == self.live_id:
@@ -134,10 +145,12 @@ class Ledger:
 def read_ledger(warehouse: Warehouse) -> Ledger:
     """The ledger as it is now. Raises CorruptTable."""
     entries = [Entry(**row) for row in warehouse.read(TABLE).to_pylist()]
-    made = warehouse.read("checkpoints", columns=["iteration", "stage", "checkpoint_id", "note"]).to_pylist()
-    entries += _of_before(made, {entry.iteration for entry in entries if entry.stage == RELEASES})
+    files = warehouse.listed("checkpoints")[1]
+    if {file.iteration for file in files if file.stage == RELEASES} - (written := {e.iteration for e in entries if e.stage == RELEASES}):
+        made = warehouse.read("checkpoints", columns=["iteration", "stage", "checkpoint_id", "note"]).to_pylist()
+        entries += _of_before(made, written)
     ordered = sorted(entries, key=lambda entry: (entry.iteration, entry.number, entry.checkpoint_id == entry.live_id))
-    newest = max((*(row["iteration"] for row in made), *(entry.iteration for entry in entries)), default=SEED_ITERATION)
+    newest = max((*(file.iteration for file in files), *(entry.iteration for entry in entries)), default=SEED_ITERATION)
     return Ledger(tuple(ordered), newest)
 
 
@@ -163,9 +176,13 @@ def _of_before(made: Sequence[Mapping[str, Any]], written: set[str]) -> list[Ent
 
 
 def maker(made: Sequence[Mapping[str, Any]], checkpoint_id: str) -> str:
-    """ITERATION/STAGE that made a checkpoint, of rows of `checkpoints`."""
-    rows = [(row["iteration"], row["stage"] == RELEASES, row["stage"]) for row in made if row["checkpoint_id"] == checkpoint_id]
-    iteration, _, stage = min(rows)
+    """ITERATION/STAGE that made a checkpoint, of rows of `checkpoints`: of a merge that is one of its specialists, the merge."""
+    rows = [
+        (row["iteration"], row["stage"] == RELEASES, row["stage"] != CANDIDATES, rank(row["stage"]))
+        for row in made
+        if row["checkpoint_id"] == checkpoint_id
+    ]
+    iteration, _, _, (_, stage) = min(rows)
     return f"{iteration}/{stage}"
 
 
@@ -216,8 +233,10 @@ def write(
         "reason": reason,
         "decided_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
+    names = {checkpoint_id: release for checkpoint_id, (release, _) in states.items()}
     rows = [
         {**common, **dict.fromkeys(EVIDENCE), "checkpoint_id": checkpoint_id, "release": release, "state": state}
+        | ({"reason": f"{names[str(live_id)]} took its place"} if state == "superseded" else {})
         for checkpoint_id, (release, state) in states.items()
     ]
     rows[0].update(evidence or {})

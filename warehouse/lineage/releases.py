@@ -14,12 +14,11 @@ from warehouse.core.errors import CheckpointError, ReleaseRefused, UnknownTable
 from warehouse.evaluation.choosing import outcomes_to_choose
 from warehouse.evaluation.statistics import PairedComparison, compare_paired
 from warehouse.lineage import registry
-from warehouse.lineage.release_ledger import EVIDENCE, Entry, Ledger, changing, maker, read_ledger, write
+from warehouse.lineage.release_ledger import CANDIDATES, EVIDENCE, Entry, Ledger, changing, maker, read_ledger, write
 from warehouse.storage.tables import Warehouse
 
 NOT_POLICIES = ("orm_model",)
 """Stages whose checkpoints do not act."""
-CANDIDATES = "merged_policy"
 STANDS = ("held", "rolled_back")
 """States in which a person's word keeps the gate from a policy."""
 
