@@ -53,7 +53,14 @@ def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tm
     assert status == 0
     assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_turn", "test_slow"]
     marked = [file.name for file in (ROOT / "tests" / "wheel").glob("test_*.py") if "pytest.mark.ci" in file.read_text(encoding="utf-8")]
-    assert sorted(marked) == ["test_faults.py", "test_unattended.py"]
+    assert sorted(marked) == [
+        "test_faults.py",
+        "test_pixels.py",
+        "test_sandbox_profile.py",
+        "test_self_challenge.py",
+        "test_ui.py",
+        "test_unattended.py",
+    ]
 
 
 def test_the_order_holds_for_several_workers(tmp_path: Path) -> None:

@@ -142,14 +142,14 @@ def test_what_another_run_left_is_not_gone_on_with(
     seed_checkpoint: Path, tmp_path: Path, make_model: Callable[..., Any], changed: str
 ) -> None:
     save(tmp_path / "other", *make_model(seed=1), stage="seed_policy", iteration="0000")
-    config = CONFIG.model_copy(update={"steps": 12})
+    config = CONFIG.model_copy(update={"steps": 6, "save_every": 2})
     cut: dict[str, Any] = {"config": config, "samples": samples(), "init": seed_checkpoint}
     asked = cut | {
         changed: {"config": config.model_copy(update={"seed": 1}), "samples": samples()[1:], "init": tmp_path / "other"}[changed]
     }
 
     def stop(progress: Progress) -> None:
-        if progress.step == 8:
+        if progress.step == 4:
             raise Stop
 
     def run(name: str, given: dict[str, Any], **more: Any) -> Card:

@@ -441,6 +441,7 @@ def written(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in folder.glob("*.html")}
 
 
+@pytest.mark.slow
 def test_a_report_of_one_more_iteration_writes_the_pages_that_are_new(tmp_path: Path) -> None:
     warehouse, later = (Warehouse(Home(tmp_path / name)) for name in ("grown", "at-once"))
     for iteration in ("0001", "0002", "0003"):

@@ -307,6 +307,7 @@ def test_the_terminals_half_alone_is_not_paid(on_hybrid: Any, name: str) -> None
     on_hybrid(use)
 
 
+@pytest.mark.slow
 def test_files_and_processes_of_a_finished_hybrid_episode_change_nothing(on_hybrid: Any) -> None:
     async def use(session: HybridSession) -> None:
         await session.reset(hybrid_tasks()["note-code"], 2)

@@ -248,6 +248,7 @@ def test_frames_of_real_time_are_those_of_steps_alone() -> None:
     asyncio.run(use())
 
 
+@pytest.mark.slow
 def test_frames_under_the_virtual_clock_are_those_that_were_asked_for() -> None:
     async def use() -> None:
         async with SessionPool({"games": SmoothGames()}, kind="beginframe", size=1) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,14 @@ def without_place(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
+def warehouse(judged: Warehouse, tmp_path: Path) -> Warehouse:
+    return Warehouse(Home(Path(shutil.copytree(judged.home.root, tmp_path / "home"))))
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """Three episodes, judged and routed as the assets do it (a good one, one that loops, a failed one), and what followed."""
-    house = Warehouse(Home(tmp_path / "home"))
+    house = Warehouse(Home(tmp_path_factory.mktemp("judged")))
     screens = {"episode-good": "ABC", "episode-looping": "XYXY", "episode-failed": "Z"}
     episodes = [episode_row(name, reward=float(name != "episode-failed"), instruction=name) for name in screens]
     steps = [step_row(i, name, observation=screen) for name, seen in screens.items() for i, screen in enumerate(seen)]

@@ -157,6 +157,7 @@ def test_what_is_not_an_id_is_looked_for_everywhere(own: Warehouse) -> None:
             assert asdict(trace_back(own, name)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["lineage", "report"])
 def test_what_a_command_has_no_use_for_is_not_imported(command: str, own: Warehouse) -> None:
     """pandas, and what else is heavy, would be most of the time that the command takes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,22 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 
-@pytest.fixture
-def corrected(warehouse: Warehouse) -> Warehouse:
-    """A failed episode of iteration 0002 and the solved one of 0001 that corrects it at step 1 and leads on at step 2."""
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """What `corrected` is copied from."""
+    warehouse = Warehouse(Home(tmp_path_factory.mktemp("routed")))
     warehouse.replace_partition("tasks", [Make.task("task-a")], iteration="0000", stage="tasks")
     act(warehouse, "0001", "solved", "ABC", "xyz", is_solved=True)
     act(warehouse, "0002", "failed", "ABC", "xqr", is_solved=False)
     for iteration in ("0001", "0002"):
         turn(warehouse, iteration)
     return warehouse
+
+
+@pytest.fixture
+def corrected(routed: Warehouse, tmp_path: Path) -> Warehouse:
+    """A failed episode of iteration 0002 and the solved one of 0001 that corrects it at step 1 and leads on at step 2."""
+    return Warehouse(Home(Path(shutil.copytree(routed.home.root, tmp_path / "corrected"))))
 
 
 def pairs(warehouse: Warehouse) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,10 +56,17 @@ def told(stored: Stored) -> tuple[int, int, bool]:
     return stored.num_joined, stored.num_left, stored.is_written
 
 
-@pytest.fixture
-def played(warehouse: Warehouse) -> Warehouse:
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """What `played` is copied from."""
+    warehouse = Warehouse(Home(tmp_path_factory.mktemp("stored")))
     play(warehouse)
     return warehouse
+
+
+@pytest.fixture
+def played(stored: Warehouse, tmp_path: Path) -> Warehouse:
+    return Warehouse(Home(Path(shutil.copytree(stored.home.root, tmp_path / "played"))))
 
 
 def test_each_is_stored_once_and_a_second_time_nothing_is_written(played: Warehouse) -> None:

@@ -170,7 +170,7 @@ def stage_seconds(turned_home) -> dict[str, float]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [pytest.param(name, marks=pytest.mark.ci) if name == "everything" else name for name in TARGETS])
 def test_killed_three_times_the_wheel_goes_on(target: str, turned_home, copy_of, stage_seconds):
     trial = Trial(copy_of(turned_home), list(TARGETS[target]), random.Random(f"faults {target}"), stage_seconds)
     trial.run()

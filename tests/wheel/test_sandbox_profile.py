@@ -12,7 +12,7 @@ from pipelines import profiles
 from sandbox.desktop.apps import missing_packages
 from warehouse.lineage import registry
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 
 CUT = {
     "extends": "sandbox",

@@ -13,7 +13,7 @@ from sandbox.tasks.sources import tasks_in
 from warehouse.evaluation.solve_rates import solve_rates
 from warehouse.storage.query import connect
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 
 PER_TASK = 6
 CUT = {

@@ -19,7 +19,7 @@ from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
 from assets.checks import GATES
 from sandbox.browser.chromium import find_chromium
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 
 PAGE_TIMEOUT_MS = 90_000
 RUN_TIMEOUT_MS = 1_500_000
