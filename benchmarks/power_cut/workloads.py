@@ -121,6 +121,11 @@ def table_commands(home: Path, files: Path) -> list[Command]:
         Command(name="import tasks", arguments=("import", "tasks", "miniwob", str(tasks), "--name", "two"), effect="select 1"),
         Command(name="restore", arguments=("restore", "training_metrics", "0"), effect="select 1"),
         Command(name="purge", arguments=("withdraw", ct, "--purge", "--yes"), effect=withdrawn.format(kind="ct", id=ct)),
+        Command(
+            name="release promote",
+            arguments=("release", "promote", "0000/seed_policy", "--by", "anna", "--reason", "power cut"),
+            effect="select count(*) = 2 from releases where origin = 'human'",
+        ),
         Command(name="eval", arguments=("eval", release, "--per-task", "1"), effect="select 1"),
     ]
 

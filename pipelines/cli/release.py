@@ -122,6 +122,9 @@ def _tell(change: Change, as_json: bool) -> None:
         print(json.dumps(_plain(change), indent=2))
         return
     names = f"{change.release} ({change.policy.checkpoint_id})"
+    if change.before == change.state:
+        console.print(f"change {change.number}: {names} is {change.state}, as was said before", highlight=False, soft_wrap=True)
+        return
     said = f"change {change.number}: {names} was {change.before.replace('_', ' ')} and is {change.state}"
     if change.state == "live":
         instead = f", in place of {change.live_before}" if change.live_before is not None else ""

@@ -117,6 +117,20 @@ def test_a_rollback_counts_from_the_next_stage_on_and_stands(warehouse: Warehous
     assert rollback(warehouse, "two", **WHO).live_id == "two", "a person may name one that was rolled back"
 
 
+def test_a_change_that_was_cut_off_may_be_repeated(warehouse: Warehouse) -> None:
+    for number, id_ in enumerate(("one", "two", "three"), start=1):
+        turn(warehouse, f"000{number}", id_, "refused" if id_ == "two" else "live")
+    for change in (lambda: hold(warehouse, "two", **WHO, seen=3), lambda: promote(warehouse, "two", **WHO, seen=4)):
+        first, again = change(), change()
+        assert (again.number, again.before, again.state) == (first.number, first.state, first.state)
+    assert [rollback(warehouse, "one", **WHO, seen=5).number for _ in range(2)] == [6, 6]
+    assert read_ledger(warehouse).number == 6 and registry.released(warehouse).checkpoint_id == "one"
+    with pytest.raises(ReleaseRefused, match=r"since change 6 by anna.*live already"):
+        promote(warehouse, "one", by="bo", reason="because")
+    with pytest.raises(ReleasesChanged, match="you saw change 9, but the last is 6"):
+        promote(warehouse, "two", **WHO, seen=9)
+
+
 def test_what_is_refused_says_what_is_allowed_and_changes_nothing(warehouse: Warehouse) -> None:
     with pytest.raises(ReleaseRefused, match="nothing is live yet"):
         rollback(warehouse, **WHO)

@@ -187,9 +187,8 @@ def maker(made: Sequence[Mapping[str, Any]], checkpoint_id: str) -> str:
 
 
 @contextmanager
-def changing(warehouse: Warehouse, seen: int | None = None) -> Iterator[Ledger]:
-    """The ledger to change, with nobody else changing it. `seen` is the number of the last change that was known when this one was decided
-    on. Raises ReleasesChanged where there is a later one, or somebody holds the lock for long."""
+def changing(warehouse: Warehouse) -> Iterator[Ledger]:
+    """The ledger to change, with nobody else changing it. Raises ReleasesChanged where somebody else holds the lock for long."""
     lock = FileLock(warehouse.home.locks / "releases.lock")
     if not lock.acquire(timeout_s=LOCKED_S):
         raise ReleasesChanged(
@@ -197,17 +196,23 @@ def changing(warehouse: Warehouse, seen: int | None = None) -> Iterator[Ledger]:
             "`flywheel release list` shows what is live; try again when that process has ended"
         )
     try:
-        ledger = read_ledger(warehouse)
-        if seen is not None and ledger.number != seen:
-            last = max(ledger.entries, key=lambda entry: (entry.number, entry.checkpoint_id == entry.live_id))
-            raise ReleasesChanged(
-                f"the releases have changed meanwhile: {last.decided_by} made {last.release} ({last.checkpoint_id}) {last.state} "
-                f"(change {last.number}, you saw {seen}): {last.reason}. Nothing else was changed; `flywheel release list` shows what "
-                "is live now, decide again"
-            )
-        yield ledger
+        yield read_ledger(warehouse)
     finally:
         lock.release()
+
+
+def check_seen(ledger: Ledger, seen: int) -> None:
+    """Raises ReleasesChanged where `seen`, the last change that was known when another was decided on, is not the last."""
+    if ledger.number == seen:
+        return
+    if ledger.number < seen:
+        raise ReleasesChanged(f"you saw change {seen}, but the last is {ledger.number}: is it the same home? Nothing was changed")
+    last = max(ledger.entries, key=lambda entry: (entry.number, entry.checkpoint_id == entry.live_id))
+    raise ReleasesChanged(
+        f"the releases have changed meanwhile: {last.decided_by} made {last.release} ({last.checkpoint_id}) {last.state} "
+        f"(change {last.number}, you saw {seen}): {last.reason}. Nothing else was changed; `flywheel release list` shows what is live now, "
+        "decide again"
+    )
 
 
 def write(

@@ -14,7 +14,7 @@ from warehouse.core.errors import CheckpointError, ReleaseRefused, UnknownTable
 from warehouse.evaluation.choosing import outcomes_to_choose
 from warehouse.evaluation.statistics import PairedComparison, compare_paired
 from warehouse.lineage import registry
-from warehouse.lineage.release_ledger import CANDIDATES, EVIDENCE, Entry, Ledger, changing, maker, read_ledger, write
+from warehouse.lineage.release_ledger import CANDIDATES, EVIDENCE, Entry, Ledger, changing, check_seen, maker, read_ledger, write
 from warehouse.storage.tables import Warehouse
 
 NOT_POLICIES = ("orm_model",)
@@ -51,13 +51,17 @@ def promote(warehouse: Warehouse, ref: str, *, by: str, reason: str, seen: int |
 
     `seen` is the number of the last change that who decides has seen (`read_ledger(…).number`); by default the last one when it is called.
     Raises CheckpointError for an unknown or unfinished policy, ReleaseRefused for one that is live or cannot act, ReleasesChanged where
-    another change came first. Then nothing was changed.
+    another change came first. Then nothing was changed. The same change again, by the same person with the same reason while it is the last
+    one, is done already: a command that was cut off may be repeated.
     """
     seen = _seen(warehouse, by, reason, seen)
     policy = _finished(warehouse, ref)
     live_before = read_ledger(warehouse).live_id
     evidence = evidence_between(warehouse, policy.checkpoint_id, live_before)
-    with changing(warehouse, seen) as ledger:
+    with changing(warehouse) as ledger:
+        if (done := _done(ledger, policy, "live", by, reason)) is not None:
+            return done
+        check_seen(ledger, seen)
         if ledger.live_id == policy.checkpoint_id:
             raise ReleaseRefused(f"{_said(ledger, warehouse, policy.checkpoint_id)} is live already. Nothing was changed")
         return _write(warehouse, ledger, policy, "live", by, reason, evidence)
@@ -68,7 +72,10 @@ def hold(warehouse: Warehouse, ref: str, *, by: str, reason: str, seen: int | No
     not decided on yet. Raises as `promote` does, and ReleaseRefused for one that is, or was, live."""
     seen = _seen(warehouse, by, reason, seen)
     policy = _finished(warehouse, ref)
-    with changing(warehouse, seen) as ledger:
+    with changing(warehouse) as ledger:
+        if (done := _done(ledger, policy, "held", by, reason)) is not None:
+            return done
+        check_seen(ledger, seen)
         state, name = ledger.state(policy.checkpoint_id), _said(ledger, warehouse, policy.checkpoint_id)
         if state == "live":
             raise ReleaseRefused(f"{name} is live, so it cannot be held: `flywheel release rollback` takes it back. Nothing was changed")
@@ -79,10 +86,14 @@ def hold(warehouse: Warehouse, ref: str, *, by: str, reason: str, seen: int | No
 
 def rollback(warehouse: Warehouse, ref: str | None = None, *, by: str, reason: str, seen: int | None = None) -> Change:
     """Take the live release back: `ref`, which was live before, is live again, or by default the newest that was and was not rolled back.
-    Raises ReleaseRefused where there is none, or `ref` never was live; else as `promote` does."""
+    Raises ReleaseRefused where there is none, or `ref` never was live; else as `promote` does. Without `ref` and `seen` each call goes one
+    release further back."""
     seen = _seen(warehouse, by, reason, seen)
     wanted = None if ref is None else _finished(warehouse, ref)
-    with changing(warehouse, seen) as ledger:
+    with changing(warehouse) as ledger:
+        if wanted is not None and (done := _done(ledger, wanted, "live", by, reason)) is not None:
+            return done
+        check_seen(ledger, seen)
         bad = ledger.live_id
         if bad is None:
             raise ReleaseRefused("nothing is live yet, so there is nothing to roll back. `flywheel release promote` releases a candidate")
@@ -197,6 +208,22 @@ def _target(warehouse: Warehouse, ledger: Ledger, bad: str) -> registry.Register
     raise ReleaseRefused(
         f"{_said(ledger, warehouse, bad)} is live, and nothing before it can be rolled back to: it is the first, or the others were rolled "
         "back. `flywheel release promote` makes another live, e.g. 0000/seed_policy. Nothing was changed"
+    )
+
+
+def _done(ledger: Ledger, policy: registry.Registered, state: str, by: str, reason: str) -> Change | None:
+    """The change, where it is the last one and was written already."""
+    last = next((entry for entry in ledger.of(policy.checkpoint_id) if entry.number == ledger.number and entry.is_persons), None)
+    if last is None or (last.state, last.decided_by, last.reason) != (state, by.strip(), reason.strip()):
+        return None
+    return Change(
+        number=last.number,
+        policy=policy,
+        release=last.release,
+        before=state,
+        state=state,
+        live_id=ledger.live_id,
+        live_before=ledger.live_id,
     )
 
 
