@@ -67,7 +67,7 @@ class AgentDesktop(RequestedDesktop):
         return (await self._request("GET", "/v1/screenshot"))[1]
 
     async def launch(self, app: str, files: Sequence[PurePosixPath] = ()) -> None:
-        command = list(find_app(app).command)
+        command = list(find_app(app).command_for(files))
         if self._health["platform"] == "win32" and command[0] == "wine":
             command = command[1:]
         command += [inside_home(path) for path in files]  # programs start in the home folder

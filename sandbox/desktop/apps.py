@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from warehouse.core.errors import DesktopMissing, TaskError
 from warehouse.core.identity import content_id
@@ -27,8 +27,15 @@ class App:
     window_class: str
     is_full: bool = False
     needs_wine: bool = False
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By suffix: what else the command is given where all the files that it opens have it."""
     file: str = ""
     """What has to be there beside the command, as a pattern of paths; for commands that belong to another package."""
+
+    def command_for(self, files: Sequence[PurePosixPath]) -> tuple[str, ...]:
+        """The command that opens these files, without their paths."""
+        suffixes = {path.suffix.lower() for path in files}
+        return (*self.command, *(self.options.get(suffixes.pop(), ()) if len(suffixes) == 1 else ()))
 
 
 _WINE = "wine wine64"
@@ -63,8 +70,9 @@ APPS: Mapping[str, App] = {
         App(name="2048", command=("/usr/games/gnome-2048",), package="gnome-2048", window_class="Gnome-2048"),
         App(
             name="calc",
-            # The filter opens a CSV file without asking how to read it: commas, quotes, UTF-8.
-            command=("soffice", "--calc", "--norestore", "--nologo", "--infilter=Text - txt - csv (StarCalc):44,34,76"),
+            command=("soffice", "--calc", "--norestore", "--nologo"),
+            # The filter opens a CSV file without asking how to read it: commas, quotes, UTF-8. A workbook it cannot read at all.
+            options={".csv": ("--infilter=Text - txt - csv (StarCalc):44,34,76",)},
             package="libreoffice-calc libreoffice-gtk3",
             window_class="libreoffice-calc",
             is_full=True,

@@ -75,7 +75,7 @@ class LocalDesktop(RequestedDesktop):
                 raise SandboxError(f"No Wine prefix could be laid out in a desktop: {laid_out.stderr[-500:]}")
             self._has_wine = True
         names = [windows_path(path) if found.needs_wine else str(path) for path in paths]
-        await self._call("launch", command=[*found.command, *names])
+        await self._call("launch", command=[*found.command_for(paths), *names])
 
     async def put_file(self, path: PurePosixPath, content: bytes) -> None:
         await self._call("put_file", content, path=inside_home(path))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from sandbox.actions import Click
+from sandbox.desktop.apps import APPS
 from sandbox.tasks.imported import metrics
 from sandbox.tasks.imported.android_world import HOLDS_AT_THE_START
 from sandbox.tasks.imported.collecting import Collected, collect
@@ -234,6 +235,23 @@ def test_the_keys_that_start_a_terminal_start_ours(tmp_path: Path) -> None:
     (task,) = collected(tmp_path, "osworld", osworld(config=config)).tasks
     started, pause, keys = task.spec.setup
     assert started.launch == "terminal" and pause.wait == 0.5 and [action.kind for action in keys.act] == ["hotkey"]
+
+
+def test_calc_is_told_to_save_a_workbook_without_asking(tmp_path: Path) -> None:
+    opened = {"type": "open", "parameters": {"path": f"{DESKTOP_HOME}/a.xlsx"}}
+    calc, none = collected(
+        tmp_path, "osworld", osworld("calc", instruction="calc", config=[opened]), osworld("none", instruction="none")
+    ).tasks
+    ((path, settings),) = calc.spec.files.items()
+    assert path.endswith("registrymodifications.xcu") and "WarnAlienFormat" in settings and none.spec.files == {}
+    assert [step.launch for step in calc.spec.setup] == ["calc"] and none.spec.setup[-1].launch == "terminal"
+
+
+def test_a_workbook_is_not_opened_as_a_csv_file() -> None:
+    calc = APPS["calc"]
+    assert calc.command_for([PurePosixPath("a.CSV")])[:-1] == calc.command and "csv" in calc.command_for([PurePosixPath("a.CSV")])[-1]
+    for files in ([], ["a.xlsx"], ["a.csv", "b.xlsx"]):
+        assert calc.command_for([PurePosixPath(file) for file in files]) == calc.command
 
 
 def test_fields_that_came_later_change_no_split() -> None:

@@ -28,6 +28,9 @@ from warehouse.core.home import Home
 LACKING = missing_packages(["editor"])
 needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
 
+WORKBOOK = Path(__file__).with_name("workbooks") / "chart.xlsx"
+NO_CALC = missing_packages(["calc"])
+needs_calc = pytest.mark.skipif(bool(NO_CALC), reason=f"apt-get install --no-install-recommends {' '.join(NO_CALC)}")
 NO_TERMINAL = missing_packages(["terminal"])
 needs_terminal = pytest.mark.skipif(bool(NO_TERMINAL), reason=f"apt-get install --no-install-recommends {' '.join(NO_TERMINAL)}")
 
@@ -202,6 +205,52 @@ def test_what_a_terminal_shows_is_read_from_its_window(imported: Any) -> None:
             assert (await session.step(actions.Finished())).reward == 0.0
             await session.reset(task, 0)
             await session.step(TypeText(text="exit\n"))
+            assert (await session.step(actions.Finished())).reward == 0.0
+
+    asyncio.run(use())
+
+
+@needs_calc
+@pytest.mark.slow
+def test_a_workbook_that_calc_saves_is_compared(imported: Any, tmp_path: Path) -> None:
+    """Typed into, saved by the evaluator's Ctrl+S, printed as CSV by its own command; the chart is still that of the file it was."""
+    (tmp_path / "a.xlsx").write_bytes(WORKBOOK.read_bytes())
+    (tmp_path / "a.csv").write_text("7,Sales,COGS,Kind\nJan,10,4,a\nFeb,20,9,b\nMar,15,6,a\nApr,30,11,b\nMay,25,8,a\n")
+    download = {"type": "download", "parameters": {"files": [{"url": "https://x.org/a.xlsx", "path": f"{DESKTOP_HOME}/a.xlsx"}]}}
+    to_csv = ["--convert-to", "csv:Text - txt - csv (StarCalc):44,34,UTF-8,,,,false,true,true,false,false,1", "--outdir", f"{DESKTOP_HOME}"]
+    postconfig = [
+        {"type": "activate_window", "parameters": {"window_name": "a.xlsx - LibreOffice Calc", "strict": True}},
+        {"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.hotkey('ctrl', 's');"]}},
+        {"type": "sleep", "parameters": {"seconds": 2}},
+        {"type": "execute", "parameters": {"command": ["libreoffice", *to_csv, f"{DESKTOP_HOME}/a.xlsx"]}},
+    ]
+    sheets = {"sheet_idx0": 0, "sheet_idx1": "EI0"}
+    printed = {"path": [f"{DESKTOP_HOME}/a.xlsx", f"{DESKTOP_HOME}/a-Sheet1.csv"], "dest": ["a.xlsx", "a-Sheet1.csv"], "multi": True}
+    gold = {"path": ["https://x.org/a.xlsx", "https://x.org/a.csv"], "dest": ["g.xlsx", "g-Sheet1.csv"], "multi": True}
+    cell = {"type": "check_cell", "sheet_idx": 0, "coordinate": "A1", "props": {"value": {"method": "eq", "ref": 7}}}
+    record = {
+        "id": "0a-4",
+        "instruction": "Put a 7 into the first cell.",
+        "config": [download, {"type": "open", "parameters": {"path": f"{DESKTOP_HOME}/a.xlsx"}}],
+        "evaluator": {
+            "postconfig": postconfig,
+            "func": ["compare_table", "compare_table"],
+            "result": [{"type": "vm_file", "path": f"{DESKTOP_HOME}/a.xlsx", "dest": "a.xlsx"}, {"type": "vm_file", **printed}],
+            "expected": [{"type": "cloud_file", "path": "https://x.org/a.xlsx", "dest": "g.xlsx"}, {"type": "cloud_file", **gold}],
+            "options": [
+                {"rules": [cell, {"type": "chart", **sheets, "chart_props": ["type", "direction", "xtitle"]}]},
+                {"rules": [{"type": "sheet_print", **sheets}]},
+            ],
+        },
+    }
+    task = imported("osworld", record)["0a-4"]
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(task) as session:
+            await session.reset(task, 0)
+            await session.step(TypeText(text="7\n"))
+            assert (await session.step(actions.Finished())).reward == 1.0, (await session.evaluate()).reasons
+            await session.reset(task, 0)
             assert (await session.step(actions.Finished())).reward == 0.0
 
     asyncio.run(use())

@@ -44,6 +44,14 @@ LAUNCHED_AS: Mapping[str, str] = {
 OPENED_BY = {".txt": "editor", ".md": "editor", ".csv": "calc", ".xlsx": "calc", ".ods": "calc", ".xls": "calc"}
 OFFICE_PARTS = {"--impress": "Impress", "--writer": "Writer", "--draw": "Draw", "--math": "Math", "--base": "Base"}
 """Options by which the office is started as another program than its spreadsheets."""
+OFFICE_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
+<oor:items xmlns:oor="http://openoffice.org/2001/registry">
+<item oor:path="/org.openoffice.Office.Common/Save/Document">
+<prop oor:name="WarnAlienFormat" oor:op="fuse"><value>false</value></prop></item>
+</oor:items>
+"""
+"""Of the office: a workbook is saved in the format that it has, without a question, as evaluators expect that save by Ctrl+S alone."""
+OFFICE_SETTINGS_PATH = ".config/libreoffice/4/user/registrymodifications.xcu"
 TERMINAL = APPS["terminal"].name
 TERMINAL_KEYS = ("ctrl", "alt", "t")
 """They start a terminal on OSWorld's desktop; no keys do on ours."""
@@ -82,6 +90,7 @@ def map_osworld(record: Any, files: Files) -> Mapped:
         kind="desktop",
         instruction=instruction,
         assets=placed,
+        files={OFFICE_SETTINGS_PATH: OFFICE_SETTINGS} if any(step.launch == "calc" for step in (*setup, *before)) else {},
         setup=tuple(setup),
         before_checks=tuple(before),
         goals=tuple(goals),
