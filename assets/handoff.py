@@ -18,7 +18,6 @@ from assets.resources import WarehouseResource
 from assets.stage_assets import stage_asset
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id
-from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage import registry
 from warehouse.lineage.iterations_graph import iterations_graph
 from warehouse.reporting.iteration_summaries import summaries
@@ -49,11 +48,9 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
 
 
 def report_inputs(instance: dg.DagsterInstance, warehouse: Warehouse) -> None:
-    """Report the input of every open iteration again whose samples are others than they were: what has read them becomes stale."""
+    """Report the input of every open iteration again whose policy or samples have changed: what has read them becomes stale."""
     for key in sorted(instance.get_dynamic_partitions(str(ITERATIONS.name))):
-        before = previous_key(key)
-        stage = "seed_policy" if before == SEED_ITERATION else "released_policy"
-        policy = registry.made_by(warehouse, before, stage)
+        policy = registry.entering(warehouse, key, previous_key(key))
         latest = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=INPUT, asset_partitions=[key]), limit=1).records
         known = latest[0].asset_materialization if latest else None
         if known is None or (known.tags or {}).get(DATA_VERSION) != _data_version(warehouse, key, policy):

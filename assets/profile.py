@@ -288,7 +288,12 @@ class ReleaseSettings(_Settings):
 class ScheduleSettings(_Settings):
     """Recurring retraining and the thresholds of the sensors."""
 
-    cron: str = "0 2 * * *"
+    cron: str = Field("0 2 * * *", description="when `recurring_retraining` completes the open iteration")
+    ct: str | None = Field(None, description="when `recurring_ct` trains CT of the open iteration on all data so far, due or not")
+    sft: str | None = Field(None, description="when `recurring_sft` brings SFT of the open iteration up to its data")
+    rl: str | None = Field(None, description="when `recurring_rl` brings the specialists of the open iteration up to its SFT")
+    set: dict[str, Any] = Field({}, description="settings that the runs of schedules change, by dotted key: {rl.rounds: 8}")
+    late_after_h: Annotated[float, Field(gt=0, description="hours without a closed iteration after which an alert is sent")] = 48.0
     new_samples: Positive = Field(500, description="new D_SFT rows that start an iteration")
     new_annotations: Positive = Field(200, description="new annotations that start an iteration")
     new_work: Positive = Field(20, description="runs that people finished, and recordings of theirs, that start an iteration")

@@ -85,9 +85,13 @@ def promote(
     policy: RefArgument, by: ByOption, reason: ReasonOption, seen: SeenOption = None, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
     """Make a policy live, whatever the gate said of it: the next stage, episode or server uses it."""
+    from pipelines.orchestration.reported_changes import reported
     from warehouse.lineage.releases import promote as change
 
-    _tell(change(warehouse_of(made_home(home)), policy, by=by, reason=reason, seen=seen), as_json)
+    warehouse = warehouse_of(made_home(home))
+    with reported(warehouse, "flywheel release promote", console):
+        changed = change(warehouse, policy, by=by, reason=reason, seen=seen)
+    _tell(changed, as_json)
 
 
 @release.command()
@@ -95,9 +99,13 @@ def hold(
     policy: RefArgument, by: ByOption, reason: ReasonOption, seen: SeenOption = None, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
     """Keep a candidate from being released until a person promotes it; iterations go on with the live release."""
+    from pipelines.orchestration.reported_changes import reported
     from warehouse.lineage.releases import hold as change
 
-    _tell(change(warehouse_of(made_home(home)), policy, by=by, reason=reason, seen=seen), as_json)
+    warehouse = warehouse_of(made_home(home))
+    with reported(warehouse, "flywheel release hold", console):
+        changed = change(warehouse, policy, by=by, reason=reason, seen=seen)
+    _tell(changed, as_json)
 
 
 @release.command()
@@ -112,9 +120,13 @@ def rollback(
     home: HomeOption = None,
 ) -> None:
     """Take the live release back, for one that was live before. The gate does not release it again; a person may."""
+    from pipelines.orchestration.reported_changes import reported
     from warehouse.lineage.releases import rollback as change
 
-    _tell(change(warehouse_of(made_home(home)), policy, by=by, reason=reason, seen=seen), as_json)
+    warehouse = warehouse_of(made_home(home))
+    with reported(warehouse, "flywheel release rollback", console):
+        changed = change(warehouse, policy, by=by, reason=reason, seen=seen)
+    _tell(changed, as_json)
 
 
 def _tell(change: Change, as_json: bool) -> None:

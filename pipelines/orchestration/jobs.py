@@ -13,6 +13,7 @@ from assets.keys import ITERATION_OUTPUT
 from assets.partitions import ITERATIONS
 from pipelines.orchestration import run_profile
 from pipelines.orchestration.living_runs import living_runs
+from pipelines.orchestration.release_jobs import RELEASE_JOBS
 from warehouse.core.home import Home
 
 DAGSTER_URL_VARIABLE = "FLYWHEEL_DAGSTER_URL"
@@ -56,6 +57,11 @@ STAGE_JOBS = [
 """One for each stage, launched for any open iteration."""
 
 
+def dagster_url() -> str:
+    """Where the page of this Dagster is."""
+    return os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL)
+
+
 def first_incomplete(instance: dg.DagsterInstance) -> str | None:
     """The first iteration that is open but has not closed; None while the seed is not made."""
     opened = sorted(instance.get_dynamic_partitions(str(ITERATIONS.name)))
@@ -73,7 +79,7 @@ def completed(instance: dg.DagsterInstance) -> list[str]:
     description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.",
 )
 def submit_next_iteration(context: dg.OpExecutionContext) -> None:
-    url, home = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL), Home.from_env()
+    url, home = dagster_url(), Home.from_env()
     if running := living_runs(context.instance, home):
         raise dg.Failure(f"run {running[0].run_id} is already in progress: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
     key = first_incomplete(context.instance)
@@ -99,4 +105,4 @@ def next_iteration() -> None:
     submit_next_iteration()
 
 
-JOBS: list[Any] = [seed_job, iteration_job, *STAGE_JOBS, next_iteration]
+JOBS: list[Any] = [seed_job, iteration_job, *STAGE_JOBS, *RELEASE_JOBS, next_iteration]

@@ -8,12 +8,13 @@ import pyarrow.compute as pc
 from assets.people import num_landed
 from assets.profile import Profile
 from assets.resources import WarehouseResource
+from pipelines.orchestration.alert_sensors import build_alert_sensors
 from pipelines.orchestration.executor import LAUNCH_TAG
 from pipelines.orchestration.jobs import completed, evaluate_job, first_incomplete, iteration_job
 from pipelines.orchestration.living_runs import living_runs
+from pipelines.orchestration.regressions import eval_drop
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
-from warehouse.storage.query import connect
 
 RELAUNCH_TAG = "flywheel/relaunch"
 
@@ -28,6 +29,7 @@ def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
         ),
         _regression_sensor(thresholds.regression),
         relaunch_failed_iteration,
+        *build_alert_sensors(profile),
     ]
 
 
@@ -79,19 +81,11 @@ def _regression_sensor(drop: float) -> dg.SensorDefinition:
         closed = completed(context.instance)
         if not closed or closed[-1] == context.cursor:
             return dg.SkipReason("no iteration has closed since the last look")
-        with connect(tables.warehouse, tables=["evaluations"]) as con:
-            rates = con.execute(
-                """select iteration, avg(rate) from (
-                 select iteration, task_id, sum(num_success) / nullif(sum(num_episodes), 0) as rate from evaluations
-                 where split = 'eval' and checkpoint_role = 'merged_policy' and list_contains(?, iteration) group by all)
-               group by iteration order by iteration""",
-                [closed],
-            ).fetchall()
-        if len(rates) < 2 or rates[-2][1] - rates[-1][1] < drop:
+        found = eval_drop(tables.warehouse, closed)
+        if found is None or found.drop < drop:
             return dg.SensorResult(skip_reason=dg.SkipReason("no regression"), cursor=closed[-1])
-        return dg.SensorResult(
-            run_requests=[dg.RunRequest(run_key=f"regression-{rates[-1][0]}", partition_key=rates[-1][0])], cursor=closed[-1]
-        )
+        request = dg.RunRequest(run_key=f"regression-{found.iteration}", partition_key=found.iteration)
+        return dg.SensorResult(run_requests=[request], cursor=closed[-1])
 
     return regression
 

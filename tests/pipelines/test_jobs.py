@@ -15,6 +15,8 @@ from pipelines.orchestration.jobs import CLICK_TAG, DAGSTER_URL_VARIABLE, STAGE_
 from pipelines.profiles import OVERRIDES_VARIABLE
 from tests.pipelines import merged_project
 from warehouse.core.locks import FileLock
+from warehouse.lineage import releases
+from warehouse.lineage.release_ledger import read_ledger
 
 LINEAGE = {
     "tasks": [],
@@ -126,7 +128,7 @@ def test_the_run_queue_lets_one_run_of_a_home_and_one_click_through_at_a_time(pl
     assert definitions.resolve_job_def("next_iteration").tags[CLICK_TAG] == "true"
     for name in definitions.get_repository_def().job_names:
         pools = {node.pool for node in definitions.resolve_job_def(name).all_node_defs if not isinstance(node, dg.GraphDefinition)}
-        assert pools - {None} == ({POOL} if name != "next_iteration" else set()), name
+        assert pools - {None} == (set() if name == "next_iteration" or name.startswith("release_") else {POOL}), name
 
 
 def test_the_definitions_load_beside_a_projects_own(place):
@@ -136,6 +138,27 @@ def test_the_definitions_load_beside_a_projects_own(place):
     dg.Definitions.validate_loadable(merged_project.defs)
     with FileLock(lock_path(place.home)), dg.execute_job(dg.reconstructable(merged_project.their_job), instance=place.instance) as ran:
         assert ran.success
+
+
+def test_a_person_decides_on_a_release_from_the_page(place, monkeypatch: pytest.MonkeyPatch):
+    """As `flywheel release` does, whose refusals are the run's failure."""
+    row = {"checkpoint_id": "checkpoint-a", "path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
+    place.warehouse.replace_partition("checkpoints", [row], iteration="0001", stage="merged_policy")
+    monkeypatch.setattr(releases, "_finished", lambda tables, ref: releases.registry.named(tables, ref))  # its weights are not the matter
+
+    def decide(name: str, **config: str) -> dg.ExecuteInProcessResult:
+        job = build_defs().resolve_job_def(f"release_{name}")
+        given = {"ops": {f"{name}_release": {"config": {"by": "Ada", "reason": "looked at it", **config}}}}
+        return job.execute_in_process(run_config=given, instance=place.instance, raise_on_error=False)
+
+    assert decide("hold", policy="0001/merged_policy").success
+    assert decide("promote", policy="checkpoint-a").success
+    assert read_ledger(place.warehouse).live_id == "checkpoint-a"
+    refused = decide("rollback")
+    assert not refused.success
+    (failure,) = [event for event in refused.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
+    assert "ReleaseRefused" in str(failure.step_failure_data.user_failure_data.description), "nothing was live before"
+    assert read_ledger(place.warehouse).live_id == "checkpoint-a"
 
 
 def test_only_what_completes_an_iteration_goes_on_from_earlier_runs(place):

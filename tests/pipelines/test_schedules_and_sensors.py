@@ -88,8 +88,9 @@ def sensors(place) -> dict[str, Any]:
     }
 
 
-def tick(place: Any, **settings: str) -> Any:
-    (schedule,) = build_schedules(profiles.load("smoke", settings))
+def tick(place: Any, name: str = "recurring_retraining", **settings: Any) -> Any:
+    schedules = {schedule.name: schedule for schedule in build_schedules(profiles.load("smoke", settings))}
+    schedule = schedules[name]
     context = dg.build_schedule_context(instance=place.instance, repository_def=build_defs().get_repository_def())
     return schedule.evaluate_tick(context)
 
@@ -104,6 +105,31 @@ def test_a_tick_asks_for_the_first_incomplete_iteration(place):
     place.open("0002")
     place.close("0001")
     assert tick(place).run_requests[0].partition_key == "0002"
+
+
+def test_ct_sft_and_rl_have_cadences_of_their_own(place):
+    cadences = {"schedule.ct": "0 3 * * 0", "schedule.sft": "0 3 * * *", "schedule.rl": "0 5 * * *", "schedule.set": {"rl.rounds": 8}}
+    schedules = build_schedules(profiles.load("smoke", cadences))
+    jobs = {each.name: each.job_name for each in schedules}
+    assert {each.name: each.cron_schedule for each in schedules} == {
+        "recurring_retraining": "0 2 * * *",
+        "recurring_ct": "0 3 * * 0",
+        "recurring_sft": "0 3 * * *",
+        "recurring_rl": "0 5 * * *",
+    }
+    place.open("0001")
+
+    def asked(name: str) -> tuple[str, set[str], Any]:
+        (request,) = tick(place, name, **cadences).run_requests
+        return jobs[name], {key.to_user_string() for key in request.asset_selection or ()}, request.run_config
+
+    changed = {"resources": {"profile": {"config": {"rl": {"rounds": 8}}}}}
+    assert asked("recurring_ct") == ("ct", set(), changed)
+    assert asked("recurring_sft") == ("iteration", {"withdrawals", "ct_dataset", "ct_model", "sft_dataset", "sft_model"}, changed)
+    for made in ("withdrawals", "ct_dataset", "ct_model"):
+        place.instance.report_runless_asset_event(dg.AssetMaterialization(made, partition="0001"))
+    assert asked("recurring_sft")[1] == {"sft_dataset", "sft_model"}, "CT of the iteration is there: SFT alone"
+    assert asked("recurring_rl")[1] == {"sft_dataset", "sft_model", "rl_model/pointing", "rl_model/forms"}
 
 
 @pytest.mark.parametrize(
@@ -239,6 +265,8 @@ def test_everything_that_starts_runs_by_itself_is_off_until_switched_on(place):
         "people_finished",
         "regression",
         "relaunch_failed_iteration",
+        "alerts",
+        "alert_failed_runs",
     }
     assert [sensor.name for sensor in repository.sensor_defs if sensor.default_status != dg.DefaultSensorStatus.STOPPED] == []
     assert [schedule.name for schedule in repository.schedule_defs if schedule.default_status != dg.DefaultScheduleStatus.STOPPED] == []
