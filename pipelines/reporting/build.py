@@ -31,6 +31,7 @@ from warehouse.core.stages import rank, role_name
 from warehouse.evaluation.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.evaluation.novelty import novelty
 from warehouse.lineage.iterations_graph import iterations_graph
+from warehouse.lineage.release_ledger import read_ledger
 from warehouse.reporting import charts, gain_charts, run_charts
 from warehouse.reporting.iteration_summaries import TABLES_READ, IterationSummary, summaries
 from warehouse.reporting.merge_report import mixtures_chart
@@ -222,7 +223,7 @@ def _write(environment: jinja2.Environment, template: str, output: Path, content
 def _everything(
     warehouse: Warehouse, home: Home, listing: Listing, summaries_by_key: Mapping[str, IterationSummary], site: _Site
 ) -> dict[str, object]:
-    keys, seconds = site.keys, overview.stage_seconds(home)
+    keys, seconds, ledger = site.keys, overview.stage_seconds(home), read_ledger(warehouse, of_before=False)
     names = sorted({run.run for run in site.runs}, key=rank)
     drawn = _spread(keys, MAX_LINES)
     with connect(warehouse, tables=["evaluations"], natively=True) as con:
@@ -242,6 +243,9 @@ def _everything(
         "successes": evaluated,
         "heat": overview.heat(evaluated),
         "releases": overview.releases(summaries_by_key),
+        "live": None if ledger.live_id is None else ledger.name(ledger.live_id),
+        "held": ledger.with_state("held"),
+        "people_decided": [entry for entry in ledger.entries if entry.is_persons],
         "flows": [_svg(charts.routing_flow(key, summaries_by_key[key].flows)) for key in keys],
         "mixtures": _drawn(charts.mixture_bars(summaries_by_key, kind) for kind in ("sft", "ct")),
         "annotations": _drawn([charts.annotation_bars(summaries_by_key)]),

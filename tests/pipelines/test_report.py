@@ -26,6 +26,7 @@ from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home, page_name
 from warehouse.core.identity import bytes_id
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
+from warehouse.lineage.release_ledger import changing, write
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
@@ -321,6 +322,19 @@ def test_the_page_says_what_came_of_it(page: str) -> None:
     assert "the candidate does not lose" in text and "stage time 3.0 min in 2 stages" in text
     for heading in ("Success by task", "Routing", "Data and annotations", "Training", "Sample trajectories", "Lineage", "Time", "Tables"):
         assert heading in text
+
+
+def test_what_is_live_and_what_people_decided_is_on_the_page(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path))
+    fill(warehouse, "0001", 40)
+    for id_, state in (("one", "live"), ("two", "held")):
+        with changing(warehouse) as ledger:
+            change = {id_: (f"0001/{id_}", state)}
+            write(warehouse, ledger, change, live_id="one", by="anna", is_person=True, reason="<b>read</b>", iteration="0001")
+    text = build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html").read_text()
+    said = " ".join(Page(text).text.split())
+    assert "Live now: 0001/one ; held until a person promotes it: 0001/two" in said and "2 1 0001/two held anna <b>read</b>" in said
+    assert "&lt;b&gt;read" in text
 
 
 def test_trajectories_show_screens_marks_and_corrections(page: str) -> None:

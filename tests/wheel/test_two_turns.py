@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from math import comb
+from statistics import fmean
 from typing import Any
 
 import dagster as dg
@@ -45,14 +45,14 @@ def solved(wheel: Any, checkpoint_id: str, split: str) -> dict[tuple[str, int], 
 
 
 def loses(candidate: dict[tuple[str, int], bool], incumbent: dict[tuple[str, int], bool]) -> bool:
-    """Worse on average over tasks, and by more than 0.03 or more often than a fair coin would have it in one of twenty."""
+    """Worse on average over tasks, and by more than 0.03 or so that who bets on it, at fair odds, has won twenty times the stake."""
     gains: dict[str, list[int]] = defaultdict(list)
     for key in candidate.keys() & incumbent.keys():
         gains[key[0]].append(candidate[key] - incumbent[key])
     mean = sum(sum(each) / len(each) for each in gains.values()) / len(gains)
     wins, losses = (sum(gain == sign for each in gains.values() for gain in each) for sign in (1, -1))
-    chance = sum(comb(wins + losses, k) for k in range(wins + 1)) / 2 ** (wins + losses)
-    return mean < -0.03 or (mean < 0 and chance < 0.05)
+    capital = fmean((1 - bet / 1000) ** wins * (1 + bet / 1000) ** losses for bet in range(751))
+    return mean < -0.03 or (mean < 0 and capital > 20)
 
 
 def released(wheel: Any) -> str:

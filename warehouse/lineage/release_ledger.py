@@ -142,11 +142,12 @@ class Ledger:
         return own[-1] if own and own[-1].checkpoint_id == checkpoint_id else None
 
 
-def read_ledger(warehouse: Warehouse) -> Ledger:
-    """The ledger as it is now. Raises CorruptTable."""
+def read_ledger(warehouse: Warehouse, *, of_before: bool = True) -> Ledger:
+    """The ledger as it is now; with the releases `of_before` there was one, for which `checkpoints` is read. Raises CorruptTable."""
     entries = [Entry(**row) for row in warehouse.read(TABLE).to_pylist()]
     files = warehouse.listed("checkpoints")[1]
-    if {file.iteration for file in files if file.stage == RELEASES} - (written := {e.iteration for e in entries if e.stage == RELEASES}):
+    written = {entry.iteration for entry in entries if entry.stage == RELEASES}
+    if of_before and not {file.iteration for file in files if file.stage == RELEASES} <= written:
         made = warehouse.read("checkpoints", columns=["iteration", "stage", "checkpoint_id", "note"]).to_pylist()
         entries += _of_before(made, written)
     ordered = sorted(entries, key=lambda entry: (entry.iteration, entry.number, entry.checkpoint_id == entry.live_id))
