@@ -30,7 +30,7 @@ needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-
 
 WORKBOOK = Path(__file__).with_name("workbooks") / "chart.xlsx"
 NO_CALC = missing_packages(["calc"])
-needs_calc = pytest.mark.skipif(bool(NO_CALC), reason=f"apt-get install --no-install-recommends {' '.join(NO_CALC)}")
+needs_calc = pytest.mark.skipif(bool(NO_CALC), reason="libreoffice-calc is not installed: make setup FLYWHEEL_DESKTOP=full")
 NO_TERMINAL = missing_packages(["terminal"])
 needs_terminal = pytest.mark.skipif(bool(NO_TERMINAL), reason=f"apt-get install --no-install-recommends {' '.join(NO_TERMINAL)}")
 
