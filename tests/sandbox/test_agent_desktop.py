@@ -33,7 +33,7 @@ from sandbox.actions import Action
 from sandbox.browser.input import Refusal, gestures
 from sandbox.desktop import guest_agent
 from sandbox.desktop.agent_desktop import AGENT_VERSION, AgentDesktop
-from sandbox.desktop.apps import missing_packages
+from sandbox.desktop.apps import App, missing_packages
 from sandbox.desktop.box import ENVIRONMENT, HOME, BoxSettings
 from sandbox.desktop.config import DESKTOPS_VARIABLE
 from sandbox.desktop.desktop import Desktop, Window
@@ -385,7 +385,8 @@ def test_unknown_and_missing_applications_are_told_apart(agents: Any, monkeypatc
         with pytest.raises(TaskError, match="no application 'doom'"):
             await desktop.launch("doom")
         with monkeypatch.context() as patch:
-            patch.setattr("sandbox.desktop.agent_desktop.find_app", lambda name: type("App", (), {"command": ("no-such-program",)}))
+            app = App(name="missing", command=("no-such-program",), package="none", window_class="None")
+            patch.setattr("sandbox.desktop.agent_desktop.find_app", lambda name: app)
             with pytest.raises(DesktopMissing, match="no program 'no-such-program'"):
                 await desktop.launch("editor")
 
