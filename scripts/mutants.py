@@ -74,7 +74,7 @@ MODULES = {
     ),
     "merge_methods": Module(
         files=tuple(f"models/merging/{name}.py" for name in ("dare", "ties", "slerp", "selection")),
-        tests=("tests/models/test_merge_methods.py", "tests/models/test_merge.py"),
+        tests=tuple(f"tests/models/test_merge{name}.py" for name in ("_selection", "_slerp", "_methods", "")),
     ),
     "merge_search": Module(files=("pipelines/stages/merge.py",), tests=("tests/pipelines/test_merge.py",)),
     "mixing": Module(files=("warehouse/datasets/mixing.py",), tests=("tests/warehouse/test_mixing.py",)),

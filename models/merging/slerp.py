@@ -57,7 +57,7 @@ def coefficients(products: Products, weights: Sequence[float]) -> tuple[float, .
     lengths = np.sqrt(np.diagonal(products))
     if not lengths.all():
         return tuple(shares)
-    cosines = np.clip(products / np.outer(lengths, lengths), -1, 1)
+    cosines = products / np.outer(lengths, lengths)
     if (np.abs(cosines) > PARALLEL).all() or (cosines < -PARALLEL).any():
         return tuple(shares)
     if len(shares) == 2:

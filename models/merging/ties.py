@@ -113,10 +113,9 @@ def elected(
     number = base.dtype.type
     for delta, weight in zip(deltas, weights, strict=True):
         delta *= number(weight)
-    sign = np.add(deltas[0], number(0), out=scratch.like("sign", base))
+    sign = np.add(deltas[0], number(0), out=scratch.like("sign", base))  # never -0, so that a sum of 0 counts as positive
     for delta in deltas[1:]:
         sign += delta
-    sign += number(0)  # a sum of -0 counts as positive
     np.copysign(number(1), sign, out=sign)
     is_mean = normalize if config.normalize is None else config.normalize
     divisor, share, agrees = scratch.like("divisor", base), scratch.like("share", base), scratch.like("agrees", base, np.bool_)

@@ -1,5 +1,6 @@
 """Each merging method against a straightforward torch implementation of its formula, and what all of them keep. What they refuse:
-test_merge_refusals.py; what other programs make of the same: test_merge_agreement.py."""
+test_merge_refusals.py; what other programs make of the same: test_merge_agreement.py; slerp: test_merge_slerp.py; the largest of a task
+vector: test_merge_selection.py."""
 
 from __future__ import annotations
 
@@ -10,16 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from models.checkpoints import checkpoint
-from models.merging import io, slerp
+from models.merging import io, ties
 from models.merging.config import MethodConfig
 from models.merging.dtype_codec import Scratch
 from models.merging.merge import merge
 from models.merging.methods import METHODS
-from models.merging.selection import TopK, magnitudes
 from tests.models.merge_helpers import SHAPES, family, read_all, write_family, write_parent
 from warehouse.core.errors import MergeError
 
@@ -97,69 +95,46 @@ def test_ties_without_ties_among_magnitudes_is_the_textbook_on_a_larger_tensor(t
     assert torch.equal(read_all(tmp_path / "merged")["w"], expected)
 
 
-@given(
-    st.lists(st.floats(-4, 4, width=16), min_size=1, max_size=300),
-    st.floats(0.001, 1),
-    st.booleans(),
-    st.sampled_from([np.float32, np.float64]),
-)
-@settings(max_examples=60, deadline=None)
-def test_the_counted_threshold_is_the_sorted_one(values: list[float], share: float, with_sample: bool, kind: type) -> None:
-    array = np.array(values, dtype=kind)
-    num_kept = max(1, int(share * len(array)))
-    sample = magnitudes(array.copy())[::7] if with_sample else None
-    top = TopK(num_kept, 63 if kind is np.float64 else 31, sample, len(array))
-    while not top.is_found:
-        for chunk in np.array_split(array, 3):
-            top.count(magnitudes(chunk.copy()), Scratch())
-        top.end_pass()
-    ordered = np.sort(magnitudes(array.copy()))[::-1]
-    assert top.threshold == ordered[num_kept - 1]
-    assert top.num_equal == num_kept - np.count_nonzero(ordered > top.threshold)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ties_is_the_textbook_where_magnitudes_are_counted_in_bins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr("models.merging.selection.MAX_HELD", 20)
+    base, moved = family(dtype, num=2)
+    root, parents = write_family(tmp_path, dtype, num=2)
+    config = MethodConfig(method="ties", density=0.3)
+    merge(parents, (1.0, 0.5), tmp_path / "merged", config, base=root)
+    for name, merged in read_all(tmp_path / "merged").items():
+        assert torch.equal(merged, reference("ties", base[name], [tensors[name] for tensors in moved], (1.0, 0.5), config)), name
 
 
-@pytest.mark.parametrize("num_bits", [31, 63])
-def test_the_threshold_is_found_in_bins_when_too_much_lies_inside(monkeypatch: pytest.MonkeyPatch, num_bits: int) -> None:
-    monkeypatch.setattr("models.merging.selection.MAX_HELD", 100)
-    kind = np.float64 if num_bits == 63 else np.float32
-    array = np.random.default_rng(0).normal(size=5000).round(3).astype(kind)
-    top, passes = TopK(1234, num_bits), 0
-    while not top.is_found:
-        for chunk in np.array_split(array, 7):
-            top.count(magnitudes(chunk.copy()), Scratch())
-        top.end_pass()
-        passes += 1
-    ordered = np.sort(magnitudes(array.copy()))[::-1]
-    kept = np.count_nonzero(ordered > top.threshold) + top.num_equal
-    assert kept == 1234 and ordered[1233] >= top.threshold
-    assert passes <= (num_bits + 1) // 16
+def elected(deltas: Sequence[Sequence[float]], weights: Sequence[float], *, base: float = 0.0, normalize: bool = True) -> list[float]:
+    arrays = [np.array(delta, dtype=np.float32) for delta in deltas]
+    start = np.full(len(arrays[0]), base, dtype=np.float32)
+    found = ties.elected(start, arrays, weights, MethodConfig(method="ties"), Scratch(), normalize=normalize)
+    assert found.dtype == np.float32
+    return found.tolist()
 
 
-@pytest.mark.parametrize("weights", [(0.3, 0.7), (0.5, 0.2, 0.3)])
-def test_slerp_is_shoemakes_formula_and_the_mean_on_the_sphere(tmp_path: Path, weights: tuple[float, ...]) -> None:
-    generator = torch.Generator().manual_seed(3)
-    moved = [{"w": torch.randn(40, 50, generator=generator)} for _ in weights]
-    parents = [write_parent(tmp_path / f"p{i}", tensors) for i, tensors in enumerate(moved)]
-    merge(parents, weights, tmp_path / "merged", MethodConfig(method="slerp"))
-    merged = read_all(tmp_path / "merged")["w"].double().reshape(-1)
-    vectors = [tensors["w"].double().reshape(-1) for tensors in moved]
-    if len(weights) == 2:
-        angle = math.acos(float(vectors[0] @ vectors[1] / vectors[0].norm() / vectors[1].norm()))
-        expected = (math.sin(weights[0] * angle) * vectors[0] + math.sin(weights[1] * angle) * vectors[1]) / math.sin(angle)
-        assert torch.allclose(merged, expected, atol=1e-6)
-        return
-    units = torch.stack([vector / vector.norm() for vector in vectors])
-    factors = slerp.coefficients((units @ units.T).numpy(), weights)
-    mean = torch.tensor(factors, dtype=torch.float64) @ units
-    angles = torch.acos(units @ mean)
-    pulls = [w * a / a.sin() * (u - a.cos() * mean) for w, a, u in zip(weights, angles, units, strict=True)]
-    assert float(mean.norm()) == pytest.approx(1)
-    assert float(torch.stack(pulls).sum(0).norm()) < 1e-6, "nothing pulls the mean away"
+def test_a_sign_is_elected_by_hand() -> None:
+    two = ([3.0, -3.0, 2.0, -2.0, 0.0, -0.0], [1.0, 1.0, -2.0, 2.0, -5.0, -0.0])
+    assert elected(two, (1, 1)) == [2, -3, 2, 2, -5, 0], "a sum of 0 counts as positive"
+    assert elected(two, (1, 1), normalize=False) == [4, -3, 2, 2, -5, 0]
+    assert elected(two, (1, 3), base=10) == [11.5, 11, 8, 12, 5, 10], "a mean by weight: 10 + (3 + 3 · 1) / 4"
+    assert elected(two, (1, 3), normalize=False) == [6, 3, -6, 6, -15, 0]
+    assert elected(([1.0], [-1.0]), (1, -1)) == [2], "weights that cancel are not divided by"
+    assert math.copysign(1, elected(([-0.0], [0.0]), (1, 1), base=-0.0)[0]) == 1, "-0 moved by nothing is 0"
 
 
-def test_parallel_and_empty_vectors_are_interpolated_linearly() -> None:
-    assert slerp.coefficients(np.array([[1.0, 1.0], [1.0, 1.0]]), (0.25, 0.75)) == (0.25, 0.75)
-    assert slerp.coefficients(np.array([[0.0, 0.0], [0.0, 1.0]]), (0.25, 0.75)) == (0.25, 0.75)
+@pytest.mark.parametrize("method", ["task_arithmetic", "ties", "dare_linear", "dare_ties"])
+def test_what_comes_after_a_piece_that_all_agree_on_is_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(io, "PIECE_BYTES", 64)
+    root = write_parent(tmp_path / "base", {"w": torch.ones(48)}, parents=())
+    mother = checkpoint.read_card(root).checkpoint_id
+    sources = [{"w": torch.tensor([1.0] * 16 + [value] * 16 + [1.0] * 16)} for value in (2.0, 4.0)]
+    parents = [write_parent(tmp_path / f"p{value}", tensors, parents=(mother,)) for value, tensors in enumerate(sources)]
+    merge(parents, (0.5, 0.5), tmp_path / "merged", MethodConfig.model_validate({"method": method, "density": 1.0}), base=root)
+    assert read_all(tmp_path / "merged")["w"].tolist() == [1.0] * 16 + [3.0] * 16 + [1.0] * 16
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -197,11 +172,33 @@ def test_dare_drops_its_share_and_keeps_the_expectation(tmp_path: Path) -> None:
     assert float(merged.mean()) == pytest.approx(1, abs=0.02)
 
 
-def test_density_one_of_dare_is_task_arithmetic(tmp_path: Path) -> None:
+DRAWN = {
+    ("v", 0): "3230012023322200121103302003230122023302102131033022212011303120",
+    ("v", 5): "1100322320101320121133202131102003333201022330230230321022102223",
+    ("w", 0): "0300210330101110222113222211010202213101122221231230032130030300",
+}
+"""Which parents' elements stay: the first's (1), the second's (2), both (3)."""
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_what_dare_draws_is_fixed_by_seed_shape_base_and_parent_for_good(tmp_path: Path, seed: int) -> None:
+    sources = [{"v": torch.full((64,), float(k)), "w": torch.full((4, 16), float(k))} for k in range(3)]
+    root = write_parent(tmp_path / "base", sources[0], parents=())
+    mother = checkpoint.read_card(root).checkpoint_id
+    parents = [write_parent(tmp_path / f"p{k}", sources[k], parents=(mother,)) for k in (1, 2)]
+    merge(parents, (0.5, 0.5), tmp_path / "merged", MethodConfig(method="dare_linear", density=0.5, seed=seed), base=root)
+    merged = {name: "".join(str(int(value)) for value in tensor.flatten()) for name, tensor in read_all(tmp_path / "merged").items()}
+    assert {(name, seed): drawn for name, drawn in merged.items() if (name, seed) in DRAWN} == {
+        key: drawn for key, drawn in DRAWN.items() if key[1] == seed
+    }
+
+
+@pytest.mark.parametrize(("dare", "plain"), [("dare_linear", "task_arithmetic"), ("dare_ties", "ties")])
+def test_density_one_of_dare_is_its_method_without_a_mean(tmp_path: Path, dare: str, plain: str) -> None:
     root, parents = write_family(tmp_path, torch.bfloat16, num=2)
+    made = [{"method": dare, "density": 1.0}, {"method": plain, "density": 1.0, "normalize": False}]
     cards = [
-        merge(parents, (0.4, 0.6), tmp_path / name, MethodConfig.model_validate({"method": name, "density": 1.0}), base=root)
-        for name in ("dare_linear", "task_arithmetic")
+        merge(parents, (0.4, 0.6), tmp_path / str(chosen["method"]), MethodConfig.model_validate(chosen), base=root) for chosen in made
     ]
     assert cards[0].checkpoint_id == cards[1].checkpoint_id
 

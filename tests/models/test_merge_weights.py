@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from models.merging.dtype_codec import Scratch
 from models.merging.linear import fused_mean, weight_sum, weighted_mean
-from models.merging.weights import best_weights, check_weights, neighbours, simplex_grid
+from models.merging.weights import SIMPLEX_TOLERANCE, best_weights, check_weights, neighbours, simplex_grid
 from warehouse.core.errors import MergeError
 
 
@@ -66,6 +67,8 @@ def test_neighbours_move_a_share_and_stay_on_the_simplex() -> None:
 
 def test_a_share_that_is_a_step_but_for_rounding_is_given_whole() -> None:
     assert neighbours((0.2499995, 0.7500005), 0.25)[0] == (0.0, 1.0000005)
+    least = 0.25 - SIMPLEX_TOLERANCE
+    assert len(neighbours((least, 1 - least), 0.25)) == 2 and len(neighbours((math.nextafter(least, 0), 1 - least), 0.25)) == 1
     assert neighbours((0.5, 0.5), 0.5) == [(0.0, 1.0), (1.0, 0.0)]
 
 
@@ -77,6 +80,8 @@ def test_a_mean_is_divided_by_the_sum_of_its_weights(kind: type[np.floating]) ->
     for weights, expected in (((1, 3, 0), [2.5, 5]), ((1, 1, 2), [0.5, 2]), ((0.5, 0.25, 0.25), [1, 2.5]), ((1, 1, 0), [2, 4])):
         for found in (weighted_mean(values(), weights), fused_mean(values(), weights, Scratch())):
             assert found.dtype == kind and found.tolist() == expected
+    for found in (weighted_mean(values()[:1], (0.5,)), fused_mean(values()[:1], (0.5,), Scratch())):
+        assert found.dtype == kind and found.tolist() == [1, 2], "of one parent that parent"
 
 
 def test_weights_are_added_up_in_the_precision_of_the_values() -> None:

@@ -120,6 +120,7 @@ def evaluated_in_a_corridor(
     opened: list[Path] = []
 
     def open_one(folder: Path, choice: EngineChoice) -> Policy:
+        assert choice == acting.engine
         opened.append(folder)
         policies.append(Looking(fails_at=1 if folder.name == fails else None))
         return policies[-1]
@@ -161,6 +162,7 @@ def test_each_policy_plays_its_splits_once_and_each_role_has_its_rows(tmp_path: 
     assert result.metrics == {f"{split}/{role}": means[split] for role, splits in ON.items() for split in splits}
     num = {split: sum(map(len, seeds_of(split).values())) for split in NUM_OF}
     assert result.counts["episodes"] == len(context.warehouse.read("episodes")) == num["eval"] + 2 * num["holdout"]
+    assert result.counts["steps"] == len(context.warehouse.read("steps")) == result.counts["episodes"], "one step each, which is stored"
     assert result.table_versions["evaluations"] == context.warehouse.version("evaluations") and "episodes" in result.table_versions
     assert (context.folder / "episodes").exists(), "until the result is stored: a worker that is killed before plays nothing again"
     _, opened_again, _ = evaluated_in_a_corridor(tmp_path, monkeypatch)
@@ -246,6 +248,9 @@ def test_an_episode_that_crashed_is_neither_solved_nor_failed() -> None:
     (row,) = evaluate.evaluation_rows("merged_policy", episodes)
     assert (row["num_success"], row["num_episodes"], row["num_crashed"]) == (1, 2, 1)
     assert evaluate.task_counts(episodes[2:]) == [], "a task of which no episode counts has no rate"
+    (alone,) = evaluate.evaluation_rows("merged_policy", episodes[:1])
+    named = {"checkpoint_id": "p", "checkpoint_role": "merged_policy", "task_id": first.task.task_id, "task_name": "click-button"}
+    assert alone == named | {"domain": "pointing", "split": "eval", "num_episodes": 1, "num_success": 1, "num_crashed": 0}
 
 
 def test_success_is_told_with_intervals_that_know_how_few_the_episodes_are() -> None:

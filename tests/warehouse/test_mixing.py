@@ -382,6 +382,24 @@ def test_earlier_iterations_are_replayed_in_the_share_kept_for_them(con: duckdb.
     assert totals_by(con, store, mixture, "iteration") == {"0001": 40, "0003": 60}
     capped = mixture.model_copy(update={"on_policy": Pool(draws=100, max_repeats=2)})
     assert totals_by(con, store, capped, "iteration") == {"0001": 20, "0003": 80}, "what replay cannot fill goes to the newest"
+    young = Store()
+    young.add("sft_samples", 10, "rollout", "task-a", iteration="0003")
+    assert totals_by(con, young, mixture, "iteration") == {"0003": 100}, "there is nothing to replay"
+
+
+def test_what_fades_to_nothing_is_not_in_a_snapshot(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 2, "rollout", iteration="0001")
+    store.add("sft_samples", 2, "rollout", iteration="0003")
+    store.load(con)
+    rows = mixed(con, "sft", "0004", MixtureConfig(on_policy=Pool(draws=6), decay=1e-200)).rows.to_pylist()
+    assert {row["sample_id"]: row["weight"] for row in rows} == {"sample-0002": 3.0, "sample-0003": 3.0}
+
+
+def test_failures_of_no_weight_have_no_pool() -> None:
+    mixture = MixtureConfig(failure=Pool(draws=3), tutorial=Pool(), ct_weight=0)
+    assert mixture.pool("failure") is None and mixture.pool("tutorial") == Pool() and mixture.pool("general") is None
+    assert mixture.model_copy(update={"ct_weight": 0.5}).pool("failure") == Pool(draws=3)
 
 
 def test_a_small_share_is_no_less_than_an_even_one(con: duckdb.DuckDBPyConnection) -> None:

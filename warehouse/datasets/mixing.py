@@ -248,7 +248,7 @@ def _by_age(groups: Sequence[_Group], draws: float, replay_share: float | None, 
     if replay_share is None or not parts[0]:
         return [(groups, draws)]
     amounts = allocate(draws, [replay_share, 1 - replay_share], [cap * _num(part) for part in parts])
-    return [(part, amount) for part, amount in zip(parts, amounts, strict=True) if amount > 0]
+    return list(zip(parts, amounts, strict=True))
 
 
 def _spread(groups: Sequence[_Group], draws: float, mixture: MixtureConfig, cap: float, balance: float) -> list[tuple[_Group, float]]:
