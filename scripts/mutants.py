@@ -76,7 +76,7 @@ MODULES = {
         files=tuple(f"models/merging/{name}.py" for name in ("dare", "ties", "slerp", "selection")),
         tests=tuple(f"tests/models/test_merge{name}.py" for name in ("_selection", "_slerp", "_methods", "")),
     ),
-    "merge_search": Module(files=("pipelines/stages/merge.py",), tests=("tests/pipelines/test_merge.py",)),
+    "merge_search": Module(files=("pipelines/stages/merge.py",), tests=("tests/pipelines/test_merge_search.py",)),
     "mixing": Module(files=("warehouse/datasets/mixing.py",), tests=("tests/warehouse/test_mixing.py",)),
     "routing": Module(files=("warehouse/routing/routes.py",), tests=("tests/warehouse/test_routing.py",)),
 }

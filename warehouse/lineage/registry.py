@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warehouse.core import stages
 from warehouse.core.errors import CheckpointError
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage.release_ledger import RELEASES, read_ledger
@@ -131,7 +132,7 @@ def find(warehouse: Warehouse, checkpoint_id: str) -> Registered:
     rows = [row for row in table.to_pylist() if row["checkpoint_id"] == checkpoint_id]
     if not rows:
         raise CheckpointError(f'no checkpoint {checkpoint_id} is registered; `flywheel sql "from checkpoints"` lists those that are')
-    return _registered(warehouse, min(rows, key=lambda row: (row["iteration"], row["stage"])))
+    return _registered(warehouse, min(rows, key=lambda row: (row["iteration"], stages.rank(row["stage"]))))
 
 
 def _registered(warehouse: Warehouse, row: Mapping[str, Any]) -> Registered:
