@@ -1,5 +1,5 @@
-"""The merge stage's choice: which mixtures it tries and in which order, what it takes, what it stores. Real merges of a few numbers, so that
-a mixture's weights stand in its tensor; an episode is solved where the table of the test says so. On real checkpoints and pages:
+"""The merge stage's choice: which mixtures it tries and in which order, what it takes, what it stores. Real merges of a few numbers, so
+that a mixture's weights stand in its tensor; an episode is solved where the table of the test says so. On real checkpoints and pages:
 test_workers.py."""
 
 from __future__ import annotations
