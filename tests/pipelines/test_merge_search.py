@@ -62,9 +62,8 @@ class Place:
 
     def merge(self, **settings: object) -> StageResult:
         made = MergeSettings.model_validate({"instances_per_task": NUM} | settings)
-        base = None if made.method in ("linear", "slerp") else self.base
         request = MergeRequest(
-            iteration="0001", stage="merged_policy", seed=0, specialists=self.specialists, merge=made, base=base, acting=ACTING
+            iteration="0001", stage="merged_policy", seed=0, specialists=self.specialists, merge=made, base=self.base, acting=ACTING
         )
         return merge_worker.run(request, self.context)
 
@@ -141,7 +140,7 @@ def test_the_grid_is_tried_and_the_best_is_taken(tmp_path: Path, monkeypatch: py
     assert result.details == {"search": [{"weights": list(weights), "eval success": solves(weights) / NUM} for weights in grid]}
     merged = registry.made_by(place.context.warehouse, "0001", "merged_policy")
     assert result.checkpoint_id == merged.checkpoint_id == checkpoint.verify(merged.folder).checkpoint_id == place.opened[1].policy_id
-    assert merged.parents == tuple(place.specialists.values())
+    assert merged.parents == tuple(place.specialists.values()), "a linear merge has no base"
     card = checkpoint.read_card(merged.folder)
     assert card.stage == "merged_policy" and card.config["weights"] == dict(zip(merged.parents, (0.25, 0.75), strict=True))
     assert result.table_versions == {name: place.context.warehouse.version(name) for name in ("merge_candidates", "checkpoints")}
