@@ -57,10 +57,10 @@ class Task(BaseModel):
     def split(self, seed: int) -> Split:
         """The split of one instance. Depends on source, name and seed only (where a task has one instance, not on the seed), so a changed
         step limit moves nothing."""
-        return self._split_of_seed()(seed)
+        return self.split_of_seeds()(seed)
 
-    def _split_of_seed(self) -> Callable[[int], Split]:
-        """`split`, for many seeds: the source is looked up once."""
+    def split_of_seeds(self) -> Callable[[int], Split]:
+        """`split` for many seeds: the source is looked up once."""
         if (reserved := reserved_of(self.source, self.name)) is not None:
             others = Split.EVAL if self.held_out else Split.TRAIN
             return lambda seed: Split(reserved.split_of_seed.get(seed, others))
@@ -79,7 +79,7 @@ class Task(BaseModel):
         reserved = reserved_of(self.source, self.name)
         if reserved is not None and split is not Split.TRAIN:
             return reserved.seeds(split)[skip : skip + num]
-        split_of = self._split_of_seed()
+        split_of = self.split_of_seeds()
         members: Iterator[int] = (seed for seed in count() if split_of(seed) is split)
         return list(islice(members, skip, skip + num))
 

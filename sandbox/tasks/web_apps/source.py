@@ -67,8 +67,9 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
 def _ranked(task: Task) -> dict[Split, list[int]]:
     """Seeds of each split, in order."""
     found: dict[Split, list[int]] = {split: [] for split in Split}
+    split_of = task.split_of_seeds()
     for seed in range(MAX_RANKED_SEED):
-        found[task.split(seed)].append(seed)
+        found[split_of(seed)].append(seed)
     return found
 
 

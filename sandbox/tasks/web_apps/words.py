@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 
 from warehouse.core.identity import stable_fraction
@@ -43,9 +44,10 @@ COLOURS = ("black", "blue", "brown", "green", "grey", "orange", "pink", "red", "
 LANGUAGES = ("Czech", "Danish", "Dutch", "English", "French", "German", "Italian", "Polish", "Spanish", "Swedish")
 
 
-def combinations(kind: str, *lists: Sequence[str]) -> list[str]:
+@cache
+def combinations(kind: str, *lists: tuple[str, ...]) -> tuple[str, ...]:
     """All combinations of a word of each list, in an order fixed by content."""
-    return sorted((" ".join(words) for words in product(*lists)), key=lambda text: stable_fraction("web words", kind, text))
+    return tuple(sorted((" ".join(words) for words in product(*lists)), key=lambda text: stable_fraction("web words", kind, text)))
 
 
 def pick(options: Sequence[str], *content: object) -> str:
