@@ -39,9 +39,10 @@ def postgres_url(postgres_socket: Path, postgres_template: str) -> str:
     return postgres.new_database(postgres_socket, f"test_{os.getpid()}_{next(NUMBERS)}", template=postgres_template)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def annotation_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a database with today's tables and nothing in them, of either kind."""
+    """The address of a database with today's tables and nothing in them, of either kind. What the two do differently is tested on both in
+    the everyday run too, in storage/."""
     if request.param == "sqlite":
         return fresh.sqlite_url(tmp_path)
     url: str = request.getfixturevalue("postgres_url")

@@ -104,9 +104,9 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], *, atol: 
     ("size", "settings"),
     [
         (2, {}),
-        (3, {"advantage_scope": "minibatch"}),
-        (2, {"lora_rank": 2}),
-        (3, {"lora_rank": 2, "kl_coefficient": 0.1}),
+        pytest.param(3, {"advantage_scope": "minibatch"}, marks=pytest.mark.slow),
+        pytest.param(2, {"lora_rank": 2}, marks=pytest.mark.slow),
+        pytest.param(3, {"lora_rank": 2, "kl_coefficient": 0.1}, marks=pytest.mark.slow),
         (2, {"kl_coefficient": 0.1, "kl_placement": "reward", "algorithm": "reinforce++", "off_policy": "none"}),
         (3, {"level": "step", "value_clip": 0.2, "minibatch_episodes": 1, "aggregation": "step", "epochs": 1}),
     ],

@@ -285,7 +285,7 @@ def test_a_dry_run_stores_nothing(files: Path, tmp_path: Path) -> None:
     assert Warehouse(Home(tmp_path / "home")).read("episodes").num_rows == 0 and not (tmp_path / "home" / "imports").exists()
 
 
-@pytest.mark.parametrize("fails_at", (1, 2, 4, 5, 6, 8))
+@pytest.mark.parametrize("fails_at", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 4, 5, 6)), 8])
 def test_an_import_that_fails_at_any_commit_ends_alike(
     fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, Any], file_of_many: Path
 ) -> None:

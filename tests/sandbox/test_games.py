@@ -257,7 +257,10 @@ def test_doing_nothing_reaches_no_goal(two_browsers: Any, name: str) -> None:
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.long) for game in game_names()])
+OTHERS = [pytest.param(game, marks=pytest.mark.slow if game in FEW else pytest.mark.long) for game in game_names() if game != FEW[0]]
+
+
+@pytest.mark.parametrize("game", [FEW[0], *OTHERS])
 def test_elements_lie_on_the_board_and_belong_to_the_state(two_browsers: Any, game: str) -> None:
     """With elements the same instance looks the same; what they say follows the state: equal states, equal elements."""
     name = FIRST_TASKS[game]

@@ -63,6 +63,7 @@ def judged_and_routed(stored: Path, memory: str, aside: Path | None) -> tuple[pa
         return verdicts, route(con)
 
 
+@pytest.mark.slow
 def test_with_little_memory_rows_go_to_the_disk_and_nothing_changes(stored: Path, tmp_path: Path) -> None:
     with pytest.raises(duckdb.OutOfMemoryException):
         judged_and_routed(stored, LITTLE, None)
