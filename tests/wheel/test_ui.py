@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,9 @@ from PIL import Image
 from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
 
 from assets.checks import GATES
+from pipelines.orchestration.iteration_lock import lock_path
 from sandbox.browser.chromium import find_chromium
+from warehouse.core.locks import holder_of
 
 pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 
@@ -196,25 +201,106 @@ def command_lines(wheel) -> list[str]:
     return found
 
 
-REEXECUTE = """mutation ($run: String!) {
-  launchRunReexecution(reexecutionParams: {parentRunId: $run, strategy: ALL_STEPS}) {
+LAUNCH = """mutation ($run: ExecutionParams!) {
+  launchRun(executionParams: $run) {
+    __typename ... on LaunchRunSuccess { run { runId } }
+    ... on RunConfigValidationInvalid { errors { message } } ... on PythonError { message }
+  }
+}"""
+REEXECUTE = """mutation ($run: String!, $strategy: ReexecutionStrategy!) {
+  launchRunReexecution(reexecutionParams: {parentRunId: $run, strategy: $strategy}) {
     __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   }
 }"""
 TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"
+BACKFILL = """mutation ($backfill: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $backfill) {
+    __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }
+  }
+}"""
+RUNS = "{ runsOrError { ... on Runs { results { runId jobName status startTime endTime runConfigYaml tags { key value } } } } }"
+FINISHED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
 def test_a_run_of_the_command_line_can_be_re_executed(turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
     wheel = copy_of(turned_home)
     with serve(wheel) as served:
-        runs = graphql(served.url, "{ runsOrError { ... on Runs { results { runId jobName } } } }")["runsOrError"]["results"]
-        (first,) = [run["runId"] for run in runs if run["jobName"] == "iteration"]
-        launched = graphql(served.url, REEXECUTE, run=first)["launchRunReexecution"]
+        (first,) = [run["runId"] for run in runs_of(served.url) if run["jobName"] == "iteration"]
+        launched = graphql(served.url, REEXECUTE, run=first, strategy="ALL_STEPS")["launchRunReexecution"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         graphql(served.url, TERMINATE, run=launched["run"]["runId"])
 
 
-def graphql(url: str, query: str, **variables: str) -> dict[str, Any]:
+def test_runs_take_their_settings_and_their_turn(turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    """A stage's job, an asset by itself, a backfill and a run that no profile allows, launched at once: one works in the home at a time."""
+    wheel = copy_of(turned_home)
+    with serve(wheel) as served:
+        num_before = len(runs_of(served.url))
+        refused = launch(served.url, "merge", {"merge": {"weigts": [1.0, 0.0]}})
+        assert refused["__typename"] == "RunConfigValidationInvalid" and "weigts" in refused["errors"][0]["message"]
+        merge = launch(served.url, "merge", {"merge": {"weights": [0.25, 0.75]}})["run"]["runId"]
+        alone = launch(served.url, "__ASSET_JOB", {}, asset="ct_dataset")["run"]["runId"]
+        out_of_range = launch(served.url, "rl", {"rl": {"rounds": 0}})["run"]["runId"]
+        wanted = {"assetSelection": [{"path": ["verdicts"]}], "partitionNames": ["0001"]}
+        backfill = graphql(served.url, BACKFILL, backfill=wanted)["launchPartitionBackfill"]["backfillId"]
+        known = {run["runId"]: run for run in wait_until_finished(served.url, num_before + 4)}
+        (filled,) = [run for run in known.values() if {"key": "dagster/backfill", "value": backfill} in run["tags"]]
+        assert [known[run]["status"] for run in (merge, alone, out_of_range)] == ["SUCCESS", "SUCCESS", "FAILURE"]
+        assert filled["status"] == "SUCCESS"
+        assert "weights" in known[merge]["runConfigYaml"] and "0.75" in known[merge]["runConfigYaml"], "what it was started with"
+        spans = sorted((known[run]["startTime"], known[run]["endTime"]) for run in (merge, alone, out_of_range, filled["runId"]))
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), spans
+    weights = wheel.sql("select config from checkpoints where stage = 'merged_policy' and iteration = '0001' order by all")
+    assert any("0.75" in config for (config,) in weights), weights
+
+
+def test_a_killed_run_is_found_dead_and_re_executed_from_its_failure(
+    turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    wheel = copy_of(turned_home)
+    with serve(wheel) as served:
+        run = launch(served.url, "collect", {})["run"]["runId"]
+        deadline = time.monotonic() + 180
+        while not any("pipelines.stages" in line and "rollouts" in line for line in command_lines(wheel)):
+            assert time.monotonic() < deadline, "the stage has a worker"
+            time.sleep(0.2)
+        holder = holder_of(lock_path(wheel.home))
+        assert holder is not None
+        os.kill(holder, signal.SIGKILL)
+        assert [each["status"] for each in wait_until_finished(served.url) if each["runId"] == run] == ["FAILURE"]
+        again = graphql(served.url, REEXECUTE, run=run, strategy="FROM_FAILURE")["launchRunReexecution"]["run"]["runId"]
+        assert [each["status"] for each in wait_until_finished(served.url) if each["runId"] == again] == ["SUCCESS"]
+    assert wheel.left_after(10) == []
+
+
+def launch(url: str, job: str, profile: dict[str, Any], asset: str | None = None) -> dict[str, Any]:
+    """Of iteration 0001, as the Launchpad does it."""
+    selected = {"assetSelection": [{"path": [asset]}], "assetCheckSelection": []} if asset else {}
+    run = {
+        "selector": {"repositoryName": "__repository__", "repositoryLocationName": "pipelines.definitions", "jobName": job, **selected},
+        "runConfigData": {"resources": {"profile": {"config": profile}}},
+        "mode": "default",
+        "executionMetadata": {"tags": [{"key": "dagster/partition", "value": "0001"}]},
+    }
+    return dict(graphql(url, LAUNCH, run=run)["launchRun"])
+
+
+def runs_of(url: str) -> list[dict[str, Any]]:
+    return list(graphql(url, RUNS)["runsOrError"]["results"])
+
+
+def wait_until_finished(url: str, num_runs: int = 0) -> list[dict[str, Any]]:
+    """All runs, once there are so many and none goes on."""
+    deadline = time.monotonic() + RUN_TIMEOUT_MS / 1000
+    while time.monotonic() < deadline:
+        found = runs_of(url)
+        if len(found) >= num_runs and all(run["status"] in FINISHED for run in found):
+            return found
+        time.sleep(1)
+    raise AssertionError(f"runs go on: {[(run['jobName'], run['status']) for run in runs_of(url)]}")
+
+
+def graphql(url: str, query: str, **variables: Any) -> dict[str, Any]:
     answer = httpx.post(f"{url}/graphql", json={"query": query, "variables": variables}, timeout=60, trust_env=False)
     assert answer.status_code == 200, answer.text[-2000:]
     return dict(answer.json()["data"])
