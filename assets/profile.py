@@ -330,7 +330,7 @@ class Profile(_Settings):
     routing: RoutingConfig = RoutingConfig()
     verdicts: VerdictSettings = VerdictSettings()
     orm: OrmSettings = OrmSettings()
-    salvage: FailureMiningConfig = FailureMiningConfig()
+    failure_mining: FailureMiningConfig = FailureMiningConfig()
     schedule: ScheduleSettings = ScheduleSettings()
     plan: PlanSettings = PlanSettings()
 

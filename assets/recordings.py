@@ -110,7 +110,7 @@ class _Pictures:
 
     def __init__(self, warehouse: Warehouse, iteration: str, stage: str) -> None:
         self._warehouse, self._iteration, self._stage = warehouse, iteration, stage
-        self._aside = tempfile.TemporaryFile(dir=warehouse.home.spool)  # noqa: SIM115 (closed with the block)
+        self._aside = tempfile.TemporaryFile(dir=warehouse.home.scratch)  # noqa: SIM115 (closed with the block)
         self._waiting: list[tuple[str, int]] = []
         """Id and length of what lies aside, in its order."""
         self._rows: list[Row] = []

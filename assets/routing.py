@@ -110,7 +110,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
     left_out: Counter[str] = Counter({"trimmed steps": 0})
-    for table, stored in store_routed_samples(warehouse, iteration, settings.salvage, left_out=left_out).items():
+    for table, stored in store_routed_samples(warehouse, iteration, settings.failure_mining, left_out=left_out).items():
         of_table = left_out if table == "ct_samples" else {}
         by_origin = {f"samples/{origin}": num for origin, num in stored.by_origin.items()}
         yield dg.MaterializeResult(

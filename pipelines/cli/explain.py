@@ -75,7 +75,7 @@ def reroute(
     if not wanted:
         raise ConfigError(f"nothing was routed yet in {place.root}: run one iteration with `flywheel run`")
     if dry_run:
-        results = route_again(warehouse, rules, wanted, settings.salvage, dry_run=True)
+        results = route_again(warehouse, rules, wanted, settings.failure_mining, dry_run=True)
     else:
         from pipelines.orchestration.iteration_lock import lock_path
         from pipelines.orchestration.reported_changes import reported
@@ -88,7 +88,7 @@ def reroute(
             )
         try:
             with reported(warehouse, "flywheel reroute", console):
-                results = route_again(warehouse, rules, wanted, settings.salvage)
+                results = route_again(warehouse, rules, wanted, settings.failure_mining)
         finally:
             lock.release()
     if as_json:

@@ -161,8 +161,8 @@ def open_reference_judge(settings: VerdictSettings, builder: JudgeBuilder, stack
 
 def _judgements(judge: Judge, builder: JudgeBuilder, wanted: ToJudge, context: WorkerContext) -> Iterator[list[Judgement]]:
     """What the judge says, what it has said before first. Those who judge alike share a file: its name is of judge and version."""
-    spool = context.folder / f"{judge.name}-{judge.version.replace('/', '_')[:80]}.jsonl"
-    said = _read_spool(spool)
+    log = context.folder / f"{judge.name}-{judge.version.replace('/', '_')[:80]}.jsonl"
+    said = _read_log(log)
     before = [said[episode_id] for episode_id in wanted.rows if episode_id in said]
     if before:
         yield before
@@ -170,14 +170,14 @@ def _judgements(judge: Judge, builder: JudgeBuilder, wanted: ToJudge, context: W
     for first in range(0, len(left), CASES_AT_ONCE):
         cases = _cases(left[first : first + CASES_AT_ONCE], builder, wanted, context, with_reference=judge.origin == "judge")
         judged = asyncio.run(judge.judge(cases))
-        with spool.open("a") as file:
+        with log.open("a") as file:
             file.writelines(json.dumps(asdict(each)) + "\n" for each in judged)
         yield judged
 
 
-def _read_spool(spool: Path) -> dict[str, Judgement]:
+def _read_log(log: Path) -> dict[str, Judgement]:
     said = {}
-    for line in spool.read_text().splitlines() if spool.exists() else []:
+    for line in log.read_text().splitlines() if log.exists() else []:
         try:
             stored = json.loads(line)
             said[stored["episode_id"]] = Judgement(**{**stored, "reasons": tuple(stored["reasons"])})

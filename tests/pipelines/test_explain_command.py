@@ -10,13 +10,14 @@ from typer.testing import CliRunner
 
 from pipelines.cli.app import app
 from pipelines.cli.explain import with_rules
+from tests.warehouse.test_explain import judged as judged_once
 from tests.warehouse.test_explain import warehouse as routed
 from warehouse.core.errors import ConfigError, IterationLocked
 from warehouse.core.locks import FileLock
 from warehouse.routing.routes import RoutingConfig
 from warehouse.storage.tables import Warehouse
 
-warehouse = routed
+judged, warehouse = judged_once, routed
 Command = Callable[..., str]
 
 

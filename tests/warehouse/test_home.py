@@ -28,7 +28,7 @@ def _python(code: str, *arguments: object) -> subprocess.Popen[str]:
 def test_folders_are_made_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "deep" / "home")
     assert not home.root.exists()
-    for name in ("tables", "checkpoints", "dagster", "prefect", "reports", "spool", "locks"):
+    for name in ("tables", "checkpoints", "dagster", "prefect", "reports", "scratch", "locks"):
         assert getattr(home, name) == home.root / name
         assert (home.root / name).is_dir()
     monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "other"))

@@ -303,7 +303,7 @@ def test_history_is_judged_again_from_the_tables_alone(tmp_path: Path) -> None:
     assert by_judge(rows.to_pylist(), "duplicate")["b"]["reasons"] == ["1.00 like a"]
     assert by_judge(verdicts_of(warehouse, "0002", QualityConfig(min_novelty=0.0)).to_pylist(), "duplicate")["b"]["passed"]
     assert verdicts_of(warehouse, "0009").num_rows == 0
-    assert not any(warehouse.home.spool.glob("quality-*"))
+    assert not any(warehouse.home.scratch.glob("quality-*"))
 
 
 LINES = [f'"line {i}" <text> [{i}]' for i in range(12)]

@@ -152,4 +152,4 @@ def test_memory_that_runs_out_spills_into_the_home(warehouse: Warehouse) -> None
     with query.connect(warehouse, memory_limit="30MB", threads=1) as con:
         assert _one(con, "SELECT count(*) FROM (SELECT * FROM range(3_000_000) t(x) ORDER BY hash(x))") == 3_000_000
         assert _one(con, "SELECT current_setting('threads')") == 1
-        assert _one(con, "SELECT current_setting('temp_directory')") == str(warehouse.home.spool / "duckdb")
+        assert _one(con, "SELECT current_setting('temp_directory')") == str(warehouse.home.scratch / "duckdb")

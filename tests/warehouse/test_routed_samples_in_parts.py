@@ -82,7 +82,7 @@ def test_each_is_stored_once_and_a_second_time_nothing_is_written(played: Wareho
     assert sorted(row["step_index"] for row in played.read("sft_samples").to_pylist()) == sorted(list(range(NUM_STEPS)) * NUM_EPISODES)
     again = store_routed_samples(played, "0001")
     assert told(again["sft_samples"]) == (0, 0, False) and again["sft_samples"].version == first["sft_samples"].version
-    assert not list(played.home.spool.glob("*.parquet"))
+    assert not list(played.home.scratch.glob("*.parquet"))
 
 
 def test_what_is_recorded_twice_is_one_sample_though_it_comes_in_another_part(played: Warehouse) -> None:
@@ -163,5 +163,5 @@ def test_a_kill_half_way_leaves_the_old_version_and_nothing_aside(played: Wareho
         process.communicate()
     fresh = Warehouse(Home(played.home.root))
     assert fresh.version("sft_samples") == version and len(stored_ids(fresh, "sft_samples")) == NUM_STEPS
-    assert not [path for path in fresh.home.spool.rglob("*") if path.is_file()]
+    assert not [path for path in fresh.home.scratch.rglob("*") if path.is_file()]
     assert told(store_routed_samples(fresh, "0001")["sft_samples"]) == (NUM - NUM_STEPS, 0, True)

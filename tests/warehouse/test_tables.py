@@ -68,7 +68,7 @@ def test_rows_in_parts_become_one_commit_or_none(warehouse: Warehouse, make: Any
     broken = pa.Table.from_pylist([make.episode("d") | {"outcome": "unheard of"}])
     with pytest.raises(SchemaMismatch, match="unheard of"):
         warehouse.replace_partition_by_parts("episodes", iter([*parts, broken]), **FIRST)
-    assert warehouse.version("episodes") == version and not list(warehouse.home.spool.glob("episodes-*"))
+    assert warehouse.version("episodes") == version and not list(warehouse.home.scratch.glob("episodes-*"))
     warehouse.replace_partition_by_parts("episodes", iter([]), **FIRST)
     assert _ids(warehouse) == []
 
@@ -84,7 +84,7 @@ def test_rows_aside_are_committed_together_or_gone(warehouse: Warehouse, make: A
     with pytest.raises(KeyError), warehouse.rows_aside("episodes", **FIRST) as aside:
         aside.add(parts[0])
         raise KeyError("something else went wrong")
-    assert _ids(warehouse) == ["before"] and not list(warehouse.home.spool.iterdir())
+    assert _ids(warehouse) == ["before"] and not list(warehouse.home.scratch.iterdir())
     with warehouse.rows_aside("episodes", **FIRST) as aside:
         for part in parts:
             aside.add(part)

@@ -9,8 +9,9 @@ FLYWHEEL_HOME
 ├── prefect/       the collection server's database
 ├── reports/       HTML reports, data docs, drawings
 ├── work/          one folder a stage: its request, its result, and what a relaunch picks up
-├── spool/         scratch: rows on their way into the tables, queries too large for memory
+├── scratch/       rows on their way into the tables, queries too large for memory
 ├── locks/         one small file a lock
+├── alerts/        alerts that were sent or wait for a channel
 ├── report_split.jsonl  when the report split was looked at, and for which release
 ├── opened.json    which iterations are open: see assets/opened.py
 ├── cache/         what is made of the tables again where it is missing
@@ -101,8 +102,8 @@ class Home:
         return self._folder("reports")
 
     @property
-    def spool(self) -> Path:
-        return self._folder("spool")
+    def scratch(self) -> Path:
+        return self._folder("scratch")
 
     @property
     def work(self) -> Path:

@@ -82,9 +82,9 @@ class LineageRows:
                 self._learned_of.setdefault(learned.checkpoint_id, []).append(learned)
         self._indices: dict[str, IdIndex] = {}
         self._seen: set[tuple[str, str]] = set()
-        spool = str(warehouse.home.spool / "duckdb")
+        scratch = str(warehouse.home.scratch / "duckdb")
         # its queries are small and many: one thread
-        self.con = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": spool, "threads": 1})
+        self.con = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": scratch, "threads": 1})
         self.con.execute("set parquet_metadata_cache = true")
         self._reader = self.con.cursor()
         # what lies in memory is asked by short queries, which take longer to optimize than to answer; files are read with care

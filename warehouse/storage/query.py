@@ -71,7 +71,7 @@ def connect(
     con = duckdb.connect(":memory:")
     try:
         con.execute("SET memory_limit = ?", [memory_limit])
-        con.execute("SET temp_directory = ?", [str(warehouse.home.spool / "duckdb")])
+        con.execute("SET temp_directory = ?", [str(warehouse.home.scratch / "duckdb")])
         if threads is not None:
             con.execute(f"SET threads = {int(threads)}")
         for table, spec in TABLES.items():

@@ -60,7 +60,7 @@ def _by_key(warehouse: Warehouse, key: Sequence[str], rows: pa.RecordBatchReader
     schema = rows.schema
     with duckdb.connect(":memory:") as con:
         con.execute("SET memory_limit = ?", [_MEMORY_LIMIT])
-        con.execute("SET temp_directory = ?", [str(warehouse.home.spool / "duckdb")])
+        con.execute("SET temp_directory = ?", [str(warehouse.home.scratch / "duckdb")])
         con.register("rows", rows)
         names = ", ".join(f'"{name}"' for name in key)
         con.execute(f"CREATE TEMP TABLE sorted AS SELECT *, hash({names}) % {num_chunks} AS chunk FROM rows")

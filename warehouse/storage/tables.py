@@ -103,7 +103,7 @@ class Warehouse:
         def commit(rows: Source) -> int:
             return self._commit(spec, rows, "overwrite", iteration, stage)
 
-        with naming_a_full_disk(f"rows of table {table} put aside", self.home.root), TemporaryFile(dir=self.home.spool) as file:
+        with naming_a_full_disk(f"rows of table {table} put aside", self.home.root), TemporaryFile(dir=self.home.scratch) as file:
             aside = RowsAside(spec, file, commit, iteration=iteration, stage=stage)
             try:
                 yield aside
