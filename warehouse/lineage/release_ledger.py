@@ -16,6 +16,7 @@ from warehouse.core.errors import ReleasesChanged
 from warehouse.core.locks import FileLock
 from warehouse.core.stages import SEED_ITERATION, rank
 from warehouse.storage.catalogue import VERDICT_STAGE
+from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 TABLE = "releases"
@@ -144,7 +145,7 @@ class Ledger:
 
 def read_ledger(warehouse: Warehouse, *, of_before: bool = True) -> Ledger:
     """The ledger as it is now; with the releases `of_before` there was one, for which `checkpoints` is read. Raises CorruptTable."""
-    entries = [Entry(**row) for row in warehouse.read(TABLE).to_pylist()]
+    entries = _written(warehouse)
     files = warehouse.listed("checkpoints")[1]
     written = {entry.iteration for entry in entries if entry.stage == RELEASES}
     if of_before and not {file.iteration for file in files if file.stage == RELEASES} <= written:
@@ -153,6 +154,13 @@ def read_ledger(warehouse: Warehouse, *, of_before: bool = True) -> Ledger:
     ordered = sorted(entries, key=lambda entry: (entry.iteration, entry.number, entry.checkpoint_id == entry.live_id))
     newest = max((*(file.iteration for file in files), *(entry.iteration for entry in entries)), default=SEED_ITERATION)
     return Ledger(tuple(ordered), newest)
+
+
+def _written(warehouse: Warehouse) -> list[Entry]:
+    with connect(warehouse, tables=[TABLE], natively=True) as con:
+        found = con.execute(f"from {TABLE}")
+        names = [name for name, *_ in found.description or ()]
+        return [Entry(**dict(zip(names, row, strict=True))) for row in found.fetchall()]
 
 
 def _of_before(made: Sequence[Mapping[str, Any]], written: set[str]) -> list[Entry]:
