@@ -170,7 +170,7 @@ def _withdraw_rows(warehouse: Warehouse, ids: list[str], iteration: str | None, 
     from pipelines.annotation_server.withdrawal import taken_back
     from warehouse.datasets.withdrawal import num_to_purge, withdraw, withdrawn_ids
 
-    with connect(warehouse) as con:
+    with connect(warehouse, lineage=True) as con:
         by_table = _withdrawable(con, ids)
     back = taken_back(warehouse) if ask_to_purge is not None else None
     if ask_to_purge is not None and back is not None:
