@@ -150,12 +150,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=0), append=False)
 
 
-def place(item: pytest.Item) -> tuple[int, bool]:
+def place(item: pytest.Item) -> tuple[int, int]:
     """Unmarked, then slow, then long. Those marked ci go with the slow ones. Of these whole iterations come first: a last file of
-    minutes would keep one worker busy while the others have nothing to do."""
+    minutes would keep one worker busy while the others have nothing to do. Those of the recorder come last: they wait for what a desktop
+    does, and beside a whole iteration it does that too late."""
     is_slow = item.get_closest_marker("slow") or item.get_closest_marker("ci")
     rank = 1 if is_slow else 2 if item.get_closest_marker("long") else 0
-    return rank, bool(rank) and not item.nodeid.startswith("tests/wheel/")
+    within = 0 if item.nodeid.startswith("tests/wheel/") else 2 if item.nodeid.startswith("tests/annotation/recording/") else 1
+    return rank, within if rank else 0
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -72,13 +72,13 @@ class Person:
 
     async def sees(self, title: str) -> None:
         """A page that has loaded."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while await self.evaluate("document.title + ' ' + document.readyState") != f"{title} complete":
                 await asyncio.sleep(0.05)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not holds():
             await asyncio.sleep(0.02)
 
