@@ -73,6 +73,8 @@ def stage_asset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
+    """An asset of a stage that makes several, and the rows that are its result."""
+
     spec: dg.AssetSpec
     result: Result
 
@@ -174,6 +176,7 @@ def column_lineage(columns: Columns) -> dg.TableColumnLineage:
 
 
 def num_rows(warehouse: Warehouse, result: Result, iteration: str) -> int:
+    """Rows of an asset's result in one iteration, withdrawn ones counted in."""
     here = row_filter(TABLES[result.table], iteration=iteration, stage=result.stage)
     return int(warehouse.dataset(result.table).count_rows(filter=here))
 

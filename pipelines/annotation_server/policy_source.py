@@ -78,7 +78,7 @@ class ReleasedPolicies(RegisteredPolicies):
         self._folders: dict[str, Path] = {}
         """Of checkpoints that were given out."""
         self._current = ""
-        """The newest release; of a server, what it has."""
+        """The live release; of a server, what it has."""
         self._newest: tuple[tuple[int, ...], registry.Registered] | None = None
         """By the versions of the tables that say so."""
         self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
