@@ -2,7 +2,8 @@
 `flywheel.sandbox.session`. An editable installation takes the checkout as it is (flywheel/__init__.py).
 
 Rewritten are imports, strings that are nothing but the name of a module (`"pipelines.stages"`, `"sandbox.gym.env:FlywheelEnv"`), and
-`python -m ROOM…` in other strings. Left alone is what runs elsewhere by its own name: the programs inside a desktop.
+`python -m ROOM…` in other strings. Left alone is what runs under another Python by its own name: the programs inside a desktop, and the
+recorder's reader.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "flywheel"
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
-ELSEWHERE = ("sandbox/desktop/inside/", "sandbox/desktop/guest_agent.py")
-"""Files that run inside a desktop or a virtual machine, where `sandbox.desktop.inside` is their name."""
+ELSEWHERE = ("sandbox/desktop/inside/", "sandbox/desktop/guest_agent.py", "annotation/recorder/inside/")
+"""Files that run under another Python (in a desktop, a virtual machine, beside the recorder), to which it is `sandbox.desktop.inside`."""
 INSIDE = "sandbox.desktop.inside"
 SHARED = ("dagster.yaml", "constraints.txt")
 """Files of the root that a run reads (pipelines/orchestration/shipped.py)."""

@@ -21,6 +21,7 @@ from typing import Any
 from annotation.recordings.bundle import Box, ScreenElement
 
 READER = Path(__file__).with_name("inside") / "reader.py"
+ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"
 START_LIMIT_S, CALL_LIMIT_S = 15.0, 6.0
 FOCUS_KEPT = 500
@@ -69,7 +70,11 @@ class Accessibility:
             return
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self._process = subprocess.Popen(
-            [PYTHON, "-I", str(READER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+            [PYTHON, "-I", str(READER), str(ROOT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
         )
         ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, args=(ready,), name="accessibility", daemon=True)

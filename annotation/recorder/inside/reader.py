@@ -1,8 +1,8 @@
 """Tells what programs say of themselves (AT-SPI 2): which element has the keyboard, the elements that show, where a stretch of text stands.
 
-Run as a file by /usr/bin/python3, which has the library `gi`; imports nothing of ours. Commands are JSON lines, {"id", "method", …};
-answers {"id", "result"} or {"id", "error"}. Changes of focus are sent unasked: {"focus": {…}, "time_s"}. Times are time.monotonic().
-Text of password fields is never read.
+Run as a file by /usr/bin/python3, which has the library `gi`; its argument is the folder that `sandbox` is in, of which it imports only
+how one node is read. Commands are JSON lines, {"id", "method", …}; answers {"id", "result"} or {"id", "error"}. Changes of focus are sent
+unasked: {"focus": {…}, "time_s"}. Times are time.monotonic(). Text of password fields is never read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import gi
@@ -19,72 +18,22 @@ import gi
 gi.require_version("Atspi", "2.0")
 from gi.repository import Atspi, GLib  # noqa: E402
 
-MAX_ELEMENTS, MAX_TEXT, MAX_NODES, MAX_CHILDREN = 400, 4000, 4000, 400
+sys.path.append(sys.argv[1])
+from sandbox.desktop.inside import nodes  # noqa: E402
+from sandbox.desktop.inside.nodes import box_of, children, text_of  # noqa: E402
+
+MAX_ELEMENTS, MAX_TEXT, MAX_NODES = 400, 4000, 4000
 WALK_LIMIT_S, CALL_LIMIT_MS = 3.0, 1000
 TAIL = 200
-_S = Atspi.StateType
-ROLES = {
-    "push button": "button",
-    "button": "button",
-    "toggle button": "button",
-    "check box": "checkbox",
-    "check menu item": "checkbox",
-    "radio button": "radio",
-    "radio menu item": "radio",
-    "page tab": "tab",
-    "combo box": "select",
-    "menu": "item",
-    "menu item": "item",
-    "list item": "item",
-    "table cell": "item",
-    "tree item": "item",
-    "icon": "item",
-    "link": "link",
-    "label": "text",
-    "static": "text",
-    "paragraph": "text",
-    "status bar": "text",
-    "info bar": "text",
-    "heading": "header",
-    "column header": "header",
-    "table column header": "header",
-    "table row header": "header",
-    "text": "input",
-    "entry": "input",
-    "password text": "input",
-    "terminal": "textarea",
-    "spin button": "spinner",
-    "slider": "slider",
-    "image": "image",
-    "canvas": "image",
-    "drawing area": "image",
-    "document web": "document",
-    "document text": "textarea",
-}
-WHOLE = {"button", "checkbox", "radio", "input", "textarea", "spinner", "link", "tab"}
-CONTAINERS = {"menu", "combo box", "page tab", "list item", "tree item"}
-STATES = ((_S.CHECKED, "checked"), (_S.SELECTED, "selected"), (_S.FOCUSED, "focused"), (_S.EXPANDED, "expanded"))
+_R, _S = Atspi.Role, Atspi.StateType
+DOCUMENTS = {_R.DOCUMENT_WEB: "document", _R.DOCUMENT_TEXT: "textarea"}
+WHOLE = nodes.WHOLE - {"item", "select"}
+"""A cell's or a list's parts are read too: each may be what is private."""
 
 
 def send(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
-
-
-def box_of(node: Any) -> list[int] | None:
-    component = node.get_component_iface()
-    if component is None:
-        return None
-    box = component.get_extents(Atspi.CoordType.SCREEN)
-    return [box.x, box.y, box.width, box.height] if box.width > 0 and box.height > 0 else None
-
-
-def text_of(node: Any, limit: int = MAX_TEXT) -> str:
-    text = node.get_text_iface()
-    if text is None:
-        return node.get_name() or ""
-    length = Atspi.Text.get_character_count(text)
-    return Atspi.Text.get_text(text, 0, min(length, limit)) if length > 0 else ""
 
 
 def label_of(node: Any) -> str:
@@ -100,11 +49,11 @@ def label_of(node: Any) -> str:
 
 
 def focus_of(node: Any) -> dict[str, Any]:
-    role = node.get_role_name()
-    is_password = role == "password text"
-    focus: dict[str, Any] = {"role": ROLES.get(role, role), "name": label_of(node), "is_password": is_password, "tail": ""}
+    kind = node.get_role()
+    role = nodes.ROLES.get(kind) or DOCUMENTS.get(kind) or node.get_role_name()
+    focus: dict[str, Any] = {"role": role, "name": label_of(node), "is_password": kind == _R.PASSWORD_TEXT, "tail": ""}
     focus |= {"box": box_of(node), "pid": node.get_process_id()}
-    if role == "terminal":
+    if kind == _R.TERMINAL:
         text = node.get_text_iface()
         caret = Atspi.Text.get_caret_offset(text)
         focus["tail"] = Atspi.Text.get_text(text, max(0, caret - TAIL), caret) if caret > 0 else ""
@@ -187,27 +136,22 @@ class Reader:
             states = node.get_state_set()
             if not states.contains(_S.SHOWING):
                 return
-            kind = node.get_role_name()
-            role, box = ROLES.get(kind), box_of(node)
+            kind, box = node.get_role(), box_of(node)
+            role = nodes.role_of(kind, states) or DOCUMENTS.get(kind)
             if role is not None and box is not None:
                 self.add(node, kind, role, states, box, pid, found)
-                if role in WHOLE and kind not in CONTAINERS:
+                if role in WHOLE and kind not in nodes.CONTAINERS:
                     return
             for child in children(node):
                 self.visit(child, pid, found)
         except GLib.Error:
             return
 
-    def add(self, node: Any, kind: str, role: str, states: Any, box: list[int], pid: int, found: list[dict[str, Any]]) -> None:
-        is_password = kind == "password text"
-        if role == "input" and states.contains(_S.MULTI_LINE):
-            role = "textarea"
-        text = "" if is_password else text_of(node) if role in ("input", "textarea", "spinner", "text") else node.get_name() or ""
+    def add(self, node: Any, kind: Any, role: str, states: Any, box: nodes.Box, pid: int, found: list[dict[str, Any]]) -> None:
+        is_password = kind == _R.PASSWORD_TEXT
+        text = "" if is_password else text_of(node, MAX_TEXT) if role in ("input", "textarea", "spinner", "text") else node.get_name() or ""
         if not text and role in ("text", "image", "header", "item", "document"):
             return
-        named = [name for state, name in STATES if states.contains(state)]
-        if not states.contains(_S.SENSITIVE) and not states.contains(_S.ENABLED):
-            named.append("disabled")
         self.nodes.append(node)
         found.append(
             {
@@ -216,7 +160,7 @@ class Reader:
                 "role": role,
                 "text": text,
                 "name": label_of(node) if role in WHOLE else "",
-                "states": named,
+                "states": nodes.states_of(states),
                 "box": box,
                 "is_password": is_password,
             }
@@ -252,13 +196,6 @@ class Reader:
             except Exception as error:  # the other end has to hear of it
                 send({"id": number, "error": type(error).__name__})
         return True
-
-
-def children(node: Any) -> Iterator[Any]:
-    for index in range(min(node.get_child_count(), MAX_CHILDREN)):
-        child = node.get_child_at_index(index)
-        if child is not None:
-            yield child
 
 
 def main() -> None:

@@ -17,12 +17,12 @@ import gi
 gi.require_version("Atspi", "2.0")
 from gi.repository import Atspi, GLib  # noqa: E402
 
+from sandbox.desktop.inside.nodes import CONTAINERS, MAX_CHILDREN, WHOLE, Box, box_of, children, role_of, states_of, text_of  # noqa: E402
 from sandbox.desktop.inside.windows import FoundWindow  # noqa: E402
 
 LIMIT = 400
 MAX_TEXT = 2000
 MAX_NODES = 4000
-MAX_CHILDREN = 500
 ROW_PX = 8
 EMPTY_CELLS = 3
 CALL_LIMIT_MS = 3000
@@ -32,69 +32,14 @@ FRAME_BUTTONS = ("close", "maximise", "minimise")
 """Of the window frame, from the right; openbox.xml has them in this order."""
 
 _R = Atspi.Role
-_ROLES = {
-    _R.PUSH_BUTTON: "button",
-    _R.TOGGLE_BUTTON: "button",
-    _R.CHECK_BOX: "checkbox",
-    _R.CHECK_MENU_ITEM: "checkbox",
-    _R.RADIO_BUTTON: "radio",
-    _R.RADIO_MENU_ITEM: "radio",
-    _R.PAGE_TAB: "tab",
-    _R.COMBO_BOX: "select",
-    _R.MENU: "item",
-    _R.MENU_ITEM: "item",
-    _R.LIST_ITEM: "item",
-    _R.TABLE_CELL: "item",
-    _R.TREE_ITEM: "item",
-    _R.ICON: "item",
-    _R.LINK: "link",
-    _R.LABEL: "text",
-    _R.STATIC: "text",
-    _R.PARAGRAPH: "text",
-    _R.STATUS_BAR: "text",
-    _R.INFO_BAR: "text",
-    _R.HEADING: "header",
-    _R.COLUMN_HEADER: "header",
-    _R.TABLE_COLUMN_HEADER: "header",
-    _R.ROW_HEADER: "header",
-    _R.TEXT: "input",
-    _R.ENTRY: "input",
-    _R.PASSWORD_TEXT: "input",
-    _R.TERMINAL: "textarea",
-    _R.SPIN_BUTTON: "spinner",
-    _R.SLIDER: "slider",
-    _R.IMAGE: "image",
-    _R.CANVAS: "image",
-    _R.DRAWING_AREA: "image",
-}
-_WHOLE = {"button", "checkbox", "radio", "input", "textarea", "spinner", "item", "link", "select", "tab"}
-"""Roles whose insides are part of the thing itself."""
 _TYPED = {"input", "textarea", "spinner"}
-_CONTAINERS = {_R.MENU, _R.COMBO_BOX, _R.PAGE_TAB, _R.LIST_ITEM, _R.TREE_ITEM}
-"""Roles that hold others to be seen."""
 _POPUPS = {_R.MENU, _R.POPUP_MENU, _R.WINDOW, _R.TOOL_TIP}
 _S = Atspi.StateType
 
 
-@dataclass(frozen=True)
-class _Box:
-    x: int
-    y: int
-    width: int
-    height: int
-
-    def holds(self, x: int, y: int) -> bool:
-        return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
-
-    def cut(self, other: _Box) -> _Box:
-        x, y = max(self.x, other.x), max(self.y, other.y)
-        right, bottom = min(self.x + self.width, other.x + other.width), min(self.y + self.height, other.y + other.height)
-        return _Box(x, y, right - x, bottom - y)
-
-
 class Accessibility:
     def __init__(self, width_px: int, height_px: int) -> None:
-        self._screen = _Box(0, 0, width_px, height_px)
+        self._screen = Box(0, 0, width_px, height_px)
         Atspi.set_timeout(CALL_LIMIT_MS, CALL_LIMIT_MS)
         self._desktop = Atspi.get_desktop(0)
 
@@ -120,12 +65,12 @@ class Accessibility:
         # The library keeps what it was told once and hears of changes only while a main loop runs, which none does here. (A cache mask of
         # NONE makes it wait for ever.)
         self._desktop.clear_cache()
-        for application in _children(self._desktop):
+        for application in children(self._desktop):
             try:
                 pid = application.get_process_id()
-                for node in _children(application):
+                for node in children(application):
                     if node.get_state_set().contains(_S.SHOWING):
-                        box = _box(node)
+                        box = box_of(node)
                         if box is not None:
                             yield _Tree(node, pid, node.get_name() or "", box, node.get_role() in _POPUPS)
             except GLib.Error:
@@ -137,7 +82,7 @@ class _Tree:
     node: Any
     pid: int
     name: str
-    box: _Box
+    box: Box
     is_popup: bool
 
 
@@ -156,21 +101,21 @@ def _middle(window: FoundWindow) -> tuple[int, int]:
 class _Walk:
     """Collects elements. Level -1 is above all windows, level n is window n counted from the top."""
 
-    def __init__(self, screen: _Box, windows: list[FoundWindow]) -> None:
+    def __init__(self, screen: Box, windows: list[FoundWindow]) -> None:
         self._screen = screen
         self.windows = windows
-        self._found: list[tuple[int, _Box, dict[str, Any]]] = []
-        self._popups: list[_Box] = []
+        self._found: list[tuple[int, Box, dict[str, Any]]] = []
+        self._popups: list[Box] = []
         self._num_nodes = 0
         self._deadline_s = time.monotonic() + WALK_LIMIT_S
 
-    def inner(self, index: int) -> _Box:
+    def inner(self, index: int) -> Box:
         window = self.windows[index]
-        return _Box(window.x_px, window.y_px, window.width_px, window.height_px)
+        return Box(window.x_px, window.y_px, window.width_px, window.height_px)
 
-    def _outer(self, index: int) -> _Box:
+    def _outer(self, index: int) -> Box:
         inner, (left, right, top, bottom) = self.inner(index), self.windows[index].frame
-        return _Box(inner.x - left, inner.y - top, inner.width + left + right, inner.height + top + bottom)
+        return Box(inner.x - left, inner.y - top, inner.width + left + right, inner.height + top + bottom)
 
     def frame(self, index: int) -> None:
         """The title and the buttons of a window's frame."""
@@ -179,8 +124,8 @@ class _Walk:
             return
         side = top - 4
         edge = outer.x + outer.width - right - 2
-        buttons = [_Box(edge - (n + 1) * (side + 1), outer.y + 2, side, side) for n in range(len(FRAME_BUTTONS))]
-        title = _Box(outer.x + left, outer.y, buttons[-1].x - outer.x - left, top)
+        buttons = [Box(edge - (n + 1) * (side + 1), outer.y + 2, side, side) for n in range(len(FRAME_BUTTONS))]
+        title = Box(outer.x + left, outer.y, buttons[-1].x - outer.x - left, top)
         states = ["focused"] if self.windows[index].is_focused else []
         self.add("header", self.windows[index].title, states, title, index)
         for name, box in zip(reversed(FRAME_BUTTONS), reversed(buttons), strict=True):
@@ -196,13 +141,13 @@ class _Walk:
             if not states.contains(_S.SHOWING):
                 return
             kind = node.get_role()
-            if kind in _POPUPS and (box := _box(node)) is not None and kind is not _R.MENU:
+            if kind in _POPUPS and (box := box_of(node)) is not None and kind is not _R.MENU:
                 level = -1
                 self._popups.append(box)
-            role = _ROLES.get(kind)
+            role = role_of(kind, states)
             if role is not None:
                 self._add_node(node, kind, role, states, level)
-                if role in _WHOLE and kind not in _CONTAINERS:
+                if role in WHOLE and kind not in CONTAINERS:
                     return
                 if kind is _R.MENU:
                     self._visit_menu(node)
@@ -210,7 +155,7 @@ class _Walk:
             if kind is _R.TABLE and node.get_child_count() > MAX_CHILDREN:
                 self._visit_sheet(node, level)
                 return
-            for child in _children(node):
+            for child in children(node):
                 self.visit(child, level)
         except GLib.Error:
             return  # it went away while it was read
@@ -218,17 +163,17 @@ class _Walk:
     def _visit_menu(self, node: Any) -> None:
         """The items of a menu that is open lie in a window that nobody else tells of: it is as large as all of them."""
         first = len(self._found)
-        for child in _children(node):
+        for child in children(node):
             self.visit(child, -1)
         boxes = [box for level, box, _ in self._found[first:] if level < 0]
         if boxes:
             x, y = min(box.x for box in boxes), min(box.y for box in boxes)
             right, bottom = max(box.x + box.width for box in boxes), max(box.y + box.height for box in boxes)
-            self._popups.append(_Box(x - 2, y - 2, right - x + 4, bottom - y + 4))
+            self._popups.append(Box(x - 2, y - 2, right - x + 4, bottom - y + 4))
 
     def _visit_sheet(self, node: Any, level: int) -> None:
         """A spreadsheet has a million cells: those that show are read row by row from the top left one on, until some are empty."""
-        table, component, box = node.get_table_iface(), node.get_component_iface(), _box(node)
+        table, component, box = node.get_table_iface(), node.get_component_iface(), box_of(node)
         if table is None or component is None or box is None:
             return
         corner = component.get_accessible_at_point(box.x + 2, box.y + 2, Atspi.CoordType.SCREEN)
@@ -240,9 +185,9 @@ class _Walk:
             is_empty_row = True
             for column in range(first_column, first_column + MAX_CHILDREN):
                 cell = Atspi.Table.get_accessible_at(table, row, column)
-                if cell is None or not (states := cell.get_state_set()).contains(_S.SHOWING) or (place := _box(cell)) is None:
+                if cell is None or not (states := cell.get_state_set()).contains(_S.SHOWING) or (place := box_of(cell)) is None:
                     break
-                content = _text(cell)
+                content = text_of(cell, MAX_TEXT)
                 self.add("item", f"{cell.get_name()} {content}", _states(cell, "item", states), place, level)
                 num_empty = 0 if content else num_empty + 1
                 is_empty_row = is_empty_row and not content
@@ -253,17 +198,15 @@ class _Walk:
                 return
 
     def _add_node(self, node: Any, kind: Any, role: str, states: Any, level: int) -> None:
-        box = _box(node)
+        box = box_of(node)
         if box is None:
             return
-        if role == "input" and states.contains(_S.MULTI_LINE):
-            role = "textarea"
         # A menu that pops up by itself has no name; its items' names are theirs.
-        text = _text(node) if role in _TYPED else node.get_name() or "" if kind is _R.MENU else _name(node, role)
+        text = text_of(node, MAX_TEXT) if role in _TYPED else node.get_name() or "" if kind is _R.MENU else _name(node, role)
         if text or role not in ("text", "image", "header", "item"):
             self.add(role, text, _states(node, role, states), box, level)
 
-    def add(self, role: str, text: str, states: list[str], box: _Box, level: int) -> None:
+    def add(self, role: str, text: str, states: list[str], box: Box, level: int) -> None:
         within = self._screen if level < 0 else self._outer(level) if role in ("header", "button") else self.inner(level)
         seen = box.cut(within).cut(self._screen)
         if seen.width < 2 or seen.height < 2:
@@ -299,26 +242,10 @@ def _in_rows(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [element for row in rows for element in sorted(row, key=lambda element: element["x"])]
 
 
-def _points(box: _Box) -> Iterator[tuple[int, int]]:
+def _points(box: Box) -> Iterator[tuple[int, int]]:
     for fy in (0.5, 0.25, 0.75):
         for fx in (0.5, 0.25, 0.75, 0.1, 0.9):
             yield box.x + min(int(box.width * fx), box.width - 1), box.y + min(int(box.height * fy), box.height - 1)
-
-
-def _children(node: Any) -> Iterator[Any]:
-    for index in range(min(node.get_child_count(), MAX_CHILDREN)):
-        child = node.get_child_at_index(index)
-        if child is not None:
-            yield child
-
-
-def _box(node: Any) -> _Box | None:
-    """Where a node is on the screen; None where it has no extent."""
-    component = node.get_component_iface()
-    if component is None:
-        return None
-    box = component.get_extents(Atspi.CoordType.SCREEN)
-    return _Box(box.x, box.y, box.width, box.height) if box.width > 0 and box.height > 0 else None
 
 
 def _name(node: Any, role: str) -> str:
@@ -327,33 +254,14 @@ def _name(node: Any, role: str) -> str:
     if name or role == "image":
         return str(name)
     if role == "item":
-        parts = " ".join(part for child in _children(node) if (part := child.get_name()))
+        parts = " ".join(part for child in children(node) if (part := child.get_name()))
         if parts:
             return parts
-    return _text(node)
-
-
-def _text(node: Any) -> str:
-    text = node.get_text_iface()
-    if text is None:
-        return node.get_name() or ""
-    length = Atspi.Text.get_character_count(text)
-    return Atspi.Text.get_text(text, 0, min(length, MAX_TEXT)) if length > 0 else ""
+    return text_of(node, MAX_TEXT)
 
 
 def _states(node: Any, role: str, states: Any) -> list[str]:
-    named = []
-    if states.contains(_S.CHECKED):
-        named.append("checked")
-    if states.contains(_S.SELECTED) or (role in ("input", "textarea") and _is_all_selected(node)):
-        named.append("selected")
-    if states.contains(_S.FOCUSED):
-        named.append("focused")
-    if states.contains(_S.EXPANDED):
-        named.append("expanded")
-    if not states.contains(_S.SENSITIVE) and not states.contains(_S.ENABLED):
-        named.append("disabled")
-    return named
+    return states_of(states, is_selected=role in ("input", "textarea") and _is_all_selected(node))
 
 
 def _is_all_selected(node: Any) -> bool:
