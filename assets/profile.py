@@ -293,7 +293,9 @@ class ScheduleSettings(_Settings):
     sft: str | None = Field(None, description="when `recurring_sft` brings SFT of the open iteration up to its data")
     rl: str | None = Field(None, description="when `recurring_rl` brings the specialists of the open iteration up to its SFT")
     set: dict[str, Any] = Field({}, description="settings that the runs of schedules change, by dotted key: {rl.rounds: 8}")
-    late_after_h: Annotated[float, Field(gt=0, description="hours without a closed iteration after which an alert is sent")] = 48.0
+    late_after_h: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="hours after which an iteration's results are overdue and an alert is sent; null: two intervals of `cron`"
+    )
     new_samples: Positive = Field(500, description="new D_SFT rows that start an iteration")
     new_annotations: Positive = Field(200, description="new annotations that start an iteration")
     new_work: Positive = Field(20, description="runs that people finished, and recordings of theirs, that start an iteration")

@@ -29,6 +29,7 @@ from assets.resources import WarehouseResource
 from pipelines import profiles
 from pipelines.orchestration import run_profile
 from pipelines.orchestration.executor import home_executor
+from pipelines.orchestration.freshness import with_policies
 from pipelines.orchestration.jobs import JOBS
 from pipelines.orchestration.schedules import build_schedules
 from pipelines.orchestration.sensors import build_sensors
@@ -44,34 +45,37 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     domains, joint = profile.tasks.specialists, profile.tasks.joint
     root = str(Home.from_env().root)
     return dg.Definitions(
-        assets=[
-            handoff.iteration_input,
-            seed.tasks,
-            seed.seed_tutorials,
-            seed.seed_demonstrations,
-            seed.seed_policy,
-            seed.seed,
-            people.withdrawals,
-            datasets.dataset_snapshots,
-            training.ct_model,
-            training.sft_model,
-            *(training.build_rl_asset(domain) for domain in domains),
-            *(training.build_rl_asset(*group) for group in joint),
-            training.build_merge_asset(domains, joint if profile.merge.include_joint else ()),
-            release.build_evaluation_asset(domains, joint),
-            release.released_policy,
-            task_pool.task_pool,
-            collection.rollouts,
-            collection.annotations,
-            people.human_annotations,
-            recordings.recordings,
-            judging.orm_data,
-            judging.orm_model,
-            judging.judging,
-            routing.verdicts,
-            routing.routing,
-            handoff.iteration_output,
-        ],
+        assets=with_policies(
+            [
+                handoff.iteration_input,
+                seed.tasks,
+                seed.seed_tutorials,
+                seed.seed_demonstrations,
+                seed.seed_policy,
+                seed.seed,
+                people.withdrawals,
+                datasets.dataset_snapshots,
+                training.ct_model,
+                training.sft_model,
+                *(training.build_rl_asset(domain) for domain in domains),
+                *(training.build_rl_asset(*group) for group in joint),
+                training.build_merge_asset(domains, joint if profile.merge.include_joint else ()),
+                release.build_evaluation_asset(domains, joint),
+                release.released_policy,
+                task_pool.task_pool,
+                collection.rollouts,
+                collection.annotations,
+                people.human_annotations,
+                recordings.recordings,
+                judging.orm_data,
+                judging.orm_model,
+                judging.judging,
+                routing.verdicts,
+                routing.routing,
+                handoff.iteration_output,
+            ],
+            profile,
+        ),
         asset_checks=[
             *(checks.build_gate(gate) for gate in checks.GATES),
             value_gate.build_value_gate((*domains, *(joint_name(group) for group in joint))),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import dagster as dg
 
@@ -11,6 +10,7 @@ from assets.keys import ITERATION_OUTPUT
 from assets.profile import Profile
 from assets.resources import WarehouseResource
 from pipelines.orchestration.alerts import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, channels, deliver, post
+from pipelines.orchestration.freshness import overdue
 from pipelines.orchestration.jobs import completed, dagster_url
 from pipelines.orchestration.regressions import eval_drop
 from pipelines.orchestration.run_failures import failure_of
@@ -19,7 +19,6 @@ from warehouse.lineage.releases import releases
 
 INTERVAL_S = 30
 NEWS_CHARS = 1500
-S_PER_H = 3600
 
 
 def build_alert_sensors(profile: Profile) -> list[dg.SensorDefinition]:
@@ -43,7 +42,7 @@ def build_alert_sensors(profile: Profile) -> list[dg.SensorDefinition]:
         name="alerts",
         minimum_interval_seconds=INTERVAL_S,
         default_status=status,
-        description="Sends alerts: failed runs, regressions, releases that are held, and a home in which nothing has closed for too long.",
+        description="Sends alerts: failed runs, regressions, releases that are held, and schedules that are late.",
     )
     def alerts(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SkipReason:
         through = channels()
@@ -52,7 +51,7 @@ def build_alert_sensors(profile: Profile) -> list[dg.SensorDefinition]:
         for alert in (
             *_regressions(context.instance, tables, profile.schedule.regression),
             *_held(tables),
-            *_late(context.instance, profile.schedule.late_after_h),
+            *_late(context.instance, profile),
         ):
             post(tables.home, alert)
         num_sent, problems = deliver(tables.home, through)
@@ -82,11 +81,12 @@ def _held(tables: WarehouseResource) -> list[Alert]:
     ]
 
 
-def _late(instance: dg.DagsterInstance, after_h: float) -> list[Alert]:
-    """An iteration closed once, and none since so long."""
-    event = instance.get_latest_materialization_event(ITERATION_OUTPUT)
-    if event is None or time.time() - event.timestamp < after_h * S_PER_H:
-        return []
-    hours = (time.time() - event.timestamp) / S_PER_H
-    text = f"no iteration has closed for {hours:.0f} hours: is the schedule on, and the daemon running?"
-    return [Alert(kind="late", about=str(event.timestamp), text=text, url=f"{dagster_url()}/automation")]
+def _late(instance: dg.DagsterInstance, profile: Profile) -> list[Alert]:
+    """A cadence that was kept once, and is not any more."""
+    alerts = []
+    for one in overdue(instance, profile):
+        cadence = one.cadence
+        what = "no iteration has closed" if cadence.shows == ITERATION_OUTPUT else f"{cadence.shows.to_user_string()} was not made"
+        text = f"{what} for {one.hours:.0f} hours ({cadence.setting}): is {cadence.schedule} on, and the daemon running?"
+        alerts.append(Alert(kind="late", about=f"{cadence.schedule} {one.last_s}", text=text, url=f"{dagster_url()}/automation"))
+    return alerts
