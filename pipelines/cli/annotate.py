@@ -134,6 +134,7 @@ def withdraw(
     them.
     """
     from pipelines.annotation_server.withdrawal import erase_withdrawn, withdraw_given
+    from pipelines.orchestration.reported_changes import report_taken_back
 
     place = home_of(home)
     with opened(place, database) as found:
@@ -141,6 +142,7 @@ def withdraw(
         console.print(f"withdrawn: {num}", highlight=False)
         if erase:
             console.print(f"parts of recordings erased: {erase_withdrawn(found, place)}", highlight=False)
+    report_taken_back(place, num, console)
 
 
 @annotate.command()

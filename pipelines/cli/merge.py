@@ -49,6 +49,10 @@ def merge(
 
         return checkpoint_folder(warehouse_of(home_of(home)), name)
 
-    merge_checkpoints(
+    card = merge_checkpoints(
         find, parents, output, weights, config, base, console, check_ancestry=not any_ancestry, num_threads=threads, dry_run=dry_run
     )
+    if card is not None:
+        from pipelines.orchestration.reported_changes import report_merge
+
+        report_merge(home_of(home), card, output, console)

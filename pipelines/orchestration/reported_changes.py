@@ -1,14 +1,17 @@
 """What a command changes in the tables is told to Dagster, so that its page shows it and what was made from it counts as stale.
 
 Each asset whose rows are others now gets a materialization, and each open iteration its input anew where that changed
-(assets/handoff.py). A home that Dagster has not been started for is left as it is: there is nothing to be stale.
+(assets/handoff.py). What a command does with an asset and leaves no rows of gets an observation, which makes nothing stale: a merge by hand
+on the checkpoints that went into it, what people take back on what will answer it. A home that Dagster has not been started for is left as
+it is: there is nothing to be stale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.storage.catalogue import TABLES
@@ -17,18 +20,22 @@ if TYPE_CHECKING:
     import dagster as dg
     from rich.console import Console
 
+    from models.checkpoints.checkpoint import Card
+    from warehouse.core.home import Home
     from warehouse.storage.tables import Warehouse
 
 Place = tuple[str, str, str]
 """Table, iteration and stage."""
 CHANGED_BY = "changed by"
 """Metadata of such a materialization: the command."""
+OBSERVED_BY, MERGED, TAKEN_BACK = "observed by", "merged into", "taken back"
+"""Of an observation: the command, the folder of what a checkpoint was merged into, and how many runs and recordings were withdrawn."""
 
 
 @contextmanager
 def reported(warehouse: Warehouse, command: str, console: Console) -> Iterator[None]:
     """Report what the block changes, also where it fails half-way. That Dagster cannot be told is said, and changes nothing of the data."""
-    if not (warehouse.home.dagster / "history").is_dir():
+    if not _is_known(warehouse.home):
         yield
         return
     before = _files(warehouse)
@@ -37,11 +44,83 @@ def reported(warehouse: Warehouse, command: str, console: Console) -> Iterator[N
     finally:
         changed = {(table, iteration, stage) for table, iteration, stage, _ in before ^ _files(warehouse)}
         if changed:
-            try:
-                _report(warehouse, changed, command)
-            except Exception as error:
-                why = f"{type(error).__name__}: {error}"
-                console.print(f"[yellow]the tables are changed, and Dagster could not be told:[/] {why}", markup=True, soft_wrap=True)
+            _try(lambda: _report(warehouse, changed, command), "the tables are changed", console)
+
+
+def report_merge(home: Home, card: Card, output: Path, console: Console) -> None:
+    """Observe each checkpoint of the home that `flywheel merge` has merged: what it became part of."""
+    if not _is_known(home):
+        return
+
+    def report() -> None:
+        weights = card.config.get("weights", {})
+        about = {MERGED: str(output.resolve()), "checkpoint": card.checkpoint_id, "method": str(card.config.get("method"))}
+        for iteration, stage, checkpoint_id in _registered(home, card.parents):
+            more = {"weight": float(weights[checkpoint_id])} if checkpoint_id in weights else {}
+            _observe(home, _checkpoint_key(stage), iteration, {OBSERVED_BY: "flywheel merge", **about, **more})
+
+    _try(report, "the checkpoint is merged", console)
+
+
+def report_taken_back(home: Home, num: int, console: Console) -> None:
+    """Observe on the open iteration's `withdrawals`, which will answer it, what `flywheel annotate withdraw` has withdrawn."""
+    if not num or not _is_known(home):
+        return
+
+    def report() -> None:
+        from pipelines.orchestration.instance import open_instance
+        from pipelines.orchestration.jobs import first_incomplete
+
+        with open_instance(home) as instance:
+            iteration = first_incomplete(instance)
+        if iteration is not None:
+            _observe(home, "withdrawals", iteration, {OBSERVED_BY: "flywheel annotate withdraw", TAKEN_BACK: num})
+
+    _try(report, "it is withdrawn", console)
+
+
+def _is_known(home: Home) -> bool:
+    """Whether Dagster was ever started for it. A home that is not there is not made by the question."""
+    return home.root.is_dir() and (home.dagster / "history").is_dir()
+
+
+def _try(report: Callable[[], None], done: str, console: Console) -> None:
+    """Whatever goes wrong with Dagster is no failure of the command."""
+    try:
+        report()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        console.print(f"[yellow]{done}, and Dagster could not be told:[/] {why}", markup=True, soft_wrap=True)
+
+
+def _registered(home: Home, checkpoint_ids: Collection[str]) -> list[tuple[str, str, str]]:
+    """Iteration, stage and id of those checkpoints that the home's registry names, where each was made first."""
+    from warehouse.lineage import registry
+    from warehouse.storage.tables import Warehouse
+
+    warehouse = Warehouse(home)
+    known = set(warehouse.read("checkpoints", columns=["checkpoint_id"])["checkpoint_id"].to_pylist())
+    found = [registry.find(warehouse, one) for one in checkpoint_ids if one in known]
+    return [(one.iteration, one.stage, one.checkpoint_id) for one in found]
+
+
+def _checkpoint_key(stage: str) -> str:
+    """The asset that registers checkpoints under a stage, as Dagster writes keys."""
+    from assets.keys import rl_asset_key
+    from warehouse.core.stages import rl_stage
+
+    name = stage.removeprefix(rl_stage(""))
+    return stage if name == stage else rl_asset_key(name).to_user_string()
+
+
+def _observe(home: Home, key: str, iteration: str, metadata: dict[str, Any]) -> None:
+    import dagster as dg
+
+    from pipelines.orchestration.instance import open_instance
+
+    partition = None if iteration == SEED_ITERATION else iteration
+    with open_instance(home) as instance:
+        instance.report_runless_asset_event(dg.AssetObservation(dg.AssetKey.from_user_string(key), partition=partition, metadata=metadata))
 
 
 def _files(warehouse: Warehouse) -> set[tuple[str, str, str, str]]:

@@ -17,6 +17,8 @@ from pipelines.orchestration.run_failures import MAX_RELAUNCHES, failure_of
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
 
 RELAUNCH_TAG = "flywheel/relaunch"
+WAITING = "waiting to be taken in"
+"""Metadata of an observation: what people have finished since the last iteration closed."""
 
 
 def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
@@ -25,7 +27,11 @@ def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
         _growth_sensor("enough_new_data", "rows in sft_samples", _rows_of("sft_samples"), thresholds.new_samples),
         _growth_sensor("new_annotations", "rows in annotations", _rows_of("annotations"), thresholds.new_annotations),
         _growth_sensor(
-            "people_finished", "runs and recordings of people", lambda tables: num_landed(tables.home, profile.people), thresholds.new_work
+            "people_finished",
+            "runs and recordings of people",
+            lambda tables: num_landed(tables.home, profile.people),
+            thresholds.new_work,
+            observed=dg.AssetKey("human_annotations"),
         ),
         _regression_sensor(thresholds.regression),
         relaunch_failed_iteration,
@@ -37,9 +43,13 @@ def _rows_of(table: str) -> Callable[[WarehouseResource], int]:
     return lambda tables: tables.warehouse.dataset(table).count_rows(filter=pc.field("stage") != WITHDRAWN_STAGE)
 
 
-def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], int], threshold: int) -> dg.SensorDefinition:
+def _growth_sensor(
+    name: str, what: str, count: Callable[[WarehouseResource], int], threshold: int, *, observed: dg.AssetKey | None = None
+) -> dg.SensorDefinition:
     """Starts the next iteration once there are `threshold` more of `what` than when the last one closed: what an iteration writes itself
-    does not cause another. The cursor is `<iterations closed>:<number then>`."""
+    does not cause another. The cursor is `<iterations closed>:<number then>:<number at the last look>`.
+
+    `observed` is the asset that will take in what no command reports; each change of the number is an observation of it."""
 
     @dg.sensor(
         name=name,
@@ -52,17 +62,22 @@ def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], in
         if key is None:
             return dg.SkipReason("the seed is not made yet")
         there_are = count(tables)
-        since, _, seen = (context.cursor or "0:0").partition(":")
+        since, seen, shown = (*(context.cursor or "0:0").split(":"), "")[:3]
+        now = f"{num_closed}:{there_are}:{there_are}"
         if since != str(num_closed):
             reason = f"an iteration has closed: new is what comes on top of the {there_are} {what} that there are now"
-            return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=f"{num_closed}:{there_are}")
-        if running := living_runs(context.instance, tables.home):
-            return dg.SkipReason(f"run {running[0].run_id} is already in progress")
-        num_new = there_are - int(seen or 0)
-        if num_new < threshold:
-            return dg.SkipReason(f"{num_new} of {threshold} new {what}")
+            return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=now)
+        num_new = there_are - int(seen)
+        news = []
+        if observed is not None and there_are != int(shown or seen):
+            news.append(dg.AssetObservation(observed, partition=key, metadata={WAITING: num_new}))
+        running = living_runs(context.instance, tables.home)
+        if running or num_new < threshold:
+            reason = f"run {running[0].run_id} is already in progress" if running else f"{num_new} of {threshold} new {what}"
+            looked = f"{num_closed}:{seen}:{there_are}"
+            return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=looked, asset_events=news)
         request = dg.RunRequest(run_key=f"{name}-{key}-{there_are}", partition_key=key)
-        return dg.SensorResult(run_requests=[request], cursor=f"{num_closed}:{there_are}")
+        return dg.SensorResult(run_requests=[request], cursor=now, asset_events=news)
 
     return growth
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from models.checkpoints.checkpoint import Card
 from models.checkpoints.model_files import CARD_FILE
 from models.merging.config import MethodConfig
 from models.merging.merge import carry_out, check_disk_space
@@ -52,8 +53,8 @@ def merge_checkpoints(
     check_ancestry: bool = True,
     num_threads: int | None = None,
     dry_run: bool = False,
-) -> None:
-    """Merge and say what was made. `find` gives the folder of a checkpoint that is not named by its folder.
+) -> Card | None:
+    """Merge and say what was made; None is a dry run. `find` gives the folder of a checkpoint that is not named by its folder.
 
     Raises MergeError, CheckpointError, StorageFull or ConfigError before anything is written.
     """
@@ -66,12 +67,13 @@ def merge_checkpoints(
     _say(plan, console)
     if dry_run:
         console.print("everything fits; nothing was written (--dry-run)")
-        return
+        return None
     columns = (TextColumn("merging"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with _ended_in_order(), Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("merging", total=plan.num_bytes)
         card = carry_out(plan, output, num_threads=num_threads, advance=lambda num_bytes: bar.advance(task, num_bytes))
     console.print(f"merged: {card.checkpoint_id} in {output}")
+    return card
 
 
 def _folder(find: FindCheckpoint, name: str) -> Path:

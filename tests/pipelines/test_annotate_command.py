@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import httpx
 import pytest
 from sqlalchemy import select
@@ -25,6 +26,7 @@ from annotation.storage.one_server import only_server
 from pipelines.annotation_server import address as annotation_address
 from pipelines.annotation_server.server import check_host
 from pipelines.cli.app import app
+from pipelines.orchestration.reported_changes import TAKEN_BACK
 from tests.pipelines.annotation_home import small_home
 from warehouse.core.errors import ConfigError, DatabaseUnusable, UnknownSubject
 from warehouse.core.home import Home
@@ -229,11 +231,13 @@ def test_a_server_that_is_killed_goes_on_where_people_were(tmp_path: Path) -> No
         assert process.stdout is not None and "everybody's work is kept" in process.stdout.read()
 
 
-def test_what_somebody_gave_is_taken_back(tmp_path: Path) -> None:
+def test_what_somebody_gave_is_taken_back(place: Any) -> None:
     from annotation.storage import accounts, audit, run_endings
     from annotation.storage.schema import Assignment, Campaign, Landing, Run
 
-    database = open_database(default_url(Home(tmp_path)))
+    home = place.home.root
+    place.open("0001")
+    database = open_database(default_url(place.home))
     with database.write() as session:
         ada, bob = (accounts.add_user(session, name, "annotator", None, now_s=0.0).user_id for name in ("ada", "bob"))
         session.add(
@@ -291,22 +295,24 @@ def test_what_somebody_gave_is_taken_back(tmp_path: Path) -> None:
             session.flush()
             run_endings.finish(session, f"r{number}", is_success=True, note="", now_s=1.0)
     with pytest.raises(ConfigError, match="--of NAME"):
-        flywheel(tmp_path, "withdraw")
+        flywheel(home, "withdraw")
     with pytest.raises(UnknownSubject):
-        flywheel(tmp_path, "withdraw", "r2", "nothing")
-    assert [run["run_id"] for run in json.loads(flywheel(tmp_path, "runs", "--json"))["runs"]] == ["r0", "r1", "r2"]
-    assert "nothing" not in flywheel(tmp_path, "runs") and "3 finished runs" in flywheel(tmp_path, "runs", "--campaign", "c")
-    assert "2 of 3 finished runs" in flywheel(tmp_path, "runs", "--limit", "2")
-    assert "withdrawn: 1" in flywheel(tmp_path, "withdraw", "r0")
-    assert "withdrawn: 1" in flywheel(tmp_path, "withdraw", "r0", "--of", "ada", "--erase", "--reason", "asked to")
-    found = json.loads(flywheel(tmp_path, "runs", "--status", "withdrawn", "--user", "ada", "--json"))
+        flywheel(home, "withdraw", "r2", "nothing")
+    assert [run["run_id"] for run in json.loads(flywheel(home, "runs", "--json"))["runs"]] == ["r0", "r1", "r2"]
+    assert "nothing" not in flywheel(home, "runs") and "3 finished runs" in flywheel(home, "runs", "--campaign", "c")
+    assert "2 of 3 finished runs" in flywheel(home, "runs", "--limit", "2")
+    assert "withdrawn: 1" in flywheel(home, "withdraw", "r0")
+    assert "withdrawn: 1" in flywheel(home, "withdraw", "r0", "--of", "ada", "--erase", "--reason", "asked to")
+    found = json.loads(flywheel(home, "runs", "--status", "withdrawn", "--user", "ada", "--json"))
     assert (found["num"], {run["standing"] for run in found["runs"]}) == (2, {"withdrawn"})
-    assert "no finished run is like that" in flywheel(tmp_path, "runs", "--status", "rejected")
+    assert "no finished run is like that" in flywheel(home, "runs", "--status", "rejected")
     with database.read() as session:
         landed = [(one.kind, one.subject_id) for one in session.scalars(select(Landing).order_by(Landing.landing_id))]
         assert landed == [("run", "r0"), ("run", "r1"), ("run", "r2"), ("withdrawal", "r0"), ("withdrawal", "r1")]
         assert [(one.action, one.subject) for one in audit.entries(session)] == [("run.withdrawn", "r1"), ("run.withdrawn", "r0")]
     database.close()
+    told = [record.event_log_entry.asset_observation for record in place.instance.fetch_observations(dg.AssetKey("withdrawals"), 9).records]
+    assert [(one.partition, one.metadata[TAKEN_BACK].value) for one in told] == [("0001", 1), ("0001", 1)], "Dagster shows what comes"
 
 
 def test_recordings_are_listed_by_their_ids(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -10,8 +11,11 @@ from rich.console import Console
 
 from assets.handoff import DATA_VERSION, INPUT, open_iteration
 from assets.stage_assets import ROW_COUNT
+from models.checkpoints import checkpoint
+from pipelines.cli.merge import merge
 from pipelines.orchestration import reported_changes
-from pipelines.orchestration.reported_changes import CHANGED_BY, reported
+from pipelines.orchestration.reported_changes import CHANGED_BY, MERGED, OBSERVED_BY, reported
+from tests.models.merge_helpers import write_family
 from tests.pipelines.test_schedules_and_sensors import sample
 from warehouse.core.home import Home
 from warehouse.datasets.withdrawal import withdraw
@@ -19,6 +23,11 @@ from warehouse.lineage import registry
 from warehouse.storage.tables import Warehouse
 
 POLICY = {"checkpoint_id": "checkpoint-seed", "path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
+
+
+def observations(place: Any, asset: str) -> list[dg.AssetObservation]:
+    records = place.instance.fetch_observations(dg.AssetKey.from_user_string(asset), limit=10).records
+    return [record.event_log_entry.asset_observation for record in records]
 
 
 def materializations(place: Any, asset: str) -> list[dg.AssetMaterialization]:
@@ -85,3 +94,34 @@ def test_a_dagster_that_cannot_be_told_costs_no_rows_and_hides_no_error(opened: 
         raise KeyError("of the command itself")
     assert "the tables are changed, and Dagster could not be told: OSError: the disk" in console.export_text()
     assert opened.warehouse.read("sft_samples", stage="withdrawn").num_rows == 1
+
+
+def test_a_merge_by_hand_is_observed_on_the_checkpoints_that_went_into_it(place: Any, tmp_path: Path) -> None:
+    import torch
+
+    warehouse, out = place.warehouse, tmp_path / "out"
+    _, folders = write_family(place.home.checkpoints / "0001", torch.float32, num=3)
+    for stage, folder in zip(("rl_pointing", "merged_policy"), folders[:2], strict=True):
+        id_ = checkpoint.read_card(folder).checkpoint_id
+        registry.register(warehouse, iteration="0001", stage=stage, checkpoint_id=id_, folder=folder)
+    merge(["0001/rl_pointing", "0001/merged_policy", str(folders[2])], out, weights="0.5,0.25,0.25", home=place.home.root, dry_run=True)
+    assert observations(place, "rl_model/pointing") == []
+    merge(["0001/rl_pointing", "0001/merged_policy", str(folders[2])], out, weights="0.5,0.25,0.25", home=place.home.root)
+    for asset, weight in (("rl_model/pointing", 0.5), ("merged_policy", 0.25)):
+        (told,) = observations(place, asset)
+        assert told.partition == "0001"
+        assert {name: value.value for name, value in told.metadata.items()} == {
+            OBSERVED_BY: "flywheel merge",
+            MERGED: str(out),
+            "checkpoint": checkpoint.read_card(out).checkpoint_id,
+            "method": "linear",
+            "weight": weight,
+        }
+
+
+def test_a_merge_of_folders_tells_no_dagster_and_makes_no_home(tmp_path: Path) -> None:
+    import torch
+
+    _, folders = write_family(tmp_path, torch.float32, num=2)
+    merge([str(folder) for folder in folders], tmp_path / "out", home=tmp_path / "nowhere")
+    assert checkpoint.read_card(tmp_path / "out").parents and not (tmp_path / "nowhere").exists()

@@ -16,7 +16,7 @@ from pipelines.definitions import build_defs
 from pipelines.orchestration.iteration_lock import lock_path
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES
 from pipelines.orchestration.schedules import build_schedules
-from pipelines.orchestration.sensors import RELAUNCH_TAG, build_sensors, relaunch_failed_iteration
+from pipelines.orchestration.sensors import RELAUNCH_TAG, WAITING, build_sensors, relaunch_failed_iteration
 from warehouse.core.locks import FileLock
 
 SETTINGS = {"schedule.new_samples": 3, "schedule.new_annotations": 2, "schedule.new_work": 2, "schedule.regression": 0.1}
@@ -191,6 +191,8 @@ def test_what_people_finish_starts_an_iteration(place, sensors):
     database.close()
     fired = sensors["people_finished"]()
     assert [request.partition_key for request in fired.run_requests] == ["0001"]
+    (told,) = fired.asset_events
+    assert (told.asset_key, told.partition, told.metadata[WAITING].value) == (dg.AssetKey("human_annotations"), "0001", 2)
     assert "0 of 2" in skip_reason(sensors["people_finished"](fired.cursor))
 
 
