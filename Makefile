@@ -2,8 +2,8 @@
 
 ITERATIONS ?= 3
 PROFILE    ?= quickstart
-# Workers of the test suite. Tests drive real browsers and train real models: more workers than cores only make them time out.
-WORKERS    ?= 2
+# Workers of the test suite: one more than the two cores that it is made for, since tests of sessions wait a good part of their time.
+WORKERS    ?= 3
 # More for pytest, e.g. make test ARGS="tests/warehouse -x"
 ARGS       ?=
 
@@ -32,7 +32,7 @@ ui: setup ## start the Dagster page on loopback and print its address
 doctor: setup ## check every part of this machine's set-up and say how to fix it
 	@$(FLYWHEEL) doctor
 
-test: setup ## the tests but the slow and the long ones: WORKERS=2 ARGS=
+test: setup ## the tests but the slow and the long ones: WORKERS=3 ARGS=
 	$(PYTEST) $(ARGS)
 
 test-slow: setup ## the slow tests alone, seconds to a minute each

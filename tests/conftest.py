@@ -7,6 +7,7 @@ of what collecting takes is pytest's rewriting of the tests, which it keeps as b
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
+gc.disable()  # until all is collected: imports make millions of objects that stay (tests/running.py)
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -32,6 +35,7 @@ hypothesis.settings.load_profile("untimed")
 from tests.disks import mounted_disk  # noqa: E402
 from tests.running import (  # noqa: E402,F401 - hooks, once the environment stands
     pytest_addoption,
+    pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_make_collect_report,

@@ -9,7 +9,9 @@ Hooks of pytest, loaded by tests/conftest.py.
 
 from __future__ import annotations
 
+import gc
 import re
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from fnmatch import fnmatch, translate
 from pathlib import Path
@@ -141,9 +143,15 @@ def missing(ran: set[str]) -> list[str]:
     return found
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector, which tests/conftest.py turned off, need not look at it again and again."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=place)
+    order(items)
     never_again = re.compile("|".join(translate(pattern) for pattern in NEVER_AGAIN))
     for item in items:
         if never_again.match(item.nodeid):
@@ -158,6 +166,26 @@ def place(item: pytest.Item) -> tuple[int, int]:
     rank = 1 if is_slow else 2 if item.get_closest_marker("long") else 0
     within = 0 if item.nodeid.startswith("tests/wheel/") else 2 if item.nodeid.startswith("tests/annotation/recording/") else 1
     return rank, within if rank else 0
+
+
+def order(items: list[pytest.Item]) -> None:
+    """By `place`, and in one place the files of the sandbox, which wait more than they compute, spread evenly among those that compute:
+    workers that all wait leave the machine idle, and workers that all compute are in each other's way."""
+    files: dict[tuple[int, int, bool], dict[str, int]] = defaultdict(dict)
+
+    def group(item: pytest.Item) -> tuple[dict[str, int], str]:
+        file = item.nodeid.split("::", 1)[0]
+        return files[(*place(item), file.startswith("tests/sandbox/"))], file
+
+    for item in items:
+        numbers, file = group(item)
+        numbers.setdefault(file, len(numbers))
+
+    def position(item: pytest.Item) -> tuple[tuple[int, int], float, str]:
+        numbers, file = group(item)
+        return place(item), (numbers[file] + 0.5) / len(numbers), file
+
+    items.sort(key=position)
 
 
 @pytest.hookimpl(optionalhook=True)
