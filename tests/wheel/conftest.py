@@ -17,21 +17,28 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from benchmarks.common.process import left_after, processes_of
+from sandbox.browser.chromium import find_chromium
 from tests.wheel.reported import poison
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "smoke"
 SERVE_TIMEOUT_S = 300
+PAGE_TIMEOUT_MS = 90_000
+VIEWPORT_PX = {"width": 1600, "height": 1900}
+"""Tall enough for the whole catalog: Dagster draws only the rows that are in sight."""
 TURN_TIMEOUT_S = 1500
 """A turn takes a minute and a half; on a busy machine much longer."""
 
@@ -124,10 +131,39 @@ def copy_of(new_wheel: Callable[..., Wheel]) -> Callable[..., Wheel]:
 
     def copy(wheel: Wheel, **settings: str) -> Wheel:
         made = new_wheel(**settings)
-        shutil.copytree(wheel.home.root, made.base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
+        _copy_home(wheel, made)
         return made
 
     return copy
+
+
+def _copy_home(wheel: Wheel, to: Wheel) -> None:
+    shutil.copytree(wheel.home.root, to.base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
+
+
+@pytest.fixture(scope="module")
+def shared_copy(turned_home: Turned) -> Iterator[Wheel]:
+    """A copy of `turned_home` that the tests of one module write on, one after the other."""
+    made = Wheel(_new_base())
+    _copy_home(turned_home, made)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """A tab of the system's Chromium. What it showed last is kept in tmp_path/last.png."""
+    from playwright.sync_api import Error, expect, sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(find_chromium().path))
+        tab = browser.new_page(viewport=VIEWPORT_PX, timezone_id="UTC", locale="en-US")
+        tab.set_default_timeout(PAGE_TIMEOUT_MS)
+        expect.set_options(timeout=PAGE_TIMEOUT_MS)
+        yield tab
+        with contextlib.suppress(Error):
+            tab.screenshot(path=tmp_path / "last.png")
+        browser.close()
 
 
 @dataclass(frozen=True)

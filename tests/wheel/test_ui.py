@@ -10,26 +10,22 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 from PIL import Image
-from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect
 
 from assets.checks import GATES
 from pipelines.orchestration.iteration_lock import lock_path
-from sandbox.browser.chromium import find_chromium
 from warehouse.core.locks import holder_of
 
 pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 
 PAGE_TIMEOUT_MS = 90_000
 RUN_TIMEOUT_MS = 1_500_000
-VIEWPORT_PX = {"width": 1600, "height": 1900}
-"""Tall enough for the whole catalog: Dagster draws only the rows that are in sight."""
 ENDED = re.compile("^(Success|Failure|Canceled)$")
 
 SEED = ("tasks", "seed_tutorials", "seed_demonstrations", "seed_policy", "seed")
@@ -75,20 +71,6 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    """A tab of the system's Chromium. What it showed last is kept in tmp_path/last.png."""
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(find_chromium().path))
-        tab = browser.new_page(viewport=VIEWPORT_PX, timezone_id="UTC", locale="en-US")
-        tab.set_default_timeout(PAGE_TIMEOUT_MS)
-        expect.set_options(timeout=PAGE_TIMEOUT_MS)
-        yield tab
-        with contextlib.suppress(Error):
-            tab.screenshot(path=tmp_path / "last.png")
-        browser.close()
 
 
 def launch_next_iteration(page: Page, url: str) -> None:
