@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -44,6 +45,10 @@ class SupervisedConfig(AdapterConfig):
     def is_distributed(self) -> bool:
         """Whether the run needs processes of its own, started by torchrun."""
         return self.num_processes > 1 or self.deepspeed_stage is not None
+
+    def rate_factor(self, step: int) -> float:
+        """Share of learning_rate that the step, counted from 0, is taken with: a linear warm-up, then a half cosine to zero."""
+        return min(1.0, (step + 1) / max(1, self.warmup_steps)) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / self.steps)))
 
     @model_validator(mode="after")
     def _settings_that_go_together(self) -> SupervisedConfig:

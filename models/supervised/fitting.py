@@ -174,13 +174,8 @@ class _WeightedTrainer(Trainer):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
-        warmup, steps = self._config.warmup_steps, self._config.steps
-
-        def factor(step: int) -> float:
-            return min(1.0, (step + 1) / max(1, warmup)) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
-
         chosen: Any = optimizer or self.optimizer
-        self.lr_scheduler = LambdaLR(chosen, factor)
+        self.lr_scheduler = LambdaLR(chosen, self._config.rate_factor)
         return self.lr_scheduler
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
