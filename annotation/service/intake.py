@@ -9,6 +9,7 @@ rejected or withdrawn. A run that is disputed again after it was taken in stays 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +32,7 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from annotation.storage.reviews import by_run, reviews_of
-from annotation.storage.schema import Assignment, Recording, Review, Run
+from annotation.storage.schema import Assignment, Campaign, Recording, Review, Run
 from annotation.storage.standings import COUNTS
 from sandbox.tasks.task import Split
 from warehouse.core.errors import FlywheelError, NotNow, UnknownSubject
@@ -85,6 +86,20 @@ def standing(database: Database) -> Standing:
         elif run.review_state in COUNTS:
             counting.append(ids)
     return Standing(counting=tuple(counting), refused=tuple(refused), unreadable=tuple(unreadable))
+
+
+def campaigns(database: Database) -> dict[str, str]:
+    """The campaign's name by the episode id that each finished run has in the warehouse; runs of tasks that are none any more are left
+    out."""
+    with database.read() as session:
+        query = select(Run, Assignment, Campaign.name).join(Assignment, Assignment.assignment_id == Run.assignment_id)
+        query = query.join(Campaign, Campaign.campaign_id == Assignment.campaign_id).where(Run.state == "finished").order_by(Run.run_id)
+        found = session.execute(query).all()
+    names = {}
+    for run, assignment, name in found:
+        with suppress(FlywheelError, ValueError):
+            names[request_for(run, assignment).episode_id] = name
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from agent.prompts.prompt import PromptBuilder
 from annotation.recordings.samples import recorded
+from annotation.service import intake
 from annotation.storage import run_endings
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Review, Run
@@ -69,6 +70,11 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
 
     episodes = warehouse.read("episodes", stage=STAGE).to_pylist()
     assert {row["task_name"]: row["outcome"] for row in episodes} == {"enter-text": "success", "click-button": "success"}
+    named = {row["episode_id"]: row["task_name"] for row in episodes}
+    assert {named[id_]: name for id_, name in intake.campaigns(work.database).items()} == {
+        "enter-text": "campaign-1",
+        "click-button": "campaign-2",
+    }
     notes = warehouse.read("annotations", stage=STAGE).to_pylist()
     assert {(row["annotator"], row["decision"], row["origin"]) for row in notes} == {(ANN, "accept", "human"), (BOB, "override", "human")}
     samples = {row["annotation_id"]: row for row in warehouse.read("sft_samples").to_pylist()}
