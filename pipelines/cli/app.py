@@ -27,6 +27,7 @@ COMMANDS = {
     "verdict": "pipelines.cli.verdict",
     **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.tables"),
     "compare": "pipelines.cli.compare",
+    "blame": "pipelines.cli.blame",
     "merge": "pipelines.cli.merge",
 }
 """`flywheel NAME` → the module that has a function of that name."""

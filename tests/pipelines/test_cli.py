@@ -32,7 +32,7 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("run", "ui", "status", "eval", "sql", "lineage", "export", "withdraw", "merge", "report", "doctor")
+COMMANDS = ("run", "ui", "status", "eval", "blame", "sql", "lineage", "export", "withdraw", "merge", "report", "doctor")
 Say = Callable[..., str]
 
 
