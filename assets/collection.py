@@ -17,6 +17,8 @@ from warehouse.storage.content import content_digest
 from warehouse.storage.query import connect
 
 GROUP = "collection"
+SCREENS = "screens"
+"""Metadata of a materialization: pictures of its episodes."""
 
 
 @stage_asset(
@@ -52,7 +54,7 @@ def _screens(tables: WarehouseResource, iteration: str, stage: str) -> dict[str,
     """The picture of a stage's episodes, where they have screenshots."""
     with connect(tables.warehouse, tables=("episodes", "steps", "screenshots"), iterations=[iteration]) as con:
         drawing = sample_screens(con, iteration, stage)
-    return {} if drawing is None else {"screens": picture(as_markdown(drawing))}
+    return {} if drawing is None else {SCREENS: picture(as_markdown(drawing))}
 
 
 @stage_asset(

@@ -7,11 +7,12 @@ content.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -136,7 +137,34 @@ class EpisodeLog:
         """Forget the episodes that the infrastructure ended, so that they are played again. A kill meanwhile loses none of the others."""
         for path in self._files():
             if any(episode.outcome is Outcome.CRASHED for episode in _read_lines(path, Episode)):
-                _drop_lines_of_crashed(path)
+                _keep_lines(path, lambda episode: episode.outcome is not Outcome.CRASHED)
+
+    def holds(self, episode_ids: Collection[str]) -> set[str]:
+        """Which of these episodes it has, finished or under way."""
+        there = {episode.episode_id for episode in self.without_screenshots()}
+        return (there | {path.stem for path in self._under_way.glob("*.jsonl")}) & set(episode_ids)
+
+    def forget(self, episode_ids: Collection[str]) -> None:
+        """Take these episodes out for good, with the screenshots that no other episode names, and out of the lines about them; a stage
+        that goes on does not play them again. May be done twice. Nothing else may write the log meanwhile."""
+        ids = set(episode_ids)
+        shown: set[str] = set()
+        for path in self._files():
+            if path.exists():
+                _keep_lines(path, lambda episode: episode.episode_id not in ids)
+        for episode in self.without_screenshots():
+            shown |= _names(episode)
+        for path in self._folder.glob("*.jsonl"):
+            if path not in self._files():
+                _forget_in_lines(path, ids)
+        for path in self._under_way.glob("*.jsonl"):
+            if path.stem in ids:
+                path.unlink()
+            else:
+                shown |= {name for line in path.read_bytes().splitlines()[1:] for name in _names_in_step(line)}
+        for path in self._screenshots.glob("*"):
+            if path.name not in shown:
+                path.unlink()
 
     def episodes(self) -> Iterator[Episode]:
         """Every episode with its screenshots, each id once, in the order they finished; for the warehouse. Raises ModelError for a file
@@ -157,10 +185,7 @@ class EpisodeLog:
 
     def with_screenshots(self, episode: Episode) -> Episode:
         """The episode with the screenshots that its steps and prompts name, as far as it had any."""
-        names = {step.screenshot_id for step in episode.steps}
-        names |= {message.screenshot_id for step in episode.steps for message in step.messages}
-        names |= {message.screenshot_id for message in episode.final_messages}
-        paths = [self._screenshots / name for name in sorted(name for name in names if name is not None)]
+        paths = [self._screenshots / name for name in sorted(_names(episode))]
         return episode.model_copy(update={"screenshots": {path.name: path.read_bytes() for path in paths if path.exists()}})
 
     def remove(self) -> None:
@@ -186,15 +211,46 @@ def _read_lines(path: Path, kind: type[LineType]) -> Iterator[LineType]:
                 ) from error
 
 
-def _drop_lines_of_crashed(path: Path) -> None:
+def _keep_lines(path: Path, is_kept: Callable[[Episode], bool]) -> None:
+    _write_again(path, (episode.model_dump_json().encode() + b"\n" for episode in _read_lines(path, Episode) if is_kept(episode)))
+
+
+def _forget_in_lines(path: Path, ids: set[str]) -> None:
+    """In lines about episodes: requests that were issued, batches."""
+    lines = []
+    for line in path.read_bytes().splitlines():
+        said = json.loads(line)
+        if "episode_ids" in said:
+            said["episode_ids"] = [id_ for id_ in said["episode_ids"] if id_ not in ids]
+        if "requests" in said:
+            said["requests"] = [each for each in said["requests"] if EpisodeRequest.model_validate(each).episode_id not in ids]
+        lines.append(json.dumps(said, separators=(",", ":")).encode() + b"\n")
+    _write_again(path, lines)
+
+
+def _write_again(path: Path, lines: Iterable[bytes]) -> None:
     aside = path.with_name(f".{path.name}.partial")
     with aside.open("wb") as file:
-        for episode in _read_lines(path, Episode):
-            if episode.outcome is not Outcome.CRASHED:
-                file.write(episode.model_dump_json().encode() + b"\n")
+        file.writelines(lines)
     sync(aside)
     aside.replace(path)
     sync(path.parent)
+
+
+def _names(episode: Episode) -> set[str]:
+    """The screenshots that its steps and prompts name."""
+    names = {step.screenshot_id for step in episode.steps}
+    names |= {message.screenshot_id for step in episode.steps for message in step.messages}
+    names |= {message.screenshot_id for message in episode.final_messages}
+    return {name for name in names if name is not None}
+
+
+def _names_in_step(line: bytes) -> set[str]:
+    try:
+        step = Step.model_validate_json(line)
+    except ValidationError:
+        return set()
+    return {name for name in (step.screenshot_id, *(message.screenshot_id for message in step.messages)) if name is not None}
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -21,6 +21,7 @@ from agent.judging.injected_claims import inject_claims
 from agent.judging.prompt import JudgeBuilder, Record, read_record
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.core.identity import content_id, stable_fraction
+from warehouse.datasets.erasing_episodes import ERASED
 from warehouse.datasets.withdrawal import TAKEN_BACK
 from warehouse.routing.samples import sample_row
 from warehouse.storage.query import connect
@@ -55,11 +56,11 @@ where e.outcome <> 'crashed' and e.split <> 'report' and e.num_steps > 0 and e.p
     and (h.passed is not null
         or (e.reward is not null and list_contains($verified_purposes, e.purpose) and not list_contains($unverified, e.domain)))
     and not (e.split = 'train' and coalesce(t.held_out, false))
-    and e.episode_id not in ({TAKEN_BACK})
+    and e.episode_id not in ({TAKEN_BACK}) and e.task_name <> '{ERASED}'
 order by e.episode_id
 """
-"""Episodes up to an iteration whose truth is known, but for those that a person took back. A domain that is taken for one without a
-verifier is known by people alone."""
+"""Episodes up to an iteration whose truth is known, but for those that a person took back or that were erased. A domain that
+is taken for one without a verifier is known by people alone."""
 
 
 _DIGESTS = """

@@ -78,14 +78,14 @@ def names(session: Session) -> dict[str, str]:
 def set_role(session: Session, user: User, role: str, *, now_s: float) -> None:
     """Who may no longer invite has invited nobody. Raises NotNow where nobody would be left who may administer."""
     if checked_role(role) != "admin":
-        _check_another_admin(session, user)
+        check_another_admin(session, user)
         void_invitations(session, Invitation.invited_by == user.user_id, now_s=now_s)
     user.role = role
 
 
 def disable(session: Session, user: User, *, now_s: float) -> None:
     """Its invitations end, its logins are the caller's to end. Raises NotNow where nobody would be left who may administer."""
-    _check_another_admin(session, user)
+    check_another_admin(session, user)
     user.disabled_at_s = user.disabled_at_s or now_s
     void_invitations(session, Invitation.invited_by == user.user_id, now_s=now_s)
     void_invitations(session, Invitation.user_id == user.user_id, now_s=now_s)
@@ -102,7 +102,8 @@ def enable(user: User) -> None:
     user.disabled_at_s = None
 
 
-def _check_another_admin(session: Session, user: User) -> None:
+def check_another_admin(session: Session, user: User) -> None:
+    """Raises NotNow for the only account that may administer."""
     if user.role != "admin" or user.disabled_at_s is not None or user.password_hash is None:
         return
     lock(session, "accounts")

@@ -4,6 +4,8 @@ from outside is only ever compared with the form of an id, never made a path of.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from warehouse.core.errors import ConfigError, UnknownSubject
@@ -40,6 +42,15 @@ class Blobs:
         if path is None or not path.is_file():
             raise UnknownSubject(f"there is no picture {screenshot_id[:80]!r}")
         return path.read_bytes()
+
+    def erase(self, screenshot_ids: Iterable[str]) -> int:
+        """Remove pictures for good; how many there were. May be done twice."""
+        num = 0
+        for path in filter(None, map(self._path, screenshot_ids)):
+            with suppress(FileNotFoundError):
+                path.unlink()
+                num += 1
+        return num
 
     def has(self, screenshot_id: str) -> bool:
         path = self._path(screenshot_id)

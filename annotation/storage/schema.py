@@ -2,7 +2,8 @@
 tables become those of a later release is migrations/'.
 
 Times are seconds since 1970 (`_at_s`), so that SQLite and Postgres keep the same. Pictures are not here but in blobs.py, under their
-screenshot ids. Rows are never deleted: what no longer counts says so (`superseded_at_s`, `withdrawn_at_s`, `disabled_at_s`).
+screenshot ids. Rows are never deleted: what no longer counts says so (`superseded_at_s`, `withdrawn_at_s`, `disabled_at_s`); only
+what is to be forgotten is (forgetting.py).
 """
 
 from __future__ import annotations

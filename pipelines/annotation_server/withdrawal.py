@@ -15,7 +15,7 @@ from annotation.storage.parts import PartStore
 from pipelines.cli.annotate_options import opened_if_there
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
-from warehouse.datasets import erasing_recordings
+from warehouse.datasets import erasing_episodes
 from warehouse.storage.tables import Warehouse
 
 
@@ -35,7 +35,7 @@ def taken_back(warehouse: Warehouse) -> TakenBack:
         with database.read() as session:
             attempts = {attempt_of(recording_id) for recording_id in recordings.withdrawn(session, also_erased=True)}
             left = tuple(recordings.withdrawn(session))
-    rows = warehouse.read("episodes", stage=erasing_recordings.STAGE, columns=["episode_id", "attempt"]).to_pylist()
+    rows = warehouse.read("episodes", stage=erasing_episodes.STAGE, columns=["episode_id", "attempt"]).to_pylist()
     return TakenBack(episodes=frozenset(row["episode_id"] for row in rows if row["attempt"] in attempts), recordings=left)
 
 

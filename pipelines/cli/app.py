@@ -26,6 +26,7 @@ COMMANDS = {
     **dict.fromkeys(("explain", "reroute"), "pipelines.cli.explain"),
     "verdict": "pipelines.cli.verdict",
     **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.tables"),
+    "forget": "pipelines.cli.forget",
     "compare": "pipelines.cli.compare",
     "blame": "pipelines.cli.blame",
     "merge": "pipelines.cli.merge",

@@ -86,6 +86,7 @@ def show_lineage(
     as_json: bool = False,
 ) -> None:
     """Print a lineage tree; draw it where asked. Raises ConfigError for an unknown direction, UnknownId."""
+    from warehouse.lineage.taints import mark, taints
     from warehouse.lineage.walk import MAX_NODES, MOST_SHOWN, SHOWN_PER_RELATION, trace, trace_back
 
     way = DIRECTIONS.get(direction)
@@ -99,6 +100,7 @@ def show_lineage(
         with connect(warehouse, lineage=True) as con:
             limits = (None, MOST_SHOWN) if show_all else (SHOWN_PER_RELATION, MAX_NODES)
             graph = trace(con, identity, direction=way, depth=depth, limit_per_relation=limits[0], max_nodes=limits[1])
+    mark(graph, taints(warehouse))
     if as_json:
         print(json.dumps({**asdict(graph), "nodes": [asdict(node) for node in graph.nodes.values()]}, indent=2))
     else:

@@ -34,11 +34,13 @@ def list_(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Every candidate with its state, the newest first: live, held, refused, superseded, rolled back."""
     from warehouse.lineage.release_ledger import read_ledger
     from warehouse.lineage.releases import releases
+    from warehouse.lineage.taints import taints
 
     warehouse = warehouse_of(made_home(home))
-    found, ledger = releases(warehouse), read_ledger(warehouse)
+    found, ledger, why = releases(warehouse), read_ledger(warehouse), taints(warehouse)
     if as_json:
-        print(json.dumps({"live": ledger.live_id, "changes": ledger.number, "releases": [asdict(one) for one in found]}, indent=2))
+        rows = [{**asdict(one), "tainted": why.get(one.checkpoint_id)} for one in found]
+        print(json.dumps({"live": ledger.live_id, "changes": ledger.number, "releases": rows}, indent=2))
         return
     if not found:
         console.print("no iteration has made a candidate yet; `flywheel run` starts the first", soft_wrap=True)
@@ -48,6 +50,8 @@ def list_(as_json: JsonOption = False, home: HomeOption = None) -> None:
         style = {"live": "bold green", "held": "bold yellow"}.get(one.state, "bold")
         name = f"{one.release}   [dim]{one.checkpoint_id}[/]"
         console.print(f"  [{style}]{one.state.replace('_', ' '):<12}[/] {name}", highlight=False, soft_wrap=True)
+        if one.checkpoint_id in why:
+            console.print(Padding(f"[bold red]tainted[/]: {escape(why[one.checkpoint_id])}", (0, 0, 0, 15)), highlight=False)
         if one.last is not None:
             console.print(Padding(f"[dim]{escape(_when(one.last))}{escape(one.last.reason)}[/]", (0, 0, 0, 15)), highlight=False)
     if any(one.state == "held" for one in found):
@@ -64,15 +68,19 @@ def show(
     """All that was decided on one policy, with the figures it was decided by."""
     from warehouse.lineage import registry
     from warehouse.lineage.release_ledger import read_ledger
+    from warehouse.lineage.taints import taints
 
     warehouse = warehouse_of(made_home(home))
     found, ledger = registry.named(warehouse, policy), read_ledger(warehouse)
     id_ = found.checkpoint_id
-    entries = ledger.of(id_)
+    entries, why = ledger.of(id_), taints(warehouse).get(id_)
     if as_json:
-        print(json.dumps({"checkpoint_id": id_, "state": ledger.state(id_), "changes": [asdict(entry) for entry in entries]}, indent=2))
+        changes = [asdict(entry) for entry in entries]
+        print(json.dumps({"checkpoint_id": id_, "state": ledger.state(id_), "tainted": why, "changes": changes}, indent=2))
         return
     console.print(f"{found.iteration}/{found.stage} ({id_}) is {ledger.state(id_).replace('_', ' ')}", highlight=False, soft_wrap=True)
+    if why is not None:
+        console.print(f"  [bold red]tainted[/]: {escape(why)}", highlight=False, soft_wrap=True)
     for entry in entries:
         console.print(f"  {entry.state.replace('_', ' ')}: {escape(_when(entry))}{escape(entry.reason)}", highlight=False, soft_wrap=True)
         if entry.compared_with is not None:

@@ -11,6 +11,9 @@ FLYWHEEL_HOME
 ├── work/          one folder a stage: its request, its result, and what a relaunch picks up
 ├── scratch/       rows on their way into the tables, queries too large for memory
 ├── locks/         one small file a lock
+├── imports/       of each import what was kept aside, and what became of its records
+├── forgotten/     what is being forgotten, and receipts of what was
+├── exports.jsonl  where exports were written
 ├── alerts/        alerts that were sent or wait for a channel
 ├── report_split.jsonl  when the report split was looked at, and for which release
 ├── opened.json    which iterations are open: see assets/opened.py

@@ -22,6 +22,7 @@ from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.durable import sync
 from warehouse.core.errors import ConfigError, UnknownId
 from warehouse.datasets.chat_formats import CHAT_FORMATS, ChatFormat, has_loss_on_prompt
+from warehouse.datasets.known_exports import Known, remember
 from warehouse.lineage.relations import LINEAGE_SQL
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.query import connect
@@ -67,6 +68,8 @@ def export(warehouse: Warehouse, output: Path, *, format: str = "trl", dataset: 
         else:
             aside.mkdir()
             result = _write_folder(warehouse, aside, format, dataset, as_of)
+        # before it is there: one that nobody knows of would keep what is forgotten
+        remember(warehouse.home, Known(path=str(output.absolute()), format=format, dataset=dataset, as_of=as_of))
         _swap(aside, output)
     except (OSError, duckdb.Error) as error:
         if is_full_disk(error):

@@ -17,7 +17,7 @@ from deltalake import CommitProperties
 
 from warehouse.core.errors import UnknownId, UnknownTable
 from warehouse.core.locks import FileLock
-from warehouse.datasets import erasing_recordings
+from warehouse.datasets import erasing_episodes
 from warehouse.storage.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
 from warehouse.storage.partitions import check_iteration
 from warehouse.storage.tables import VACUUMED, Warehouse
@@ -68,24 +68,33 @@ def withdrawn_ids(warehouse: Warehouse, table: str, *, as_of: str | None = None)
 def num_to_purge(warehouse: Warehouse, also: Mapping[str, Collection[str]] | None = None, *, taken_back: Collection[str] = ()) -> int:
     """How many rows a purge would erase, were the ids of `also`, by table, withdrawn too. `taken_back`: as of `purge`."""
     ids = {table: withdrawn_ids(warehouse, table).union((also or {}).get(table, ())) for table in WITHDRAWABLE}
-    recorded = erasing_recordings.erasable(warehouse, ids[erasing_recordings.SAMPLES], taken_back)
+    recorded = erasing_episodes.erasable(warehouse, ids[erasing_episodes.SAMPLES], taken_back)
     num_rows = int(sum(_held(warehouse, table, sorted(ids[table])).num_rows for table in WITHDRAWABLE))
-    return num_rows + erasing_recordings.num_with_content(warehouse, recorded)
+    return num_rows + erasing_episodes.num_with_content(warehouse, recorded)
 
 
-def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE, *, taken_back: Collection[str] = ()) -> list[Purged]:
+def purge(
+    warehouse: Warehouse,
+    tables: Sequence[str] = WITHDRAWABLE,
+    *,
+    taken_back: Collection[str] = (),
+    forgotten: Collection[str] = (),
+    unsaid: Collection[str] = (),
+) -> list[Purged]:
     """Erase the content of withdrawn rows from the disk, in every version; their tombstones stay. There is no way back.
 
     Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. Of recordings of
     people's own work all of whose samples are withdrawn, episode and steps are emptied too, and pictures that nothing else names go; those
     that other samples were cut from are not touched. `taken_back`: episodes of recordings that people took back, which may have given no
-    sample that would tell. Nothing else may write these tables meanwhile: hold the lock of the iteration.
+    sample that would tell; `forgotten`: episodes of any kind that are emptied; `unsaid`: episodes that stay without the reasons of their
+    verdicts. Nothing else may write these tables meanwhile: hold the lock of the iteration. What was cut off is finished by the same again.
     """
     results = []
-    if erasing_recordings.SAMPLES in tables:
-        recorded = erasing_recordings.erasable(warehouse, withdrawn_ids(warehouse, erasing_recordings.SAMPLES), taken_back)
-        for table in ("screenshots", *erasing_recordings.EMPTY):
-            results += _vacuumed(warehouse, table, erasing_recordings.erase(warehouse, table, recorded[table]))
+    if erasing_episodes.SAMPLES in tables:
+        withdrawn = withdrawn_ids(warehouse, erasing_episodes.SAMPLES)
+        recorded = erasing_episodes.erasable(warehouse, withdrawn, taken_back, forgotten=forgotten, unsaid=unsaid)
+        for table in ("screenshots", *erasing_episodes.EMPTY):
+            results += _vacuumed(warehouse, table, erasing_episodes.erase(warehouse, table, recorded[table]))
     for table in tables:
         with _lock(warehouse, table):
             ids = sorted(withdrawn_ids(warehouse, table))

@@ -74,7 +74,7 @@ def _of_samples(kind: str) -> tuple[Relation, ...]:
     )
 
 
-_LEARNED = """(SELECT checkpoint_id, unnest(episode_ids) AS episode_id FROM checkpoints
+LEARNED_EPISODES = """(SELECT checkpoint_id, unnest(episode_ids) AS episode_id FROM checkpoints
     UNION ALL SELECT checkpoint_id, episode_id FROM checkpoints JOIN episodes USING (iteration, stage)
     WHERE episode_ids IS NULL AND purpose = 'rl' AND policy_id <> checkpoint_id)"""
 """Where a checkpoint does not name its episodes, for it is from before, all that were run to train it. But a specialist that no episode
@@ -98,7 +98,7 @@ RELATIONS: tuple[Relation, ...] = (
         "checkpoint_id",
         "dataset",
     ),
-    _relation("checkpoint", "episode", "learned from", _LEARNED, "checkpoint_id", "episode_id"),
+    _relation("checkpoint", "episode", "learned from", LEARNED_EPISODES, "checkpoint_id", "episode_id"),
     *_of_samples("ct"),
     *_of_samples("sft"),
     *_of_samples("orm"),

@@ -8,11 +8,12 @@
 --     withhold     failing it keeps the episode out of all training
 --     demote       failing it sends a solved episode to CT instead of SFT
 --
+-- An episode that was erased (warehouse/datasets/erasing_episodes.py) is withheld, whatever was said of it.
 -- An episode recorded by two iterations belongs to the first; of two verdicts by one judge the newest counts. Hardly any episode is recorded
 -- or judged twice, and to find the first or the newest takes sorting: so only those are sorted, here and by warehouse/routing/routes.py.
 -- What each judge says is read once and never put into structs or texts before it is known to matter: there are a dozen rows an episode.
 with routed as (
-    select episode_id, outcome, reward, split, error, iteration, stage
+    select episode_id, outcome, reward, split, error, iteration, stage, task_name
     from episodes
     where purpose in (select purpose from routed_purposes)
 ),
@@ -66,11 +67,13 @@ told as (
 select
     c.episode_id, coalesce(t.is_judged_twice, false) as is_judged_twice,
     case
+        when c.task_name = 'erased' then 'withheld'
         when c.outcome = 'crashed' or c.reward is null or c.split <> 'train' or t.withheld is not null or t.solved is null then 'withheld'
         when t.solved and t.demoted is null then 'sft'
         else 'ct'
     end as route,
     case
+        when c.task_name = 'erased' then 'erased'
         when c.outcome = 'crashed' or c.reward is null then 'crashed: ' || coalesce(c.error, 'no reward')
         when c.split <> 'train' then 'contamination: the instance belongs to the ' || c.split || ' split'
         when t.withheld is not null then t.withheld

@@ -397,6 +397,17 @@ _TABLES = (
         _col("p_worse", FLOAT, "anytime-valid p-value of being worse", nullable=True, minimum=0, maximum=1),
     ),
     _table(
+        "taints",
+        "Checkpoints that learned from what was forgotten afterwards; what was made from them is tainted too, and has no row. Append-only.",
+        "`flywheel forget`",
+        ("forget_id", "checkpoint_id"),
+        _col("forget_id", STRING, "hash of what was forgotten: a person's account, an episode, or an import"),
+        _col("checkpoint_id", STRING, "the checkpoint, which stays as it is", references="checkpoints.checkpoint_id"),
+        _col("release", STRING, "what made it, ITERATION/STAGE"),
+        _col("because", STRING, "from how much of it the checkpoint learned"),
+        _col("forgotten_at", STRING, "when, UTC, as ISO 8601"),
+    ),
+    _table(
         "evaluations",
         "Greedy success of one checkpoint on one task, on a fixed set of instances.",
         "asset evaluation",

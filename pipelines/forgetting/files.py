@@ -1,0 +1,122 @@
+"""What lies beside the tables and may hold the content of what is forgotten: logs of episodes that stages keep, encoded samples, reports,
+imports, exports, caches, files set aside. What can be made again is removed whole; logs lose the episodes alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from agent.episode.log import EpisodeLog
+from warehouse.core.durable import sync
+from warehouse.core.home import Home
+from warehouse.datasets.export import ALL_TABLES, export
+from warehouse.datasets.known_exports import Known, known_exports
+from warehouse.storage.tables import Warehouse
+
+REPORTS_AGAIN = "`flywheel report` writes them again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Files to be dealt with: what they are, where, and how."""
+
+    what: str
+    path: Path
+    erase: Callable[[], None]
+    note: str = ""
+
+
+def found(warehouse: Warehouse, episodes: Collection[str], rows: Mapping[str, Collection[str]], import_name: str | None) -> list[Found]:
+    """All that is there now and concerned."""
+    home = warehouse.home
+    return [
+        *_logs(home, set(episodes)),
+        *_encoded(home, {id_ for ids in rows.values() for id_ in ids}),
+        *_whole(home),
+        *_imported(home, import_name),
+        *_exports(warehouse, rows),
+    ]
+
+
+def _logs(home: Home, episodes: set[str]) -> Iterator[Found]:
+    """Of stages under way, and of RL, which keeps its own."""
+    for root in (home.work, home.checkpoints):
+        folders = {path.parent for name in ("episodes.jsonl", "round-*.jsonl") for path in root.rglob(name)}
+        folders |= {path.parent.parent for path in root.rglob("under_way/*.jsonl")}
+        for folder in sorted(folders):
+            log = EpisodeLog(folder)
+            if held := log.holds(episodes):
+                yield Found(what="log of episodes", path=folder, erase=partial(log.forget, episodes), note=f"{len(held)} of them")
+
+
+def _encoded(home: Home, samples: set[str]) -> Iterator[Found]:
+    """What a training that was cut off has encoded; it is encoded again when it goes on."""
+    from pyarrow import ArrowInvalid, ipc, memory_map
+
+    for path in sorted(home.checkpoints.rglob("samples/*.arrow")):
+        try:
+            with ipc.open_file(memory_map(str(path))) as reader:
+                ids = {id_ for part in range(reader.num_record_batches) for id_ in reader.get_batch(part).column("sample_id").to_pylist()}
+        except (ArrowInvalid, OSError):
+            ids = samples  # of a training that was killed: nobody reads it any more
+        if ids & samples:
+            yield Found(what="encoded samples", path=path.parent, erase=partial(_remove, path.parent))
+
+
+def _whole(home: Home) -> Iterator[Found]:
+    """Pages show screens and texts; the others are made of the tables again, or of nothing."""
+    for name, note in (("reports", REPORTS_AGAIN), ("cache", ""), ("set_aside", "torn or damaged files of tables"), ("scratch", "")):
+        folder = home.root / name
+        if folder.is_dir() and any(folder.iterdir()):
+            yield Found(what=name.replace("_", " "), path=folder, erase=partial(_empty, folder), note=note)
+    for images in sorted([*home.work.rglob("images"), *home.checkpoints.rglob("run/images")]):
+        if images.is_dir():
+            yield Found(what="pictures of a training under way", path=images, erase=partial(_remove, images))
+
+
+def _imported(home: Home, name: str | None) -> Iterator[Found]:
+    folder = home.root / "imports" / (name or "")
+    if name is not None and folder.is_dir():
+        yield Found(what="what was kept of the import", path=folder, erase=partial(_remove, folder))
+
+
+def _exports(warehouse: Warehouse, rows: Mapping[str, Collection[str]]) -> Iterator[Found]:
+    """Exports that were written with what is forgotten now, where they still are, are written again without it."""
+    for known in known_exports(warehouse.home):
+        if known.is_there and _may_hold(warehouse, known, rows):
+            note = f"{known.format} of {known.dataset}, written again without it"
+            yield Found(what="export", path=Path(known.path), erase=partial(_write_again, warehouse, known), note=note)
+
+
+def _write_again(warehouse: Warehouse, known: Known) -> None:
+    export(warehouse, Path(known.path), format=known.format, dataset=known.dataset, as_of=known.as_of)
+
+
+def _may_hold(warehouse: Warehouse, known: Known, rows: Mapping[str, Collection[str]]) -> bool:
+    if known.format == "duckdb" or known.dataset == ALL_TABLES:
+        return True
+    if known.dataset in ("sft", "ct"):
+        return bool(rows.get(f"{known.dataset}_samples"))
+    held = {id_ for table, ids in rows.items() if table.endswith("_samples") for id_ in ids}
+    members = warehouse.read("datasets", columns=["dataset_id", "sample_id"]).to_pylist()
+    return any(row["sample_id"] in held for row in members if row["dataset_id"] == known.dataset)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    sync(path.parent)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(FileNotFoundError):
+                path.unlink()
+    sync(folder)

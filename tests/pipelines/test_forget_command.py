@@ -1,0 +1,193 @@
+"""`flywheel forget`: nothing of the forgotten is left in any byte of a home, everything of others is, and what learned from it says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli.app import app
+from pipelines.orchestration.iteration_lock import driver_path, lock_path
+from tests.pipelines.demonstration_files import agentnet, images, picture, write_lines
+from tests.pipelines.forgetting_home import ADA, BOB, SAID, annotated_home, files_with, seen_by, walked
+from warehouse.core.errors import ConfigError, IterationLocked, NotNow, UnknownId, UnknownSubject
+from warehouse.core.home import Home
+from warehouse.core.locks import FileLock
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def annotated(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Read it, do not write."""
+    return annotated_home(tmp_path_factory.mktemp("annotated"))
+
+
+@pytest.fixture
+def home(annotated: Home, tmp_path: Path) -> Home:
+    shutil.copytree(annotated.root, tmp_path / "home", ignore=shutil.ignore_patterns("locks"))
+    return Home(tmp_path / "home")
+
+
+def flywheel(home: Home, *words: str) -> str:
+    ran = CliRunner().invoke(app, [*words, "--home", str(home.root)], env={"COLUMNS": "400"})
+    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+        raise ran.exception
+    return ran.output
+
+
+def episode_of(home: Home, name: str) -> str:
+    rows = Warehouse(home).read("episodes").to_pylist()
+    return next(row["episode_id"] for row in rows if SAID[name] in (row["instruction"] or ""))
+
+
+def test_a_person_is_gone_from_every_byte_and_the_others_are_not(home: Home, tmp_path: Path) -> None:
+    for place, format_, dataset in (("chats", "trl", "sft"), ("all", "parquet", "all"), ("one.duckdb", "duckdb", "sft")):
+        flywheel(home, "export", str(tmp_path / place), "--format", format_, "--dataset", dataset)
+    (home.reports / "iteration-0001.html").write_text(f"<p>{SAID[ADA]}</p>")
+    ada, bob = episode_of(home, ADA), episode_of(home, BOB)
+    before = walked(Warehouse(home), {ada})
+    assert all(before[table] for table in ("annotations", "sft_samples", "datasets")) and before["checkpoints"] == {"learned", "merged"}
+    of_ada = (SAID[ADA], seen_by(ADA), ADA)
+    held = files_with(tmp_path, of_ada)
+    for place in (
+        "annotation.db",
+        "home/annotation/screens",
+        "steps",
+        "sft_samples",
+        "screenshots",
+        "verdicts",
+        "work/0001",
+        "chats",
+        "duckdb",
+    ):
+        assert any(place in found for found in held), f"{place} holds it before"
+
+    listed = json.loads(flywheel(home, "forget", "--person", ADA, "--dry-run", "--json"))
+    assert {table: set(ids) for table, ids in listed["rows"].items()} == {name: before[name] for name in listed["rows"]}
+    assert {one["dataset_id"] for one in listed["datasets"]} == before["datasets"] and listed["episodes"] == [ada]
+    assert {one["checkpoint_id"] for one in listed["checkpoints"]} == before["checkpoints"]
+    assert files_with(tmp_path, of_ada) == held, "a dry run changes nothing"
+
+    said = flywheel(home, "forget", "--person", ADA, "--yes")
+    assert "To be trained again: 0002/merged_policy (merged) is live and tainted" in said
+    assert "flywheel release rollback 0001/merged_policy" in said
+    assert files_with(tmp_path, of_ada) == []
+    left = files_with(tmp_path, (SAID[BOB], seen_by(BOB)))
+    for place in ("annotation.db", "home/annotation/screens", "steps", "sft_samples", "screenshots", "work/0001", "chats", "duckdb"):
+        assert any(place in found for found in left), f"{place} still holds what is of others"
+    with connect(Warehouse(home)) as con:
+        assert con.sql(f"select outcome, reward, num_steps from episodes where episode_id = '{ada}'").fetchall() == [("success", 1.0, 2)]
+        routes = dict(con.sql("select episode_id, route from routes").fetchall())
+        assert (routes[ada], routes[bob]) == ("withheld", "sft")
+        live = con.sql("select distinct episode_id from sft_samples where not withdrawn").fetchall()
+        assert live == [(bob,)], "no dataset that is made from here on holds it"
+
+    tainted = {one["release"]: one["tainted"] for one in json.loads(flywheel(home, "release", "list", "--json"))["releases"]}
+    assert tainted["0001/merged_policy"] is None and "made from 0002/sft_model" in tainted["0002/merged_policy"]
+    assert "tainted: made from 0002/sft_model" in flywheel(home, "release", "show", "released")
+    assert re.search(r"checkpoint learned .*TAINTED: learned from \d+ samples", flywheel(home, "lineage", "0002/merged_policy"))
+    (receipt,) = (home.root / "forgotten").glob("*.json")
+    assert json.loads(receipt.read_text())["tainted"] == ["learned"]
+    assert "nothing of person user-ada left" in flywheel(home, "forget", "--person", "user-ada", "--yes")
+    flywheel(home, "reroute", "--iteration", "0001")
+    assert Warehouse(home).read("routes").num_rows == len(routes), "routed again, it stays out"
+    assert files_with(tmp_path, of_ada) == []
+    flywheel(home, "verify")
+
+
+def test_one_episode_goes_and_its_person_stays(home: Home) -> None:
+    ada = episode_of(home, ADA)
+    said = flywheel(home, "forget", "--episode", ada[:-2], "--yes")
+    assert "on the annotation server: 1 run" in said
+    assert files_with(home.root, (f"prompt: {SAID[ADA]}", seen_by(ADA))) == []
+    assert "ada.lovelace" in flywheel(home, "annotate", "users", "list")
+    with pytest.raises(UnknownId, match="no episode 'episode-none'"):
+        flywheel(home, "forget", "--episode", "episode-none")
+
+
+def test_an_import_goes_with_its_pictures_and_what_was_kept_aside(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    images(tmp_path / "shots", 4)
+    kept, gone = (
+        write_lines(tmp_path / f"{name}.jsonl", [agentnet(f"{name} zebra", ["pyautogui.click(x=0.2, y=0.5)"] * 2, first=first)])
+        for name, first in (("kept", 0), ("gone", 2))
+    )
+    for path in (kept, gone):
+        words = ("import", "demonstrations", "agentnet", str(path), "--track", "expert", "--images", str(tmp_path / "shots"))
+        flywheel(home, *words)
+    chats = [{"messages": [{"role": "user", "content": "gone walrus?"}, {"role": "assistant", "content": "gone walrus!"}]}]
+    flywheel(home, "import", "general", str(write_lines(tmp_path / "walrus.jsonl", [*chats, {"messages": "gone walrus, malformed"}])))
+    wanted = ("gone zebra", "gone_zebra", "gone-zebra", picture(3), "gone walrus")
+    assert {found.split(": ")[1] for found in files_with(home.root, wanted)} >= {"b'gone zebra'", "b'gone walrus'"}
+    flywheel(home, "forget", "--import", "gone", "--yes")
+    flywheel(home, "forget", "--import", "general_walrus", "--yes")
+    assert files_with(home.root, wanted) == []
+    assert files_with(home.root, ("kept zebra",)) and files_with(home.root, (picture(1),))
+    assert Warehouse(home).read("sft_samples", stage="imported_kept").num_rows == 2
+    with pytest.raises(UnknownId, match="there are: general_walrus, imported_gone, imported_kept"):
+        flywheel(home, "forget", "--import", "other")
+
+
+def test_it_refuses_while_somebody_works_and_what_it_cannot_know(home: Home) -> None:
+    for path in (lock_path(home), driver_path(home)):
+        with FileLock(path), pytest.raises(IterationLocked, match=f"process {os.getpid()} is running an iteration"):
+            flywheel(home, "forget", "--person", ADA, "--yes")
+    for words, error, match in (
+        ((), ConfigError, "one thing at a time"),
+        (("--person", ADA, "--import", "x"), ConfigError, "2 were given"),
+        (("--person", "nobody"), UnknownSubject, "no account called 'nobody'"),
+        (("--person", "root", "--yes"), NotNow, "only account that may administer"),
+        (("--person", ADA, "--json"), ConfigError, "--dry-run"),
+    ):
+        with pytest.raises(error, match=match):
+            flywheel(home, "forget", *words)
+    assert "Aborted" in flywheel(home, "forget", "--person", ADA), "nobody said yes"
+    assert files_with(home.root, (SAID[ADA],)) and not (home.root / "forgotten").exists()
+
+
+KILLED = """
+import os, signal, sys
+from pipelines.cli.app import app
+from warehouse.storage.tables import Warehouse
+from annotation.storage import forgetting
+left = [int(sys.argv[1])]
+
+def counting(function):
+    def call(*args, **kwargs):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+
+Warehouse.maintaining = counting(Warehouse.maintaining)
+for name in ("erase_runs", "erase_account", "compact"):
+    setattr(forgetting, name, counting(getattr(forgetting, name)))
+app(sys.argv[2:])
+"""
+
+
+def test_what_was_killed_goes_on(home: Home) -> None:
+    """Killed before ever later steps: tombstones, marks, the database, the tables."""
+    environment = {**os.environ, "FLYWHEEL_HOME": str(home.root), "PYTHONPATH": str(ROOT)}
+    words = ["forget", "--person", ADA, "--yes"]
+    for num_steps in (1, 4, 6):
+        ran = subprocess.run([sys.executable, "-c", KILLED, str(num_steps), *words], env=environment, capture_output=True, text=True)
+        assert ran.returncode == -signal.SIGKILL, ran.stdout + ran.stderr
+        assert list((home.root / "forgotten").glob("*.unfinished.json"))
+    said = flywheel(home, *words)
+    assert "going on with person user-ada" in said and "forgotten: person user-ada" in said
+    assert files_with(home.root, (SAID[ADA], seen_by(ADA), ADA)) == []
+    assert [path.suffixes for path in (home.root / "forgotten").iterdir()] == [[".json"]]
+    assert json.loads(flywheel(home, "release", "list", "--json"))["releases"][0]["tainted"]
