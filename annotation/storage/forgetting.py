@@ -68,9 +68,11 @@ def given_by(session: Session, user_id: str) -> Given:
     )
 
 
-def num_steps(session: Session, run_ids: Collection[str]) -> int:
-    """Decision points of runs that are still there."""
-    return len(session.scalars(select(RunStep.step_id).where(RunStep.run_id.in_(list(run_ids)))).all())
+def is_left(session: Session, run_ids: Collection[str], recording_ids: Collection[str]) -> bool:
+    """Whether steps of the runs or files of the recordings are still there."""
+    steps = select(RunStep.step_id).where(RunStep.run_id.in_(list(run_ids))).limit(1)
+    files = select(Recording.recording_id).where(Recording.recording_id.in_(list(recording_ids)), Recording.erased_at_s.is_(None)).limit(1)
+    return session.scalar(steps) is not None or session.scalar(files) is not None
 
 
 def erase_runs(session: Session, blobs: Blobs, run_ids: Iterable[str], *, now_s: float) -> int:

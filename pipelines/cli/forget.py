@@ -65,6 +65,7 @@ def forget(
             print(json.dumps(plain(plan), indent=2))
         else:
             tell(plan, console)
+            _advise(retrain(plan))
         return
     with alone(warehouse.home, subject):
         plan = find(warehouse, subject)
@@ -76,7 +77,11 @@ def forget(
         if not yes:
             typer.confirm("Erase it for good?", abort=True)
         _forget(warehouse, begin(warehouse, plan))
-    for text in retrain(plan):
+    _advise(retrain(plan))
+
+
+def _advise(lines: list[str]) -> None:
+    for text in lines:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

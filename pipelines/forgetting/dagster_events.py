@@ -34,8 +34,8 @@ def take_out_screens(home: Home, places: Collection[Place]) -> int:
             with connection as con:
                 num += _take_out(con, set(places))
                 con.commit()
-                if con.dialect.name == "sqlite":  # a page that is free keeps what was in it
-                    con.connection.driver_connection.execute("vacuum")
+                if con.dialect.name == "sqlite" and (driver := con.connection.driver_connection) is not None:
+                    driver.execute("vacuum")  # a page that is free keeps what was in it
     return num
 
 
@@ -72,7 +72,7 @@ def _without(event: str) -> str | None:
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
-            shown = part.get(SCREENS)
+            shown = part.get("entry_data") if part.get("label") == SCREENS else None
             if isinstance(shown, dict) and shown.get("md_str") not in (None, INSTEAD):
                 shown["md_str"] = INSTEAD
                 changed += 1

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from pipelines.annotation_server.withdrawal import erase_withdrawn
 from pipelines.cli.annotate_options import opened_if_there, server_of
+from pipelines.cli.terminal import counted
 from pipelines.forgetting import files, journal
 from pipelines.forgetting.dagster_events import take_out_screens
 from pipelines.forgetting.journal import Journal
@@ -52,9 +53,8 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        given, descent = self.given, self.descent
-        rows = any(self.withdrawn.values()) or any(self.emptied.values())
-        return not (rows or given.num_run_steps or given.recordings or given.account or descent.learned)
+        """It was forgotten before, or never gave anything."""
+        return not (any(self.withdrawn.values()) or any(self.emptied.values()) or self.given.is_left)
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def forget(warehouse: Warehouse, found: Journal, tell: Callable[[str], None]) ->
     counts.update(_erase_given(home, found))
     for erased in purge(warehouse, forgotten=found.episodes, unsaid=found.judged):
         counts[erased.table] += erased.num_rows
-        tell(f"{erased.table}: {erased.num_rows:,} rows erased, {erased.num_files:,} files removed")
+        tell(f"{erased.table}: {counted(erased.num_rows, 'row')} erased, {counted(erased.num_files, 'file')} removed")
     for one in beside:
         one.erase()
         tell(f"{one.what}: {one.path} {'written again' if one.what == 'export' else 'erased'}")

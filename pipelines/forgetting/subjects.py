@@ -54,9 +54,10 @@ class Given:
     runs: tuple[str, ...] = ()
     live_runs: tuple[str, ...] = ()
     recordings: tuple[str, ...] = ()
-    num_run_steps: int = 0
     account: str | None = None
     """Id of an account that is to be forgotten, too."""
+    is_left: bool = False
+    """The annotation server still holds something of it."""
 
 
 def subject_of(warehouse: Warehouse, *, person: str | None, episode: str | None, import_: str | None) -> Subject:
@@ -83,12 +84,13 @@ def given_by(warehouse: Warehouse, subject: Subject) -> Given:
 
 def _of_person(warehouse: Warehouse, database: Database, user_id: str) -> Given:
     from annotation.recordings.samples import attempt_of
-    from annotation.storage import forgetting
+    from annotation.storage import accounts, forgetting
 
     with database.read() as session:
         given = forgetting.given_by(session, user_id)
         of_runs, of_reviewed = _episodes_of(session, given.runs), _episodes_of(session, given.reviewed)
-        num_steps = forgetting.num_steps(session, given.runs)
+        is_left = forgetting.is_left(session, given.runs, given.recordings)
+        is_left |= not forgetting.is_forgotten(accounts.get(session, user_id))
     attempts = {attempt_of(recording_id) for recording_id in given.recordings}
     recorded = _recorded(warehouse)
     episodes = frozenset(of_runs.values()) | {episode_id for episode_id, attempt in recorded.items() if attempt in attempts}
@@ -97,8 +99,8 @@ def _of_person(warehouse: Warehouse, database: Database, user_id: str) -> Given:
         runs=given.runs,
         live_runs=given.live,
         recordings=given.recordings,
-        num_run_steps=num_steps,
         account=user_id,
+        is_left=is_left,
     )
 
 
@@ -117,9 +119,9 @@ def _of_episode(warehouse: Warehouse, database: Database, episode_id: str) -> Gi
         live = tuple(run_id for run_id in runs if session.get_one(Run, run_id).state == "live")
         ids = session.scalars(select(Recording.recording_id)).all() if attempt is not None else ()
         recordings = tuple(recording_id for recording_id in ids if attempt_of(recording_id) == attempt)
-        num_steps = forgetting.num_steps(session, runs)
+        is_left = forgetting.is_left(session, runs, recordings)
     start = Start(episodes=frozenset({episode_id}))
-    return Given(start=start, runs=runs, live_runs=live, recordings=recordings, num_run_steps=num_steps)
+    return Given(start=start, runs=runs, live_runs=live, recordings=recordings, is_left=is_left)
 
 
 def _episodes_of(session: Session, run_ids: Collection[str]) -> dict[str, str]:

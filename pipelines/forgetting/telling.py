@@ -57,7 +57,7 @@ def tell(plan: Plan, console: Console) -> None:
 
     descent, given = plan.descent, plan.given
     line(f"[bold]{WHAT[plan.subject.kind]} {plan.subject.name}[/] ({plan.subject.forget_id})")
-    line(f"  episodes: {len(descent.episodes):,}, with {counted(descent.num_steps, 'step')}, {counted(descent.num_verdicts, 'verdict')}")
+    line(f"  {counted(len(descent.episodes), 'episode')} with {counted(descent.num_steps, 'step')}")
     if given.runs or given.recordings:
         line(f"  on the annotation server: {counted(len(given.runs), 'run')}, {counted(len(given.recordings), 'recording')}")
     line(_listed("  rows to withdraw and erase: ", {table: plan.withdrawn.get(table, 0) for table in descent.rows if descent.rows[table]}))
@@ -77,8 +77,6 @@ def tell(plan: Plan, console: Console) -> None:
     for one in plan.files:
         note = f": {one.note}" if one.note else ""
         line(escape(f"  {one.what} {one.path}{note}"))
-    for text in retrain(plan):
-        line(escape(text))
     line("Backups, object stores and copies of exports are not known here: erase it there, too.")
 
 
@@ -108,4 +106,4 @@ def _state(plan: Plan, checkpoint_id: str) -> str | None:
 
 
 def _listed(what: str, counts: dict[str, int]) -> str:
-    return what + (", ".join(f"{num:,} {name}" for name, num in counts.items()) or "none")
+    return what + (", ".join(f"{name} {num:,}" for name, num in counts.items()) or "none")

@@ -3,8 +3,11 @@ nothing to the code under test: at every byte that it holds, and at what descend
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,8 @@ from warehouse.core.home import Home
 from warehouse.lineage import registry
 from warehouse.storage.tables import Warehouse
 
-ADA, BOB = "ada.lovelace", "bob"
+ADA, BOB = "ada.lovelace", "bob.babbage"
+IDS = {ADA: "user-ada", BOB: "user-bob"}
 SAID = {name: f"the aardvark of {name} is mauve" for name in (ADA, BOB)}
 """Words of each that nobody else says."""
 TABLES = ("annotations", "ct_samples", "sft_samples", "orm_samples")
@@ -43,11 +47,12 @@ def annotated_home(root: Path) -> Home:
     """Ada and Bob have each finished a run, and reviewed each other's; both are in the dataset of a release, and in two exports."""
     home = Home(root)
     database = open_database(default_url(home))
-    history = History(database, f"{ADA}:reviewer", f"{BOB}:reviewer", "root:admin")
-    history.ids = {ADA: "user-ada", BOB: "user-bob"}
+    history = History(database, "ada:reviewer", "bob:reviewer", "root:admin")
+    history.ids = IDS
     with database.write() as session:
-        for user in session.query(User).all():
-            user.password_hash = "a hash" if user.name == "root" else None
+        session.get_one(User, "user-root").password_hash = "a hash"
+        for name, user_id in IDS.items():
+            session.get_one(User, user_id).name = name
     for seed, name in enumerate((ADA, BOB)):
         _work(home, database, history, name, seed)
     database.close()
@@ -60,24 +65,25 @@ def annotated_home(root: Path) -> Home:
 def _work(home: Home, database: Database, history: History, name: str, seed: int) -> None:
     words, picture = SAID[name], Blobs.of_home(home).put(seen_by(name))
     run_id = history.run(name, seed=seed, steps=[Did(number=2), Did(decision="override", number=2)])
-    other = "user-bob" if name == ADA else "user-ada"
+    other = BOB if name == ADA else ADA
     with database.write() as session:
         run = session.get_one(Run, run_id)
-        run.instruction, run.note = f"Click. {words}", f"note: {words}"
+        run.instruction, run.note, run.reward = f"Click. {words}", f"note: {words}", 1.0
         for step in session.query(RunStep).where(RunStep.run_id == run_id):
-            step.messages = [{"role": "user", "content": f"prompt: {words}", "screenshot_id": picture}] if step.messages else []
+            step.messages = (
+                [{"role": "user", "content": f"prompt: {words}", "screenshot_id": picture, "loss": 0.0}] if step.messages else []
+            )
             step.screenshot_id, step.observation = picture, f'"one" <button> [1] "{words}" <text> [2]'
             if step.decision is not None:
                 step.response, step.thought = f"Thought {words} Action click [1]", words
         for proposal in session.query(Proposal).join(RunStep, RunStep.step_id == Proposal.step_id).where(RunStep.run_id == run_id):
             proposal.text = f"Thought {words}? Action wait"
-        said_by = next(who for who, id_ in history.ids.items() if id_ == other)
-        note = f"I think that {SAID[said_by]}"
+        note = f"I think that {SAID[other]}"
         session.add(
             Review(
                 review_id=f"review-{seed}",
                 run_id=run_id,
-                reviewer_id=other,
+                reviewer_id=IDS[other],
                 kind="second",
                 approves=True,
                 verdict=True,
@@ -107,8 +113,9 @@ def _learn(warehouse: Warehouse) -> None:
 
 
 def files_with(root: Path, what: Iterable[str | bytes]) -> list[str]:
-    """Every file below a folder that holds one of these, as it lies or unpacked: Parquet, DuckDB; with what it holds."""
-    wanted = [one.encode() if isinstance(one, str) else one for one in what]
+    """Every file below a folder that holds one of these, as it lies or unpacked (Parquet, DuckDB, what pages embed), texts also as JSON and
+    HTML write them; with what it holds."""
+    wanted = list(dict.fromkeys(form for one in what for form in _forms(one)))
     found = []
     for path in sorted(root.rglob("*")):
         if not path.is_file():
@@ -120,8 +127,21 @@ def files_with(root: Path, what: Iterable[str | bytes]) -> list[str]:
             with duckdb.connect(str(path), read_only=True) as con:
                 tables = [name for (name,) in con.execute("select table_name from duckdb_tables()").fetchall()]
                 held += b"".join(_plain(con.sql(f"from {table}").to_arrow_table().to_pylist()) for table in tables)
+        held += b"".join(_embedded(held))
         found += [f"{path.relative_to(root)}: {one[:60]!r}" for one in wanted if one in held]
     return found
+
+
+def _forms(one: str | bytes) -> list[bytes]:
+    return [one] if isinstance(one, bytes) else [one.encode(), json.dumps(one, ensure_ascii=False)[1:-1].encode(), escape(one).encode()]
+
+
+def _embedded(held: bytes) -> Iterator[bytes]:
+    """What data: addresses hold, and what the addresses in there hold."""
+    for found in re.findall(rb"base64,([A-Za-z0-9+/]{64,}={0,2})", held):
+        inside = base64.b64decode(found.rstrip(b"=")[: len(found) // 4 * 4] + b"==")
+        yield inside
+        yield from _embedded(inside)
 
 
 def _plain(rows: list[dict[str, Any]]) -> bytes:

@@ -89,14 +89,14 @@ def test_a_person_is_gone_from_every_byte_and_the_others_are_not(home: Home, tmp
     with connect(Warehouse(home)) as con:
         assert con.sql(f"select outcome, reward, num_steps from episodes where episode_id = '{ada}'").fetchall() == [("success", 1.0, 2)]
         routes = dict(con.sql("select episode_id, route from routes").fetchall())
-        assert (routes[ada], routes[bob]) == ("withheld", "sft")
+        assert (routes[ada], routes[bob]) == ("withheld", "ct")
         live = con.sql("select distinct episode_id from sft_samples where not withdrawn").fetchall()
         assert live == [(bob,)], "no dataset that is made from here on holds it"
 
     tainted = {one["release"]: one["tainted"] for one in json.loads(flywheel(home, "release", "list", "--json"))["releases"]}
     assert tainted["0001/merged_policy"] is None and "made from 0002/sft_model" in tainted["0002/merged_policy"]
     assert "tainted: made from 0002/sft_model" in flywheel(home, "release", "show", "released")
-    assert re.search(r"checkpoint learned .*TAINTED: learned from \d+ samples", flywheel(home, "lineage", "0002/merged_policy"))
+    assert re.search(r"checkpoint learned .*TAINTED: learned from 2 samples", flywheel(home, "lineage", "0002/merged_policy"))
     (receipt,) = (home.root / "forgotten").glob("*.json")
     assert json.loads(receipt.read_text())["tainted"] == ["learned"]
     assert "nothing of person user-ada left" in flywheel(home, "forget", "--person", "user-ada", "--yes")
@@ -135,7 +135,7 @@ def test_an_import_goes_with_its_pictures_and_what_was_kept_aside(tmp_path: Path
     assert files_with(home.root, wanted) == []
     assert files_with(home.root, ("kept zebra",)) and files_with(home.root, (picture(1),))
     assert Warehouse(home).read("sft_samples", stage="imported_kept").num_rows == 2
-    with pytest.raises(UnknownId, match="there are: general_walrus, imported_gone, imported_kept"):
+    with pytest.raises(UnknownId, match="there are: imported_gone, imported_kept"):
         flywheel(home, "forget", "--import", "other")
 
 
@@ -178,6 +178,7 @@ app(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 def test_what_was_killed_goes_on(home: Home) -> None:
     """Killed before ever later steps: tombstones, marks, the database, the tables."""
     environment = {**os.environ, "FLYWHEEL_HOME": str(home.root), "PYTHONPATH": str(ROOT)}

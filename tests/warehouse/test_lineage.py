@@ -54,6 +54,7 @@ def test_every_reference_of_the_catalogue_is_an_edge_or_is_left_out_on_purpose()
         ("evaluations", "tasks"),  # an evaluation stands for all its tasks
         ("merge_candidates", "tasks"),  # a mixture that was tried is not a node: its weights were thrown away
         ("releases", "checkpoints"),  # a change is not a node: nothing is made of it
+        ("taints", "checkpoints"),  # a mark is not a node: nothing is made of it
         ("training_metrics", "checkpoints"),  # curves are of the checkpoint, nothing is made of them
         ("task_instances", "tasks"),  # an instance is not a node: its episodes name the task
         ("steps", "episodes"),  # turned round: an episode consists of its steps

@@ -53,8 +53,8 @@ class Learned:
 
     @property
     def because(self) -> str:
-        parts = [(self.num_samples, "sample"), (self.num_episodes, "episode of its RL")]
-        return "learned from " + " and ".join(f"{num:,} {noun.replace(' ', 's ', 1) if num > 1 else noun}" for num, noun in parts if num)
+        counts = ((self.num_samples, "sample", ""), (self.num_episodes, "episode", " of its RL"))
+        return "learned from " + " and ".join(f"{num:,} {noun}{'' if num == 1 else 's'}{of}" for num, noun, of in counts if num)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,6 @@ class Descent:
     episodes: tuple[str, ...]
     rows: dict[str, frozenset[str]]
     num_steps: int = 0
-    num_verdicts: int = 0
-    num_routes: int = 0
     datasets: tuple[HeldBy, ...] = ()
     learned: tuple[Learned, ...] = ()
     made_from: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -125,9 +123,7 @@ def descent(warehouse: Warehouse, start: Start) -> Descent:
         return Descent(
             episodes=tuple(sorted(_ids(con, _EPISODES, episodes=start.episodes))),
             rows=rows,
-            num_steps=_count(con, "steps", start.episodes),
-            num_verdicts=_count(con, "verdicts", start.episodes),
-            num_routes=_count(con, "routes", start.episodes),
+            num_steps=_num_steps(con, start.episodes),
             datasets=tuple(datasets),
             learned=tuple(learned),
             made_from={id_: tuple(sorted(maker(made, root) for root in roots)) for id_, roots in sorted(made_from.items())},
@@ -172,8 +168,8 @@ def _ids(con: duckdb.DuckDBPyConnection, query: str, **values: Collection[str] |
     return frozenset(id_ for (id_,) in con.execute(query, asked).fetchall())
 
 
-def _count(con: duckdb.DuckDBPyConnection, table: str, episodes: Collection[str]) -> int:
-    query = f"select count(*) from {table} where episode_id in (select unnest($episodes::varchar[]))"
+def _num_steps(con: duckdb.DuckDBPyConnection, episodes: Collection[str]) -> int:
+    query = "select count(*) from steps where episode_id in (select unnest($episodes::varchar[]))"
     ((num,),) = con.execute(query, {"episodes": sorted(episodes)}).fetchall()
     return int(num)
 
