@@ -32,7 +32,17 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes
 from annotation.storage.parts import PartStore
-from annotation.web import pages, problems, routes_accounts, routes_design, routes_recordings, routes_review, routes_runs, routes_work
+from annotation.web import (
+    pages,
+    problems,
+    routes_accounts,
+    routes_design,
+    routes_recordings,
+    routes_review,
+    routes_runs,
+    routes_server,
+    routes_work,
+)
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
@@ -47,6 +57,7 @@ ROUTES: tuple[Callable[[FastAPI], None], ...] = (
     routes_review.add_to,
     routes_recordings.add_to,
     routes_design.add_to,
+    routes_server.add_to,
     pages.add_to,
 )
 DESCRIPTION = """People correct an agent in live environments. Pages log in and hold a cookie; programs send `Authorization: Bearer TOKEN`.

@@ -1,5 +1,5 @@
 """A Postgres for as long as a measurement or a test lasts: a cluster in a folder of its own, reached by a socket in it; nothing listens on
-a port. Postgres refuses to run as root, so that a root session runs it as `nobody`.
+a port, unless one is asked for. Postgres refuses to run as root, so that a root session runs it as `nobody`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def programs() -> Path | None:
 
 
 @contextmanager
-def a_postgres(*, is_durable: bool = True) -> Iterator[Path]:
-    """The folder with the socket of a running Postgres. `is_durable` False: it does not wait for the disk, as a test need not. Raises
-    ConfigError where it is not installed."""
+def a_postgres(*, is_durable: bool = True, port: int | None = None) -> Iterator[Path]:
+    """The folder with the socket of a running Postgres. `is_durable` False: it does not wait for the disk, as a test need not. `port`: it
+    listens there on 127.0.0.1 as well, and asks for passwords (the socket is then of that number). Raises ConfigError where it is not
+    installed."""
     found = programs()
     if found is None:
         raise ConfigError(MISSING)
@@ -43,10 +44,26 @@ def a_postgres(*, is_durable: bool = True) -> Iterator[Path]:
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         as_whom |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
     data = folder / "data"
-    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "max_connections=60", "shared_buffers=16MB"]
+    listening = ["listen_addresses="] if port is None else ["listen_addresses=127.0.0.1", f"port={port}"]
+    settings = [*listening, f"unix_socket_directories={folder}", "max_connections=60", "shared_buffers=16MB"]
     options = " ".join(f"-c {setting}" for setting in [*settings, *([] if is_durable else ["fsync=off"])])
     try:
-        _run([found / "initdb", "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--no-instructions"], as_whom)
+        _run(
+            [
+                found / "initdb",
+                "-D",
+                data,
+                "-U",
+                USER,
+                "--auth-local=trust",
+                "--auth-host=scram-sha-256",
+                "-E",
+                "UTF8",
+                "--no-sync",
+                "--no-instructions",
+            ],
+            as_whom,
+        )
         _run([found / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start"], as_whom, log=folder / "log")
         yield folder
     finally:

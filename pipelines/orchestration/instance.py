@@ -11,7 +11,7 @@ import yaml
 
 from pipelines.orchestration.shipped import shipped
 from warehouse.core.disk import storage_full
-from warehouse.core.errors import ConfigError
+from warehouse.core.errors import ConfigError, missing_extra
 from warehouse.core.home import HOME_VARIABLE, Home, atomic_write
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CONFIG = "dagster.yaml"
 POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
+DRIVER = "postgresql+psycopg2"
 LAUNCHER = "pipelines.orchestration.run_launcher"
 NEEDED_MIB = 256
 
@@ -33,16 +34,28 @@ def prepare(home: Home) -> dict[str, str]:
     for kept in ("local_artifact_storage", "compute_logs"):
         config[kept]["config"]["base_dir"] = str(home.dagster)
     config["run_launcher"]["module"] = LAUNCHER
-    if os.environ.get(POSTGRES_VARIABLE):
-        if find_spec("dagster_postgres") is None:
-            raise ConfigError(
-                f"{POSTGRES_VARIABLE} is set and dagster-postgres is not installed: install it (see dagster.yaml), or unset it"
-            )
+    postgres = _postgres_url()
+    if postgres is not None:
         config["storage"] = {"postgres": {"postgres_url": {"env": POSTGRES_VARIABLE}}}
     written, wanted = home.dagster / CONFIG, yaml.safe_dump(config, sort_keys=False).encode()
     if not written.is_file() or written.read_bytes() != wanted:  # what only looks can then look at a full or read-only disk
         atomic_write(written, wanted)
-    return {"DAGSTER_HOME": str(home.dagster), HOME_VARIABLE: str(home.root), "DAGSTER_DISABLE_TELEMETRY": "1"}
+    own = {"DAGSTER_HOME": str(home.dagster), HOME_VARIABLE: str(home.root), "DAGSTER_DISABLE_TELEMETRY": "1"}
+    return own | ({POSTGRES_VARIABLE: postgres} if postgres is not None else {})
+
+
+def _postgres_url() -> str | None:
+    """The address of Dagster's Postgres with the driver that its storage is written for: without one SQLAlchemy takes another, whose
+    connections close with the first statement. Raises ConfigError."""
+    url = os.environ.get(POSTGRES_VARIABLE)
+    if not url:
+        return None
+    if find_spec("dagster_postgres") is None:
+        raise ConfigError(f"{POSTGRES_VARIABLE} is set. {missing_extra('dagster-postgres', 'postgres')}. Or unset the variable")
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in ("postgres", "postgresql", DRIVER):
+        raise ConfigError(f"{POSTGRES_VARIABLE} begins with {scheme[:20]!r}: allowed is postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+    return f"{DRIVER}://{rest}"
 
 
 def check_disk_space(home: Home) -> None:

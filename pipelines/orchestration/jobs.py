@@ -17,6 +17,7 @@ from pipelines.orchestration.release_jobs import RELEASE_JOBS
 from warehouse.core.home import Home
 
 DAGSTER_URL_VARIABLE = "FLYWHEEL_DAGSTER_URL"
+INTERNAL_URL_VARIABLE = "FLYWHEEL_DAGSTER_INTERNAL_URL"
 DEFAULT_DAGSTER_URL = "http://127.0.0.1:3000"
 
 CLICK_TAG = "flywheel/next_iteration"
@@ -62,6 +63,11 @@ def dagster_url() -> str:
     return os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL)
 
 
+def internal_url() -> str:
+    """Where runs reach that page: in containers another address than the one that people open."""
+    return os.environ.get(INTERNAL_URL_VARIABLE) or dagster_url()
+
+
 def first_incomplete(instance: dg.DagsterInstance) -> str | None:
     """The first iteration that is open but has not closed; None while the seed is not made."""
     opened = sorted(instance.get_dynamic_partitions(str(ITERATIONS.name)))
@@ -85,12 +91,13 @@ def submit_next_iteration(context: dg.OpExecutionContext) -> None:
     key = first_incomplete(context.instance)
     job, tags = ("seed_wheel", {}) if key is None else ("iteration", {"dagster/partition": key})
     config = run_profile.same_profile(context.run.run_config)
-    host, _, port = url.removeprefix("http://").partition(":")
+    asked = internal_url()
+    host, _, port = asked.removeprefix("http://").partition(":")
     try:
         run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, run_config=config, tags=tags)
     except DagsterGraphQLClientError as error:
         raise dg.Failure(
-            f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
+            f"Dagster at {asked} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
         ) from error
     context.add_output_metadata({"run": dg.MetadataValue.url(f"{url}/runs/{run_id}"), "iteration": key or iteration_key(0)})
     context.log.info(f"launched job {job}, iteration {key or iteration_key(0)}: {url}/runs/{run_id}")

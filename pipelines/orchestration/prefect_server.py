@@ -1,4 +1,5 @@
-"""The Prefect server of a FLYWHEEL_HOME: found if it answers, started if not, on loopback, one process that dies with its starter.
+"""The Prefect server of a FLYWHEEL_HOME: found if it answers, started if not, on loopback, one process that dies with its starter. Or one
+that somebody else runs, where FLYWHEEL_PREFECT_URL names it: then none is started.
 
 It runs as a plain uvicorn process: Prefect's own command would put a launcher in between, which orphans the server when it is killed.
 """
@@ -25,9 +26,12 @@ from warehouse.core.locks import FileLock
 from warehouse.core.processes import die_with_parent
 
 APPLICATION = "pipelines.orchestration.prefect_app:create_guarded_app"
+URL_VARIABLE = "FLYWHEEL_PREFECT_URL"
 PREFERRED_PORT = 4200
 START_TIMEOUT_S = 180.0
 """It takes ten seconds of a core; one that ends is noticed at once."""
+NAMED_WAIT_S = 60.0
+"""For a server that somebody else runs, which may be restarting."""
 POLL_S = 0.2
 
 
@@ -48,12 +52,21 @@ def client_environment(home: Home, url: str | None = None) -> dict[str, str]:
     return environment | ({"PREFECT_API_URL": f"{url}/api"} if url else {})
 
 
+def server_environment(home: Home, url: str) -> dict[str, str]:
+    """What the process of a server must have: its clients' environment and its own settings."""
+    idle = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES}
+    return client_environment(home, url) | idle | {"PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"{url}/api"}
+
+
 @contextmanager
 def prefect_server(home: Home) -> Iterator[str]:
     """The address of a healthy server for as long as the block runs; one that was started here is ended here.
 
-    Raises StageFailed when none can be started.
+    Raises StageFailed when none can be started, or the one that is named does not answer.
     """
+    if named := os.environ.get(URL_VARIABLE):
+        yield _wait_for_named(named.rstrip("/"))
+        return
     server = start(home)
     try:
         yield wait_until_healthy(home, server)
@@ -63,7 +76,9 @@ def prefect_server(home: Home) -> Iterator[str]:
 
 
 def start(home: Home) -> subprocess.Popen[bytes] | None:
-    """Start a server unless this home has one already, or one that is coming up; does not wait for it."""
+    """Start a server unless this home has one already, or one that is coming up, or another is named; does not wait for it."""
+    if os.environ.get(URL_VARIABLE):
+        return None
     with FileLock(home.locks / "prefect.lock"):  # of two that want a server, one starts it and the other finds it
         if _is_alive(_recorded(home)[1]):
             return None
@@ -84,13 +99,7 @@ def start(home: Home) -> subprocess.Popen[bytes] | None:
                     "--timeout-keep-alive",
                     "5",
                 ],
-                env={
-                    **os.environ,
-                    **client_environment(home, url),
-                    **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
-                    "PREFECT_UI_ENABLED": "true",
-                    "PREFECT_UI_API_URL": f"{url}/api",
-                },
+                env={**os.environ, **server_environment(home, url)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -114,6 +123,16 @@ def wait_until_healthy(home: Home, server: subprocess.Popen[bytes] | None) -> st
     log = home.prefect / "server.log"
     tail = log.read_text(errors="replace")[-1500:] if log.exists() else ""
     raise StageFailed(f"the Prefect server did not come up within {START_TIMEOUT_S:.0f} s; the end of {log}:\n{tail}")
+
+
+def _wait_for_named(url: str) -> str:
+    """Raises StageFailed where nothing answers there for NAMED_WAIT_S: a restart of the server is waited for, a wrong address is not."""
+    deadline = time.monotonic() + NAMED_WAIT_S
+    while not _is_healthy(url):
+        if time.monotonic() >= deadline:
+            raise StageFailed(f"no Prefect server answers at {url}, which {URL_VARIABLE} names: start it, or unset the variable")
+        time.sleep(POLL_S)
+    return url
 
 
 def end(server: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,7 @@ For servers that are not ours and look at neither (Dagster's, Prefect's); those 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from starlette.responses import PlainTextResponse
@@ -22,10 +22,11 @@ _NO_STORE = {"cache-control": "no-store"}
 
 class OwnPagesOnly:
     """ASGI middleware, the outermost: a request or a WebSocket from a page of another origin gets a 403, one for a name that is not this
-    machine's a 421 (sandbox/http/hosts.py). Links from other pages may be followed: that only shows a page of the server's own."""
+    machine's a 421 (sandbox/http/hosts.py). Links from other pages may be followed: that only shows a page of the server's own. `names`:
+    further host names that programs may ask for."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = KnownHosts(app, advice="It is served on loopback alone: open it there, through a tunnel from another machine.")
+    def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
+        self._app = KnownHosts(app, names, advice="It is served on loopback alone: open it there, through a tunnel from another machine.")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or is_own(scope, headers_of(scope)):

@@ -189,8 +189,15 @@ def test_a_disk_without_room_is_named_before_anything_starts(fails: Say, small_d
 
 def test_postgres_without_its_package_is_named(fails: Say, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLYWHEEL_POSTGRES_URL", "postgresql://nobody@127.0.0.1/nothing")
+    monkeypatch.setattr("pipelines.orchestration.instance.find_spec", lambda name: None)
     said = fails("run")
-    assert said.startswith("ConfigError:") and "dagster-postgres" in said
+    assert said.startswith("ConfigError:") and "'dagster-postgres'" in said and "flywheel[postgres]" in said
+
+
+def test_another_database_than_postgres_is_refused(fails: Say, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLYWHEEL_POSTGRES_URL", "mysql://nobody:secret@127.0.0.1/nothing")
+    said = fails("run")
+    assert said.startswith("ConfigError:") and "'mysql'" in said and "postgresql://" in said and "secret" not in said
 
 
 def test_an_empty_home_has_a_status_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import stat
 import zlib
 from pathlib import Path
 
@@ -33,8 +34,8 @@ def sync(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder with its parents, their owner's alone where they are made, and make all their names survive a power cut, also those
-    that a killed process made just before."""
+    """Make a folder with its parents, and make all their names survive a power cut, also those that a killed process made just before.
+    What is made is its owner's alone; below a folder that is shared with a group (setgid) the group has the rights that it has there."""
     _make_private(folder)
     while folder.parent != folder:
         found = folder.stat()
@@ -49,7 +50,8 @@ def make_folder(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     if not folder.is_dir():
         _make_private(folder.parent)
-        folder.mkdir(mode=PRIVATE, exist_ok=True)
+        around = folder.parent.stat().st_mode
+        folder.mkdir(mode=PRIVATE | (around & stat.S_IRWXG if around & stat.S_ISGID else 0), exist_ok=True)
 
 
 def sync_file(path: Path) -> None:

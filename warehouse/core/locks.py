@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -75,9 +76,10 @@ class FileLock:
 
 
 def holder_of(path: Path) -> int | None:
-    """Pid of the process that holds the lock at `path`; None when nobody does. To see that, it takes a free lock for a moment."""
+    """Pid of the process that holds the lock at `path`; None when nobody does. To see that, it takes a free lock for a moment, for which it
+    is enough to be allowed to read it. Of a process in another container the pid is the one that it has there."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = _opened(path)
     except FileNotFoundError:
         return None
     try:
@@ -87,6 +89,15 @@ def holder_of(path: Path) -> int | None:
         return int(text) if text.isdigit() else None
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR)  # on a network file system an exclusive lock wants this
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS):
+            raise
+        return os.open(path, os.O_RDONLY)
 
 
 def _lock(descriptor: int, timeout_s: float | None) -> bool:

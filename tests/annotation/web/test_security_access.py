@@ -24,6 +24,7 @@ OPEN = {
     ("GET", "/login"),
     ("GET", "/join"),
     ("GET", "/pages/{name}"),
+    ("GET", "/health"),  # for what restarts the server: it says whether server and database answer, and no more
 }
 """All that is to be had without a login. Whoever adds to it says why."""
 ADMINS_ONLY = {

@@ -1,0 +1,13 @@
+"""Names under which Dagster's page and the Prefect server answer besides loopback names and IP addresses: in a deployment, that of their
+container, by which the other services ask them."""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "FLYWHEEL_ALLOWED_HOSTS"
+
+
+def further_hosts() -> tuple[str, ...]:
+    """Of FLYWHEEL_ALLOWED_HOSTS, a list with commas. Pages are still let in from loopback alone (sandbox/http/origins.py)."""
+    return tuple(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
