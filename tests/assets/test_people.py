@@ -73,7 +73,7 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
     named = {row["episode_id"]: row["task_name"] for row in episodes}
     assert {named[id_]: name for id_, name in intake.campaigns(work.database).items()} == {
         "enter-text": "campaign-1",
-        "click-button": "campaign-2",
+        "click-button": "campaign-3",
     }
     notes = warehouse.read("annotations", stage=STAGE).to_pylist()
     assert {(row["annotator"], row["decision"], row["origin"]) for row in notes} == {(ANN, "accept", "human"), (BOB, "override", "human")}
