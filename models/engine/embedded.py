@@ -104,11 +104,17 @@ class EmbeddedEngine:
 
     @classmethod
     def from_checkpoint(
-        cls, folder: Path, *, dtype: str = "float32", device: str | torch.device | None = None, settings: EngineSettings | None = None
+        cls,
+        folder: Path,
+        *,
+        dtype: str = "float32",
+        device: str | torch.device | None = None,
+        settings: EngineSettings | None = None,
+        version: int = 0,
     ) -> EmbeddedEngine:
         """Open a checkpoint folder. Raises CheckpointError when it is not whole, ModelError when no backend can run the model."""
         model = load_policy(folder, dtype=dtype, device=device)
-        return cls(model, load_codec(folder), read_card(folder).checkpoint_id, settings=settings, gives_away=True)
+        return cls(model, load_codec(folder), read_card(folder).checkpoint_id, version=version, settings=settings, gives_away=True)
 
     @property
     def policy_id(self) -> str:
@@ -158,14 +164,14 @@ class EmbeddedEngine:
         return answer
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
-        """Go on with other weights, from any thread: between two tokens, also of answers under way (EngineSettings.running_rows). Returns
-        when they are in. Raises ModelError, and changes nothing, when they do not fit."""
+        """Go on with other weights, from any thread: between two tokens, also of answers under way, or when these have ended
+        (EngineSettings.running_rows). Returns when they are in. Raises ModelError, and changes nothing, when they do not fit."""
         done: Future[None] = Future()
 
         def swap() -> None:
             _settle(done, lambda: self._scheduler.swap(state, policy_id=checkpoint_id, version=version))
 
-        self._post(swap)
+        self._post(lambda: self._scheduler.swap_after(swap))
         done.result()
 
     def close(self) -> None:
@@ -216,6 +222,7 @@ class EmbeddedEngine:
                 self._fail(ModelError(f"the engine of {self.policy_id} was closed during a request"))
             elif self._answers:
                 self._guarded(self._step)
+            self._scheduler.end_swap()
 
     def _guarded(self, do: Callable[[], None]) -> None:
         """Whatever a tensor library raises: those who are being answered hear of it; what is still in the inbox starts afresh."""

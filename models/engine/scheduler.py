@@ -46,10 +46,14 @@ class Scheduler:
         self.counts = Counts()
         self._waiting: deque[Row] = deque()
         self._running: list[Row] = []
+        self._swap: Callable[[], None] | None = None
+        """The change of weights that waits for what has begun to end."""
+        self._behind: list[Row] = []
+        """Rows that came since: they wait for it."""
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and not self._running
+        return not self._waiting and not self._running and not self._behind
 
     @property
     def max_context(self) -> int:
@@ -60,7 +64,7 @@ class Scheduler:
         return bool(request.prompt) and len(request.prompt) + request.max_new_tokens <= self.max_context
 
     def add(self, row: Row) -> None:
-        self._waiting.append(row)
+        (self._waiting if self._swap is None else self._behind).append(row)
 
     @torch.inference_mode()
     def cancel(self, row: Row) -> None:
@@ -72,11 +76,14 @@ class Scheduler:
             self._leave(place)
         elif row in self._waiting:
             self._waiting.remove(row)
+        elif row in self._behind:
+            self._behind.remove(row)
 
     def reset(self) -> None:
         """Forget all rows and all that was computed for them."""
         self._waiting.clear()
         self._running.clear()
+        self._behind.clear()
         self.conversations.clear()
         self.backend.kv_cache.clear()
 
@@ -94,6 +101,29 @@ class Scheduler:
                 row.num_cached = 0
             else:
                 row.crossed_swap = True
+
+    def swap_after(self, swap: Callable[[], None]) -> None:
+        """Have `swap` change the weights at once, or, where answers under way are to finish with those that they began with
+        (`running_rows`), when these have ended; `end_swap` sees to that. Of two that wait the later goes behind the earlier."""
+        if self._swap is None:
+            self._swap = swap
+        else:
+            first = self._swap
+
+            def both() -> None:
+                first()
+                swap()
+
+            self._swap = both
+        self.end_swap()
+
+    def end_swap(self) -> None:
+        """Change the weights, where that waits for nothing any more, and let those in that waited for it."""
+        if self._swap is not None and (self.settings.running_rows != "finish" or (not self._running and not self._waiting)):
+            swap, self._swap = self._swap, None
+            self._waiting.extend(self._behind)
+            self._behind.clear()
+            swap()
 
     @torch.inference_mode()
     def step(self) -> list[Row]:

@@ -20,8 +20,11 @@ class EngineSettings(BaseModel):
         int, Field(ge=0, description="keys and values kept between the turns of conversations, least recently used first out; 0 keeps none")
     ] = 512
     running_rows: Annotated[
-        Literal["recompute", "continue"],
-        Field(description="keys and values of a half-written answer when weights change: computed again, or kept as they are"),
+        Literal["recompute", "continue", "finish"],
+        Field(
+            description="a half-written answer when weights change: its keys and values are computed again, or kept as they are; finish: "
+            "what has begun ends with the weights that it began with, and what comes meanwhile waits for the new ones"
+        ),
     ] = "recompute"
     max_context: Annotated[int | None, Field(ge=2, description="tokens of prompt and answer; none: the model's positions")] = None
     num_threads: Annotated[int, Field(ge=1, description="CPU threads of the tensor work; more than one makes a tiny model slower")] = 1

@@ -177,13 +177,11 @@ class _Routes:
         if self._service.is_closing:
             raise closing()
         folder = self._allowed(asked.folder)
-        async with self._service.loading:
-            try:
-                await asyncio.to_thread(self._engine.load, folder, asked.policy_id, asked.version)
-            except ModelError as error:
-                raise wrong(str(error), param="folder", code="weights_not_loaded") from error
-            self._service.metrics.weight_updates.inc()
-            return WeightsAnswer(policy_id=self._engine.policy_id, version=self._engine.version)
+        try:
+            await self._service.load(folder, asked.policy_id, asked.version)
+        except ModelError as error:
+            raise wrong(str(error), param="folder", code="weights_not_loaded") from error
+        return WeightsAnswer(policy_id=self._engine.policy_id, version=self._engine.version)
 
     def _allowed(self, folder: str) -> Path:
         """The folder, links followed, where it lies below an allowed root; of what is elsewhere nobody learns whether it exists."""
@@ -204,6 +202,7 @@ class _Routes:
             version=self._engine.version,
             num_running=service.num_running,
             num_waiting=service.num_waiting,
+            following=service.following,
         )
 
     async def metrics(self) -> Response:

@@ -81,10 +81,11 @@ class ServedEngine:
 
     @classmethod
     def open(
-        cls, folder: Path, *, dtype: str = "float32", device: str | None = None, settings: EngineSettings | None = None
+        cls, folder: Path, *, dtype: str = "float32", device: str | None = None, settings: EngineSettings | None = None, version: int = 0
     ) -> ServedEngine:
         """Raises CheckpointError for a folder that is not whole, ModelError for a model that the engine cannot run."""
-        return cls(EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=settings), folder, dtype)
+        engine = EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=settings, version=version)
+        return cls(engine, folder, dtype)
 
     @property
     def policy_id(self) -> str:
@@ -168,7 +169,8 @@ class ServedEngine:
         return stream, answer.cancel
 
     def load(self, folder: Path, policy_id: str | None, version: int) -> None:
-        """Answer with another checkpoint of the same model and tokenizer, from the next token on. Blocks. Raises ModelError, and changes
+        """Answer with another checkpoint of the same model and tokenizer, from the next token on, or from the next request on where the
+        engine's `running_rows` is `finish`. Blocks until it does. Raises ModelError, and changes
         nothing, for any other."""
         card = read_card(folder)
         if card.files.get(FAST_TOKENIZER_FILE) != self._tokenizer_hash:

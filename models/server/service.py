@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from models.engine.grammar import Grammar
 from models.engine.rows import Request
@@ -20,7 +21,7 @@ from models.server.settings import ServerSettings
 from models.server.streams import merged
 from models.server.text import TextSoFar
 from models.server.tools import ToolForm
-from models.server.wire import ChatRequest, CompletionRequest, Finish, Usage
+from models.server.wire import ChatRequest, CompletionRequest, Finish, Following, Usage
 from warehouse.core.errors import ModelError, RequestRefused
 
 SEED_BITS = 63
@@ -62,16 +63,30 @@ class Service:
         self.engine, self.settings, self.metrics = engine, settings, metrics
         self.num_running = 0
         self.is_closing = self._has_given_up = False
+        self.following: Following | None = None
+        """What is to be served and why it is not, of a server that follows a release."""
         self.loading = asyncio.Lock()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._streams: set[TokenStream] = set()
         metrics.watch("running", "Answers under way.", lambda: self.num_running)
         metrics.watch("waiting", "Requests that wait for their turn.", lambda: self.num_waiting)
         metrics.watch("version", "Updates that the weights have seen.", lambda: engine.version)
+        metrics.watch(
+            "behind",
+            "1 where it follows the live release and does not serve it.",
+            lambda: self.following is not None and self.following.is_behind,
+        )
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    async def load(self, folder: Path, policy_id: str | None, version: int) -> None:
+        """Answer with another checkpoint; waits for weights that are being loaded already. Raises ModelError, and changes nothing, for one
+        that cannot be served."""
+        async with self.loading:
+            await asyncio.to_thread(self.engine.load, folder, policy_id, version)
+            self.metrics.weight_updates.inc()
 
     def begin_close(self) -> None:
         """Take no more requests and send away those that wait; answers under way go on."""

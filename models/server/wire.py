@@ -327,12 +327,27 @@ class WeightsAnswer(_Wire):
     version: int
 
 
+class Following(_Wire):
+    """Of a server that serves whichever release is live."""
+
+    release: Annotated[str, Field(description="ITERATION/STAGE of the live release")]
+    policy_id: Annotated[str, Field(description="its weights, which the server serves or is about to serve")]
+    problem: Annotated[str | None, Field(description="why it does not serve them, and goes on with those that it has")] = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self.problem is not None
+
+
 class Health(_Wire):
     status: Literal["ok", "closing"]
     policy_id: str
-    version: int
+    version: Annotated[
+        int, Field(description="of the weights; of a server that follows a release: the number of the change that made it live")
+    ]
     num_running: int
     num_waiting: int
+    following: Following | None = None
 
 
 class Problem(_Wire):

@@ -21,6 +21,7 @@ from warehouse.core.home import Home
 if TYPE_CHECKING:
     from models.server.backend import ServedEngine
     from models.server.settings import ServerSettings
+    from pipelines.policy_server.following import Follower
 
 DEFAULT_PORT = 8431
 TOKEN_VARIABLE = "FLYWHEEL_POLICY_TOKEN"
@@ -38,7 +39,12 @@ def _policy() -> None:
 
 @policy.command()
 def serve(
-    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE, `released`, or any Hugging Face model's folder.")],
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="Checkpoint id, ITERATION/STAGE, `released`, or any Hugging Face model's folder.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Serve whichever release is live, now and from then on: after a promotion, after a rollback.")
+    ] = False,
     host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     token_env: Annotated[str, typer.Option(help="Variable that holds the token; not set: a file in the home.")] = TOKEN_VARIABLE,
@@ -68,6 +74,8 @@ def serve(
 
         flywheel policy serve released --port 8431
 
+        flywheel policy serve --follow
+
         curl -H "Authorization: Bearer $(cat .flywheel/policy/token)" http://127.0.0.1:8431/v1/models
 
     docs/serving.md tells how a profile, or any OpenAI client, uses it.
@@ -79,9 +87,24 @@ def serve(
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype!r}: float32 and bfloat16 are allowed")
     place = Home(home.absolute()) if home is not None else Home.from_env()
-    folder = checkpoint_folder(Warehouse(place), checkpoint)
+    warehouse = Warehouse(place)
+    follower, version = None, 0
+    if follow:
+        from pipelines.policy_server.following import Follower, check_followed, find_live
+
+        check_followed(checkpoint)
+        if weights_root:
+            raise ConfigError("--follow takes weights of the live release only: leave --weights-root out")
+        place.check_exists()
+        live = find_live(warehouse)
+        folder, version = live.policy.folder, live.number
+        follower = Follower(warehouse, _say)
+    elif checkpoint is None:
+        raise ConfigError("name a checkpoint, e.g. `released`, or give --follow")
+    else:
+        folder = checkpoint_folder(warehouse, checkpoint)
     token, token_place = server_token(place, token_env)
-    roots = weight_roots(place, weights_root or [])
+    roots = [] if follow else weight_roots(place, weights_root or [])
     try:
         settings = ServerSettings(
             model_name=name,
@@ -98,15 +121,24 @@ def serve(
     from models.engine.settings import EngineSettings
     from models.server.backend import ServedEngine
 
-    engine_settings = EngineSettings(max_rows=max_concurrency, max_context=max_context, num_threads=threads)
+    engine_settings = EngineSettings(
+        max_rows=max_concurrency, max_context=max_context, num_threads=threads, running_rows="finish" if follow else "recompute"
+    )
     with with_card(folder) as whole:
         if whole != folder:
             console.print(assumed(whole, folder), soft_wrap=True, highlight=False, markup=False)
-        with closing(ServedEngine.open(whole, dtype=dtype, device=device, settings=engine_settings)) as engine:
-            asyncio.run(_serve(engine, token, token_place, settings, host, port))
+        with closing(ServedEngine.open(whole, dtype=dtype, device=device, settings=engine_settings, version=version)) as engine:
+            asyncio.run(_serve(engine, token, token_place, settings, host, port, follower))
 
 
-async def _serve(engine: ServedEngine, token: str, token_place: str, settings: ServerSettings, host: str, port: int) -> None:
+def _say(line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    sys.stdout.flush()
+
+
+async def _serve(
+    engine: ServedEngine, token: str, token_place: str, settings: ServerSettings, host: str, port: int, follower: Follower | None
+) -> None:
     from models.server.serve import serve as run_server
     from sandbox.http.serving import address_of, bind, is_loopback
 
@@ -121,7 +153,7 @@ async def _serve(engine: ServedEngine, token: str, token_place: str, settings: S
                 console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
             sys.stdout.flush()
 
-        await run_server(engine, token, settings, listener, ready)
+        await run_server(engine, token, settings, listener, ready, beside=follower.follow if follower is not None else None)
     console.print("every answer is given")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import time
@@ -53,15 +54,16 @@ with prefect_server.prefect_server(home) as url:
 """
 
 
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
 @pytest.fixture(scope="module")
 def variables() -> dict[str, str]:
-    """What .env would say here."""
-    listeners = [socket.socket() for _ in PORTS]
-    for listener in listeners:
-        listener.bind(("127.0.0.1", 0))
-    found = {name: str(listener.getsockname()[1]) for name, listener in zip(PORTS, listeners, strict=True)}
-    for listener in listeners:
-        listener.close()
+    """What .env would say here. A service takes its port a minute later: it is none that the kernel gives to connections meanwhile."""
+    free = (str(port) for port in random.SystemRandom().sample(range(20_000, 30_000), 100) if is_free(port))
+    found = dict(zip(PORTS, free, strict=False))
     return SECRETS | found | {"BIND_ADDRESS": "127.0.0.1", "FLYWHEEL_PROFILE": "smoke", "SANDBOX_SESSIONS": "1"}
 
 

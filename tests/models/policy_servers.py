@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 
 from agent.policy.policy import Message, Policy, Prompt, Sampling
+from models.engine.settings import EngineSettings
 from models.http.config import HttpEngineConfig
 from models.server.backend import ServedEngine
-from models.server.serve import serving
+from models.server.serve import Beside, serving
 from models.server.settings import ServerSettings
 from sandbox.loop_thread import LoopThread
 
@@ -54,13 +55,21 @@ def held(server: OurServer) -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def our_server(folder: Path, settings: ServerSettings | None = None) -> Iterator[OurServer]:
+def our_server(
+    folder: Path,
+    settings: ServerSettings | None = None,
+    *,
+    engine_settings: EngineSettings | None = None,
+    version: int = 0,
+    beside: Beside | None = None,
+) -> Iterator[OurServer]:
     """A real server on a checkpoint, for as long as the block lasts."""
-    engine, loop, stack = ServedEngine.open(folder), LoopThread("policy-server"), AsyncExitStack()
+    engine = ServedEngine.open(folder, settings=engine_settings, version=version)
+    loop, stack = LoopThread("policy-server"), AsyncExitStack()
     try:
 
         async def start() -> tuple[str, Callable[[], None]]:
-            return await stack.enter_async_context(serving(engine, TOKEN, settings))
+            return await stack.enter_async_context(serving(engine, TOKEN, settings, beside=beside))
 
         url, end = loop.run(start())
 

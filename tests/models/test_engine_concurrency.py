@@ -144,6 +144,75 @@ def test_each_token_knows_the_version_that_wrote_it(make_model: Callable[..., An
     engine.close()
 
 
+def finishing(make_model: Callable[..., Any], **settings: Any) -> EmbeddedEngine:
+    """An engine whose answers end with the weights that they began with."""
+    model, tokenizer = make_model()
+    settings = {"running_rows": "finish"} | settings
+    return EmbeddedEngine(model, EndlessCodec(tokenizer), "checkpoint-a", version=1, settings=EngineSettings(**settings))
+
+
+def test_what_has_begun_finishes_with_its_weights_and_what_comes_waits_for_the_new(make_model: Callable[..., Any]) -> None:
+    engine, state = finishing(make_model, max_rows=2), make_model(seed=1)[0].state_dict()
+    pace, wide = Pace(engine), make_model(hidden_size=64)[0].state_dict()
+
+    async def scene() -> None:
+        asked = [prompt("see Find", 20), prompt("hello", 12, temperature=1.0), prompt("then", 6)]
+        running = asyncio.create_task(engine.act(asked))
+        pace.allow(4)
+        await until(lambda: engine.counts.steps == 4)
+        swap = asyncio.create_task(asyncio.to_thread(engine.load_weights, state, "checkpoint-b", 2))
+        await until(lambda: bool(engine._inbox))
+        late = asyncio.create_task(engine.act([prompt("see Find", 5)]))
+        await until(lambda: len(engine._inbox) == 2)
+        misfit = asyncio.create_task(asyncio.to_thread(engine.load_weights, wide, "checkpoint-wide", 3))
+        await until(lambda: len(engine._inbox) == 3)
+        pace.allow(2)
+        await until(lambda: engine.counts.steps == 6)
+        assert not swap.done() and engine.policy_id == "checkpoint-a"
+        pace.open()
+        answers = await running
+        assert [answer.versions for answer in answers] == [(1,) * 20, (1,) * 12, (1,) * 6], "also the one that had to wait for a row"
+        await swap
+        with pytest.raises(ModelError, match="do not fit"):
+            await misfit
+        after = (await late)[0]
+        assert (after.versions, after.policy_id) == ((2,) * 5, "checkpoint-b")
+        assert after.token_ids == (await engine.act([prompt("see Find", 5)]))[0].token_ids
+        assert answers[0].token_ids[:5] != after.token_ids, "the two sets of weights answer differently"
+
+    play(scene)
+    engine.close()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "closed"])
+def test_new_weights_do_not_wait_for_answers_that_are_taken_back(make_model: Callable[..., Any], end: str) -> None:
+    engine, state = finishing(make_model), make_model(seed=1)[0].state_dict()
+    pace = Pace(engine)
+
+    async def scene() -> None:
+        running = asyncio.create_task(engine.act([prompt("see Find", 500)]))
+        pace.allow(2)
+        await until(lambda: engine.counts.steps == 2)
+        swap = asyncio.create_task(asyncio.to_thread(engine.load_weights, state, "checkpoint-b", 2))
+        await until(lambda: bool(engine._inbox))
+        if end == "cancelled":
+            running.cancel()
+        else:
+            closing = asyncio.create_task(asyncio.to_thread(engine.close))
+            await until(lambda: engine._is_closed)
+        pace.open()
+        await swap
+        with pytest.raises(asyncio.CancelledError if end == "cancelled" else ModelError):
+            await running
+        if end == "closed":
+            await closing
+        else:
+            assert (await engine.act([prompt("hello", 2)]))[0].versions == (2, 2)
+
+    play(scene)
+    engine.close()
+
+
 def test_values_are_the_critics(make_model: Callable[..., Any]) -> None:
     model, tokenizer = make_model()
     critic = Critic.of_policy(model)

@@ -235,6 +235,7 @@ def test_weights_change_under_a_running_answer(client: httpx.Client, server: Our
         "version": 0,
         "num_running": 0,
         "num_waiting": 0,
+        "following": None,
     }
 
 

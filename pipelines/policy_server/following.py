@@ -1,0 +1,105 @@
+"""Serving whichever release is live: looks at the releases of a home as long as the server runs, and hands it the weights of the live one.
+
+The version of its weights is the number of the change that was last in the ledger when they were taken (`flywheel release list`), so that
+it grows with a rollback too. What cannot be served leaves the server with what it has, says so once in the log and in /health for as long
+as it lasts, and is tried again; nothing that happens here ends the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.server.service import Service
+from models.server.wire import Following
+from warehouse.core.errors import CheckpointError
+from warehouse.lineage import registry
+from warehouse.lineage.release_ledger import read_ledger
+from warehouse.storage.tables import Warehouse
+
+EVERY_S = 1.0
+"""Two small files are read each time, the tables only where these have changed."""
+AGAIN_S = 30.0
+"""What could not be served may be by then: a disk that was away, a folder that was restored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A release to be served."""
+
+    policy: registry.Registered
+    release: str
+    number: int
+
+
+def find_live(warehouse: Warehouse) -> Live:
+    """The live release. Raises CheckpointError where there is none, or its checkpoint is not registered."""
+    policy, ledger = registry.released(warehouse), read_ledger(warehouse)
+    if ledger.live_id != policy.checkpoint_id:
+        policy = registry.find(warehouse, str(ledger.live_id))  # it changed between the two
+    return Live(policy=policy, release=ledger.name(policy.checkpoint_id), number=ledger.number)
+
+
+class Follower:
+    """One server's. `say` is called with a line for its log."""
+
+    def __init__(self, warehouse: Warehouse, say: Callable[[str], None], *, every_s: float = EVERY_S, again_s: float = AGAIN_S) -> None:
+        self._warehouse, self._say, self._every_s, self._again_s = warehouse, say, every_s, again_s
+        self._seen: tuple[int, ...] | None = None
+        """Versions of the tables that were looked at last."""
+        self._failed_s: float | None = None
+
+    async def follow(self, service: Service) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                await self._look(service)
+            except Exception as error:  # whatever a damaged table or file makes a library raise: the server goes on with what it has
+                self._fail(service, None, error)
+            await asyncio.sleep(self._every_s)
+
+    async def _look(self, service: Service) -> None:
+        seen = await asyncio.to_thread(self._versions)
+        if seen == self._seen and (self._failed_s is None or time.monotonic() - self._failed_s < self._again_s):
+            return
+        live = await asyncio.to_thread(find_live, self._warehouse)
+        if live.policy.checkpoint_id == service.engine.policy_id:
+            service.following = _following(live)
+        else:
+            try:
+                await service.load(live.policy.folder, live.policy.checkpoint_id, live.number)
+            except Exception as error:
+                self._seen = seen
+                self._fail(service, live, error)
+                return
+            service.following = _following(live)
+            self._say(f"serves {live.release} ({live.policy.checkpoint_id}) since change {live.number}")
+        self._seen, self._failed_s = seen, None
+
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(self._warehouse.version(table) for table in ("checkpoints", "releases"))
+
+    def _fail(self, service: Service, live: Live | None, error: Exception) -> None:
+        self._failed_s = time.monotonic()
+        before, problem = service.following, f"{type(error).__name__}: {error}"
+        if live is not None:
+            service.following = _following(live, problem)
+            what = f"{live.release} ({live.policy.checkpoint_id}) is live and cannot be served"
+        else:
+            known = before or Following(release="", policy_id=service.engine.policy_id)
+            service.following = known.model_copy(update={"problem": problem})
+            what = f"which release is live in {self._warehouse.home.root} cannot be told"
+        if before is None or before != service.following:
+            self._say(f"{what}: {problem}. {service.engine.policy_id} goes on answering; it is tried again every {self._again_s:g} s")
+
+
+def _following(live: Live, problem: str | None = None) -> Following:
+    return Following(release=live.release, policy_id=live.policy.checkpoint_id, problem=problem)
+
+
+def check_followed(checkpoint: str | None) -> None:
+    """Raises CheckpointError where another policy than the live release is named together with following it."""
+    if checkpoint not in (None, registry.RELEASED):
+        raise CheckpointError(f"--follow serves the live release, and {checkpoint!r} is named besides: leave one of the two out")
