@@ -196,7 +196,7 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {f"p{p}": round(1000 * ordered[min(len(ordered) - 1, p * len(ordered) // 100)], 1) for p in (50, 95, 99)}
 
 
-def told(result: Result) -> Table:
+def reported(result: Result) -> Table:
     title = f"{result.num_annotators} annotators, {result.num_sessions} sessions, {result.database}, {result.seconds:.0f} s"
     table = Table("what", "measured", title=title)
     for name, value in asdict(result).items():
@@ -242,7 +242,7 @@ def main() -> None:
     )
     with database_at(arguments.database) as url:
         result = measured(load, home, url)
-    Console().print(told(result))
+    Console().print(reported(result))
     if arguments.json:
         arguments.json.write_text(json.dumps(asdict(result), indent=2))
 

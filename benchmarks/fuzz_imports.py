@@ -131,8 +131,8 @@ def valid(format: str, number: int) -> Any:
 
 def _agentnet(name: str) -> dict[str, Any]:
     codes = ("pyautogui.click(x=0.25, y=0.5)", "pyautogui.write('hi')", "computer.terminate(status='success')")
-    told = {"thought": "I see it.", "action": "Do it.", "last_step_correct": True, "last_step_redundant": False}
-    steps = [{"index": index, "image": f"{index}.png", "value": told | {"code": code}} for index, code in enumerate(codes)]
+    reported = {"thought": "I see it.", "action": "Do it.", "last_step_correct": True, "last_step_redundant": False}
+    steps = [{"index": index, "image": f"{index}.png", "value": reported | {"code": code}} for index, code in enumerate(codes)]
     more = {"task_completed": True, "alignment_score": 8, "efficiency_score": 7, "task_difficulty": 3}
     return {"task_id": name, "instruction": f"Do what {name} says.", "traj": steps, **more}
 

@@ -49,8 +49,8 @@ def write_file(folder: Path, num: int, num_steps: int, size_px: tuple[int, int],
             steps: list[dict[str, Any]] = []
             for index in range(num_steps):
                 code = CODES[(number + index) % len(CODES)]
-                told = {"thought": thought, "action": f"Do {index}.", "code": code, "last_step_correct": index % 9 != 3}
-                steps.append({"index": index, "image": f"{(number + index) % num_pictures}.png", "value": told})
+                reported = {"thought": thought, "action": f"Do {index}.", "code": code, "last_step_correct": index % 9 != 3}
+                steps.append({"index": index, "image": f"{(number + index) % num_pictures}.png", "value": reported})
             record = {"task_id": f"task-{number}", "instruction": f"Put report {number} in order.", "task_completed": number % 5 != 0}
             file.write(json.dumps({**record, "traj": steps}) + "\n")
     return path

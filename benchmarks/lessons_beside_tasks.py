@@ -100,9 +100,9 @@ def print_report(name: str, lessons: Mapping[str, Sequence[Sketch]], tasks: Mapp
     """Which tasks the lessons count for, and how near each kind of lesson comes to any."""
     within = reach(tasks)
     shares = taken((one for of in lessons.values() for one in of), tasks, within)
-    told = ", ".join(f"{task} {share:.1%}" for task, share in shares.items()) or "none"
+    reported = ", ".join(f"{task} {share:.1%}" for task, share in shares.items()) or "none"
     num = sum(map(len, lessons.values()))
-    console.print(f"{name}: {sum(shares.values()):.1%} of {num} lessons are within {within:.3f} of a task: {told}")
+    console.print(f"{name}: {sum(shares.values()):.1%} of {num} lessons are within {within:.3f} of a task: {reported}")
     table = Table()
     for column in ("kind of lesson", "lessons", "within reach of a task", "distance to the nearest, mean", "nearest of all"):
         table.add_column(column)

@@ -73,8 +73,8 @@ def main() -> None:
     found = [each for path in options.homes for each in figures(Home(path.absolute()), options.split)]
     show(found, Console())
     if options.json is not None:
-        told = [{**each, "novelty": None if each["novelty"] is None else asdict(each["novelty"])} for each in found]
-        atomic_write(options.json, (json.dumps(told, indent=2) + "\n").encode())
+        reported = [{**each, "novelty": None if each["novelty"] is None else asdict(each["novelty"])} for each in found]
+        atomic_write(options.json, (json.dumps(reported, indent=2) + "\n").encode())
 
 
 if __name__ == "__main__":

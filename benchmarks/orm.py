@@ -145,11 +145,11 @@ def measured(profile: Profile, warehouse: Warehouse) -> tuple[list[Known], dict[
         return known, {name: record for name, (record, _) in records(con, [each.row for each in known]).items()}
 
 
-def judged_by(folder: Path, profile: Profile, builder: JudgeBuilder, told: Sequence[Record]) -> tuple[list[float], float]:
+def judged_by(folder: Path, profile: Profile, builder: JudgeBuilder, reported: Sequence[Record]) -> tuple[list[float], float]:
     """Scores of a checkpoint, and the share of its answers that held a verdict."""
     with ExitStack() as stack:
         orm = open_orm(folder, EngineChoice(), profile.orm, builder, stack)
-        found = asyncio.run(orm.judge([Case(record=record) for record in told]))
+        found = asyncio.run(orm.judge([Case(record=record) for record in reported]))
     return [each.score for each in found], sum(each.num_readable > 0 for each in found) / max(1, len(found))
 
 
@@ -183,10 +183,10 @@ def auc(words: Sequence[Word]) -> float | None:
 def compare(root: Path, profile: Profile, warehouse: Warehouse) -> dict[str, Any]:
     """Every arm on the same episodes."""
     builder = profile.verdicts.prompt.builder("elements")
-    known, told = measured(profile, warehouse)
+    known, reported = measured(profile, warehouse)
     before = registry.made_by(warehouse, ITERATION, "sft_model").folder
     after = registry.made_by(warehouse, ITERATION, "orm_model").folder
-    scores, readable = judged_by(before, profile, builder, [told[each.episode_id] for each in known])
+    scores, readable = judged_by(before, profile, builder, [reported[each.episode_id] for each in known])
     words = [Word(domain=k.row["domain"], split=k.part, score=score, truth=k.truth) for k, score in zip(known, scores, strict=True)]
     by_part = {part: [word for word in words if word.split == part] for part in ("eval", "holdout")}
     choice = choose_threshold(by_part["eval"], profile.verdicts.target_precision, profile.verdicts.min_passed)
@@ -201,7 +201,7 @@ def compare(root: Path, profile: Profile, warehouse: Warehouse) -> dict[str, Any
     drawn = judge_chart({"before": by_part["holdout"], "after": held}, {"after": thresholds}, "The ORM on holdout instances")
     atomic_write(root / "judges.svg", drawn.encode())
     failed = [each for each in known if each.part == "holdout" and not each.truth]
-    bad, at = [told[each.episode_id] for each in failed], [thresholds[each.row["domain"]] for each in failed]
+    bad, at = [reported[each.episode_id] for each in failed], [thresholds[each.row["domain"]] for each in failed]
     plain, _ = judged_by(after, profile, builder, bad)
     attacks = {text: judged_by(after, profile, builder, [with_claim(record, text) for record in bad])[0] for text in FORGED}
     return {

@@ -150,9 +150,9 @@ def cost(env: dict[str, str], seconds: float) -> None:
         work = ["xdotool", "click", "1", "type", "--delay", "120", "some words are written here "]
         busy = _used(process.pid, seconds, lambda: subprocess.run([*work, "key", "Return"], env=env, check=True), 0.4)
         process.terminate()
-        told = process.communicate(timeout=120)[0]
+        reported = process.communicate(timeout=120)[0]
         print(f"1920x1080, 8 pictures a second: {idle:.0%} of one processor while nothing happens, {busy:.0%} while somebody writes")
-        print(f"  {told.strip().splitlines()[0]}")
+        print(f"  {reported.strip().splitlines()[0]}")
 
 
 def _used(pid: int, seconds: float, act: object, pause_s: float) -> float:

@@ -216,14 +216,14 @@ class Child:
     @classmethod
     @asynccontextmanager
     async def running(cls, python: Path, settings: Mapping[str, Any], folder: Path) -> AsyncIterator[Child]:
-        told, log = folder.with_suffix(".settings.json"), folder.with_suffix(".log")
-        atomic_write(told, json.dumps(settings).encode())
+        reported, log = folder.with_suffix(".settings.json"), folder.with_suffix(".log")
+        atomic_write(reported, json.dumps(settings).encode())
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"), "TOKENIZERS_PARALLELISM": "false"}
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 str(python),
                 str(HERE / "peers/trl_grpo.py"),
-                str(told),
+                str(reported),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -336,8 +336,8 @@ def table(rows: Sequence[Row], split: Split) -> Table:
     """An arm and rate a line: success of each seed, the gain over the start with a paired interval, and what it cost."""
     drawn = Table(title=f"one-step tasks, {split.value}: greedy success ± standard error over tasks (95 % interval where it is 0)")
     seeds = sorted({row["seed"] for row in rows})
-    told = ("gain over the start (95 %)", "episodes", "updates", "CPU s", "wall s")
-    for column in ("arm", "learning rate", *(f"seed {seed}" for seed in seeds), *told):
+    reported = ("gain over the start (95 %)", "episodes", "updates", "CPU s", "wall s")
+    for column in ("arm", "learning rate", *(f"seed {seed}" for seed in seeds), *reported):
         drawn.add_column(column)
     for arm, rate in dict.fromkeys((row["arm"], row["rate"]) for row in rows):
         mine = [row for row in rows if (row["arm"], row["rate"]) == (arm, rate)]

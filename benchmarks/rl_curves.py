@@ -126,8 +126,8 @@ def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, con
             return {**learned, **judged(asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars, split=arguments.split)))}
 
     recipe = recipe_of(domain, seed, arm, arguments)
-    told = {"domain": domain, "seed": seed, "arm": arm, "split": arguments.split.value}
-    return kept_row(ROOT / f"{name_of(domain, seed, arm, arguments)}.json", recipe, told, figures)
+    reported = {"domain": domain, "seed": seed, "arm": arm, "split": arguments.split.value}
+    return kept_row(ROOT / f"{name_of(domain, seed, arm, arguments)}.json", recipe, reported, figures)
 
 
 def name_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
@@ -183,8 +183,8 @@ def table(domain: str, rows: list[dict[str, Any]]) -> Table:
     measured = f"{domain}: greedy success on {rows[0]['split']} instances"
     drawn = Table(title=f"{measured}, mean over tasks ± standard error (95 % interval where it is 0)")
     seeds = sorted({row["seed"] for row in rows})
-    told = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda")
-    for column in ("arm", *(f"seed {seed}" for seed in seeds), *told):
+    reported = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda")
+    for column in ("arm", *(f"seed {seed}" for seed in seeds), *reported):
         drawn.add_column(column)
     by = {(row["arm"], row["seed"]): row for row in rows}
     for arm in dict.fromkeys(row["arm"] for row in rows):

@@ -212,8 +212,8 @@ def start(profile: Profile, bars: Progress) -> Path:
 
 
 def config_of(arm: str, repeat: int, arguments: argparse.Namespace) -> PpoConfig:
-    told = {"rounds": arguments.batches, "episodes_per_task": arguments.per_task, "seed": repeat, "batches_ahead": arguments.ahead}
-    return PpoConfig.model_validate({**SETTINGS, **ARMS[arm], **told})
+    reported = {"rounds": arguments.batches, "episodes_per_task": arguments.per_task, "seed": repeat, "batches_ahead": arguments.ahead}
+    return PpoConfig.model_validate({**SETTINGS, **ARMS[arm], **reported})
 
 
 def row(arm: str, repeat: int, arguments: argparse.Namespace) -> Row:

@@ -340,8 +340,8 @@ def main() -> None:
             if home.root.exists():
                 found = [asdict(point) for point in points_of(variant, seed, home)]
                 last = novelty(Warehouse(home), max(point["iteration"] for point in found))
-                told = [asdict(each) for each in last.tasks] if last else []
-                homes[home.root.name] = {"measured": launches(home), "points": found, "novelty": told}
+                reported = [asdict(each) for each in last.tasks] if last else []
+                homes[home.root.name] = {"measured": launches(home), "points": found, "novelty": reported}
     points = points_in(homes)
     gains = print_tables(points, console)
     if arguments.json:

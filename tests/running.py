@@ -225,8 +225,8 @@ def is_expected(nodeid: str, reason: str) -> bool:
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     """As the test gave it."""
-    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return re.sub(r"^Skipped: ", "", told)
+    reported = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return re.sub(r"^Skipped: ", "", reported)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -59,8 +59,8 @@ class LiveEpisode:
     @property
     def environment(self) -> str | None:
         """Versions that pixels and behaviour depend on."""
-        told = getattr(self._session, "environment", None)
-        return str(told) if told else None
+        environment = getattr(self._session, "environment", None)
+        return str(environment) if environment else None
 
     async def play(self, player: Player, builder: PromptBuilder, limits: EpisodeLimits, *, annotator: str) -> Episode:
         """The episode, from its beginning. Raises SandboxError when one session after the other fails or a person must fix something first,

@@ -117,13 +117,13 @@ def _as_asked(handler: Callable[[Request, Exception], Awaitable[Response]]) -> C
 
 def problem_of(error: FlywheelError, extra: Mapping[str, str] | None = None) -> Response:
     """`extra`: what a program needs to go on, e.g. ids."""
-    told = problems.problem_of(error, _STATUS, **({"extra": dict(extra)} if extra else {}))
+    body = problems.problem_of(error, _STATUS, **({"extra": dict(extra)} if extra else {}))
     headers: dict[str, str] = {}
     if isinstance(error, TooManyAttempts):
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
-    elif told["status"] == 503:
+    elif body["status"] == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    return answer(told, headers)
+    return answer(body, headers)
 
 
 def answer_to(request: Request, error: FlywheelError, extra: Mapping[str, str] | None = None) -> Response:

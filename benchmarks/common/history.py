@@ -418,8 +418,8 @@ class History:
         docs = home.reports / "data_docs" / iteration
         docs.mkdir(parents=True, exist_ok=True)
         for table in CHECKED:
-            told = {"iteration": iteration, "table": table, "stage": None, "success": True, "num_rows": 1, "num_expectations": 20}
-            (docs / f"{table}.json").write_text(json.dumps(told | {"num_failures": 0}))
+            reported = {"iteration": iteration, "table": table, "stage": None, "success": True, "num_rows": 1, "num_expectations": 20}
+            (docs / f"{table}.json").write_text(json.dumps(reported | {"num_failures": 0}))
             (docs / f"{table}.html").write_text("<!doctype html>")
 
 

@@ -73,12 +73,12 @@ def a_postgres(*, is_durable: bool = True, port: int | None = None) -> Iterator[
 
 def _run(command: list[str | Path], as_whom: dict[str, Any], log: Path | None = None) -> None:
     """Raises ConfigError with what it said. A server that stays keeps our pipe open: what it says is in its log."""
-    told = subprocess.DEVNULL if log is not None else subprocess.PIPE
+    reported = subprocess.DEVNULL if log is not None else subprocess.PIPE
     ran = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=told,
-        stderr=subprocess.STDOUT if log is None else told,
+        stdout=reported,
+        stderr=subprocess.STDOUT if log is None else reported,
         text=True,
         timeout=TIMEOUT_S,
         **as_whom,

@@ -90,7 +90,7 @@ def _try(report: Callable[[], None], done: str, console: Console) -> None:
         report()
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        console.print(f"[yellow]{done}, and Dagster could not be told:[/] {why}", markup=True, soft_wrap=True)
+        console.print(f"[yellow]{done}, and Dagster could not be notified:[/] {why}", markup=True, soft_wrap=True)
 
 
 def _registered(home: Home, checkpoint_ids: Collection[str]) -> list[tuple[str, str, str]]:

@@ -31,8 +31,8 @@ Statuses = tuple[tuple[type[FlywheelError], int, str], ...]
 def problem(status: int, title: str, detail: str, error: FlywheelError | type[FlywheelError], **more: Any) -> dict[str, Any]:
     """The problem object of an error, or of a kind of errors. `more`: what a program needs to go on."""
     name = error.__name__ if isinstance(error, type) else errors.name_of(error)
-    told = {"type": "about:blank", "title": title, "status": status, "detail": detail, "error": name, "is_retryable": error.is_retryable}
-    return told | more
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, "error": name, "is_retryable": error.is_retryable}
+    return body | more
 
 
 def problem_of(error: FlywheelError, statuses: Statuses, **more: Any) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def problem_of(error: FlywheelError, statuses: Statuses, **more: Any) -> dict[st
     return problem(status, title, str(error), error, **more)
 
 
-def answer(told: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(told, told["status"], headers, PROBLEM_TYPE)
+def answer(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(body, body["status"], headers, PROBLEM_TYPE)
 
 
 def cut_short(max_bytes: int, *, is_too_large: bool) -> JSONResponse:

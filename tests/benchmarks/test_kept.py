@@ -58,9 +58,9 @@ def test_a_folder_is_gone_on_with_under_the_settings_it_was_begun_with(tmp_path:
 
 
 def test_what_an_arm_is_told_is_in_its_fingerprint() -> None:
-    told = Namespace(episodes=672, rounds=8, per_task=40)
+    reported = Namespace(episodes=672, rounds=8, per_task=40)
     arms: list[tuple[str, float | None]] = [("start", None), *((arm, rate) for arm in rl_beside_trl.ARMS for rate in rl_beside_trl.RATES)]
-    recipes = {arm: rl_beside_trl.recipe_of(0, *arm, told) for arm in arms}
+    recipes = {arm: rl_beside_trl.recipe_of(0, *arm, reported) for arm in arms}
     assert len(set(recipes.values())) == len(arms) == 1 + 3 * 5
     more = Namespace(episodes=1344, rounds=8, per_task=40)
     assert rl_beside_trl.recipe_of(0, "start", None, more) == recipes["start", None], "episodes of RL are nothing to the policy before it"

@@ -68,6 +68,6 @@ def test_figures_of_eval_are_not_published(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_figures_of_two_splits_are_kept_apart() -> None:
-    told = {split: argparse.Namespace(episodes=8, per_task=2, split=split) for split in (Split.EVAL, Split.HOLDOUT)}
-    assert len({rl_curves.recipe_of("forms", 0, "ppo", each) for each in told.values()}) == 2
-    assert [rl_curves.name_of("forms", 0, "ppo", each) for each in told.values()] == ["forms-0-ppo-eval", "forms-0-ppo-holdout"]
+    reported = {split: argparse.Namespace(episodes=8, per_task=2, split=split) for split in (Split.EVAL, Split.HOLDOUT)}
+    assert len({rl_curves.recipe_of("forms", 0, "ppo", each) for each in reported.values()}) == 2
+    assert [rl_curves.name_of("forms", 0, "ppo", each) for each in reported.values()] == ["forms-0-ppo-eval", "forms-0-ppo-holdout"]

@@ -26,7 +26,7 @@ def write_lines(path: Path, records: list[Any]) -> Path:
 
 
 def agentnet_step(index: int, image: str, code: str, **value: Any) -> dict[str, Any]:
-    told = {
+    reported = {
         "observation": "A window.",
         "thought": f"Thought {index}.",
         "action": f"Do {index}",
@@ -35,7 +35,7 @@ def agentnet_step(index: int, image: str, code: str, **value: Any) -> dict[str, 
         "last_step_redundant": False,
         "reflection": "It worked.",
     }
-    return {"index": index, "image": image, "value": told | value}
+    return {"index": index, "image": image, "value": reported | value}
 
 
 def agentnet(task_id: str, codes: list[str], *, first: int = 0, completed: bool | None = True, **more: Any) -> dict[str, Any]:

@@ -116,9 +116,9 @@ def test_a_failed_run_is_told_once_by_every_channel(place: Any, monkeypatch: pyt
         see(run)
         assert look() == "2 sent"
         assert look() == "0 sent"
-    (told,) = got
-    assert told["kind"] == "run_failed" and told["url"] == f"http://127.0.0.1:3000/runs/{run.run_id}"
-    assert "failed: failing: ConfigError: no such curriculum" in told["text"]
+    (reported,) = got
+    assert reported["kind"] == "run_failed" and reported["url"] == f"http://127.0.0.1:3000/runs/{run.run_id}"
+    assert "failed: failing: ConfigError: no such curriculum" in reported["text"]
     (mail,) = mails
     assert "Subject: flywheel: run failed" in mail and "To: a@example.org, b@example.org" in mail and run.run_id in mail
 
@@ -133,7 +133,7 @@ def test_what_a_channel_that_is_down_lacks_is_sent_when_it_is_up(place: Any) -> 
         assert deliver(place.home, [Webhook(url)]) == (1, [])
         post(place.home, Alert(kind="late", about="1", text="nothing has closed", url="u"))
         assert deliver(place.home, [Webhook(url)]) == (0, []), "the same is not posted again"
-    assert [told["about"] for told in got] == ["1"]
+    assert [reported["about"] for reported in got] == ["1"]
 
 
 def test_a_regression_a_held_release_and_a_late_schedule_are_told(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_a_regression_a_held_release_and_a_late_schedule_are_told(place: Any, mo
         look, _ = sensors(place, **{"schedule.late_after_h": 1e-9})
         assert place.instance.get_latest_materialization_event(ITERATION_OUTPUT) is not None
         assert look() == "1 sent"
-    texts = {told["kind"]: told["text"] for told in got}
+    texts = {reported["kind"]: reported["text"] for reported in got}
     assert "merged policy of iteration 0002 solves 0.500 of eval, the one before 0.900" in texts["regression"]
     assert "0002/merged_policy is held: to be looked at" in texts["release_held"]
     assert "no iteration has closed for 0 hours" in texts["late"]

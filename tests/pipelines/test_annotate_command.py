@@ -60,15 +60,26 @@ def test_accounts_and_campaigns_from_the_command_line(tmp_path: Path) -> None:
     guidelines.write_text("Be kind.")
     asked = ("--target", "7", "--double", "0.5", "--priority", "-2", "--everyone", "--guidelines", str(guidelines))
     changed = flywheel(tmp_path, "campaign", "change", "forms", *asked)
-    for told in ("target count 100 → 7", "double share 0.1 → 0.5", "priority 0 → -2", "members scripted → everyone", "guidelines changed"):
-        assert told in changed, f"{told}: {changed}"
+    for reported in (
+        "target count 100 → 7",
+        "double share 0.1 → 0.5",
+        "priority 0 → -2",
+        "members scripted → everyone",
+        "guidelines changed",
+    ):
+        assert reported in changed, f"{reported}: {changed}"
     assert "is so already" in flywheel(tmp_path, "campaign", "change", "forms", "--target", "7", "--policy", "newest")
     assert "members everyone → scripted" in flywheel(tmp_path, "campaign", "change", "forms", "--member", "scripted")
     flywheel(tmp_path, "campaign", "end", "forms")
     assert "ended" in flywheel(tmp_path, "campaign", "list")
-    (told,) = json.loads(flywheel(tmp_path, "campaign", "list", "--json"))
-    assert (told["name"], told["state"], told["members"], told["progress"]["num_finished"]) == ("forms", "ended", ["scripted"], 0)
-    assert (told["target_count"], told["double_share"], told["priority"], told["policy"]) == (7, 0.5, -2, "newest")
+    (reported,) = json.loads(flywheel(tmp_path, "campaign", "list", "--json"))
+    assert (reported["name"], reported["state"], reported["members"], reported["progress"]["num_finished"]) == (
+        "forms",
+        "ended",
+        ["scripted"],
+        0,
+    )
+    assert (reported["target_count"], reported["double_share"], reported["priority"], reported["policy"]) == (7, 0.5, -2, "newest")
     assert f"those of version {head()}; before they were those of {head()}" in flywheel(tmp_path, "migrate")
 
 
@@ -77,10 +88,10 @@ def test_lists_can_be_read_at_80_columns(tmp_path: Path) -> None:
     for name in ("Files and forms, November", "x"):
         selected = ("--tasks", "miniwob:quickstart", "--tasks", "hybrid/type-word", "--member", "a-scripted-annotator")
         flywheel(tmp_path, "campaign", "create", name, *selected, "--target", "12345")
-    told = flywheel(tmp_path, "campaign", "list")
-    assert max(map(len, told.splitlines())) <= 80
+    reported = flywheel(tmp_path, "campaign", "list")
+    assert max(map(len, reported.splitlines())) <= 80
     for whole in ("November", "active", "0/12345", "at work", "miniwob:quickstart", "hybrid/type-word", "a-scripted-annotator"):
-        assert whole in told, f"{whole} is broken in two:\n{told}"
+        assert whole in reported, f"{whole} is broken in two:\n{reported}"
 
 
 def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> None:
@@ -108,7 +119,7 @@ def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "told"),
+    ("arguments", "kind", "reported"),
     [
         (["serve", "--host", "0.0.0.0"], ConfigError, "--allow-remote"),
         (["users", "disable", "nobody"], UnknownSubject, "users list"),
@@ -129,9 +140,9 @@ def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> 
         (["users", "list", "--database", "postgresql://u:secret@127.0.0.1:1/x"], DatabaseUnusable, "127.0.0.1"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, arguments: list[str], kind: type[Exception], told: str) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path, arguments: list[str], kind: type[Exception], reported: str) -> None:
     error = CliRunner().invoke(app, ["annotate", *arguments, "--home", str(tmp_path)]).exception
-    assert isinstance(error, kind) and told in str(error) and "secret" not in str(error)
+    assert isinstance(error, kind) and reported in str(error) and "secret" not in str(error)
 
 
 def test_other_machines_only_when_asked_for() -> None:
@@ -311,8 +322,10 @@ def test_what_somebody_gave_is_taken_back(place: Any) -> None:
         assert landed == [("run", "r0"), ("run", "r1"), ("run", "r2"), ("withdrawal", "r0"), ("withdrawal", "r1")]
         assert [(one.action, one.subject) for one in audit.entries(session)] == [("run.withdrawn", "r1"), ("run.withdrawn", "r0")]
     database.close()
-    told = [record.event_log_entry.asset_observation for record in place.instance.fetch_observations(dg.AssetKey("withdrawals"), 9).records]
-    assert [(one.partition, one.metadata[TAKEN_BACK].value) for one in told] == [("0001", 1), ("0001", 1)], "Dagster shows what comes"
+    reported = [
+        record.event_log_entry.asset_observation for record in place.instance.fetch_observations(dg.AssetKey("withdrawals"), 9).records
+    ]
+    assert [(one.partition, one.metadata[TAKEN_BACK].value) for one in reported] == [("0001", 1), ("0001", 1)], "Dagster shows what comes"
 
 
 def test_recordings_are_listed_by_their_ids(tmp_path: Path) -> None:
@@ -339,10 +352,10 @@ def test_recordings_are_listed_by_their_ids(tmp_path: Path) -> None:
                 )
             )
     database.close()
-    told = flywheel(tmp_path, "recordings")
-    assert max(map(len, told.splitlines())) <= 80 and "3 recordings" in told
+    reported = flywheel(tmp_path, "recordings")
+    assert max(map(len, reported.splitlines())) <= 80 and "3 recordings" in reported
     for whole in ("recording-0000000000000000", "Write [letter] 1", "withdrawn", "uploading", "1.5"):
-        assert whole in told, f"{whole}: {told}"
+        assert whole in reported, f"{whole}: {reported}"
     assert "1 of 3 recordings" in flywheel(tmp_path, "recordings", "--limit", "1")
     found = json.loads(flywheel(tmp_path, "recordings", "--user", "ada", "--state", "withdrawn", "--json"))
     assert found["num"] == 1 and found["recordings"][0]["recording_id"] == "recording-0000000000000001"

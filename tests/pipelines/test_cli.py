@@ -120,8 +120,8 @@ def test_lineage_says_how_to_see_what_it_leaves_out(tmp_path: Path):
     assert "… 6 more ct_samples" in said and "--all shows all" in said and "\"from ancestors('dataset-1')\"" in said
     whole = CliRunner().invoke(cli.app, [*command, "--all"]).output
     assert whole.count("sample-") == 9 and "more" not in whole and "--all" not in whole
-    told = json.loads(CliRunner().invoke(cli.app, [*command, "--all", "--json"]).stdout)
-    assert len(told["nodes"]) == 10 and len(told["edges"]) == 9 and told["start"] == ["dataset", "dataset-1"]
+    reported = json.loads(CliRunner().invoke(cli.app, [*command, "--all", "--json"]).stdout)
+    assert len(reported["nodes"]) == 10 and len(reported["edges"]) == 9 and reported["start"] == ["dataset", "dataset-1"]
 
 
 @pytest.mark.slow

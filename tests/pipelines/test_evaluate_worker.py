@@ -260,6 +260,6 @@ def test_success_is_told_with_intervals_that_know_how_few_the_episodes_are() -> 
     console.print(success_by_task(counts, "policy-1 on eval"))
     said = console.export_text()
     assert "0.207 – 1.000" in said and "0.000 – 0.658" in said and "1 of 3" in said and "±" not in said
-    told = success_figures(counts)
-    assert told["success"]["mean"] == 0.5 and [row["task"] for row in told["tasks"]] == ["always", "never"]
-    assert told["tasks"][0]["high"] == 1.0 and told["tasks"][0]["low"] == pytest.approx(0.207, abs=1e-3)
+    reported = success_figures(counts)
+    assert reported["success"]["mean"] == 0.5 and [row["task"] for row in reported["tasks"]] == ["always", "never"]
+    assert reported["tasks"][0]["high"] == 1.0 and reported["tasks"][0]["low"] == pytest.approx(0.207, abs=1e-3)

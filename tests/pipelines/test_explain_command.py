@@ -35,8 +35,8 @@ def test_explain_says_it_to_people_and_to_machines(flywheel: Command) -> None:
     text = flywheel("explain", "looping")
     assert "route: ct" in text and "demoted by loop 0.5 < 0.7" in text and "loop at a threshold of 0.5 → sft" in text
     assert "flywheel lineage episode-looping --direction both" in text
-    told = json.loads(flywheel("explain", "episode-good", "--json"))
-    assert told["route"] == "sft" and {use["checkpoints"][0] for use in told["uses"]} == {"0002/sft_model policy-2"}
+    reported = json.loads(flywheel("explain", "episode-good", "--json"))
+    assert reported["route"] == "sft" and {use["checkpoints"][0] for use in reported["uses"]} == {"0002/sft_model policy-2"}
     laxer = json.loads(
         flywheel("explain", "looping", "--json", "--set", "routing.rules.loop.effect=demote", "--set", "routing.rules.loop.threshold=0.4")
     )

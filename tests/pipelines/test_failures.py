@@ -243,8 +243,8 @@ def test_a_stage_is_started_as_often_as_its_error_says(place: Any, error: str, s
     with watching(str(work_folder(place.home, "0000", "seed_demonstrations")), kills=is_killed) as workers:
         run = run_stage(place, demonstrate("miniwob:smoke" if is_killed else "miniwob:nothing"))
     (failed,) = [event for event in run.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
-    told = failed.step_failure_data.user_failure_data
-    assert told is not None and error in str(told.description) and told.metadata["is_retryable"].value is is_killed
+    reported = failed.step_failure_data.user_failure_data
+    assert reported is not None and error in str(reported.description) and reported.metadata["is_retryable"].value is is_killed
     assert len(workers) == starts
 
 

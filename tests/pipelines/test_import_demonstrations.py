@@ -377,9 +377,9 @@ def test_rows_of_mind2web_with_pictures_are_one_trace(tmp_path: Path) -> None:
     whole = mind2web()
     rows = []
     for index, action in enumerate(whole["actions"][:2]):
-        told = {name: whole[name] for name in ("annotation_id", "confirmed_task", "website", "domain", "subdomain", "action_reprs")}
+        reported = {name: whole[name] for name in ("annotation_id", "confirmed_task", "website", "domain", "subdomain", "action_reprs")}
         rows.append(
-            told
+            reported
             | {
                 "action_uid": action["action_uid"],
                 "cleaned_html": action["cleaned_html"],

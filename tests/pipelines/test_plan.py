@@ -214,8 +214,8 @@ def test_reinforcement_learning_in_several_processes_wants_as_many_gpus_for_less
     assert "rl in 3 processes" in preflight.check_launcher(profiles.load("full-2b", {"rl.num_processes": 3})).found
     alone, both = (plan_of("quickstart", rl__num_processes=num) for num in (1, 2))
     assert stage(both, "rl_forms").seconds < stage(alone, "rl_forms").seconds
-    told = [preflight.check_host_memory(plan).found.split(" at the most")[0] for plan in (alone, both)]
-    assert told[0] != told[1], "memory of both processes"
+    reported = [preflight.check_host_memory(plan).found.split(" at the most")[0] for plan in (alone, both)]
+    assert reported[0] != reported[1], "memory of both processes"
 
 
 def test_an_engine_that_is_kept_off_the_gpus_answers_at_the_cpus_speed() -> None:
@@ -435,9 +435,11 @@ def test_eighty_columns_show_every_stage_and_figure_whole(name: str) -> None:
 def test_a_plan_for_a_machine_has_the_same_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(preflight, "check_programs", lambda profile: [])
     ran = CliRunner().invoke(cli.app, ["run", "--dry-run", "--json", "--profile", "smoke", "--iterations", "2", "--home", str(tmp_path)])
-    told = json.loads(ran.output)
-    assert ran.exit_code == 0 and told["can_run"] and told["iterations"] == 2 and {"seed", "first", "later"} == set(told["stages"])
-    assert {"rl_forms", "merged_policy"} < {stage["stage"] for stage in told["stages"]["first"]} and told["seconds"] > 0
+    reported = json.loads(ran.output)
+    assert (
+        ran.exit_code == 0 and reported["can_run"] and reported["iterations"] == 2 and {"seed", "first", "later"} == set(reported["stages"])
+    )
+    assert {"rl_forms", "merged_policy"} < {stage["stage"] for stage in reported["stages"]["first"]} and reported["seconds"] > 0
     with pytest.raises(ConfigError, match="--json goes with --dry-run"):
         CliRunner().invoke(cli.app, ["run", "--json", "--home", str(tmp_path)], catch_exceptions=False)
 

@@ -176,10 +176,10 @@ def test_time_left_is_told_in_a_unit_that_is_read_at_a_glance(place, elapsed_s, 
     folder = place.home.work / "0001" / "sft_model"
     folder.mkdir(parents=True)
     display, now = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag"), time.time()
-    told = Snapshot(
+    reported = Snapshot(
         stage="sft_model", iteration="0001", unit="steps", done=25, total=100, first_done=0, started_at=now - elapsed_s, updated_at=now
     )
-    (folder / "progress.json").write_text(json.dumps(asdict(told)))
+    (folder / "progress.json").write_text(json.dumps(asdict(reported)))
     assert expected in shown(display)
 
 

@@ -72,14 +72,14 @@ def run(home: Path, *arguments: str) -> Any:
 @pytest.mark.slow
 def test_the_exit_status_tells(home: tuple[Path, list[str]]) -> None:
     root, (same, other_reward, other_screen) = home
-    told = run(root, same)
-    assert told.exit_code == 0 and "as recorded" in told.output and "identical at all 5 screens" in told.output, told.output
-    told = run(root, other_reward, "--json")
-    assert told.exit_code == 4
-    summary = json.loads(told.output)
+    reported = run(root, same)
+    assert reported.exit_code == 0 and "as recorded" in reported.output and "identical at all 5 screens" in reported.output, reported.output
+    reported = run(root, other_reward, "--json")
+    assert reported.exit_code == 4
+    summary = json.loads(reported.output)
     assert (summary["reward"], summary["recorded_reward"], summary["same_pixels"], summary["success"]) == (1.0, 0.5, True, True)
-    told = run(root, other_screen)
-    assert told.exit_code == 3 and "first difference: before step 2 of 5" in told.output and "pixels, in the box" in told.output
+    reported = run(root, other_screen)
+    assert reported.exit_code == 3 and "first difference: before step 2 of 5" in reported.output and "pixels, in the box" in reported.output
     assert run(root, "episode-nothing").exit_code == 1
     assert run(root, same, "--no-run").exit_code == 1
 
@@ -92,12 +92,12 @@ def test_films(home: tuple[Path, list[str]], tmp_path: Path) -> None:
         assert run(root, same, "--webp", str(film), *options).exit_code == 0
         with Image.open(film) as image:
             assert image.format == "WEBP" and image.n_frames == num_frames and image.width == 480
-    told = run(root, same, "--no-run", "--mp4", str(tmp_path / "film.mp4"))
+    reported = run(root, same, "--no-run", "--mp4", str(tmp_path / "film.mp4"))
     if shutil.which("ffmpeg"):
-        assert told.exit_code == 0, told.output
+        assert reported.exit_code == 0, reported.output
         assert (tmp_path / "film.mp4").read_bytes()[4:8] == b"ftyp"
     else:
-        assert told.exit_code == 1 and "ffmpeg" in str(told.exception)
+        assert reported.exit_code == 1 and "ffmpeg" in str(reported.exception)
 
 
 def test_the_page_is_whole_and_shut(home: tuple[Path, list[str]], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What commands change in the tables, as Dagster is told of it: what was made from it counts as stale."""
+"""What commands change in the tables, as Dagster is notified of it: what was made from it counts as stale."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_rows_that_were_taken_back_are_a_new_materialization_and_a_new_input(ope
     before = {one.partition: (one.tags or {})[DATA_VERSION] for one in materializations(opened, INPUT.to_user_string())}
     with reported(opened.warehouse, "flywheel withdraw", Console(quiet=True)):
         withdraw(opened.warehouse, "sft_samples", ["sample-2"], iteration="0001")
-    (told,) = materializations(opened, "sft_samples")
-    assert told.partition == "0001" and told.metadata[CHANGED_BY].value == "flywheel withdraw"
-    assert told.metadata[ROW_COUNT].value == 2
+    (changes,) = materializations(opened, "sft_samples")
+    assert changes.partition == "0001" and changes.metadata[CHANGED_BY].value == "flywheel withdraw"
+    assert changes.metadata[ROW_COUNT].value == 2
     newest = materializations(opened, INPUT.to_user_string())
     assert [one.partition for one in newest] == ["0002", "0002", "0001"], "0001 learns from the seed alone, which stands"
     assert (newest[0].tags or {})[DATA_VERSION] != before["0002"]
@@ -65,8 +65,8 @@ def test_rows_that_were_taken_back_are_a_new_materialization_and_a_new_input(ope
 def test_a_change_of_the_seed_is_one_of_its_asset_and_an_import_changes_every_input(opened: Any) -> None:
     with reported(opened.warehouse, "flywheel restore sft_samples", Console(quiet=True)):
         opened.warehouse.replace_partition("sft_samples", [sample(4)], iteration="0000", stage="seed_demonstrations")
-    (told,) = materializations(opened, "seed_demonstrations")
-    assert told.partition is None and told.metadata[CHANGED_BY].value == "flywheel restore sft_samples"
+    (changes,) = materializations(opened, "seed_demonstrations")
+    assert changes.partition is None and changes.metadata[CHANGED_BY].value == "flywheel restore sft_samples"
     assert materializations(opened, "sft_samples") == []
     with reported(opened.warehouse, "flywheel import demonstrations", Console(quiet=True)):
         opened.warehouse.replace_partition("sft_samples", [sample(5)], iteration="0000", stage="import_mine")
@@ -92,7 +92,7 @@ def test_a_dagster_that_cannot_be_told_costs_no_rows_and_hides_no_error(opened: 
     with pytest.raises(KeyError), reported(opened.warehouse, "flywheel withdraw", console):
         withdraw(opened.warehouse, "sft_samples", ["sample-2"], iteration="0001")
         raise KeyError("of the command itself")
-    assert "the tables are changed, and Dagster could not be told: OSError: the disk" in console.export_text()
+    assert "the tables are changed, and Dagster could not be notified: OSError: the disk" in console.export_text()
     assert opened.warehouse.read("sft_samples", stage="withdrawn").num_rows == 1
 
 
@@ -108,9 +108,9 @@ def test_a_merge_by_hand_is_observed_on_the_checkpoints_that_went_into_it(place:
     assert observations(place, "rl_model/pointing") == []
     merge(["0001/rl_pointing", "0001/merged_policy", str(folders[2])], out, weights="0.5,0.25,0.25", home=place.home.root)
     for asset, weight in (("rl_model/pointing", 0.5), ("merged_policy", 0.25)):
-        (told,) = observations(place, asset)
-        assert told.partition == "0001"
-        assert {name: value.value for name, value in told.metadata.items()} == {
+        (changes,) = observations(place, asset)
+        assert changes.partition == "0001"
+        assert {name: value.value for name, value in changes.metadata.items()} == {
             OBSERVED_BY: "flywheel merge",
             MERGED: str(out),
             "checkpoint": checkpoint.read_card(out).checkpoint_id,

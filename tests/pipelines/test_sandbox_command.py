@@ -58,8 +58,8 @@ def test_told_to_end_it_releases_everything(tmp_path: Path) -> None:
         listed = [sys.executable, "-m", "pipelines.cli", "sandbox", "sessions", "--url", url, "--home", str(tmp_path)]
         with SyncSandbox(url, token) as sandbox, sandbox.lease(TASK) as session:
             session.reset(TASK, 1)
-            told = subprocess.run(listed, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "150"})
-            assert session.session_id in told.stdout and "click-button" in told.stdout, told.stdout + told.stderr
+            reported = subprocess.run(listed, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "150"})
+            assert session.session_id in reported.stdout and "click-button" in reported.stdout, reported.stdout + reported.stderr
             processes = family(process.pid)
             assert len(processes) >= 2
             process.send_signal(signal.SIGTERM)

@@ -191,8 +191,8 @@ def test_what_people_finish_starts_an_iteration(place, sensors):
     database.close()
     fired = sensors["people_finished"]()
     assert [request.partition_key for request in fired.run_requests] == ["0001"]
-    (told,) = fired.asset_events
-    assert (told.asset_key, told.partition, told.metadata[WAITING].value) == (dg.AssetKey("human_annotations"), "0001", 2)
+    (reported,) = fired.asset_events
+    assert (reported.asset_key, reported.partition, reported.metadata[WAITING].value) == (dg.AssetKey("human_annotations"), "0001", 2)
     assert "0 of 2" in skip_reason(sensors["people_finished"](fired.cursor))
 
 

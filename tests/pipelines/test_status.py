@@ -80,7 +80,7 @@ def test_an_iteration_that_has_its_datasets_and_no_weights_yet_is_shown(place):
     members = [{"dataset_id": "dataset-1", "kind": "ct", "sample_id": "sample-1", "component": "x", "weight": 1.0}]
     place.warehouse.replace_partition("datasets", members, iteration="0001", stage="ct_dataset")
     place.open("0001")
-    shown = told(place)
+    shown = reported(place)
     assert "iteration 0001: not complete; `flywheel run` goes on from here" in shown and "dataset-1" in shown
 
 
@@ -89,7 +89,7 @@ def register(place: Any, iteration: str, stage: str, checkpoint: str) -> None:
     registry.register(place.warehouse, iteration=iteration, stage=stage, checkpoint_id=checkpoint, folder=folder)
 
 
-def told(place: Any, width: int = 80) -> str:
+def reported(place: Any, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO())
     print_status(read_status(place.warehouse), console)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
@@ -100,7 +100,7 @@ def test_of_many_iterations_the_newest_are_shown_unless_all_are_asked_for(place)
         register(place, f"{number:04d}", "sft_model", f"checkpoint-{number}")
         place.open(f"{number:04d}")
     status, console = read_status(place.warehouse), Console(width=120, file=io.StringIO())
-    shown, ended = told(place, width=120), sum(each.complete for each in status.iterations[:3])
+    shown, ended = reported(place, width=120), sum(each.complete for each in status.iterations[:3])
     assert f"`--all` shows 3 more, {ended} of them complete" in shown
     assert "checkpoint-2" not in shown and "checkpoint-3" in shown and f"checkpoint-{NEWEST + 2}" in shown
     print_status(status, console, show_all=True)
@@ -108,18 +108,18 @@ def test_of_many_iterations_the_newest_are_shown_unless_all_are_asked_for(place)
 
 
 def test_who_looks_while_the_wheel_turns_is_not_told_to_turn_it(place):
-    assert "`flywheel run` starts the first iteration" in told(place)
+    assert "`flywheel run` starts the first iteration" in reported(place)
     with FileLock(driver_path(place.home)):
-        assert told(place).startswith(f"process {os.getpid()} is running an iteration") and "`flywheel run`" not in told(place)
+        assert reported(place).startswith(f"process {os.getpid()} is running an iteration") and "`flywheel run`" not in reported(place)
         register(place, "0001", "sft_model", "checkpoint-s")
         place.open("0001")
         said = Progress(place.home.work / "0001" / "rl_forms", iteration="0001", stage="rl_forms", log=lambda _: None)
         (place.home.work / "0001" / "rl_forms").mkdir(parents=True)
         said.update(3, 8, "rounds")
-        shown = told(place, width=200)
+        shown = reported(place, width=200)
         assert "now at rl_forms 3/8 rounds" in shown and "iteration 0001: under way" in shown and "`flywheel run`" not in shown
         assert read_status(place.warehouse).turned_by == os.getpid()
-    assert "iteration 0001: not complete; `flywheel run` goes on from here" in told(place)
+    assert "iteration 0001: not complete; `flywheel run` goes on from here" in reported(place)
 
 
 def test_what_kept_its_weights_says_whose_they_are(place):
@@ -134,7 +134,7 @@ def test_what_kept_its_weights_says_whose_they_are(place):
         "released_policy": "0001/merged_policy",
         "ct_model": "0001/merged_policy",
     }
-    said = told(place)
+    said = reported(place)
     assert "Live: 0001/merged_policy (flywheel release list)" in said
     assert "the weights of sft_model" in said and "the weights of 0001/merged_policy" in said
     assert "flywheel lineage 0001/released_policy" in said
@@ -157,7 +157,7 @@ def test_success_of_a_few_episodes_is_told_with_its_interval(place):
         "num_crashed": 0,
     }
     place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluations")
-    said = told(place)
+    said = reported(place)
     assert "0.207 – 1.000" in said and "1 of 1" in said and "±" not in said
 
 
@@ -181,11 +181,11 @@ def test_it_is_said_how_much_of_what_is_reported_is_novel(place):
     status = read_status(place.warehouse)
     assert status.novelty is not None and (status.novelty.num_novel, status.novelty.num_instances) == (1, 2)
     assert status.novel_success == {"merged_policy": 0.0} and status.not_reported == ["click-test-2"] and not status.is_of_older_splits
-    shown = " ".join(told(place).split())
+    shown = " ".join(reported(place).split())
     assert "1 (50%) are novel" in shown and "merged_policy 0.000" in shown and "want of different instances: click-test-2" in shown
     older = [row | {"task_id": f"{row['task_id']}-of-before"} for row in rows]
     place.warehouse.replace_partition("tasks", older, iteration="0000", stage="tasks")
-    assert "begun before splits were by content" in " ".join(told(place).split())
+    assert "begun before splits were by content" in " ".join(reported(place).split())
 
 
 def test_a_lost_file_is_named(place):

@@ -37,11 +37,11 @@ def test_every_task_of_every_source_is_listed_with_what_it_asks_for():
 
 
 def test_what_a_task_is_comes_from_its_source():
-    told = {row["name"]: row for row in listed()}
-    assert told["click-button"]["what"] == "Click on a specific button in a generated form."
-    assert told["snake-apples-2-elements"]["what"] == "snake, easy: apples 2, with elements"
-    assert told["write-word"]["what"].startswith("Write the word ") and told["write-word"]["kind"] == "terminal"
-    assert told["settle-accounts"]["held_out"] is True
+    reported = {row["name"]: row for row in listed()}
+    assert reported["click-button"]["what"] == "Click on a specific button in a generated form."
+    assert reported["snake-apples-2-elements"]["what"] == "snake, easy: apples 2, with elements"
+    assert reported["write-word"]["what"].startswith("Write the word ") and reported["write-word"]["kind"] == "terminal"
+    assert reported["settle-accounts"]["held_out"] is True
 
 
 def test_lists_are_those_of_a_profile():

@@ -119,8 +119,8 @@ def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
     assert status == 0, said
     assert routed(home) == rows and query.run(Warehouse(home), "FROM routes").num_rows == len(rows)
     Warehouse(home).history("routes")
-    told = sorted(line.split()[4] for line in said.splitlines() if line.endswith("works it again"))
-    assert told == again and iterations_to_repeat(home) == sorted({place[:4] for place in again})
+    reported = sorted(line.split()[4] for line in said.splitlines() if line.endswith("works it again"))
+    assert reported == again and iterations_to_repeat(home) == sorted({place[:4] for place in again})
     kept = {f"{path.parent.parent.name}/{path.parent.name}" for path in home.work.glob(f"*/*/{RESULT}")}
     assert kept == {f"{(n + 2) // 3:04d}/stage_{n}" for n in range(1, 8)} - set(again)
     Warehouse(home).replace_partition("routes", [route("ep-8")], iteration="0003", stage="stage_8")
@@ -134,12 +134,12 @@ def test_who_makes_lost_rows_again_is_told(home: Home) -> None:
         flip(next(home.tables.glob(f"routes/iteration=0001/stage={stage}/*.parquet")))
     status, said = repaired(home)
     assert status == 0
-    told = {
+    reported = {
         line.split()[4].removeprefix("0001/").rstrip(":"): "by hand" if "give that command again" in line else "by a run"
         for line in said.splitlines()
         if line.startswith("rows or")
     }
-    assert told == {VERDICT_STAGE: "by hand", "withdrawn": "by hand", "human_annotations": "by a run", "recordings": "by a run"}
+    assert reported == {VERDICT_STAGE: "by hand", "withdrawn": "by hand", "human_annotations": "by a run", "recordings": "by a run"}
 
 
 @pytest.mark.parametrize("stage", ["withdrawn", VERDICT_STAGE, "import_x", "stage_1", None])
@@ -200,8 +200,8 @@ def test_stages_whose_pictures_are_lost_are_worked_again(home: Home) -> None:
     for path in home.tables.glob("screenshots/*.parquet"):
         path.unlink()
     status, said = repaired(home)
-    told = {line.split()[4].rstrip(":,") for line in said.splitlines() if line.startswith("rows or pictures of")}
-    assert status == 0 and told == {"0001/stage_1", "0001/recordings", "0000/import_x"}, said
+    reported = {line.split()[4].rstrip(":,") for line in said.splitlines() if line.startswith("rows or pictures of")}
+    assert status == 0 and reported == {"0001/stage_1", "0001/recordings", "0000/import_x"}, said
     assert iterations_to_repeat(home) == ["0001"] and not (work_folder(home, "0001", "stage_1") / RESULT).exists()
     status, said = verified(home)
     assert status == 1 and "lacks 1 of the pictures that rows of 0001/stage_1 show" in said

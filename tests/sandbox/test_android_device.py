@@ -120,19 +120,19 @@ def test_nothing_of_a_task_crosses_to_the_next_episode_on_the_simulated_device(o
         "content query --uri content://com.android.contacts/data/phones --projection display_name:data1",
     ]
 
-    def told() -> list[str]:
+    def reported() -> list[str]:
         return [simulated.adb("shell", command).stdout for command in state]
 
     async def use(session: AndroidSession) -> None:
         first = await session.reset(TASKS["find-number"], 0)
-        clean = told()
+        clean = reported()
         for name in TASKS:
             await session.reset(TASKS[name], 5)
             while (action := await session.oracle_action()) is not None:
                 await session.step(action)
-        assert told() != clean
+        assert reported() != clean
         again = await session.reset(TASKS["find-number"], 0)
-        assert told() == clean and again.elements == first.elements
+        assert reported() == clean and again.elements == first.elements
 
     on_device(use, screenshots=False)
 
@@ -364,10 +364,10 @@ def test_devices_that_are_not_there_are_named_and_no_adb_server_is_started(simul
 def test_what_a_simulated_device_was_told_at_reset(on_device: Any, simulated: SimulatedDevice) -> None:
     simulated.adb("shell", "fakelog")
     on_device(lambda session: session.reset(TASKS["add-contact"], 0), screenshots=False)
-    told = [json.loads(line) for line in simulated.adb("shell", "fakelog").stdout.splitlines()]
-    assert ["input", "keyevent", "KEYCODE_WAKEUP"] in told and ["wm", "dismiss-keyguard"] in told
-    assert told.index(["am", "force-stop", "com.android.contacts"]) < told.index(["pm", "clear", "com.android.contacts"])
-    assert ["screencap", "-p"] not in told
+    reported = [json.loads(line) for line in simulated.adb("shell", "fakelog").stdout.splitlines()]
+    assert ["input", "keyevent", "KEYCODE_WAKEUP"] in reported and ["wm", "dismiss-keyguard"] in reported
+    assert reported.index(["am", "force-stop", "com.android.contacts"]) < reported.index(["pm", "clear", "com.android.contacts"])
+    assert ["screencap", "-p"] not in reported
 
 
 def test_a_session_goes_back_to_a_snapshot_of_the_simulated_emulator(

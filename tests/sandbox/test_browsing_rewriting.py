@@ -103,20 +103,20 @@ def test_a_wording_that_one_search_answers_is_refused(instance: Instance) -> Non
 
 
 def test_tasks_and_their_pages_know_of_the_file_of_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> tuple[str, str, str]:
+    def reported() -> tuple[str, str, str]:
         task = load_tasks("almanac")["chain-2"]
         return task.version, task.task_id, BrowsingSource().environment
 
-    plain = told()
+    plain = reported()
     seen = {plain}
     for number in (1, 2):
         file = tmp_path / f"questions-{number}.jsonl"
         file.write_text(json.dumps({"task": CHAIN.name, "seed": 1, "skip": number, "model": "small"}) + "\n", encoding="utf-8")
         monkeypatch.setenv(VARIABLE, str(file))
-        seen.add(told())
+        seen.add(reported())
     assert [len(set(part)) for part in zip(*seen, strict=True)] == [3, 3, 3]
     monkeypatch.delenv(VARIABLE)
-    assert told() == plain and plain[0] == "1"
+    assert reported() == plain and plain[0] == "1"
 
 
 def test_a_server_is_asked_again_when_that_can_help(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,14 +156,14 @@ def test_a_page_whose_process_ends_costs_its_session_alone(kind: Any, live_pool:
     async def use(pool: SessionPool) -> None:
         async with pool.lease() as beside:
             await beside.reset(html_task(), 1)
-            with pytest.raises(SandboxError, match="page's process ended") as told:
+            with pytest.raises(SandboxError, match="page's process ended") as reported:
                 async with pool.lease() as session:
                     await session.reset(html_task(), 1)
                     page = session._instance.page
                     page.browser.crash_page(page._session_id)
                     await asyncio.sleep(1.0)
                     await session.step(actions.Wait(seconds=1))
-            assert not isinstance(told.value, BrowserCrashed)
+            assert not isinstance(reported.value, BrowserCrashed)
             assert (await beside.step(actions.Wait(seconds=0.1))).observation.elements
         async with pool.lease() as session:
             await session.reset(html_task(), 1)

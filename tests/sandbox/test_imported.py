@@ -572,11 +572,11 @@ def test_what_a_benchmark_holds_out_no_other_set_trains_on(home: Home, tmp_path:
     write_bench() if is_first else write_ours()
     before = None if is_first else held_out("imported:ours")
     write_ours() if is_first else write_bench()
-    told = held_out("imported:ours")
+    reported = held_out("imported:ours")
     shutil.rmtree(home.root / "task_sets" / "bench")
     alone = held_out("imported:ours")
     assert before in (None, alone) and not alone["t3"] and 0 < sum(alone.values()) < 20
-    assert told == alone | {"t3": True, "word": True}, "what asks something else is as it was"
+    assert reported == alone | {"t3": True, "word": True}, "what asks something else is as it was"
 
 
 def test_a_set_that_holds_out_a_part_tells_tasks_by_their_files_too(home: Home, tmp_path: Path) -> None:

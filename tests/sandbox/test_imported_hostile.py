@@ -45,8 +45,8 @@ def test_a_bad_line_is_named_and_the_import_goes_on(tmp_path: Path, case: str) -
     path.write_bytes(b"\n".join([good[0], line if isinstance(line, bytes) else line.encode(), good[1]]))
     found = collect("plain", [path])
     assert [task.spec.name for task in found.tasks] == ["first", "last"]
-    ((where, told),) = found.malformed
-    assert where == "tasks.jsonl:2" and why in told and len(told) < 300
+    ((where, reported),) = found.malformed
+    assert where == "tasks.jsonl:2" and why in reported and len(reported) < 300
     write_set(Home(root=tmp_path / "home"), "mine", found.tasks, found.records, found.assets, {})
 
 
@@ -57,8 +57,8 @@ def test_a_yaml_record_whose_aliases_multiply_is_refused_by_its_line(tmp_path: P
     (tmp_path / "tasks.yaml").write_text(text)
     found = collect("plain", [tmp_path / "tasks.yaml"])
     assert [task.spec.name for task in found.tasks] == ["copy", "last"], "an alias that does no harm is understood"
-    ((where, told),) = found.malformed
-    assert where == "tasks.yaml:5" and "aliases counted" in told
+    ((where, reported),) = found.malformed
+    assert where == "tasks.yaml:5" and "aliases counted" in reported
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_bad_yaml_file_is_named_and_the_others_are_read(tmp_path: Path, text: 
     (tmp_path / "b.json").write_text(json.dumps(GOOD))
     found = collect("plain", [tmp_path])
     assert [task.where for task in found.tasks] == ["b.json"]
-    ((where, told),) = found.malformed
-    assert where.startswith("a.yaml") and why in told
+    ((where, reported),) = found.malformed
+    assert where.startswith("a.yaml") and why in reported
 
 
 def test_a_json_document_that_is_too_deep_stops_no_other(tmp_path: Path) -> None:

@@ -94,13 +94,13 @@ def test_it_says_what_a_task_asks_for_and_whether_an_oracle_solves_it(source: Ta
 
 def test_its_facts_name_an_instance_by_content(source: TaskSource) -> None:
     for task in few(source):
-        told: list[Any] = []
+        reported: list[Any] = []
         for seed in task.seeds(Split.EVAL if task.held_out else Split.TRAIN, 3):
             try:
-                told.append((source.facts(task, seed), source.facts(task, seed)))
+                reported.append((source.facts(task, seed), source.facts(task, seed)))
             except CorpusMissing:  # its pages are not on this machine
                 continue
-        for first, again in told:
+        for first, again in reported:
             assert (first is None) == (again is None)
             assert first is None or (first.content_id == again.content_id and first.instruction and 0 <= first.difficulty <= 1)
 

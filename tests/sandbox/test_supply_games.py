@@ -51,12 +51,12 @@ def test_every_game_and_level_has_a_family() -> None:
 def test_the_oracle_reaches_what_is_drawn_and_the_page_says_what_was_told(pool: Any, name: str) -> None:
     task = SMALL[name]
     seed = task.seeds(Split.TRAIN, 1)[0]
-    told = facts(task, seed)
+    reported = facts(task, seed)
 
     async def use(sessions: SessionPool) -> None:
         async with sessions.lease(task, screenshots=False) as session:
             observation = await session.reset(task, seed)
-            assert told is not None and observation.instruction == told.instruction and 0 < len(observation.elements) <= 40
+            assert reported is not None and observation.instruction == reported.instruction and 0 < len(observation.elements) <= 40
             assert not (await session.evaluate()).success
             done = await attempt(session, task, seed)
             assert done.is_success, done.reason

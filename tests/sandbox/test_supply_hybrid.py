@@ -43,8 +43,8 @@ def solve(pool: Any, name: str) -> None:
         async with sessions.lease(task) as session:
             seed = task.seeds(Split.TRAIN, 1)[0]
             observation = await session.reset(task, seed)
-            told = facts(task, seed)
-            assert told is not None and observation.instruction == told.instruction and len(observation.elements) <= 25
+            reported = facts(task, seed)
+            assert reported is not None and observation.instruction == reported.instruction and len(observation.elements) <= 25
             assert not (await session.evaluate()).success, "solved before it began"
             transition = await follow(session)
             verdict = await session.evaluate()
@@ -66,8 +66,11 @@ def test_limits_leave_room_and_hand_written_tasks_have_no_facts() -> None:
     for name in FAMILIES:
         task = load_tasks()[name]
         assert len(hybrid_instance(task, 3).steps) + 2 <= task.max_steps, name
-        told, wanted = facts(task, 3), [field["wanted"] for shown in hybrid_instance(task, 3).page["rounds"] for field in shown["fields"]]
-        assert told is not None and all(repr(value) in str(told.reference) for value in wanted), name
+        reported, wanted = (
+            facts(task, 3),
+            [field["wanted"] for shown in hybrid_instance(task, 3).page["rounds"] for field in shown["fields"]],
+        )
+        assert reported is not None and all(repr(value) in str(reported.reference) for value in wanted), name
     assert all(facts(load_tasks()[name], 1) is None for name in KINDS)
     assert set(load_tasks("all")) == set(KINDS) and set(load_tasks()) == set(KINDS) | set(FAMILIES)
 

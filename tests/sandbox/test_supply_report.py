@@ -116,9 +116,9 @@ def test_figures_and_page_tell_what_was_measured() -> None:
     played = Supply(
         instances=tuple(proved(each, success=at != 5) for at, each in enumerate(supply.instances)), dropped=supply.dropped, proving_s=12.0
     )
-    told = figures(played)
-    assert (told["proved"], told["solved"], told["episode_s_mean"], told["oracle_steps_mean"]) == (60, 59, 0.5, 3.0)
-    assert sum(told["difficulty"].values()) == 60 and told["provenance"]["corpus"] == {"drawers": 60}
+    reported = figures(played)
+    assert (reported["proved"], reported["solved"], reported["episode_s_mean"], reported["oracle_steps_mean"]) == (60, 59, 0.5, 3.0)
+    assert sum(reported["difficulty"].values()) == 60 and reported["provenance"]["corpus"] == {"drawers": 60}
     rows = dict(summary_rows(played))
     assert rows["solved by the oracle"].startswith("59 of 60 (98.3%)") and "0.20 s of the wall clock a task" in rows["time per task"]
     assert "solved by the oracle" not in dict(summary_rows(supply))

@@ -59,23 +59,23 @@ def test_two_hundred_instances_are_all_different_and_no_split_has_anothers(group
 
 def test_what_is_said_of_an_instance_is_what_is_run() -> None:
     for name, task in load_tasks("generated").items():
-        told, again = facts(task, 7), facts(task.model_copy(update={"max_steps": 99}), 7)
-        assert told is not None and again is not None and told == again
+        reported, again = facts(task, 7), facts(task.model_copy(update={"max_steps": 99}), 7)
+        assert reported is not None and again is not None and reported == again
         instance = terminal_instance(task, 7)
-        assert told.instruction == instance.instruction, name
+        assert reported.instruction == instance.instruction, name
         assert len(instance.steps) + 2 <= task.max_steps, name
         asked = [goal for goal in instance.goals if isinstance(goal, Holds) and instance.files.get(goal.path) != goal.text]
-        assert told.reference is not None and all(repr(goal.text)[:300] in told.reference for goal in asked), name
+        assert reported.reference is not None and all(repr(goal.text)[:300] in reported.reference for goal in asked), name
     assert all(facts(load_tasks()[name], 1) is None for name in KINDS)
 
 
 def test_levels_grow_harder_and_the_small_ones_are_short() -> None:
-    told = {name: facts(task, 3) for name, task in load_tasks().items() if name in FAMILIES}
+    reported = {name: facts(task, 3) for name, task in load_tasks().items() if name in FAMILIES}
     for subject in ("tables", "logs", "records", "trees"):
-        difficulties = [each.difficulty for level in (1, 2, 3, 4) if (each := told[f"{subject}-{level}"]) is not None]
+        difficulties = [each.difficulty for level in (1, 2, 3, 4) if (each := reported[f"{subject}-{level}"]) is not None]
         assert difficulties == sorted(difficulties) and len(set(difficulties)) == 4
     for name in GROUPS["generated-small"]:
-        each = told[name]
+        each = reported[name]
         assert each is not None and len(each.instruction) < 260 and each.difficulty <= 0.2
         assert len(terminal_instance(load_tasks()[name], 3).steps) <= 3
 

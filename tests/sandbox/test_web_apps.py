@@ -241,9 +241,9 @@ def _all_databases_opened() -> list[str]:
     """What this process opens by sqlite3 from now on: a hook of Python's audit stays for good."""
     opened: list[str] = []
 
-    def watch(event: str, told: tuple[Any, ...]) -> None:
+    def watch(event: str, reported: tuple[Any, ...]) -> None:
         if event == "sqlite3.connect":
-            opened.append(str(told[0]))
+            opened.append(str(reported[0]))
 
     sys.addaudithook(watch)
     return opened

@@ -44,13 +44,13 @@ FIRST = {(family.app, family.kind): name for name, family in reversed(task_file(
 @pytest.mark.parametrize("name", [name if name in FIRST.values() else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
 def test_every_split_has_instances_of_its_own(name: str) -> None:
     task = TASKS[name]
-    told: dict[Split, set[str]] = {}
+    reported: dict[Split, set[str]] = {}
     for split in Split:
         found = [web_instance(task, seed) for seed in task.seeds(split, 10)]
-        told[split] = {instance.instruction for instance in found}
-        assert len(told[split]) == 10, "two of ten seeds share an instance"
+        reported[split] = {instance.instruction for instance in found}
+        assert len(reported[split]) == 10, "two of ten seeds share an instance"
         assert all((instance.answer is None) == bool(instance.changes) for instance in found)
-    assert not told[Split.TRAIN] & told[Split.EVAL] and not (told[Split.TRAIN] | told[Split.EVAL]) & told[Split.HOLDOUT]
+    assert not reported[Split.TRAIN] & reported[Split.EVAL] and not (reported[Split.TRAIN] | reported[Split.EVAL]) & reported[Split.HOLDOUT]
 
 
 def test_rows_that_are_asked_about_or_changed_are_of_one_split() -> None:
@@ -84,9 +84,9 @@ def test_facts_are_the_same_every_time_and_tell_instances_apart() -> None:
     assert len(seen) == len(found)
     assert all(each is not None and 0 < each.difficulty <= 1 and each.provenance["app"] for each in found)
     for task in TASKS.values():
-        instance, told = web_instance(task, 3), facts(task, 3).reference or ""
+        instance, reported = web_instance(task, 3), facts(task, 3).reference or ""
         wanted = [str(cell) for change in instance.changes for cell in change.cells.values()]
-        assert all(value in told or repr(value) in told for value in wanted) and (instance.answer or "") in told, told
+        assert all(value in reported or repr(value) in reported for value in wanted) and (instance.answer or "") in reported, reported
 
 
 def test_dropped_candidates_are_counted_by_reason() -> None:

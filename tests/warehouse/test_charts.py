@@ -100,9 +100,9 @@ def test_curves_of_one_run_and_of_all_iterations(warehouse: Warehouse) -> None:
 
 
 def test_bars_of_mixtures_annotations_and_time(planted: Warehouse) -> None:
-    told = summaries(planted)
-    assert {"SFT samples an epoch", "iteration 1", "iteration 2", "4"} <= set(texts(charts.mixture_bars(told, "sft")))
-    assert {"Annotated steps", "override", "1"} <= set(texts(charts.annotation_bars(told)))
+    reported = summaries(planted)
+    assert {"SFT samples an epoch", "iteration 1", "iteration 2", "4"} <= set(texts(charts.mixture_bars(reported, "sft")))
+    assert {"Annotated steps", "override", "1"} <= set(texts(charts.annotation_bars(reported)))
     shown = texts(charts.time_bars({"seed": {"seed_policy": 2.0}, "iteration 1": {"ct_model": 61.0, "rl_forms": 9.4, HOSTILE: 1.0}}))
     assert {"seed", "iteration 1", "CT", "RL forms", "2 s", "71 s", HOSTILE} <= set(shown)
     assert charts.time_bars({}) == charts.time_bars({"seed": {}}) == ""

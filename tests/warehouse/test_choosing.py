@@ -45,8 +45,8 @@ def test_no_view_of_a_choice_has_a_row_that_is_only_reported(mixed: Warehouse) -
                 assert "-eval'" in seen, f"{table} keeps what may be chosen by"
         assert choosing.sql("select sample_id from sft_samples where episode_id is null").fetchall() == [("sft-of-nothing",)]
     with connect(mixed, splits=CHOICE_SPLITS, lineage=True) as choosing:
-        told = str(choosing.sql("select * from lineage_nodes").fetchall() + choosing.sql("select * from lineage").fetchall())
-        assert not any(f"ep-{split}" in told for split in REPORTED) and "ep-eval" in told
+        reported = str(choosing.sql("select * from lineage_nodes").fetchall() + choosing.sql("select * from lineage").fetchall())
+        assert not any(f"ep-{split}" in reported for split in REPORTED) and "ep-eval" in reported
 
 
 def test_outcomes_are_those_of_eval(mixed: Warehouse, make: Any) -> None:

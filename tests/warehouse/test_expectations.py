@@ -169,11 +169,11 @@ def test_many_rows_are_checked_in_chunks_as_if_at_once(
     in_chunks = validate(warehouse, "episodes", "0001")
     assert not in_chunks.success and (in_chunks.num_rows, in_chunks.num_expectations) == (254, at_once.num_expectations)
 
-    def told(report: ValidationReport) -> set[tuple[str, str | None, int, tuple[str, ...]]]:
+    def reported(report: ValidationReport) -> set[tuple[str, str | None, int, tuple[str, ...]]]:
         found = ((each, tuple(sorted(row["episode_id"] for row in each.rows))) for each in report.failures)
         return {(each.expectation, each.column, each.num_unexpected, rows) for each, rows in found}
 
-    assert told(in_chunks) == told(at_once), "rows with one key are always in one chunk"
+    assert reported(in_chunks) == reported(at_once), "rows with one key are always in one chunk"
     build_data_docs(warehouse.home, [in_chunks])
 
 
@@ -202,7 +202,7 @@ def test_rows_of_another_type_are_those_that_cannot_be_it_whichever_chunk_they_a
     rows = delta.to_pyarrow_dataset().to_table().sort_by("episode_id")
     monkeypatch.setattr(row_chunks, "CHUNK_ROWS", 8)
 
-    def told(texts: list[str]) -> tuple[int, set[str]]:
+    def reported(texts: list[str]) -> tuple[int, set[str]]:
         wrong = rows.set_column(rows.schema.get_field_index("num_steps"), "num_steps", pa.array(texts))
         write_deltalake(delta, wrong, mode="overwrite", schema_mode="overwrite", partition_by=["iteration", "stage"])
         failures = validate(warehouse, "episodes", "0001").failures
@@ -211,6 +211,6 @@ def test_rows_of_another_type_are_those_that_cannot_be_it_whichever_chunk_they_a
 
     names = rows["episode_id"].to_pylist()
     texts = ["two" if index in (3, 17, 31) else "2" for index in range(40)]
-    assert told(texts) == (3, {names[index] for index in (3, 17, 31)}), "rows of the first chunk that could be numbers are innocent"
-    num, shown = told(["2"] * 40)
+    assert reported(texts) == (3, {names[index] for index in (3, 17, 31)}), "rows of the first chunk that could be numbers are innocent"
+    num, shown = reported(["2"] * 40)
     assert num == 40 and len(shown) == 20, "where all could be, the first stand for all"

@@ -67,9 +67,9 @@ def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: War
     with connect(warehouse) as con:
         good, looping, failed = (explain(con, name) for name in ("episode-good", "looping", "episode-f"))
     assert (good.route, good.stored_route) == ("sft", "sft") and good.reason == good.stored_reason
-    assert [told.judge for told in good.judgements if told.decided] == ["verifier"]
+    assert [reported.judge for reported in good.judgements if reported.decided] == ["verifier"]
     assert {use.checkpoints[0] for use in good.uses} == {"0002/sft_model policy-2"} and len(good.uses) == 3
-    assert looping.route == "ct" and [told.judge for told in looping.judgements if told.decided] == ["verifier", "loop"]
+    assert looping.route == "ct" and [reported.judge for reported in looping.judgements if reported.decided] == ["verifier", "loop"]
     assert looping.judgements[0].judge == "verifier", "those who decide speak first"
     assert [(change.judge, change.threshold, change.route) for change in looping.changes if change.route == "sft"] == [("loop", 0.5, "sft")]
     assert all(use.table == "ct_samples" and use.datasets == [] for use in looping.uses)
@@ -103,16 +103,16 @@ def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse
     }
     warehouse.append_partition("verdicts", [said], iteration="0001", stage="judgements")
     with connect(warehouse) as con:
-        told = explain(con, "episode-good", RoutingConfig(rules={"judge": Rule(effect="decide", precedence=0)}))
-    assert (told.route, [each.judge for each in told.judgements if each.abstains]) == ("sft", ["judge"])
+        reported = explain(con, "episode-good", RoutingConfig(rules={"judge": Rule(effect="decide", precedence=0)}))
+    assert (reported.route, [each.judge for each in reported.judgements if each.abstains]) == ("sft", ["judge"])
 
 
 def test_only_iterations_that_can_name_an_episode_are_read(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
         whole = {name: explain(con, name) for name in ("episode-good", "looping", "episode-failed")}
-    for name, told in whole.items():
+    for name, reported in whole.items():
         with connect_to_explain(warehouse, name) as con:
-            assert explain(con, name) == told
+            assert explain(con, name) == reported
     new = without_place(episode_row("episode-new"))
     warehouse.replace_partition("episodes", [new], iteration="0003", stage="rollouts")
     verdict = {
@@ -128,14 +128,14 @@ def test_only_iterations_that_can_name_an_episode_are_read(warehouse: Warehouse)
     }
     warehouse.replace_partition("verdicts", [verdict], iteration="0003", stage="verdicts")
     with connect(warehouse) as con:
-        told = explain(con, "episode-new")
+        reported = explain(con, "episode-new")
     IdIndex(warehouse, "episodes")
     old = list(warehouse.home.tables.glob("*/iteration=000[12]/**/*.parquet"))
     assert len(old) > 5
     for path in old:
         path.rename(path.with_suffix(".away"))
     with connect_to_explain(warehouse, "episode-new") as con:
-        assert explain(con, "episode-new") == told and told.route == "sft"
+        assert explain(con, "episode-new") == reported and reported.route == "sft"
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_what_would_change_the_route_does_change_it(warehouse: Warehouse) -> Non
     with connect(warehouse) as con:
         for name in ("episode-good", "episode-looping", "episode-failed"):
             for change in explain(con, name).changes:
-                effect = next(told.effect for told in explain(con, name).judgements if told.judge == change.judge)
+                effect = next(reported.effect for reported in explain(con, name).judgements if reported.judge == change.judge)
                 rule = Rule.model_validate({"effect": effect, "threshold": change.threshold, "precedence": 1})
                 assert explain(con, name, RoutingConfig(rules={change.judge: rule})).route == change.route
 

@@ -260,10 +260,10 @@ def test_trl_trains_on_what_we_export_for_it(samples: Warehouse, tmp_path: Path,
         )
         batch, loss = trained_by_trl(model, tokenizer, rows, tmp_path / f"{dataset}-trained")
         read = tokenizer.batch_decode(batch["input_ids"])
-        told = [tokenizer.decode(labels[labels != -100]) for labels in batch["labels"]]
+        reported = [tokenizer.decode(labels[labels != -100]) for labels in batch["labels"]]
         assert math.isfinite(loss) and loss > 0
-        assert all(any(text in one for one in told) for text in learned)
-        assert context is None or (any(context in one for one in read) and not any(context in one for one in told))
+        assert all(any(text in one for one in reported) for text in learned)
+        assert context is None or (any(context in one for one in read) and not any(context in one for one in reported))
 
 
 @pytest.mark.long
@@ -285,8 +285,8 @@ def test_trl_trains_on_pictures_too(warehouse: Warehouse, make: Any, tmp_path: P
     assert math.isfinite(loss) and loss > 0
     assert float(batch["pixel_values"].abs().sum()) > 0
     (labels,) = batch["labels"]
-    told = processor.tokenizer.decode(labels[labels != -100])
-    assert "click 12" in told and "see the screen" not in told
+    reported = processor.tokenizer.decode(labels[labels != -100])
+    assert "click 12" in reported and "see the screen" not in reported
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -47,7 +47,7 @@ PAIR = {
 }
 
 
-def told(rows: list[dict[str, Any]], *origins: str) -> list[tuple[Any, ...]]:
+def reported(rows: list[dict[str, Any]], *origins: str) -> list[tuple[Any, ...]]:
     return [
         (row["origin"], row["episode_id"], row["step_index"], row["messages"][0]["content"], row["messages"][-1]["content"])
         for row in rows
@@ -67,7 +67,7 @@ def test_a_failed_attempt_is_cut_corrected_and_reflected_on_beside_a_solved_one(
     samples = sampled(con, mining=EVERYTHING)
     assert samples == sampled(con, mining=EVERYTHING)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0], "what came after the first wrong step is not learned"
-    assert told(samples["sft_samples"], "correction", "reflection") == [
+    assert reported(samples["sft_samples"], "correction", "reflection") == [
         ("correction", "solved", 1, "f B", "Action right"),
         ("reflection", "solved", 2, "f C", "Action end"),
     ]
@@ -84,7 +84,7 @@ def test_another_way_is_no_error_unless_somebody_says_so(con: duckdb.DuckDBPyCon
     load(con, **told_of)
     samples = sampled(con, mining=CERTAIN)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0]
-    assert told(samples["sft_samples"], "correction") == [("correction", "solved", 1, "f B", "Action right")]
+    assert reported(samples["sft_samples"], "correction") == [("correction", "solved", 1, "f B", "Action right")]
 
 
 def test_a_pair_needs_the_same_instance_a_solved_attempt_that_stands_and_another_prompt(con: duckdb.DuckDBPyConnection) -> None:
@@ -93,10 +93,10 @@ def test_a_pair_needs_the_same_instance_a_solved_attempt_that_stands_and_another
     kept_out = PAIR | {"routes": route_rows(failed="withheld", solved="sft")}
     for tables in (other_seed, withheld, kept_out):
         load(con, **tables)
-        assert told(sampled(con, mining=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+        assert reported(sampled(con, mining=EVERYTHING)["sft_samples"], "correction", "reflection") == []
     same_prompt = PAIR | {"steps": [*FAILED, *(row | {"messages": FAILED[i]["messages"]} for i, row in enumerate(SOLVED))]}
     load(con, **same_prompt)
-    assert told(sampled(con, mining=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+    assert reported(sampled(con, mining=EVERYTHING)["sft_samples"], "correction", "reflection") == []
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,10 @@ def test_another_user_of_the_machine_reads_nothing_of_a_home(tmp_path: Path, cap
 
         def other_user() -> list[str]:
             command = ["/usr/bin/env", "python3", "-c", seen, *map(str, paths)]
-            told = subprocess.run(command, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=60)
-            return told.stdout.splitlines()
+            reported = subprocess.run(
+                command, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=60
+            )
+            return reported.stdout.splitlines()
 
         before = other_user()
         assert before == [*["PermissionError"] * 3, "['tables']", "['secret']", "rows", "PermissionError"], "what is open is read"

@@ -40,20 +40,20 @@ def in_full(warehouse: Warehouse, query: str) -> list[tuple[Any, ...]]:
 
 
 def assert_told_as_stored(warehouse: Warehouse) -> None:
-    told = summaries(warehouse)
-    routes = {(iteration, route): num for iteration, of in told.items() for route, num in of.routes.items()}
+    reported = summaries(warehouse)
+    routes = {(iteration, route): num for iteration, of in reported.items() for route, num in of.routes.items()}
     assert routes == {(i, r): n for i, r, n in in_full(warehouse, "select iteration, route, count(*) from routes group by all")}
-    sizes = {(i, m.stage, m.dataset_id, m.kind): m.num for i, of in told.items() for m in of.members}
+    sizes = {(i, m.stage, m.dataset_id, m.kind): m.num for i, of in reported.items() for m in of.members}
     stored = in_full(warehouse, "select iteration, stage, dataset_id, kind, count(*) from datasets group by all")
     assert sizes == {tuple(row[:4]): row[4] for row in stored}
-    decisions = {(i, d): n for i, of in told.items() for d, n in of.decisions.items()}
+    decisions = {(i, d): n for i, of in reported.items() for d, n in of.decisions.items()}
     stored = in_full(warehouse, "select iteration, decision, count(*) from annotations where not withdrawn group by all")
     assert decisions == {(i, d): n for i, d, n in stored}
     (played,) = in_full(warehouse, "select count(*), coalesce(sum(num_steps), 0) from episodes")
-    assert (sum(of.num_episodes for of in told.values()), sum(of.num_steps for of in told.values())) == played
-    made = {(i, m.stage, m.checkpoint_id) for i, of in told.items() for m in of.checkpoints}
+    assert (sum(of.num_episodes for of in reported.values()), sum(of.num_steps for of in reported.values())) == played
+    made = {(i, m.stage, m.checkpoint_id) for i, of in reported.items() for m in of.checkpoints}
     assert made == set(in_full(warehouse, "select iteration, stage, checkpoint_id from checkpoints"))
-    learned = {(i, of_run.checkpoint_id): of_run.num for i, of in told.items() for of_run in of.learned}
+    learned = {(i, of_run.checkpoint_id): of_run.num for i, of in reported.items() for of_run in of.learned}
     stored = in_full(
         warehouse,
         "select child_id, count(distinct parent_id) from lineage where child_kind = 'checkpoint' and parent_kind = 'episode' group by all",

@@ -288,8 +288,8 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.rows["episodes"][-1] |= {"split": "eval", "purpose": "evaluation", "instruction": "click it"}
     store.load(con)
     assert by_component(mixed(con, "ct", "0001", MixtureConfig(general=Pool())).rows.to_pylist()) == {"general": 4}
-    told = mixed(con, "ct", "0001", MixtureConfig(general=Pool())).left_out
-    assert list(told.values()) == ["click the red button twice"] * 2, "what is dropped is told, with what it repeats"
+    reported = mixed(con, "ct", "0001", MixtureConfig(general=Pool())).left_out
+    assert list(reported.values()) == ["click the red button twice"] * 2, "what is dropped is told, with what it repeats"
     assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=Pool())).left_out, "the mixture takes none of them anyway"
 
 
@@ -472,9 +472,9 @@ def test_of_many_foreign_samples_twenty_are_named(con: duckdb.DuckDBPyConnection
     store.load(con)
     with pytest.raises(ContaminatedDataset) as refused:
         mixed(con, "sft", "0002", SFT_MIXTURE)
-    told = str(refused.value)
-    assert told.startswith("sample sample-0000 may not be trained on: its episode episode-0 was run on an instance of the eval split; ")
-    assert told.count("may not be trained on") == 20 and f"of the eval split{more}" in told
+    reported = str(refused.value)
+    assert reported.startswith("sample sample-0000 may not be trained on: its episode episode-0 was run on an instance of the eval split; ")
+    assert reported.count("may not be trained on") == 20 and f"of the eval split{more}" in reported
 
 
 def test_what_is_shared_out_by_hand() -> None:

@@ -93,7 +93,7 @@ def notes(warehouse: Warehouse) -> dict[str, Path]:
     return {path.name: path for path in (warehouse.home.root / "cache" / "learned").iterdir()}
 
 
-def told(warehouse: Warehouse, iteration: str) -> tuple[Any, ...]:
+def reported(warehouse: Warehouse, iteration: str) -> tuple[Any, ...]:
     found = novelty(warehouse, iteration)
     assert found is not None
     return found.tasks, novel_counts(warehouse, iteration)
@@ -120,37 +120,37 @@ def test_a_new_iteration_reads_no_episode_of_an_old_one(warehouse: Warehouse, ke
 
 def test_notes_are_made_again_of_what_has_changed_alone(warehouse: Warehouse) -> None:
     fill(warehouse, keeps_contents=True)
-    before, made = told(warehouse, "0001"), {name: path.stat().st_ino for name, path in notes(warehouse).items()}
+    before, made = reported(warehouse, "0001"), {name: path.stat().st_ino for name, path in notes(warehouse).items()}
     warehouse.replace_partition("episodes", [trained("ep-5", "Click Up", "s3")], iteration="0000", stage="seed")
-    after = told(warehouse, "0001")
+    after = reported(warehouse, "0001")
     assert after != before and after[0][0] == TaskNovelty(task="click-button", num_instances=3, num_novel=2, num_new_instruction=2)
     assert {name for name, path in notes(warehouse).items() if path.stat().st_ino != made.get(name)} == {"0000.notes"}
     for path in notes(warehouse).values():
         path.unlink()
-    assert told(warehouse, "0001") == after, "deleting them loses nothing"
+    assert reported(warehouse, "0001") == after, "deleting them loses nothing"
 
 
 def test_notes_of_older_rows_or_damaged_ones_are_not_believed(warehouse: Warehouse) -> None:
     fill(warehouse, keeps_contents=True)
-    before = told(warehouse, "0001")
+    before = reported(warehouse, "0001")
     seed = notes(warehouse)["0000.notes"]
     whole = seed.read_bytes()
     warehouse.replace_partition("episodes", [trained("ep-5", "Click Up", "s3")], iteration="0000", stage="seed")
-    after = told(warehouse, "0001")
+    after = reported(warehouse, "0001")
     seed.write_bytes(whole)
-    assert told(warehouse, "0001") == after != before
+    assert reported(warehouse, "0001") == after != before
     whole = seed.read_bytes()
     for place in range(3, len(whole), len(whole) // 10):
         seed.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         assert novelty(warehouse, "0001").tasks == after[0], place  # type: ignore[union-attr]
     seed.write_bytes(whole[:40])
-    assert told(warehouse, "0001") == after
+    assert reported(warehouse, "0001") == after
 
 
 def test_one_iteration_without_contents_has_all_known_by_their_text(warehouse: Warehouse) -> None:
     fill(warehouse, keeps_contents=True)
-    before = told(warehouse, "0001")
+    before = reported(warehouse, "0001")
     older = trained("ep-8", "Click Up", "s3") | {"content_id": None}
     warehouse.replace_partition("episodes", [older], iteration="0000", stage="older")
     warehouse.replace_partition("steps", [Make.step("ep-8", 0, observation="s3")], iteration="0000", stage="older")
-    assert before[0][0].num_novel == 2 and told(warehouse, "0001")[0][0].num_novel == 1
+    assert before[0][0].num_novel == 2 and reported(warehouse, "0001")[0][0].num_novel == 1

@@ -52,7 +52,7 @@ def stored_ids(warehouse: Warehouse, table: str, *, withdrawn: bool = False) -> 
     return sorted(rows.filter(pa.compute.equal(rows["withdrawn"], withdrawn))["sample_id"].to_pylist())
 
 
-def told(stored: Stored) -> tuple[int, int, bool]:
+def reported(stored: Stored) -> tuple[int, int, bool]:
     return stored.num_joined, stored.num_left, stored.is_written
 
 
@@ -73,7 +73,7 @@ def test_each_is_stored_once_and_a_second_time_nothing_is_written(played: Wareho
     assert NUM > PART_ROWS
     send(played, "sft")
     first = store_routed_samples(played, "0001")
-    assert told(first["sft_samples"]) == (NUM, 0, True) and told(first["ct_samples"]) == (0, 0, False)
+    assert reported(first["sft_samples"]) == (NUM, 0, True) and reported(first["ct_samples"]) == (0, 0, False)
     assert first["sft_samples"].by_origin == {"rollout": NUM} and first["ct_samples"].by_origin == {}
     ids = stored_ids(played, "sft_samples")
     assert len(set(ids)) == len(ids) == NUM and first["sft_samples"].sample_ids.to_pylist() == ids
@@ -81,7 +81,7 @@ def test_each_is_stored_once_and_a_second_time_nothing_is_written(played: Wareho
     assert long_list_id("data", parts) == content_id("data", [ids])
     assert sorted(row["step_index"] for row in played.read("sft_samples").to_pylist()) == sorted(list(range(NUM_STEPS)) * NUM_EPISODES)
     again = store_routed_samples(played, "0001")
-    assert told(again["sft_samples"]) == (0, 0, False) and again["sft_samples"].version == first["sft_samples"].version
+    assert reported(again["sft_samples"]) == (0, 0, False) and again["sft_samples"].version == first["sft_samples"].version
     assert not list(played.home.scratch.glob("*.parquet"))
 
 
@@ -90,9 +90,9 @@ def test_what_is_recorded_twice_is_one_sample_though_it_comes_in_another_part(pl
     for route, table in (("sft", "sft_samples"), ("ct", "ct_samples")):
         send(played, route)
         stored = store_routed_samples(played, "0001")[table]
-        assert told(stored) == (NUM, 0, True) and stored.by_origin == {"rollout": NUM}
+        assert reported(stored) == (NUM, 0, True) and stored.by_origin == {"rollout": NUM}
         assert len(stored_ids(played, table)) == len(stored.sample_ids) == NUM
-        assert told(store_routed_samples(played, "0001")[table]) == (0, 0, False)
+        assert reported(store_routed_samples(played, "0001")[table]) == (0, 0, False)
 
 
 def test_what_leaves_stays_withdrawn_with_its_chat_as_long_as_its_source_is_stored(played: Warehouse) -> None:
@@ -101,13 +101,13 @@ def test_what_leaves_stays_withdrawn_with_its_chat_as_long_as_its_source_is_stor
     before = {row["sample_id"]: row["messages"] for row in played.read("sft_samples").to_pylist()}
     send(played, "ct", but={0: "sft"})
     moved = store_routed_samples(played, "0001")
-    assert told(moved["sft_samples"]) == (0, NUM - NUM_STEPS, True) and told(moved["ct_samples"]) == (NUM - NUM_STEPS, 0, True)
+    assert reported(moved["sft_samples"]) == (0, NUM - NUM_STEPS, True) and reported(moved["ct_samples"]) == (NUM - NUM_STEPS, 0, True)
     after = played.read("sft_samples").to_pylist()
     assert {row["sample_id"]: row["messages"] for row in after} == before
     assert {row["episode_id"] for row in after if not row["withdrawn"]} == {"ep-00"}
     assert follow_routes(played, "0001", FailureMiningConfig()) is None
     followed = follow_routes(played, "0001", FailureMiningConfig(corrections=True))
-    assert followed is not None and told(followed) == (0, 0, False), "what is not a pair stays as it is"
+    assert followed is not None and reported(followed) == (0, 0, False), "what is not a pair stays as it is"
     played.replace_partition("episodes", [Make.episode("ep-00"), Make.episode("ep-01")], **ACTED)
     send(played, "sft")
     store_routed_samples(played, "0001")
@@ -127,7 +127,7 @@ def test_a_failure_half_way_leaves_what_was_there(played: Warehouse, monkeypatch
         store_routed_samples(played, "0001")
     assert played.version("sft_samples") == version and len(stored_ids(played, "sft_samples")) == NUM_STEPS
     monkeypatch.undo()
-    assert told(store_routed_samples(played, "0001")["sft_samples"]) == (NUM - NUM_STEPS, 0, True)
+    assert reported(store_routed_samples(played, "0001")["sft_samples"]) == (NUM - NUM_STEPS, 0, True)
 
 
 _STORE = """
@@ -164,4 +164,4 @@ def test_a_kill_half_way_leaves_the_old_version_and_nothing_aside(played: Wareho
     fresh = Warehouse(Home(played.home.root))
     assert fresh.version("sft_samples") == version and len(stored_ids(fresh, "sft_samples")) == NUM_STEPS
     assert not [path for path in fresh.home.scratch.rglob("*") if path.is_file()]
-    assert told(store_routed_samples(fresh, "0001")["sft_samples"]) == (NUM - NUM_STEPS, 0, True)
+    assert reported(store_routed_samples(fresh, "0001")["sft_samples"]) == (NUM - NUM_STEPS, 0, True)

@@ -124,8 +124,8 @@ def test_only_filters_are_counted_among_what_was_passed() -> None:
     decision = one(episode(), verdict("e1", "verifier", 1), *(verdict("e1", name, 1) for name in ("loop", "no_op", "format")))
     assert decision == ("sft", "V=1: verifier 1 >= 0.5, 3 filters passed")
     many = [verdict("e1", f"filter{number:02}", 1) for number in range(70)]
-    told = one(episode(), verdict("e1", "verifier", 1), *many)
-    assert told == ("sft", "V=1: verifier 1 >= 0.5, 70 filters passed"), "more than an integer has bits"
+    reported = one(episode(), verdict("e1", "verifier", 1), *many)
+    assert reported == ("sft", "V=1: verifier 1 >= 0.5, 70 filters passed"), "more than an integer has bits"
 
 
 def test_failure_goes_to_ct_whatever_the_quality() -> None:
@@ -229,8 +229,8 @@ def test_v_its_judge_and_its_score_are_columns_whatever_the_route() -> None:
         ],
     )
     columns = ("route", "decided_verdict", "decided_by", "decided_score")
-    told = {row["episode_id"]: tuple(row[name] for name in columns) for row in rows.to_pylist()}
-    assert told == {
+    reported = {row["episode_id"]: tuple(row[name] for name in columns) for row in rows.to_pylist()}
+    assert reported == {
         "demoted": ("ct", True, "verifier", 1.0),
         "solved": ("sft", True, "orm", 0.123456),
         "unjudged": ("withheld", None, None, None),
@@ -252,8 +252,8 @@ def test_routes_from_before_there_were_these_columns_say_it_all_the_same(tmp_pat
     write_deltalake(warehouse.folder("routes"), table, partition_by=["iteration", "stage"])
     with connect(warehouse) as con:
         rows = con.execute("select episode_id, decided_verdict, decided_by, decided_score from routes").fetchall()
-    told = {name: rest for name, *rest in rows}
-    assert told == {
+    reported = {name: rest for name, *rest in rows}
+    assert reported == {
         "solved": [True, "orm", 0.45],
         "failed": [False, "verifier", 0.0],
         "demoted": [True, "verifier", 1.0],
@@ -266,8 +266,8 @@ def test_rows_for_the_table_and_labels_to_count_by() -> None:
         con.register("episodes", arrow("episodes", [episode("a"), episode("b", iteration="0002")]))
         con.register("verdicts", arrow("verdicts", [verdict("a", "verifier", 0)]))
         rows = route(con, iteration="0001").to_pylist()
-        told = {"reason": "V=0: verifier 0 < 0.5", "decided_verdict": False, "decided_by": "verifier", "decided_score": 0.0}
-        assert rows == [{"episode_id": "a", "route": "ct", **told}]
+        reported = {"reason": "V=0: verifier 0 < 0.5", "decided_verdict": False, "decided_by": "verifier", "decided_score": 0.0}
+        assert rows == [{"episode_id": "a", "route": "ct", **reported}]
         assert con.execute("select count(*) from duckdb_views() where view_name = 'rules'").fetchone() == (0,)
     labels = {
         "V=1: verifier 1 >= 0.5, 9 filters passed": "solved",

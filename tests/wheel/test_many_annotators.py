@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from annotation.storage.database import default_url
-from benchmarks.annotators import Load, measured, told
+from benchmarks.annotators import Load, measured, reported
 from benchmarks.common import postgres
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -38,7 +38,7 @@ def test_nothing_is_lost_doubled_or_shared_when_the_server_is_killed(
 ) -> None:
     wheel = copy_of(turned_home)
     result = measured(LOAD, wheel.home, database_url or default_url(wheel.home), environment=wheel.environment)
-    Console(width=160).print(told(result))
+    Console(width=160).print(reported(result))
     assert result.num_decisions >= 50 * 5 and result.num_finished >= 50, "everybody has worked to the end, over the kill"
     assert result.away_s > 0 and result.num_sent_again > 0, "the server was away while people were at work"
     assert result.num_probes >= 100 and result.seen_by_others == []

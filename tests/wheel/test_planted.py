@@ -131,8 +131,8 @@ def run_assets(wheel: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPat
             )
         )
         failures = [event.step_failure_data for event in ran.all_events if event.is_step_failure]
-        told = [failure.user_failure_data for failure in failures if failure is not None]
-        text = "\n".join(str(of.description) for of in told if of is not None)
+        reported = [failure.user_failure_data for failure in failures if failure is not None]
+        text = "\n".join(str(of.description) for of in reported if of is not None)
         text += "\n".join(str(failure.error.to_string()) for failure in failures if failure is not None and failure.error is not None)
         made = {event.asset_key.to_user_string() for event in ran.all_events if event.is_step_materialization and event.asset_key}
     return ran.success, text, names[-1] in made
@@ -143,10 +143,10 @@ def test_a_fault_blocks_what_follows_and_names_the_rows(reopened: Any, fault: st
     planter = Planter(reopened)
     table = {**IN_COLLECTION, **IN_DATASETS}[fault]
     names = FOLLOWING["datasets" if fault in IN_DATASETS else "collection"]
-    told = getattr(planter, fault)()
+    reported = getattr(planter, fault)()
     went_well, text, went_on = run_assets(reopened, names, monkeypatch)
     assert not went_well and not went_on
-    assert [part for part in told if part not in text] == [], text
+    assert [part for part in reported if part not in text] == [], text
     planter.fix(table)
     assert run_assets(reopened, names, monkeypatch) == (True, "", True)
 
@@ -185,10 +185,10 @@ def test_a_run_stops_at_each_gate_and_goes_on_where_it_is_mended(reopened: Any) 
     assert all(part in stopped.stderr for part in unsolved) and "sample-leaked" not in stopped.stderr
     assert reopened.flywheel("withdraw", "sample-unsolved").returncode == 0
 
-    told = [part for fault in IN_COLLECTION for part in getattr(planter, fault)()]
+    reported = [part for fault in IN_COLLECTION for part in getattr(planter, fault)()]
     stopped = turn(reopened)
     assert stopped.returncode == 1 and "collection_gate of iteration 0001" in stopped.stderr
-    assert [part for part in told if part not in stopped.stderr] == [], stopped.stderr
+    assert [part for part in reported if part not in stopped.stderr] == [], stopped.stderr
     page = (reopened.home.reports / "data_docs" / ITERATION / "annotations.annotations.html").read_text()
     assert "first failing rows" in page and "first" in page
     for table in IN_COLLECTION.values():

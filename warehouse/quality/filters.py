@@ -173,7 +173,7 @@ _RETRIED = "select n, step_index, state, signature, screen, is_active from actio
 _LEAKS = """
 with first_images as (select n, min(step_index) as first_image from screens where has_image group by n),
 read as (select n, unnest(read) as wanted, min(step_index) as first_read from screens where len(read) > 0 group by n, wanted),
-told as (
+answer_leaks as (
     select n, step_index, 0 as source, place, printf('step %d: hidden data ''%s''', step_index, left(text, 40)) as reason
     from (select n, step_index, generate_subscripts(hidden, 1) as place, unnest(hidden) as text
           from screens where is_new and len(hidden) > 0)
@@ -182,8 +182,8 @@ told as (
     from typed_words left join first_images using (n) left join read using (n, wanted)
     where coalesce(first_image > step_index, true) and coalesce(first_read > step_index, true)
 ),
-first_told as (select n, reason, min((step_index, source, place)) as place from told group by n, reason)
-select n, 'leak' as judge, row_number() over (partition by n order by place) as place, reason from first_told
+first_answer_leaks as (select n, reason, min((step_index, source, place)) as place from answer_leaks group by n, reason)
+select n, 'leak' as judge, row_number() over (partition by n order by place) as place, reason from first_answer_leaks
 """
 """Reasons of the leak filter. A word that its own prompt lacks may stand in an earlier one."""
 

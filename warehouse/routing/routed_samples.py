@@ -38,7 +38,7 @@ create or replace temp view stored as from {table} where iteration = '{iteration
 """
 _WANTED = """
 create or replace temp table wanted as
-from told where origin not in {pairs} or sample_id not in (
+from placed_samples where origin not in {pairs} or sample_id not in (
     select sample_id from {table} where iteration < '{iteration}' and origin in {pairs} and not withdrawn)
 qualify row_number() over (partition by sample_id order by place) = 1
 """
@@ -142,11 +142,11 @@ def _store(
     """Make these the samples of the partition, beside those stored ones of which the SQL condition `stands` is true."""
     version = warehouse.version(table)
     with warehouse.rows_aside(table, iteration=iteration, stage=STAGE) as aside:
-        told = pa.concat_tables([_EMPTY, *(aside.add(part).select(_SHORT) for part in parts)])
-        _compare(con, table, iteration, told, stands)
+        new_samples = pa.concat_tables([_EMPTY, *(aside.add(part).select(_SHORT) for part in parts)])
+        _compare(con, table, iteration, new_samples, stands)
         ((num_joined, num_left, num_changed),) = con.execute(_CHANGE).fetchall()
         if num_changed or version == NO_VERSION:
-            twice = con.sql("select place from told anti join wanted using (place) order by place").to_arrow_table()["place"]
+            twice = con.sql("select place from placed_samples anti join wanted using (place) order by place").to_arrow_table()["place"]
             for part in _staying_chats(con):
                 aside.add(part)
             version = aside.commit(without=twice.to_numpy())
@@ -160,10 +160,10 @@ def _store(
     )
 
 
-def _compare(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, told: pa.Table, stands: str) -> None:
+def _compare(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, new_samples: pa.Table, stands: str) -> None:
     """Make the tables that tell what is wanted, each once, and what stays, of what came and what is stored."""
     con.execute(_STORED.format(table=table, iteration=check_iteration(iteration), stage=STAGE))
-    con.register("told", told.append_column("place", pa.array(np.arange(told.num_rows))))
+    con.register("placed_samples", new_samples.append_column("place", pa.array(np.arange(new_samples.num_rows))))
     con.execute(_WANTED.format(table=table, iteration=iteration, pairs=PAIR_ORIGINS))
     con.execute(_STAYING.format(stands=stands))
 

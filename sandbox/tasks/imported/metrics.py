@@ -243,12 +243,12 @@ def compare_pdfs(value: Result, expected: Any, options: Mapping[str, Any]) -> st
 
 def check_pdf_pages(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
     """So many pages: `relation` (eq, ne, le, lt, ge, gt) to `ref_value`."""
-    told = re.search(r"^Pages:\s+(\d+)$", _of_pdf("pdfinfo", "-", content=value), re.MULTILINE)
+    pages = re.search(r"^Pages:\s+(\d+)$", _of_pdf("pdfinfo", "-", content=value), re.MULTILINE)
     rules = _rules(expected)
-    if told is None:
+    if pages is None:
         return "has no pages"
-    is_so = JSON_METHODS[rules["relation"]](int(told[1]), rules["ref_value"])
-    return None if is_so else f"has {told[1]} pages, which is not {rules['relation']} {rules['ref_value']}"
+    is_so = JSON_METHODS[rules["relation"]](int(pages[1]), rules["ref_value"])
+    return None if is_so else f"has {pages[1]} pages, which is not {rules['relation']} {rules['ref_value']}"
 
 
 def _of_pdf(*command: str, content: Any) -> str:

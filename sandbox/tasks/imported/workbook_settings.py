@@ -35,8 +35,8 @@ VALIDATION_PROPS = ("ranges", "formula1", "formula2", *_SWITCHES, *_TEXTS)
 def rows(book: Workbook, name: str, props: Collection[str]) -> dict[str, dict[str, Any]]:
     """By number, those of which the file says more than where their cells are."""
     found = book.part(book.path(name)).iter(f"{MAIN}row")
-    told = [row for row in found if any(each[0] != "{" for each in {*row.attrib} - {"r", "spans"})]
-    return {str(row.get("r")): {prop: _ROW[prop](row) for prop in props} for row in told}
+    differing = [row for row in found if any(each[0] != "{" for each in {*row.attrib} - {"r", "spans"})]
+    return {str(row.get("r")): {prop: _ROW[prop](row) for prop in props} for row in differing}
 
 
 def columns(book: Workbook, name: str, props: Collection[str]) -> dict[str, dict[str, Any]]:

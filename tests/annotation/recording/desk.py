@@ -131,8 +131,8 @@ def a_desk(width_px: int = 1024, height_px: int = 768, *, voice: bool = False) -
     try:
         # Without -noreset the server ends its clients' connections when the last one leaves: a first look (xdotool) could end openbox.
         screen = ("-screen", "0", f"{width_px}x{height_px}x24")
-        env["DISPLAY"] = ":" + told(desk, "Xvfb", "-displayfd", "{fd}", *screen, "-nolisten", "tcp", "-noreset")
-        env["DBUS_SESSION_BUS_ADDRESS"] = told(
+        env["DISPLAY"] = ":" + reported(desk, "Xvfb", "-displayfd", "{fd}", *screen, "-nolisten", "tcp", "-noreset")
+        env["DBUS_SESSION_BUS_ADDRESS"] = reported(
             desk, "dbus-daemon", "--session", "--nofork", "--print-address={fd}", f"--address=unix:dir={runtime}"
         )
         desk.spawn("openbox", "--sm-disable", "--config-file", str(OPENBOX))
@@ -149,7 +149,7 @@ def has_manager(desk: Desk) -> bool:
     return subprocess.run(["xdotool", "get_desktop"], env=desk.env, capture_output=True, timeout=10).returncode == 0
 
 
-def told(desk: Desk, *command: str) -> str:
+def reported(desk: Desk, *command: str) -> str:
     """Start a program that writes a line to a descriptor when it is ready, and what it wrote."""
     read, write = os.pipe()
     words = [word.replace("{fd}", str(write)) for word in command]

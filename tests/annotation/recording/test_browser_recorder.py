@@ -171,16 +171,16 @@ SHOWN = """<!doctype html><title>Sign in</title><style>input{width:60px}#host{di
 host.attachShadow({mode: 'open'}).append(third);</script><br>"""
 
 
-def keys_down(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in told if one["kind"] == "key" and one["is_down"]]
+def keys_down(reported: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in reported if one["kind"] == "key" and one["is_down"]]
 
 
 def test_pages_and_programs_know_the_same_names_and_a_password_that_is_shown_stays_one(tmp_path: Path):
     (tmp_path / "page.html").write_text(SHOWN + FIELDS)
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
 
     async def main() -> None:
-        pages = BrowserPages(lambda tab, one: told.append(one), lambda tab, url: None, lambda tab: None)
+        pages = BrowserPages(lambda tab, one: reported.append(one), lambda tab, url: None, lambda tab: None)
         flags = ("--no-sandbox", "--headless", "--window-size=900,600")
         await pages.launch(find_chromium().path, tmp_path / "profile", (tmp_path / "page.html").as_uri(), flags)
         try:
@@ -198,18 +198,18 @@ def test_pages_and_programs_know_the_same_names_and_a_password_that_is_shown_sta
             for index in range(2 * len(NAMES)):
                 await person.evaluate(f"document.querySelector('[data-index=\"{index}\"]').focus()")
                 await person.type("x")
-            await until(lambda: len(keys_down(told)) >= 3 + 2 * len(NAMES))
+            await until(lambda: len(keys_down(reported)) >= 3 + 2 * len(NAMES))
         finally:
             await pages.close()
 
     asyncio.run(main())
-    keys = [(one["text"], one["is_secret"]) for one in keys_down(told)]
+    keys = [(one["text"], one["is_secret"]) for one in keys_down(reported)]
     assert keys[:3] == [("•", True)] * 3
     wrong = [NAMES[i // 2] for i, (_, is_secret) in enumerate(keys[3:]) if is_secret != (i < 2 * len(SECRET_NAMES))]
     assert wrong == [] and len(keys) == 3 + 2 * len(NAMES)
     snapshots = PageSnapshots(Redactor())
-    frames = [Frame(number=number, since_s=0.0, until_s=0.0, pixels=np.zeros((1, 1, 3), np.uint8)) for number in range(len(told))]
-    for frame, one in zip(frames, told, strict=True):
+    frames = [Frame(number=number, since_s=0.0, until_s=0.0, pixels=np.zeros((1, 1, 3), np.uint8)) for number in range(len(reported))]
+    for frame, one in zip(frames, reported, strict=True):
         snapshots.learn(frame, one, 0.0)
     texts = {element.text for snapshot in snapshots.found.values() for element in snapshot.elements}
     assert "Show" in texts and not [text for text in texts if "Rose" in text or "Iris" in text or text in ("ab", "a")], texts

@@ -149,14 +149,14 @@ def test_dead_keys_put_their_accent_on_the_next_letter():
 
 
 def test_what_pynput_says_means_the_same():
-    def told(**attributes: object) -> tuple[str, str] | None:
+    def reported(**attributes: object) -> tuple[str, str] | None:
         key = key_of(SimpleNamespace(**attributes), is_down=True, time_s=1.0)
         return (key.name, key.text) if key else None
 
-    assert told(name="cmd") == ("meta", "") and told(name="page_down") == ("pagedown", "") and told(name="media_next") is None
-    assert told(char="A", vk=65) == ("a", "A") and told(name="space") == ("space", " ")
-    assert told(char="\x03", vk=67) == ("c", "c"), "Ctrl+C on Windows"
-    assert told(char=None, vk=0x31) == ("1", "1") and told(char=None, vk=255) is None
+    assert reported(name="cmd") == ("meta", "") and reported(name="page_down") == ("pagedown", "") and reported(name="media_next") is None
+    assert reported(char="A", vk=65) == ("a", "A") and reported(name="space") == ("space", " ")
+    assert reported(char="\x03", vk=67) == ("c", "c"), "Ctrl+C on Windows"
+    assert reported(char=None, vk=0x31) == ("1", "1") and reported(char=None, vk=255) is None
     press = press_of(3.4, 4.6, SimpleNamespace(name="right"), is_down=True, time_s=1.0)
     assert press == Press(time_s=1.0, button="right", is_down=True, x=3, y=5)
     assert press_of(0, 0, SimpleNamespace(name="x1"), is_down=True, time_s=1.0) is None

@@ -56,14 +56,14 @@ def test_planted_secrets_are_nowhere_after_the_upload(tmp_path: Path) -> None:
     server = Server(office, default_url(office), 1)
     server.start()
     try:
-        told = upload(person, server.url, keys["token"])
+        reported = upload(person, server.url, keys["token"])
         answers = review(server.url, store, keys)
     finally:
         server.end()
     assert materialize(office.root, ITERATION).success and materialize(office.root, NEXT, dataset_snapshots).success
 
     rows = "\n".join([*exported(office), *stored_rows(office)])
-    everything = all_bytes(office.root) + told + answers + rows.encode()
+    everything = all_bytes(office.root) + reported + answers + rows.encode()
     assert "hello there" in rows and b"mail [e-mail]" in everything, "what is not secret has come through"
     assert "annotation server: http" in server.log.read_text() and store.cover.recording_id.encode() in everything
     assert secrets_in(everything) == []

@@ -79,7 +79,7 @@ def test_nobody_is_asked_to_agree_to_what_cannot_be_recorded(command: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (("--exclude-region", "1,2,3"), "X,Y,WIDTH,HEIGHT"),
         (("--track", "master"), "track"),
@@ -88,16 +88,16 @@ def test_nobody_is_asked_to_agree_to_what_cannot_be_recorded(command: str, tmp_p
         (("--query", ""), "query"),
     ],
 )
-def test_wrong_options_are_named(options: tuple[str, str], told: str, tmp_path: Path):
+def test_wrong_options_are_named(options: tuple[str, str], reported: str, tmp_path: Path):
     ran = flywheel(tmp_path, "start", "one", "-q", "x", "--signed", "Ann Example", *options)
-    assert isinstance(ran.exception, ConfigError) and told in str(ran.exception), ran.output
+    assert isinstance(ran.exception, ConfigError) and reported in str(ran.exception), ran.output
 
 
 def test_both_recorders_name_the_query_and_the_task_that_they_are_for(tmp_path: Path):
     for command in ("start", "browser"):
-        for option, value, told in (("--node", "x" * 301, "node"), ("--environment", "x" * 301, "environment")):
+        for option, value, reported in (("--node", "x" * 301, "node"), ("--environment", "x" * 301, "environment")):
             ran = flywheel(tmp_path, command, "one", "-q", "x", "--signed", "Ann Example", "--seed", "7", option, value)
-            assert isinstance(ran.exception, ConfigError) and told in str(ran.exception), ran.output
+            assert isinstance(ran.exception, ConfigError) and reported in str(ran.exception), ran.output
 
 
 def test_what_was_taken_out_of_the_task_is_said(capsys: pytest.CaptureFixture[str]):

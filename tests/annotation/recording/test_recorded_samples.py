@@ -181,8 +181,8 @@ def test_nothing_is_sent_to_a_model_before_the_review_and_what_it_wrote_is_revie
         refused = CliRunner().invoke(app, command).exception
         assert isinstance(refused, RecordingRefused) and "flywheel record review letter" in str(refused) and model.asked == []
         edits.confirm(store)
-        told = CliRunner().invoke(app, command).output
-        assert "1 thoughts are reworded" in told and "flywheel record review letter" in told
+        reported = CliRunner().invoke(app, command).output
+        assert "1 thoughts are reworded" in reported and "flywheel record review letter" in reported
         manifest = open_store(tmp_path / "recordings", "letter").manifest()
         assert manifest.review is None and manifest.actions[0].thought is not None and manifest.actions[0].thought.origin == "refined"
         assert isinstance(CliRunner().invoke(app, command).exception, RecordingRefused) and len(model.asked) == 4

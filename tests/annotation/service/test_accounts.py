@@ -87,7 +87,7 @@ def test_the_same_invitation_used_at_once_makes_one_account(accounts: Accounts):
 
 
 @pytest.mark.parametrize(
-    ("name", "password", "told"),
+    ("name", "password", "reported"),
     [
         ("ada", "short", "12 to 256"),
         ("ada", "aaaaaaaaaaaaaa", "easy to guess"),
@@ -97,10 +97,10 @@ def test_the_same_invitation_used_at_once_makes_one_account(accounts: Accounts):
         ("", PASSWORD, "cannot be"),
     ],
 )
-def test_names_and_passwords_that_do_not_do(accounts: Accounts, name: str, password: str, told: str):
+def test_names_and_passwords_that_do_not_do(accounts: Accounts, name: str, password: str, reported: str):
     async def run() -> None:
         secret, _ = await accounts.invite("annotator", by=None)
-        with pytest.raises(ConfigError, match=told) as error:
+        with pytest.raises(ConfigError, match=reported) as error:
             await accounts.accept(secret, name, password, HERE)
         assert password not in str(error.value)
         assert (await accounts.accept(secret, "fine", PASSWORD, HERE)).user.name == "fine"
@@ -146,9 +146,9 @@ def test_guessing_gets_slower_with_each_failure(accounts: Accounts, clock: Clock
                 with pytest.raises(LoginRefused):
                     await accounts.log_in("ada", "wrong password!", "10.0.0.1")
                 num += 1
-            except TooManyAttempts as told:
-                waits.append(told.retry_after_s)
-                clock.now_s += told.retry_after_s
+            except TooManyAttempts as reported:
+                waits.append(reported.retry_after_s)
+                clock.now_s += reported.retry_after_s
         with pytest.raises(LoginRefused):
             await accounts.log_in("ada", "wrong password!", "10.0.0.1")
         with pytest.raises(TooManyAttempts):  # even with the right one

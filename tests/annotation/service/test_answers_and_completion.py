@@ -98,13 +98,13 @@ TYPED = {
 
 @GRAMMAR
 def test_what_cannot_be_read_says_what_is_wrong_and_how_it_is_written(grammar: Grammar) -> None:
-    def told(action: str) -> str:
+    def reported(action: str) -> str:
         with pytest.raises(UnreadableAnswer) as refused:
             composed("because", action, grammar, OBSERVATION)
         return str(refused.value)
 
     assert set(TYPED) == set(GRAMMARS)
-    said = told('type [1] "x"')
+    said = reported('type [1] "x"')
     assert f"It is written so: {'<seed:tool_call>' if grammar.name == 'uitars2' else TYPED[grammar.name]}" in said
     assert TYPED[grammar.name] in said and "click there in a step before" in said
     assert "double quotes" in said if grammar.name == "compact" else "e.g." not in said
@@ -113,19 +113,21 @@ def test_what_cannot_be_read_says_what_is_wrong_and_how_it_is_written(grammar: G
     for wrong, right in (("klick [1]", Click(x=20, y=20)), ("hotkey", Hotkey(keys=("ctrl", "c"))), ("drag(x", drag)):
         if grammar.name == "uitars2" and wrong.startswith("klick"):
             continue  # there it is an answer in words
-        assert view_of_action(right, grammar, OBSERVATION).action[:60] in told(wrong)
+        assert view_of_action(right, grammar, OBSERVATION).action[:60] in reported(wrong)
 
 
 def test_reasons_name_what_stands_in_the_wrong_place() -> None:
-    def told(action: str) -> str:
+    def reported(action: str) -> str:
         with pytest.raises(UnreadableAnswer) as refused:
             composed(None, action, GRAMMARS["compact"], OBSERVATION)
         return str(refused.value)
 
-    assert "[1] cannot stand here; the text can" in told('type [1] "x"') and "[4] cannot stand here; the answer can" in told("finished [4]")
-    assert "a quote that never ends" in told('type "x') and 'select [1] "Tokyo"' in told('select "Tokyo" [4]')
-    assert "needs a direction first" in told("scroll [1] down") and "not 'sideways'" in told("scroll sideways")
-    assert "did you mean click?" in told("klick [1]") and "known are" not in told("klick [1]") and "known are" in told("xyzzy")
+    assert "[1] cannot stand here; the text can" in reported('type [1] "x"') and "[4] cannot stand here; the answer can" in reported(
+        "finished [4]"
+    )
+    assert "a quote that never ends" in reported('type "x') and 'select [1] "Tokyo"' in reported('select "Tokyo" [4]')
+    assert "needs a direction first" in reported("scroll [1] down") and "not 'sideways'" in reported("scroll sideways")
+    assert "did you mean click?" in reported("klick [1]") and "known are" not in reported("klick [1]") and "known are" in reported("xyzzy")
 
 
 def test_an_action_in_the_wrong_words_does_not_end_the_task() -> None:

@@ -60,9 +60,9 @@ def test_an_override_that_is_a_candidate_is_an_accept_of_it(name: str) -> None:
 
 @GRAMMAR
 def test_one_with_another_thought_is_an_edit_of_it(name: str) -> None:
-    told = decided(name, "override", TWO, "The instruction names it.")
-    assert as_told(told)[:2] == ("edit", 0) and told.decided.thought == "The instruction names it."
-    assert told.override is not None and told.base is not None and "It is the second." in told.base.text
+    reported = decided(name, "override", TWO, "The instruction names it.")
+    assert as_told(reported)[:2] == ("edit", 0) and reported.decided.thought == "The instruction names it."
+    assert reported.override is not None and reported.base is not None and "It is the second." in reported.base.text
 
 
 @GRAMMAR
@@ -83,6 +83,6 @@ def test_an_edit_counts_as_of_the_candidate_that_it_became(name: str) -> None:
 
 @GRAMMAR
 def test_relabelling_counts_the_same_and_carries_out_the_policys_choice(name: str) -> None:
-    told = decided(name, "override", ONE, mode="relabel")
-    assert as_told(told) == ("accept", 1, None) and told.base is not None
-    assert "It is the second." in told.base.text and told.decided.executed == told.base.text
+    reported = decided(name, "override", ONE, mode="relabel")
+    assert as_told(reported) == ("accept", 1, None) and reported.base is not None
+    assert "It is the second." in reported.base.text and reported.decided.executed == reported.base.text

@@ -109,8 +109,12 @@ def test_one_run_is_shown_to_its_annotator_and_to_reviewers(history: History):
     assert asyncio.run(finished.look(run_id, history.who("eve"))).review == "adjudication"
     assert asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).reviews == (), "before it is settled nobody is told"
     asyncio.run(Reviews(history.database).submit(run_id, said.model_copy(update={"kind": "adjudication"}), by=history.who("eve")))
-    told = asyncio.run(finished.look(run_id, history.who("ann", "annotator")))
-    assert [one.reviewer for one in told.reviews] == ["rex", "eve"] and told.item.standing == "rejected" and told.withdrawal is None
+    reported = asyncio.run(finished.look(run_id, history.who("ann", "annotator")))
+    assert (
+        [one.reviewer for one in reported.reviews] == ["rex", "eve"]
+        and reported.item.standing == "rejected"
+        and reported.withdrawal is None
+    )
     with pytest.raises(NotNow, match="live"):
         asyncio.run(finished.look(history.run("ann", seed=7, finishes=False), history.who("ann", "annotator")))
 
@@ -119,8 +123,8 @@ def test_who_took_a_run_back_when_and_why_is_told(history: History):
     finished, (own, others) = FinishedRuns(history.database), (history.run("ann", seed=seed) for seed in range(2))
     withdraw(history, own)
     history.database.transact(withdrawals.withdraw, [others], "asked to by mail", now_s=history.now_s + 5)
-    told = [asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).withdrawal for run_id in (own, others)]
-    assert told == [
+    reported = [asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).withdrawal for run_id in (own, others)]
+    assert reported == [
         Withdrawal(by="ann", at_s=history.now_s, reason="a slip"),
         Withdrawal(by=None, at_s=history.now_s + 5, reason="asked to by mail"),
     ]

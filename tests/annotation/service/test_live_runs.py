@@ -73,8 +73,8 @@ def test_accept_edit_and_override_are_stored_with_all_that_was_shown(on_pool: An
             await live.decide(run_id, ANN, override)
             state = await until(live, run_id, "ended")
             assert state.verifier is True and state.outcome == "success" and state.screen is not None
-            told = [step.decision for step in state.history]
-            assert told == ["accept", "accept", "edit"], "what another candidate says, and what one does for another reason"
+            reported = [step.decision for step in state.history]
+            assert reported == ["accept", "accept", "edit"], "what another candidate says, and what one does for another reason"
             assert state.history[2].reward == 1.0
             done = await live.finish(run_id, ANN, Finish(version=state.version, is_success=True, note="fine"))
             assert done.phase == "finished" and not live.is_live(run_id)

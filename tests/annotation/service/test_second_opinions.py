@@ -182,8 +182,8 @@ def test_what_is_withdrawn_counts_no_longer_and_is_reviewed_no_more(history: His
     assert waiting(history, "rex") == {}
     with pytest.raises(NotNow, match="withdrawn"):
         say(history, disputed, "eve")
-    told = [(one.subject, one.user_id, one.detail["reason"]) for one in history.all(AuditEntry) if one.action == "run.withdrawn"]
-    assert told == [(landed, "user-ann", "I misread the task"), (disputed, "user-rex", "personal data on the screen")]
+    reported = [(one.subject, one.user_id, one.detail["reason"]) for one in history.all(AuditEntry) if one.action == "run.withdrawn"]
+    assert reported == [(landed, "user-ann", "I misread the task"), (disputed, "user-rex", "personal data on the screen")]
     assert asyncio.run(reviews.look(disputed, "user-eve")).run.is_withdrawn
 
 

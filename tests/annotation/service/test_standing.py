@@ -83,9 +83,9 @@ def test_contents_that_are_evaluated_on_are_never_asked_for(tmp_path: Path) -> N
     facts = SOURCES["browsing"].facts
     seeds = list(islice(fresh_seeds(task, Standing(), ()), 4))
     assert seeds[0] >= FIRST_SEED and all(task.split(seed) is Split.TRAIN for seed in seeds)
-    told = facts(task, seeds[0])
-    assert told is not None
-    rest = list(islice(fresh_seeds(task, Standing(closed=frozenset({told.content_id})), ()), 3))
+    reported = facts(task, seeds[0])
+    assert reported is not None
+    rest = list(islice(fresh_seeds(task, Standing(closed=frozenset({reported.content_id})), ()), 3))
     assert seeds[0] not in rest and rest[0] in seeds
 
 

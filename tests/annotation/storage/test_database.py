@@ -74,12 +74,12 @@ def test_tables_of_the_first_version_become_todays(empty_url: str):
 
 
 def test_tables_of_another_release_are_refused_with_what_to_do(database: Database, empty_url: str):
-    for version, told in (("9999", "does not know"), ("", "flywheel annotate migrate")):
+    for version, reported in (("9999", "does not know"), ("", "flywheel annotate migrate")):
         with database.write() as session:
             session.execute(text("delete from alembic_version"))
             if version:
                 session.execute(text("insert into alembic_version values (:version)"), {"version": version})
-        with pytest.raises(DatabaseUnusable, match=told):
+        with pytest.raises(DatabaseUnusable, match=reported):
             open_database(empty_url)
     with pytest.raises(DatabaseUnusable):
         check_current(database)
@@ -193,9 +193,9 @@ def test_an_address_that_cannot_be_is_refused(url: str):
 
 
 def test_a_server_that_is_not_there_is_told_of_without_its_password():
-    with pytest.raises(DatabaseUnusable) as told:
+    with pytest.raises(DatabaseUnusable) as reported:
         open_database("postgresql+psycopg://somebody:s3cret@127.0.0.1:1/none")
-    assert "s3cret" not in str(told.value) and "127.0.0.1:1" in str(told.value)
+    assert "s3cret" not in str(reported.value) and "127.0.0.1:1" in str(reported.value)
 
 
 def test_the_default_is_a_private_folder_in_the_home(tmp_path: Path):

@@ -18,8 +18,8 @@ def test_what_the_database_cannot_store_is_answered_as_a_full_disk(tmp_path: Pat
                 answer = await admin.post("/api/v1/invitations", {"role": "annotator"})
                 if answer.status_code != 201:
                     break
-            told = answer.json()
-            assert (answer.status_code, told["error"]) == (507, "StorageFull") and "disk is full" in told["detail"], answer.text
+            reported = answer.json()
+            assert (answer.status_code, reported["error"]) == (507, "StorageFull") and "disk is full" in reported["detail"], answer.text
             assert str(disk) not in answer.text
             (disk / "filler").unlink()
             assert (await admin.post("/api/v1/invitations", {"role": "annotator"})).status_code == 201

@@ -110,8 +110,8 @@ async def take_back(page: Page, here: Site, run_id: str) -> None:
     await expect(page.get_by_role("dialog")).to_have_count(1)
     await page.keyboard.press("Control+Enter")
     await expect(page.locator("#case .card-head")).to_contain_text("withdrawn")
-    told = page.locator("#case .note", has_text="Withdrawn by ann")
-    await expect(told).to_contain_text(": z ? my slip")
+    reported = page.locator("#case .note", has_text="Withdrawn by ann")
+    await expect(reported).to_contain_text(": z ? my slip")
     assert await unnamed(page) == []
     await expect(page.get_by_role("button", name="Withdraw…")).to_have_count(0)
     with here.database.read() as session:

@@ -183,8 +183,10 @@ def check(con: duckdb.DuckDBPyConnection, home: Home, sample_id: str, component:
         "where s.sample_id = ?",
         [sample_id],
     ).fetchall()
-    told: list[dict[str, Any]] = messages
-    assert told[-1]["content"] == step.response and [one["content"] for one in told[:-1]] == [one["content"] for one in step.messages]
+    reported: list[dict[str, Any]] = messages
+    assert reported[-1]["content"] == step.response and [one["content"] for one in reported[:-1]] == [
+        one["content"] for one in step.messages
+    ]
     assert (annotator, origin, mode, said) == (decision.user_id, "human", "intervene", step.decision) and decision.annotator == "ann"
     assert component == ("approved" if said == "accept" else "correction") and (proposal == step.response) == (said == "accept")
     assert seen == step.screenshot_id

@@ -113,8 +113,8 @@ def test_a_recording_arrives_is_looked_at_judged_and_taken_back(tmp_path: Path, 
             assert (await rex.post(f"{path}/review", {**say, "steps": {"4": {"is_right": True}}})).status_code == 422
             assert (await rex.post(f"{path}/review", say)).status_code == 201
             assert (await eve.post(f"{path}/review", say)).status_code == 409, "it is settled"
-            told = (await rex.get(path)).json()["reviews"][0]["steps"]
-            assert {index: one["is_right"] for index, one in told.items()} == {"0": True, "1": False}
+            reported = (await rex.get(path)).json()["reviews"][0]["steps"]
+            assert {index: one["is_right"] for index, one in reported.items()} == {"0": True, "1": False}
             parts, kept = PartStore(tmp_path / "parts"), dict[str, bytes]()
             taken = take_recording(there.database, parts, store.cover.recording_id, PromptBuilder("doubao"), kept.__setitem__)
             assert kept.keys() == {step.screenshot_id for step in taken.episode.steps}
@@ -128,8 +128,8 @@ def test_a_recording_arrives_is_looked_at_judged_and_taken_back(tmp_path: Path, 
             assert (await ann.get(PATH)).json()[0]["state"] == "withdrawn"
             with there.database.read() as session:
                 entries = [one for one in session.scalars(select(AuditEntry)) if one.subject == store.cover.recording_id]
-            told = [(one.action.removeprefix("recording."), one.detail.get("reason")) for one in entries]
-            assert told == [("completed", None), ("reviewed", None), ("withdrawn", "my bank was on the screen")]
+            reported = [(one.action.removeprefix("recording."), one.detail.get("reason")) for one in entries]
+            assert reported == [("completed", None), ("reviewed", None), ("withdrawn", "my bank was on the screen")]
 
     asyncio.run(run())
 

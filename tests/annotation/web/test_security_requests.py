@@ -230,7 +230,7 @@ def test_who_opens_what_there_is_not_or_may_not_gets_a_page(tmp_path: Path) -> N
     async def run() -> None:
         async with site(tmp_path) as there:
             ann, stranger, program = await there.person("ann"), await there.stranger(), await there.program("robot")
-            for path, status, told in (
+            for path, status, reported in (
                 ("/people", 403, "This is for admins; ann is annotator."),
                 ("/review", 403, "This is for reviewers"),
                 ("/nowhere", 404, "There is nothing at this address."),
@@ -239,7 +239,7 @@ def test_who_opens_what_there_is_not_or_may_not_gets_a_page(tmp_path: Path) -> N
             ):
                 page = await ann.get(path, **opening)
                 assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
-                assert told in page.text and 'href="/"' in page.text and "/pages/base.css" in page.text and MARKUP not in page.text
+                assert reported in page.text and 'href="/"' in page.text and "/pages/base.css" in page.text and MARKUP not in page.text
                 assert page.headers["cache-control"] == "no-store"
                 assert {name: page.headers[name] for name in PAGE_HEADERS} == PAGE_HEADERS
                 assert (await ann.get(path)).json()["status"] == status, "who asks for nothing special gets JSON"

@@ -125,8 +125,8 @@ def test_what_is_held_and_cannot_go_on_is_named_so_that_it_can_be_let_go(tmp_pat
                 for num in (1, 2):
                     answer = await admin.post("/api/v1/work/next")
                     assert (answer.status_code, answer.json()["extra"]) == (502, {"assignment_id": held})
-                    told = [message for message in caplog.messages if held in message]
-                    assert len(told) == num and "CheckpointError: no checkpoint newest is registered" in told[-1], "each time"
+                    reported = [message for message in caplog.messages if held in message]
+                    assert len(reported) == num and "CheckpointError: no checkpoint newest is registered" in reported[-1], "each time"
             async with site(tmp_path, pool=pool, grammar="uitars15") as there:  # which another policy answers in
                 back = await there.stranger()
                 await back.log_in("root")
