@@ -32,6 +32,7 @@ EXPECTED_SKIPS = (
     ("tests/warehouse/test_power_cut.py::*", "no disk can be logged here", "it takes FUSE and loop devices"),
     ("tests/annotation/web/test_page_measured.py::*", "npm cannot fetch", "the package registry may be out of reach"),
     ("tests/sandbox/test_hostile_pages.py::*", "Chromium has no sandbox of its own", "a container may not let it make one"),
+    ("tests/deploy/*", "only root gives each service a user of its own", "a container's root may not be allowed to"),
     ("tests/models/test_gpu_training.py::*", "torch sees no accelerator", "there is no GPU in continuous integration"),
 )
 """Test (a pattern), words of the reason that pytest is given, and why it may be so in continuous integration."""
@@ -89,6 +90,7 @@ def _always() -> bool:
 MUST_RUN: tuple[tuple[str, int, Callable[[], bool]], ...] = (
     ("tests/warehouse/*full_disk*", 3, _is_root_that_mounts),
     ("tests/warehouse/test_power_cut.py::*", 2, _has_disks_to_log),
+    ("tests/deploy/test_deployed_services.py::*", 6, _is_root_that_mounts),
     ("tests/sandbox/test_terminal_isolation.py::*", 25, _always),
     ("tests/sandbox/test_episode_isolation.py::*", 25, _always),
     ("tests/annotation/recording/test_recorder_x11.py::*", 5, _always),

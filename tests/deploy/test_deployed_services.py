@@ -82,11 +82,13 @@ def database(variables: dict[str, str]) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str], database: Path) -> Iterator[Place]:
     """Every service, started when those that it depends on are healthy."""
+    skipped = "only root gives each service a user of its own"
     if os.geteuid() != 0:
-        pytest.skip("only root gives each service a user of its own")
-    services = compose(variables)["services"]
-    place = Place(folder=tmp_path_factory.mktemp("deployed"), services=services)
+        pytest.skip(skipped)
+    place = Place(folder=tmp_path_factory.mktemp("deployed"), services=compose(variables)["services"])
     place.prepare()
+    if (tried := place.ask("prefect", ["true"])).returncode != 0:
+        pytest.skip(f"{skipped}: {tried.stderr.strip()}")
     try:
         place.start_all()
         yield place
