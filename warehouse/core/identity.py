@@ -14,11 +14,13 @@ from typing import Any
 ID_HEX_DIGITS = 16
 LEAST_LIKENESS = 0.75
 """An id less like a wrong one than this (Jaro-Winkler) is not the one that was meant."""
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+"""Made once: `json.dumps` with these options makes one for every call, which is half of its time."""
 
 
 def canonical_json(value: Any) -> bytes:
     """Sorted keys, no spaces, UTF-8: equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def content_id(kind: str, value: Any) -> str:
