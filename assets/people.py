@@ -27,6 +27,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.stage_assets import stage_asset
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
+from warehouse.datasets.provenance import PEOPLE, UNKNOWN, Source, add_sources
 from warehouse.datasets.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.content import content_digest
@@ -85,6 +86,7 @@ def human_annotations(context: dg.AssetExecutionContext, tables: WarehouseResour
     decisions = Counter(row["decision"] for row in made["annotations"])
     num_kept = keep_others(warehouse, made, iteration, STAGE)
     wrote = store_rows(warehouse, iteration, STAGE, made)
+    wrote["sources"] = add_sources(warehouse, [terms_of(profile.load().people)], iteration=iteration, stage=STAGE)
     for why in (*standing.unreadable, *lost):
         context.log.warning(why)
     counts = {"runs": num_runs, "annotations": num_annotations, "unreadable": len(standing.unreadable) + len(lost)}
@@ -134,6 +136,12 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
 def _versions(warehouse: Warehouse) -> dict[str, int]:
     """Of the tables that tombstones go to."""
     return {table: warehouse.version(table) for table in WITHDRAWABLE}
+
+
+def terms_of(settings: PeopleSettings) -> Source:
+    """Under which terms annotators give their decisions."""
+    stated_by = "the profile" if settings.licence != UNKNOWN else ""
+    return Source(source=PEOPLE, kind="people", licence=settings.licence, origin="decisions of annotators", stated_by=stated_by)
 
 
 def nothing_to_take(warehouse: Warehouse, iteration: str, stage: str, tables: Sequence[str]) -> dg.MaterializeResult[None]:

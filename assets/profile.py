@@ -243,6 +243,12 @@ class PeopleSettings(_Settings):
         description="address of the annotation database, e.g. postgresql+psycopg://user@host/name; null: the home's own, where there is "
         "one. FLYWHEEL_ANNOTATION_DATABASE goes before both, for addresses with a password",
     )
+    licence: str = Field(
+        "unknown",
+        min_length=1,
+        max_length=200,
+        description="under which terms annotators give their work, as an SPDX id or in words: samples and dataset cards say so",
+    )
     wording: WordingConfig = WordingConfig()
 
 

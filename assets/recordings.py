@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Self
 
 import dagster as dg
@@ -25,6 +26,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.stage_assets import stage_asset
 from warehouse.core.errors import FlywheelError, NotNow
 from warehouse.core.home import Home
+from warehouse.datasets.provenance import RECORDINGS, UNKNOWN, Source, add_sources
 from warehouse.storage.content import content_digest
 from warehouse.storage.tables import Warehouse
 
@@ -32,6 +34,7 @@ RECORDED_TABLES = ("tasks", "steps", "episodes", "ct_samples")
 """In the order in which they are written: nothing names what is not there yet."""
 PICTURE_BYTES = 32 * 1024 * 1024
 """Of a recording's pictures so many are in memory at once."""
+CONSENTED = "by consent: to train and to evaluate programs that operate computers"
 OWN_WORDS_ALONE = "Its recordings are learned in their own words alone; materialize `recordings` of this iteration again to add others."
 
 
@@ -56,6 +59,7 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
         database.close()
     counts["kept as they were"] = people.keep_others(warehouse, made, iteration, RECORDED_STAGE, but=barred)
     wrote = people.store_rows(warehouse, iteration, RECORDED_STAGE, made)
+    wrote["sources"] = add_sources(warehouse, [_terms(settings)], iteration=iteration, stage=RECORDED_STAGE)
     for why in problems:
         context.log.warning(why)
     return dg.MaterializeResult(
@@ -101,6 +105,14 @@ def _recorded(
             note["note"] = f"{wording.failure} {OWN_WORDS_ALONE}"
             problems.append(note["note"])
     return made, counts | {f"left out/{reason}": num for reason, num in sorted(left_out.items())}, problems, note, barred
+
+
+def _terms(settings: Profile) -> Source:
+    """Under which terms people give recordings: those of all annotators, or what the text of the consent says."""
+    terms = people.terms_of(settings.people)
+    if terms.licence == UNKNOWN:
+        terms = replace(terms, licence=CONSENTED, stated_by="the consent that each recording was signed under")
+    return replace(terms, source=RECORDINGS, origin="recordings of people's own work")
 
 
 class _Pictures:

@@ -14,8 +14,10 @@ from assets.requests import DemonstrateRequest, InitialiseRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.seed_data.tutorials import tutorials
 from assets.stage_assets import stage_asset
+from sandbox.tasks.licences import task_sources
 from sandbox.tasks.sources import tasks_in
 from warehouse.core.stages import SEED_ITERATION
+from warehouse.datasets.provenance import add_sources
 from warehouse.lineage import registry
 from warehouse.routing.samples import tutorial_rows
 from warehouse.storage.content import content_digest
@@ -36,6 +38,7 @@ def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.Materialize
     evaluated = list(evaluated_instances(settings))
     wrote = {
         "tasks": warehouse.replace_partition("tasks", rows, iteration=SEED_ITERATION, stage="tasks"),
+        "sources": add_sources(warehouse, task_sources({row["source"] for row in rows}, tables.home), stage="tasks"),
         "task_instances": warehouse.replace_partition("task_instances", evaluated, iteration=SEED_ITERATION, stage="tasks"),
     }
     counts = {"tasks": len(rows), "held out": sum(row["held_out"] for row in rows), "instances evaluated on": len(evaluated)}

@@ -19,11 +19,22 @@ Scripts = Annotated[
     list[str] | None, typer.Option(help="Withhold what is not written in this script (Latin, Han, …); may be given several times.")
 ]
 
+Licence = Annotated[
+    str | None,
+    typer.Option(
+        "--licence",
+        metavar="SPDX",
+        help="Under which licence it is, e.g. CC-BY-4.0; samples and dataset cards say so \\[default: what the public collection says, "
+        "else unknown].",
+    ),
+]
+
 
 @imports.command("general")
 def import_general(
     file: Annotated[Path, typer.Argument(help="JSON lines or Parquet of conversations.")],
     name: Annotated[str | None, typer.Option(help="Replaces what was imported under it \\[default: the file's].")] = None,
+    licence: Licence = None,
     keep_personal_data: KeepPersonalData = False,
     script: Scripts = None,
     home: HomeOption = None,
@@ -34,13 +45,14 @@ def import_general(
     counted.
     """
     from pipelines.importing.general import import_general_data
+    from pipelines.importing.licences import checked
     from pipelines.importing.rows import ScreeningSettings, settings_of
     from pipelines.orchestration.reported_changes import reported
 
     settings = settings_of(ScreeningSettings, keep_personal_data=keep_personal_data, scripts=tuple(script or ()))
     warehouse = warehouse_of(home_of(home))
     with reported(warehouse, f"flywheel import general {file.name}", console):
-        import_general_data(warehouse, file, name, console, settings)
+        import_general_data(warehouse, file, name, console, settings, checked(licence))
 
 
 @imports.command("tasks")
@@ -54,6 +66,7 @@ def import_tasks(
     held_out: Annotated[
         bool, typer.Option("--held-out", help="Never train on any of it: for benchmarks \\[default: 80 % of the tasks are trained on].")
     ] = False,
+    licence: Licence = None,
     check: Annotated[
         bool, typer.Option("--check", help="Set every task up once and look: one that cannot be, or is solved already, does not run.")
     ] = False,
@@ -69,6 +82,7 @@ def import_tasks(
     plain: tasks in our own schema, JSON lines or YAML. osworld: OSWorld's examples. android-world: task templates with parameters and
     checks. mind2web: lists of tasks on live sites. miniwob: names of environments.
     """
+    from pipelines.importing.licences import checked
     from pipelines.importing.tasks import import_task_files
 
     import_task_files(
@@ -79,6 +93,7 @@ def import_tasks(
         name=name,
         assets=assets or [],
         held_out=held_out,
+        licence=checked(licence),
         check=check,
         dry_run=dry_run,
         verbose=verbose,
@@ -122,6 +137,7 @@ def import_demonstrations(
     ] = None,
     domain: Annotated[str, typer.Option(help="Which specialist learns from it.")] = "desktop",
     mode: Annotated[str, typer.Option(help="Standing text of the prompt: computer, mobile or game.")] = "computer",
+    licence: Licence = None,
     min_alignment: Annotated[int, typer.Option(min=0, max=10, help="agentnet: a lower alignment_score goes to CT.")] = 0,
     keep_personal_data: KeepPersonalData = False,
     script: Scripts = None,
@@ -135,6 +151,7 @@ def import_demonstrations(
     file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
     """
     from pipelines.importing.demonstrations import import_demonstration_files
+    from pipelines.importing.licences import checked
     from pipelines.importing.report import check_any
     from pipelines.importing.rows import DemonstrationSettings, settings_of
     from pipelines.orchestration.reported_changes import reported
@@ -154,6 +171,15 @@ def import_demonstrations(
     place = home_of(home)
     with reported(warehouse_of(place), f"flywheel import demonstrations {format_}", console):
         report = import_demonstration_files(
-            place, format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace
+            place,
+            format_,
+            files,
+            settings,
+            console,
+            name=name,
+            images=images or [],
+            dry_run=dry_run,
+            replace=replace,
+            licence=checked(licence),
         )
     check_any(report, format_)

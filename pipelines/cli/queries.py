@@ -116,10 +116,13 @@ def show_lineage(
 
 def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, as_of: str | None, console: Console) -> None:
     """Export and say what was written. Raises ConfigError or UnknownId."""
+    from sandbox.tasks.licences import task_sources
     from warehouse.datasets.export import export
 
     _check_as_of(warehouse, as_of)
-    exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of)
+    played = warehouse.read("tasks", columns=["source"]).column("source").unique().to_pylist()
+    installed = list(task_sources(played, warehouse.home))
+    exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of, installed=installed)
     console.print(f"{counted(exported.num_rows, 'row')} in {output}")
 
 

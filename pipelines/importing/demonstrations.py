@@ -20,6 +20,7 @@ from rich.markup import escape
 
 from agent.grammars.registry import grammar_named
 from pipelines.importing.agentnet import agentnet_entries
+from pipelines.importing.licences import add_licence
 from pipelines.importing.mind2web import mind2web_entries
 from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, print_report, progress_on
 from pipelines.importing.rows import DemonstrationSettings, RowMaker, Rows
@@ -112,6 +113,7 @@ def import_demonstration_files(
     images: Sequence[Path],
     dry_run: bool,
     replace: bool = False,
+    licence: str | None = None,
 ) -> Report:
     """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
@@ -131,6 +133,7 @@ def import_demonstration_files(
         kept = Kept(folder, manifest)
         if not dry_run:
             kept.begin()
+            add_licence(Warehouse(home), f"imported_{chosen}", format, paths, licence)
         with progress_on(console) as progress:
             for path in paths:
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)

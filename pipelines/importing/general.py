@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.importing.licences import add_licence
 from pipelines.importing.reading import OnBytes, raw_records
 from pipelines.importing.report import Kept, Report, check_any, manifest_of, print_report, progress_on
 from pipelines.importing.rows import Rows, ScreeningSettings
@@ -32,7 +33,12 @@ CLAIMS = ("origin", "domain", "verdict")
 
 
 def import_general_data(
-    warehouse: Warehouse, path: Path, name: str | None, console: Console, settings: ScreeningSettings | None = None
+    warehouse: Warehouse,
+    path: Path,
+    name: str | None,
+    console: Console,
+    settings: ScreeningSettings | None = None,
+    licence: str | None = None,
 ) -> Report:
     """Make the conversations of `path` the general data called `name` (the file's name is the default), in place of what was imported under
     it before, and say what became of every record. Raises ConfigError for a file that cannot be read or holds no conversations."""
@@ -53,6 +59,7 @@ def import_general_data(
             raise ConfigError(f"{path} holds no conversations; what was imported as {chosen} before stays as it is")
         check_any(report, "general", "conversation")
         kept.begin()
+        add_licence(warehouse, stage, "general", [path], licence)
         data.commit()
         kept.write(report)
     print_report(report, f"{report.num_added} ct_samples", console, stage, folder)

@@ -84,6 +84,10 @@ def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry
     )
 
 
+PROVENANCE = ("source", "licence")
+"""What an export of ours says of each sample; of an import it is said of the whole (licences.py)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claims:
     """What a record says of itself, as an export of ours does; None where it says nothing."""
@@ -95,6 +99,7 @@ class _Claims:
 
 def _claims(fields: Fields) -> _Claims:
     """Raises BadRecord for a claim that is none of its kind: a failure that is not understood must not be learned as a success."""
+    fields.keep_aside(*PROVENANCE)
     origin, domain, verdict = fields.any("origin"), fields.any("domain"), fields.any("verdict")
     if origin is not None and origin not in SAMPLE_ORIGINS:
         raise BadRecord(f"`origin` is {origin!r}; known are {', '.join(SAMPLE_ORIGINS)}")

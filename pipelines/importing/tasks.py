@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from pipelines.cli.terminal import ROWS_SHOWN, counted, print_counts, print_reasons, print_rows, slim_table
+from pipelines.importing.licences import source_of_import
 from sandbox.tasks.imported.collecting import Collected, collect
 from sandbox.tasks.imported.holdouts import Holdouts
 from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES
@@ -27,6 +28,7 @@ from sandbox.tasks.imported.store import MANIFEST, TASKS, TaskSet, check_name, r
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError, DesktopMissing, DeviceMissing, SandboxError, TaskError
 from warehouse.core.home import Home
+from warehouse.datasets.provenance import UNKNOWN
 
 CHECK_LIMIT_S = 180.0
 ALL_SPLITS = "every split"
@@ -48,6 +50,7 @@ def import_task_files(
     check: bool,
     dry_run: bool,
     verbose: bool,
+    licence: str | None = None,
 ) -> Collected:
     """Import, and say what became of every record. Raises ConfigError where nothing of the files is a task."""
     chosen = check_name(name or re.sub(r"[^a-z0-9_-]+", "-", paths[0].stem.lower()).strip("-_"))
@@ -59,8 +62,13 @@ def import_task_files(
     if not found.tasks:
         first = f": {found.malformed[0][0]} {found.malformed[0][1]}" if found.malformed else ""
         raise ConfigError(f"none of {len(found.records)} records is a task of the format {format}{first}")
-    manifest = {"format": format, "files": sorted(path.name for path in paths), "held_out": held_out}
+    manifest: dict[str, Any] = {"format": format, "files": sorted(path.name for path in paths), "held_out": held_out}
     before = read_set(chosen, home) if chosen in set_names(home) else None
+    said = source_of_import(chosen, format, paths, licence, kind="tasks")
+    if said.licence != UNKNOWN:
+        manifest["licence"] = {"licence": said.licence, "origin": said.origin, "stated_by": said.stated_by}
+    elif before is not None and "licence" in before.manifest:
+        manifest["licence"] = before.manifest["licence"]
     has_changed = True
     if not dry_run:
         task_set = _write(home, chosen, found, manifest)

@@ -5,7 +5,7 @@ Nothing here imports a source, a session or a page: a module that defines a Task
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import getattr_static
 from pathlib import Path
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sandbox.tasks.page_task import PageTask
     from sandbox.tasks.supply import Facts
     from sandbox.tasks.task import Task
+    from warehouse.core.home import Home
+    from warehouse.datasets.provenance import Source
 
 SessionKind = Literal["page", "terminal", "hybrid", "web", "desktop", "android"]
 """page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; web: a live
@@ -80,6 +82,13 @@ class TaskSource:
     """The index of reserved instances, contents.json (reserved.py). Only where the source does not draw its instances by split."""
     content: Callable[[Task, int], str] | None = None
     """(task, seed) → id of what a seed draws first, for whoever makes that index. Pages need none: there a session looks."""
+    licence: str = "unknown"
+    """Of the tasks and of what they show, as an SPDX id or in words; samples of their episodes carry it."""
+    origin: str = ""
+    """What the tasks are and where they are from, in a line: it stands on dataset cards."""
+    provenance: Callable[[Home | None], Iterable[Source]] | None = None
+    """Instead of these two, where each group has its own: rows of the table `sources`, called SOURCE:GROUP. Of the environment's home where
+    none is given."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":/, "):

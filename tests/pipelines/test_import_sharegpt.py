@@ -32,7 +32,8 @@ def rows(home: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_an_export_comes_back_equal(tmp_path: Path) -> None:
-    """SFT with pictures and CT with loss on prompts: file by file and row by row, but for episodes that the other home does not have."""
+    """SFT with pictures and CT with loss on prompts: file by file and row by row, but for episodes that the other home does not
+    have, and for what is said of the whole import."""
     images(tmp_path, 8)
     path = write_lines(tmp_path / "demos.jsonl", [agentnet("one", CODES), agentnet("two", CODES[:2], completed=False)])
     run(tmp_path / "a", "agentnet", path)
@@ -41,8 +42,12 @@ def test_an_export_comes_back_equal(tmp_path: Path) -> None:
         report, _ = run(tmp_path / "b", "sharegpt", tmp_path / f"a-{dataset}" / "data.jsonl", name=dataset)
         assert report.num_added == len(first) > 1 and not report.malformed and not report.unknown
         second = exported(tmp_path / "b", tmp_path / f"b-{dataset}", dataset)
-        assert second == first
-        assert (tmp_path / f"b-{dataset}" / "data.jsonl").read_bytes() == (tmp_path / f"a-{dataset}" / "data.jsonl").read_bytes()
+        origins = {"source": ("imported_demos", f"imported_{dataset}"), "licence": ("MIT", "unknown")}
+        assert second == [row | {name: there for name, (_, there) in origins.items()} for row in first]
+        text = (tmp_path / f"a-{dataset}" / "data.jsonl").read_text()
+        for name, (here, there) in origins.items():
+            text = text.replace(f'"{name}": "{here}"', f'"{name}": "{there}"')
+        assert (tmp_path / f"b-{dataset}" / "data.jsonl").read_text() == text
         pictures = [{p.name: p.read_bytes() for p in (tmp_path / f"{home}-{dataset}" / "images").iterdir()} for home in "ab"]
         assert pictures[0] == pictures[1]
         assert rows(tmp_path / "b", f"{dataset}_samples") == rows(tmp_path / "a", f"{dataset}_samples")

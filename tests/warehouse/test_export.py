@@ -58,7 +58,7 @@ def test_trl_reads_prompt_and_completion(samples: Warehouse, tmp_path: Path) -> 
     assert first["completion"] == [{"role": "assistant", "content": "done"}]
     assert [message["content"] for message in second["prompt"]] == ["one", "two"]
     table = pyarrow.json.read_json(tmp_path / "out" / "train.jsonl")  # what Hugging Face `datasets` reads JSON lines with
-    assert table.column_names == ["sample_id", "weight", "prompt", "completion"]
+    assert table.column_names == ["sample_id", "weight", "source", "licence", "prompt", "completion"]
 
 
 def test_trl_learns_every_token_where_prompts_carry_loss(samples: Warehouse, tmp_path: Path) -> None:

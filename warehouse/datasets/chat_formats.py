@@ -38,7 +38,7 @@ def _trl(*, has_images: bool, has_prompt_loss: bool) -> Layout:
 
     def layout(row: Row, images: Mapping[str, str]) -> dict[str, Any] | None:
         messages = [_trl_message(message, has_images) for message in row["messages"]]
-        record: dict[str, Any] = {"sample_id": row["sample_id"], "weight": row["weight"]}
+        record: dict[str, Any] = {"sample_id": row["sample_id"], "weight": row["weight"]} | _provenance(row)
         record |= {"messages": messages} if has_prompt_loss else {"prompt": messages[:-1], "completion": messages[-1:]}
         return record | ({"images": _paths(row, images)} if has_images else {})
 
@@ -68,7 +68,7 @@ def _llama_factory(*, has_images: bool, has_prompt_loss: bool) -> Layout:
         is_regular = all(turn["role"] in ("user", "observation") for turn in asks) and all(turn["role"] == "assistant" for turn in answers)
         if not said or len(said) % 2 or not is_regular:
             return None
-        return {"messages": turns} | ({"images": _paths(row, images)} if has_images else {})
+        return {"messages": turns, **_provenance(row)} | ({"images": _paths(row, images)} if has_images else {})
 
     return layout
 
@@ -83,9 +83,16 @@ def _sharegpt(*, has_images: bool, has_prompt_loss: bool) -> Layout:
             for message in row["messages"]
         ]
         what = {"origin": row["origin"], "domain": row["domain"], "verdict": VERDICTS[row["verdict"]]}
-        return {"id": row["sample_id"], "conversations": turns, **what} | ({"images": _paths(row, images)} if has_images else {})
+        return {"id": row["sample_id"], "conversations": turns, **what, **_provenance(row)} | (
+            {"images": _paths(row, images)} if has_images else {}
+        )
 
     return layout
+
+
+def _provenance(row: Row) -> dict[str, str]:
+    """Columns that readers pass over, for whoever has to know what a sample may be used for."""
+    return {"source": row["source"], "licence": row["licence"]}
 
 
 def _with_token(message: Mapping[str, Any]) -> str:

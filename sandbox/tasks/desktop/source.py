@@ -112,4 +112,6 @@ TASK_SOURCE = TaskSource(
     description=lambda task: make_instance(task, first_seed(task)).instruction,
     contents=Path(__file__).with_name("contents.json"),
     content=content,
+    licence="Apache-2.0; screens of the applications under their own licences",
+    origin="tasks of this project, generated, in applications of Debian",
 )

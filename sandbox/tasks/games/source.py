@@ -205,5 +205,13 @@ def description(task: Task) -> str:
 
 
 TASK_SOURCE = TaskSource(
-    name=SOURCE, kind="page", load_tasks=load_tasks, page=GamesSource(), facts=facts, description=description, twin_suffix=ELEMENTS_SUFFIX
+    name=SOURCE,
+    kind="page",
+    load_tasks=load_tasks,
+    page=GamesSource(),
+    facts=facts,
+    description=description,
+    twin_suffix=ELEMENTS_SUFFIX,
+    licence="Apache-2.0",
+    origin="games of this project",
 )

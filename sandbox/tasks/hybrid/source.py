@@ -91,4 +91,6 @@ TASK_SOURCE = TaskSource(
     description=lambda task: hybrid_instance(task, first_seed(task)).work.instruction,
     contents=Path(__file__).with_name("contents.json"),
     content=content,
+    licence="Apache-2.0",
+    origin="tasks of this project over browser, files and terminal, generated",
 )

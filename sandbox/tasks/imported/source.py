@@ -8,6 +8,7 @@ source miniwob.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -19,7 +20,9 @@ from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task
 from sandbox.tasks.task_source import SessionKind, TaskSource
 from warehouse.core.errors import ConfigError, TaskError
+from warehouse.core.home import Home
 from warehouse.core.identity import stable_seed
+from warehouse.datasets.provenance import UNKNOWN, Source
 
 SOURCE = "imported"
 VERSION = "2"
@@ -124,9 +127,27 @@ def _instance(task: Task, seed: int) -> Any:
     return instance(task, seed)
 
 
+def provenance(home: Home | None = None) -> Iterator[Source]:
+    """Of each set what was said when it was imported; nothing of one that cannot be read."""
+    for name in set_names(home):
+        try:
+            manifest = read_set(name, home).manifest
+        except ConfigError:
+            continue
+        said = manifest.get("licence", {})
+        yield Source(
+            source=f"{SOURCE}:{name}",
+            kind="tasks",
+            licence=said.get("licence", UNKNOWN),
+            origin=said.get("origin", f"tasks of the format {manifest.get('format', UNKNOWN)}"),
+            stated_by=said.get("stated_by", ""),
+        )
+
+
 TASK_SOURCE = TaskSource(
     name=SOURCE,
     kind=kind_of,
+    provenance=provenance,
     load_tasks=load_tasks,
     instance=_instance,
     environment=f"imported tasks {VERSION}",

@@ -241,4 +241,6 @@ TASK_SOURCE = TaskSource(
     description=lambda task: of_page(task.name),
     has_oracle=lambda task: task_file().tasks[_entry_name(task)].oracle,
     contents=Path(__file__).with_name("contents.json"),
+    licence="MIT",
+    origin="MiniWoB++ of the Farama Foundation, https://github.com/Farama-Foundation/miniwob-plusplus",
 )

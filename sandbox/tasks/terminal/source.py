@@ -117,4 +117,6 @@ TASK_SOURCE = TaskSource(
     description=lambda task: terminal_instance(task, first_seed(task)).instruction,
     contents=Path(__file__).with_name("contents.json"),
     content=content,
+    licence="Apache-2.0",
+    origin="terminal tasks of this project, generated",
 )

@@ -113,4 +113,6 @@ TASK_SOURCE = TaskSource(
     environment=f"web tasks {VERSION}",
     facts=facts,
     description=lambda task: web_instance(task, first_seed(task)).instruction,
+    licence="Apache-2.0; screens of the applications under their own licences",
+    origin="tasks of this project, generated, in datasette, sqlite-web and Trac",
 )
