@@ -78,6 +78,8 @@ def blame(
 
 
 def _print(found: BlameReport, most: int) -> None:
+    from warehouse.lineage.blame import LEAST_LOST
+
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)
 
@@ -93,6 +95,8 @@ def _print(found: BlameReport, most: int) -> None:
         _print_episodes(named[:most])
         if len(named) > most:
             say(f"and {len(named) - most} more: --most {len(named)}, or --json, shows all")
+    elif found.num_lost < LEAST_LOST:
+        say(f"fewer than {LEAST_LOST} lost instances: what they say may be chance, so nothing is named; --oracle may ask about more")
     else:
         say("no episode stands out")
     for one in found.withdrawals:
@@ -112,7 +116,7 @@ def _print(found: BlameReport, most: int) -> None:
 
 def _print_sources(found: BlameReport, most: int) -> None:
     table = slim_table()
-    for column in ("source", "blame, nats [95 %]", "read", "samples", "episodes", "named"):
+    for column in ("source", "blame, nats [95 %]", "read", "samples", "episodes", "named (p)"):
         table.add_column(column, justify="left" if column == "source" else "right", no_wrap=column != "source")
     for one in found.blame.sources[:most]:
         style = "bold red" if one.is_sure else "none"
@@ -122,7 +126,7 @@ def _print_sources(found: BlameReport, most: int) -> None:
             f"{100 * one.share_of_draws:.1f} %",
             str(one.num_samples),
             str(one.num_episodes),
-            str(one.num_named),
+            f"{one.num_named} ({one.p_named:.2g})" if one.num_episodes else "",
         )
     console.print(table)
 

@@ -10,7 +10,7 @@ import pytest
 
 from warehouse.core.errors import ConfigError, UnknownId
 from warehouse.lineage import registry
-from warehouse.lineage.blame import OUTLIER, Blame, Scored, blame, members, robust_scores
+from warehouse.lineage.blame import OUTLIER, Blame, Scored, blame, members, robust_scores, tail
 from warehouse.lineage.regression import regression, stages_between
 from warehouse.lineage.sources import Traced, traced
 from warehouse.storage.tables import Warehouse
@@ -73,6 +73,22 @@ def test_an_episode_that_did_harm_to_one_lost_instance_alone_is_not_named() -> N
     assert found.episodes[0].episode_id == "ep-5" and found.episodes[0].score > OUTLIER and not found.episodes[0].is_named
     with pytest.raises(ValueError, match="80 samples and 79 rows"):
         blame(samples_of(80), scored(harm[:79]))
+
+
+def test_a_source_that_helps_on_the_whole_is_sure_by_how_many_of_its_episodes_are_named() -> None:
+    rng = np.random.default_rng(2)
+    samples = samples_of(600)
+    harm = rng.normal(0, 0.002, size=(600, 8))
+    own = [row for row, one in enumerate(samples) if one.sources["judge"] == "judge-1"]
+    harm[own] -= 0.004  # better than the others, but for a few
+    for row in own[:16]:
+        harm[row] += 0.03
+    found = blame(samples, scored(harm))
+    first = found.sources[0]
+    assert first.key == "judge=judge-1" and first.blame < 0 and first.is_sure and first.p_named < 0.01 and first.num_named == 8
+    assert tail(0, 5, 3, 20) == 1 and tail(3, 3, 3, 6) == pytest.approx(1 / 20) and tail(2, 4, 2, 4) == 1
+    few = blame(samples, scored(harm[:, :3]))
+    assert not few.named and not any(one.is_sure for one in few.sources), "of three lost instances nothing is sure"
 
 
 def test_robust_scores_are_standard_deviations_of_a_normal_distribution() -> None:

@@ -6,15 +6,21 @@ it did beyond what as many draws of the others would have done,
 
     blame(s) = harm(s) - draws(s) · harm(others) / draws(others),
 
-which is also what leaving it out is expected to give back. Intervals are over what could have come otherwise: which instances were lost
+which is also what leaving it out is expected to give back. It is surely to blame only where its harm itself is above zero, too: beside a
+source that helps much, others that help less are not at fault. Intervals are over what could have come otherwise: which instances were lost
 (folds of them) and which episodes the source happened to give, by a bootstrap with Poisson weights. An episode is named where its
 blame stands out among all episodes and is above zero whichever instances were lost.
+
+A source most of whose episodes are sound may help on the whole, though a few of its episodes do harm: so it is also asked whether more of
+its episodes are named than chance would have it (Fisher's exact test, one-sided, over as many sources as there are).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated
 
 import numpy as np
@@ -29,6 +35,9 @@ OUTLIER = 3.5
 1993)."""
 TAILS = (2.5, 97.5)
 """Percentiles of a 95 % interval."""
+LEAST_LOST = 5
+"""Parts of lost instances without which nothing is said to be sure: what one lost instance says may be chance."""
+SIGNIFICANCE = 0.05
 LEAST_UNITS = 2
 """Episodes that a source must have given to be blamed as a source."""
 _Array = NDArray[np.float64]
@@ -46,18 +55,20 @@ class BlamedSource(_Record):
     blame: float
     low: Annotated[float, Field(description="lower end of its 95 % interval")]
     high: float
+    harm: Annotated[
+        float, Field(description="what it did, whatever others would have done; above 0 it made the answers that lost likelier")
+    ]
+    harm_low: Annotated[float, Field(description="lower end of its 95 % interval")]
     num_samples: int
     num_episodes: int
     num_named: Annotated[int, Field(description="of these episodes, those that are named themselves")]
+    p_named: Annotated[float, Field(description="chance that so many of its episodes are named if they were like the others")]
     share_of_draws: Annotated[float, Field(description="of what the stage read, 0 to 1")]
+    is_sure: Annotated[bool, Field(description="both intervals lie above zero, or p_named is below 0.05 over all sources of its dimension")]
 
     @property
     def key(self) -> str:
         return f"{self.dimension}={self.name}"
-
-    @property
-    def is_sure(self) -> bool:
-        return self.low > 0
 
 
 class BlamedEpisode(_Record):
@@ -76,7 +87,7 @@ class BlamedEpisode(_Record):
 
 
 class Blame(_Record):
-    """All sources and episodes, the most blamed first."""
+    """All sources and episodes: the sure sources first, then the most blamed first."""
 
     sources: tuple[BlamedSource, ...]
     episodes: tuple[BlamedEpisode, ...]
@@ -90,7 +101,7 @@ class Blame(_Record):
 
     @property
     def most_blamed(self) -> BlamedSource | None:
-        """The first source whose blame is surely above zero."""
+        """The first source that is surely to blame."""
         return next((one for one in self.sources if one.is_sure), None)
 
 
@@ -121,6 +132,8 @@ def blame(samples: Sequence[Traced], scored: Scored, *, seed: int = 0) -> Blame:
     episodes = _episodes(samples, units, own_UF, share_F, folds_RF, (scored.harm_NF - scored.draws_N[:, None] * mean_F) @ share_F)
     is_named_U = np.zeros(len(units), dtype=bool)
     is_named_U[[place for place, one in episodes if one.is_named]] = True
+    is_episode_U = np.array([one.episode_id is not None for _, one in episodes])
+    is_enough, num_of = int((scored.fold_sizes_F > 0).sum()) >= LEAST_LOST, _num_sources(samples)
     weights_RU = rng.poisson(1.0, size=(RESAMPLES, len(units))).astype(np.float64)
     sources = []
     for (dimension, name), rows in _by_source(samples).items():
@@ -131,6 +144,9 @@ def blame(samples: Sequence[Traced], scored: Scored, *, seed: int = 0) -> Blame:
         is_own_N[rows] = True
         source = _Part.of(harm_NF, draws_N, is_own_N, unit_of, len(units))
         low, high = _interval(source.resampled(weights_RU, folds_RF))
+        harm_low, _ = _interval(((weights_RU @ source.harm_UF) * folds_RF).sum(axis=1))
+        own_episodes = own[is_episode_U[own]]
+        p_named = tail(int(is_named_U[own_episodes].sum()), len(own_episodes), int(is_named_U[is_episode_U].sum()), int(is_episode_U.sum()))
         sources.append(
             BlamedSource(
                 dimension=dimension,
@@ -138,14 +154,18 @@ def blame(samples: Sequence[Traced], scored: Scored, *, seed: int = 0) -> Blame:
                 blame=float(source.blame_F() @ share_F),
                 low=low,
                 high=high,
+                harm=float(source.harm_UF.sum(axis=0) @ share_F),
+                harm_low=harm_low,
                 num_samples=round(float(scored.stands_for_N[rows].sum())),
                 num_episodes=len({samples[row].episode_id for row in rows} - {None}),
                 num_named=int(is_named_U[own].sum()),
+                p_named=p_named,
                 share_of_draws=float(draws_N[rows].sum() / draws_N.sum()),
+                is_sure=is_enough and (min(low, harm_low) > 0 or p_named < SIGNIFICANCE / num_of[dimension]),
             )
         )
     return Blame(
-        sources=tuple(sorted(sources, key=lambda one: (-one.blame, DIMENSIONS.index(one.dimension), one.name))),
+        sources=tuple(sorted(sources, key=lambda one: (not one.is_sure, -one.blame, DIMENSIONS.index(one.dimension), one.name))),
         episodes=tuple(one for _, one in sorted(episodes, key=lambda pair: (-pair[1].blame, pair[0]))),
         num_scored=len(samples),
         num_read=round(float(scored.stands_for_N.sum())),
@@ -230,6 +250,7 @@ def _episodes(
     """(unit, what is said of it)."""
     own_U = own_UF @ share_F
     lows_U, highs_U = np.percentile(own_UF @ folds_RF.T, TAILS, axis=1)
+    is_enough = int((share_F > 0).sum()) >= LEAST_LOST
     scores_U = np.zeros(len(units))
     is_episode_U = np.array([samples[rows[0]].episode_id is not None for rows in units])
     for group in (is_episode_U, ~is_episode_U):  # tutorials and chats do next to nothing, beside which any episode would stand out
@@ -252,7 +273,7 @@ def _episodes(
                     low=float(lows_U[place]),
                     high=float(highs_U[place]),
                     score=float(scores_U[place]),
-                    is_named=bool(scores_U[place] > OUTLIER and lows_U[place] > 0),
+                    is_named=is_enough and bool(scores_U[place] > OUTLIER and lows_U[place] > 0),
                     samples={samples[row].sample_id: float(own_N[row]) for row in sorted(rows, key=lambda row: -own_N[row])},
                 ),
             )
@@ -271,15 +292,23 @@ def robust_scores(values: _Array) -> _Array:
     return found
 
 
+def tail(num_hits: int, num_drawn: int, num_marked: int, num_all: int) -> float:
+    """Chance of at least `num_hits` marked ones among `num_drawn` of `num_all`, of which `num_marked` are marked (hypergeometric), in
+    integers."""
+    most = min(num_drawn, num_marked)
+    ways = sum(math.comb(num_marked, hits) * math.comb(num_all - num_marked, num_drawn - hits) for hits in range(num_hits, most + 1))
+    return float(Fraction(ways, math.comb(num_all, num_drawn)))
+
+
+def _num_sources(samples: Sequence[Traced]) -> dict[str, int]:
+    """By dimension."""
+    names: dict[str, set[str]] = {}
+    for one in samples:
+        for dimension, name in one.sources.items():
+            names.setdefault(dimension, set()).add(name)
+    return {dimension: len(each) for dimension, each in names.items()}
+
+
 def _interval(values: _Array) -> tuple[float, float]:
     low, high = np.percentile(values, TAILS)
     return float(low), float(high)
-
-
-def groups_of(samples: Sequence[Traced]) -> Mapping[str, int]:
-    """How many samples each source has, as DIMENSION=NAME."""
-    counts: dict[str, int] = {}
-    for one in samples:
-        for dimension, name in one.sources.items():
-            counts[f"{dimension}={name}"] = counts.get(f"{dimension}={name}", 0) + 1
-    return counts
