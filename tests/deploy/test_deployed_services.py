@@ -42,6 +42,13 @@ STATUS = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
 LOGS = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
     ... on LogsCapturedEvent { fileKey } } } } }"""
 CAPTURED = "query($key: [String!]!) { capturedLogs(logKey: $key) { stdout stderr } }"
+ASK_STATUS = """
+import sys
+from dagster_graphql import DagsterGraphQLClient
+from pipelines.orchestration.jobs import internal_url
+host, _, port = internal_url().removeprefix("http://").partition(":")
+print(host, DagsterGraphQLClient(host, port_number=int(port)).get_run_status(sys.argv[1]).value)
+"""
 FLOW = """
 import os
 from warehouse.core.home import Home
@@ -127,6 +134,9 @@ def test_a_run_is_queued_executed_and_kept_in_postgres(place: Place, variables: 
             json.loads(event) for (event,) in rows(database, variables, "dagster", "select event from event_logs where run_id = %s", run_id)
         ]
         pytest.fail("\n".join(str((event.get("dagster_event") or event).get("message")) for event in told) + place.told("dagster-code"))
+
+    reached = place.ask("dagster-code", ["python", "-c", ASK_STATUS, run_id])
+    assert reached.stdout.split() == ["dagster-webserver", "SUCCESS"], f"as next_iteration reaches the page: {reached.stderr}"
 
     kinds = {
         kind for (kind,) in rows(database, variables, "dagster", "select dagster_event_type from event_logs where run_id = %s", run_id)

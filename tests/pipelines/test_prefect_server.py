@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import http.server
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipelines.orchestration import prefect_server
-from warehouse.core.errors import StageFailed
+from pipelines.orchestration import prefect_server, service
+from warehouse.core.errors import ConfigError, StageFailed
 from warehouse.core.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,3 +73,31 @@ def test_a_record_whose_process_is_gone_or_another_is_no_server(tmp_path: Path):
     with pytest.raises(StageFailed, match="did not come up"):
         prefect_server.wait_until_healthy(home, None)
     assert time.monotonic() - started < prefect_server.START_TIMEOUT_S / 2, "what is not there is not waited for"
+
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/api/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_a_server_that_is_named_is_used_and_none_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as named:
+        threading.Thread(target=named.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        url = f"http://127.0.0.1:{named.server_port}"
+        monkeypatch.setenv(prefect_server.URL_VARIABLE, f"{url}/")
+        assert prefect_server.start(Home(tmp_path)) is None
+        with prefect_server.prefect_server(Home(tmp_path)) as found:
+            assert found == url
+        named.shutdown()
+    monkeypatch.setattr(prefect_server, "NAMED_WAIT_S", 0.0)
+    with pytest.raises(StageFailed, match=f"{url}, which FLYWHEEL_PREFECT_URL names"), prefect_server.prefect_server(Home(tmp_path)):
+        pass
+
+
+def test_a_service_that_is_none_is_named():
+    with pytest.raises(ConfigError, match="'scheduler' is not a service: there are code, webserver, daemon, prefect"):
+        service.main(["scheduler"])

@@ -52,9 +52,9 @@ async def _app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def status(method: str, headers: dict[str, str], host: str = HOST) -> int:
+def status(method: str, headers: dict[str, str], host: str = HOST, names: tuple[str, ...] = ()) -> int:
     async def ask() -> int:
-        transport = httpx.ASGITransport(OwnPagesOnly(_app))
+        transport = httpx.ASGITransport(OwnPagesOnly(_app, names))
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
             return (await client.request(method, "/graphql", headers={"host": host, **headers})).status_code
 
@@ -75,6 +75,11 @@ def test_a_name_that_another_site_had_resolve_to_this_machine_is_not_answered() 
     """Its page is of one origin with the server, so the browser sends no other."""
     assert status("GET", {"sec-fetch-site": "same-origin"}, "evil.example:3000") == 421
     assert status("POST", {"origin": "http://evil.example:3000", "sec-fetch-site": "same-origin"}, "evil.example:3000") == 403
+
+
+def test_programs_may_ask_for_a_further_name_and_pages_of_that_name_may_not() -> None:
+    assert status("POST", {}, "dagster-webserver:3000", names=("dagster-webserver",)) == 200
+    assert status("POST", {"origin": "http://dagster-webserver:3000"}, "dagster-webserver:3000", names=("dagster-webserver",)) == 403
 
 
 @pytest.mark.parametrize(("origin", "said"), [("http://localhost:3000", "websocket.accept"), ("http://evil.example", "websocket.close")])

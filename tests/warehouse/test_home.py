@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.http.tokens import own_token
+from warehouse.core.durable import make_folder
 from warehouse.core.errors import StorageFull
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import LOOKED_AT_S, FileLock, holder_of
@@ -177,3 +179,13 @@ def test_another_user_of_the_machine_reads_nothing_of_a_home(tmp_path: Path, cap
         found.root.chmod(0o750)
         found.tables  # noqa: B018 # shared with a group on purpose
         assert oct(found.root.stat().st_mode)[-3:] == "750"
+
+
+def test_what_is_made_below_a_folder_that_a_group_shares_is_the_groups_too(tmp_path: Path) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for folder, mode in ((shared, 0o2750), (own, 0o750)):
+        folder.mkdir()
+        folder.chmod(mode)
+        make_folder(folder / "screens" / "ab")
+    modes = {folder: stat.S_IMODE((folder / "screens" / "ab").stat().st_mode) for folder in (shared, own)}
+    assert modes == {shared: 0o2750, own: 0o700}, "without the setgid bit a folder is its owner's alone"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import text
 from starlette.routing import Route
 
 from annotation.web.access import Access, accesses, needs
@@ -62,6 +63,20 @@ def test_what_is_open_is_listed_here(tmp_path: Path) -> None:
             assert {key for key, access in said.items() if access.role is None} == OPEN
             assert all(said[key].role == "admin" for key in ADMINS_ONLY)
             assert all(not said[key].programs for key in PEOPLE_ONLY)
+
+    asyncio.run(run())
+
+
+def test_whether_it_works_is_told_without_a_login_and_no_more(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with site(tmp_path) as there:
+            stranger = await there.stranger()
+            well = await stranger.client.get("/health")
+            assert (well.status_code, well.json()) == (200, {"status": "ok"})
+            with there.database.write() as session:
+                session.execute(text("alter table users rename to elsewhere"))
+            broken = await stranger.client.get("/health")
+            assert (broken.status_code, broken.json()) == (503, {"status": "no database"})
 
     asyncio.run(run())
 
