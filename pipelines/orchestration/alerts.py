@@ -103,6 +103,10 @@ def channels(environment: Mapping[str, str] = os.environ) -> list[Webhook | Emai
     return found
 
 
+_KEYS = {"kind", "about", "text", "url", "sent", "at"}
+"""Of an alert's file."""
+
+
 def _folder(home: Home) -> Path:
     return home.root / "alerts"
 
@@ -117,7 +121,7 @@ def post(home: Home, alert: Alert) -> None:
 
 def deliver(home: Home, through: list[Webhook | Email]) -> tuple[int, list[str]]:
     """Send what every channel lacks, oldest first; how many were sent, and why others could not be. Each stays until it is."""
-    num_sent, problems = 0, []
+    num_sent, problems = 0, _set_damaged_aside(home)
     for path, kept in _kept(home):
         alert = Alert(**{name: kept[name] for name in ("kind", "about", "text", "url")})
         for channel in through:
@@ -136,15 +140,23 @@ def deliver(home: Home, through: list[Webhook | Email]) -> tuple[int, list[str]]
 
 
 def _kept(home: Home) -> list[tuple[Path, dict[str, Any]]]:
-    """Oldest first. One that is damaged is left where it is."""
-    found = []
+    """Oldest first."""
+    found = [(path, json.loads(path.read_text())) for path in _folder(home).glob("*.json")]
+    return sorted(found, key=lambda each: each[1]["at"])
+
+
+def _set_damaged_aside(home: Home) -> list[str]:
+    """Rename files that a disk has damaged, so that each is reported once; what is said of them."""
+    problems = []
     for path in _folder(home).glob("*.json"):
         try:
-            kept = json.loads(path.read_text())
-        except ValueError:
-            continue
-        found.append((path, kept))
-    return sorted(found, key=lambda each: each[1]["at"])
+            is_whole = json.loads(path.read_text()).keys() >= _KEYS
+        except (ValueError, AttributeError):
+            is_whole = False
+        if not is_whole:
+            path.rename(aside := path.with_suffix(".damaged"))
+            problems.append(f"an alert was not sent, its file is damaged: {aside}. What happened is in Dagster's runs and ticks")
+    return problems
 
 
 def _forget_old(home: Home, names: set[str]) -> None:

@@ -136,6 +136,15 @@ def test_what_a_channel_that_is_down_lacks_is_sent_when_it_is_up(place: Any) -> 
     assert [reported["about"] for reported in got] == ["1"]
 
 
+def test_a_damaged_file_is_reported_once_and_holds_up_no_other(place: Any) -> None:
+    post(place.home, Alert(kind="failed run", about="run-a", text="whole", url=""))
+    (place.home.root / "alerts" / "torn.json").write_bytes(b'{"kind": "failed ru')
+    with webhook() as (url, received):
+        num_sent, problems = deliver(place.home, [Webhook(url)])
+        assert num_sent == len(received) == len(problems) == 1 and "torn.damaged" in problems[0]
+        assert deliver(place.home, [Webhook(url)]) == (0, [])
+
+
 def test_a_regression_a_held_release_and_a_late_schedule_are_told(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse = place.warehouse
     for key, solved in (("0001", 9), ("0002", 5)):

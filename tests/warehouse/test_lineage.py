@@ -276,12 +276,23 @@ def test_iterations_are_drawn_side_by_side(con: duckdb.DuckDBPyConnection, plant
     assert arrows["0001/rl_forms", "0001/merged_policy"] == "made from"
     assert arrows["0001/merged_policy", "0001/released_policy"] == "passed on"
     assert arrows["0001/released_policy", "0002/ct_model"] == "passed on"
+    assert arrows["0001/released_policy", "0001/routes"] == "acted"
     assert arrows["0001/routes", "0002/data-sft-2"] == "joined the next data"
     assert arrows["0002/ct_model", "0002/sft_model"] == "made from"
     root = ElementTree.fromstring(graph.to_svg())
     headings = {element.text for element in root.iter(f"{SVG}text")}
     assert {"seed", "iteration 0001", "iteration 0002"} <= headings
     assert graph.to_mermaid().startswith("flowchart LR\n")
+
+
+def test_after_a_rollback_the_release_before_is_what_acted(warehouse: Warehouse, make: Any) -> None:
+    for iteration, checkpoint_id in (("0001", "a"), ("0002", "b")):
+        warehouse.replace_partition("checkpoints", [make.checkpoint(checkpoint_id)], iteration=iteration, stage="released_policy")
+    warehouse.replace_partition("episodes", [make.episode("ep", policy_id="a")], iteration="0002", stage="rollouts")
+    warehouse.replace_partition("routes", [{"episode_id": "ep", "route": "ct", "reason": "V=0"}], iteration="0002", stage="routing")
+    with connect(warehouse) as con:
+        graph = iterations_graph(con, summaries(warehouse))
+    assert [arrow.start for arrow in graph.diagram.arrows if arrow.label == "acted"] == ["0001/released_policy"]
 
 
 def test_no_iterations_are_an_empty_drawing(warehouse: Warehouse) -> None:

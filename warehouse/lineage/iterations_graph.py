@@ -65,8 +65,8 @@ def iterations_graph(con: duckdb.DuckDBPyConnection, summaries_by_key: Mapping[s
     it."""
     graph = IterationsGraph()
     data = _add_data(graph, summaries_by_key)
-    _add_checkpoints(con, graph, data, summaries_by_key)
-    _add_routes(graph, summaries_by_key)
+    boxes_of_id = _add_checkpoints(con, graph, data, summaries_by_key)
+    _add_routes(graph, boxes_of_id, summaries_by_key)
     graph.diagram.boxes.sort(key=lambda box: (*graph.cells[box.key], box.key))
     return graph
 
@@ -92,7 +92,8 @@ def _add_data(graph: IterationsGraph, summaries_by_key: Mapping[str, IterationSu
 
 def _add_checkpoints(
     con: duckdb.DuckDBPyConnection, graph: IterationsGraph, data: dict[str, str], summaries_by_key: Mapping[str, IterationSummary]
-) -> None:
+) -> dict[str, list[str]]:
+    """Boxes of every checkpoint; returns those of each id."""
     success = {(iteration, role): percent for iteration, role, percent in con.execute(_SUCCESS).fetchall()}
     rows = [(iteration, made) for iteration, summary in summaries_by_key.items() for made in summary.checkpoints]
     boxes_of_id: dict[str, list[str]] = {}
@@ -113,6 +114,7 @@ def _add_checkpoints(
             graph.link(data.get(dataset_id), key, "learned from")
         for start in [same] if same else [_latest_before(graph, boxes_of_id.get(parent, []), key) for parent in made.parents]:
             graph.link(start, key, "passed on" if same else "made from")
+    return boxes_of_id
 
 
 def _latest_before(graph: IterationsGraph, candidates: list[str], key: str) -> str | None:
@@ -120,7 +122,8 @@ def _latest_before(graph: IterationsGraph, candidates: list[str], key: str) -> s
     return max((other for other in candidates if graph.cells[other] < graph.cells[key]), key=lambda other: graph.cells[other], default=None)
 
 
-def _add_routes(graph: IterationsGraph, summaries_by_key: Mapping[str, IterationSummary]) -> None:
+def _add_routes(graph: IterationsGraph, boxes_of_id: dict[str, list[str]], summaries_by_key: Mapping[str, IterationSummary]) -> None:
+    """Boxes of what was collected, from the policy that played it: after a rollback not the one that its iteration released."""
     snapshots: dict[str, list[str]] = {}
     for key, (iteration, column) in sorted(graph.cells.items(), key=lambda cell: (cell[1][0], cell[0])):
         if column == DATA_COLUMN:
@@ -130,7 +133,8 @@ def _add_routes(graph: IterationsGraph, summaries_by_key: Mapping[str, Iteration
             parts = [f"{route} {count:,}" for route, count in summary.routes.items()]
             key = f"{iteration}/routes"
             graph.add(iteration, ROUTES_COLUMN, Box(key=key, kind="route", title="routes of its rollouts", subtitle=" · ".join(parts)))
-            graph.link(f"{iteration}/released_policy", key, "acted")
+            for policy_id in summary.acted:
+                graph.link(_latest_before(graph, boxes_of_id.get(policy_id, []), key), key, "acted")
             for snapshot in snapshots.get(f"{int(iteration) + 1:04d}", ()):
                 graph.link(key, snapshot, "joined the next data")
 

@@ -34,7 +34,7 @@ TABLES_READ = (
 )
 FIRST_MEMBERS = 3
 """Of a dataset's samples, and of the episodes that a checkpoint learned from, those that a summary names."""
-FORM = 3
+FORM = 4
 """Counts up when a summary says something else of the same rows."""
 
 
@@ -108,6 +108,7 @@ class IterationSummary(BaseModel):
     draws: dict[str, dict[str, float]] = Field(default_factory=dict, description="expected draws by stage and component of its dataset")
     flows: tuple[Flow, ...] = ()
     routes: dict[str, int] = Field(default_factory=dict)
+    acted: dict[str, int] = Field(default_factory=dict, description="routed episodes by the policy that played them")
     decisions: dict[str, int] = Field(default_factory=dict, description="annotators' decisions that were not withdrawn")
     num_episodes: int = 0
     num_crashed: int = 0
@@ -217,6 +218,8 @@ where {wanted} group by all order by all
 """
 _COUNTS = {
     "routes": "select iteration, route, count(*) from routes where {wanted} group by all order by all",
+    "acted": "select iteration, e.policy_id, count(*) from routes r join episodes e using (episode_id, iteration) where {wanted} "
+    "group by all order by all",
     "decisions": "select iteration, decision, count(*) from annotations where {wanted} and not withdrawn group by all order by all",
 }
 _EPISODES = """
