@@ -65,7 +65,7 @@ def _public(format: str, paths: Sequence[Path], kind: Kind) -> Public | None:
 
 def add_licence(warehouse: Warehouse, stage: str, format: str, paths: Sequence[Path], given: str | None) -> None:
     """Store it with the import. What was said of this import before stays where nothing is said now."""
-    before = known_sources(warehouse).get(stage)
-    if given is None and before is not None and before.stated_by == GIVEN:
+    before, now = known_sources(warehouse).get(stage), source_of_import(stage, format, paths, given)
+    if before == now or (given is None and before is not None and before.stated_by == GIVEN):
         return
-    add_sources(warehouse, [source_of_import(stage, format, paths, given)], stage=stage)
+    add_sources(warehouse, [now], stage=stage)
