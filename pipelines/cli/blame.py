@@ -133,11 +133,11 @@ def _print_sources(found: BlameReport, most: int) -> None:
 
 def _print_episodes(named: list[BlamedEpisode]) -> None:
     table = slim_table()
-    for column in ("episode that stands out", "task", "blame, nats [95 %]", "sources", "worst sample"):
+    for column in ("stands out", "task", "blame, nats [95 %]", "sources", "worst sample"):
         table.add_column(column, justify="right" if column.startswith("blame") else "left", overflow="fold")
     for one in named:
         table.add_row(
-            escape(one.episode_id or ""),
+            escape(one.episode_id or "a sample of no episode"),
             escape(f"{one.task} {one.seed}" if one.task else ""),
             _nats(one),
             escape(", ".join(f"{way}={name}" for way, name in one.sources.items())),

@@ -341,11 +341,19 @@ def _withdrawals(warehouse: Warehouse, found: Blame, samples: Sequence[Traced], 
     """The episodes that are named, and all of the most blamed source: every sample that was cut from them, in other datasets too."""
     if found.named:
         held = _samples_of(warehouse, {one.episode_id for one in found.named if one.episode_id is not None}) | _named_ids(found)
-        yield _withdrawal(warehouse, f"the {len(found.named)} episodes that stand out", held, of, EPISODES)
+        yield _withdrawal(warehouse, _named_words(found), held, of, EPISODES)
     if (source := found.most_blamed) is not None:
         whole = members(samples, source.key)
         held = _samples_of(warehouse, {one.episode_id for one in samples if one.sample_id in whole and one.episode_id is not None}) | whole
         yield _withdrawal(warehouse, f"all of {source.key}", held, of, "source")
+
+
+def _named_words(found: Blame) -> str:
+    """Of what stands out."""
+    num = sum(one.episode_id is not None for one in found.named)
+    others = len(found.named) - num
+    words = [f"{num} episode{'s' * (num != 1)}"] * (num > 0) + [f"{others} sample{'s' * (others != 1)} of no episode"] * (others > 0)
+    return f"the {' and '.join(words)} that stand out"
 
 
 def _withdrawal(warehouse: Warehouse, what: str, ids: Collection[str], of: Regression, name: str) -> Withdrawal:

@@ -162,7 +162,7 @@ def test_the_judge_who_was_wrong_is_named_and_leaving_it_out_helps(home: Path) -
 
 def test_the_printed_command_takes_out_what_is_named(home: Path, tmp_path: Path) -> None:
     said = run(home, "blame", "0002/merged_policy", "--task", "click-button", "--most", "2")
-    assert "asked about" in said and "judge=lax" in said and "episode that stands out" in said
+    assert "asked about" in said and "judge=lax" in said and "episodes that stand out" in said
     assert "not proved: --check trains the stage again" in said and "take out all of judge=lax (40 samples)" in said
     command = next(line.strip() for line in said.splitlines() if line.strip().startswith("flywheel withdraw"))
     words = shlex.split(command)[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,14 @@ def test_an_episode_that_did_harm_to_one_lost_instance_alone_is_not_named() -> N
     assert found.episodes[0].episode_id == "ep-5" and found.episodes[0].score > OUTLIER and not found.episodes[0].is_named
     with pytest.raises(ValueError, match="80 samples and 79 rows"):
         blame(samples_of(80), scored(harm[:79]))
+
+
+def test_tutorials_stand_out_only_as_an_episode_would() -> None:
+    rng = np.random.default_rng(3)
+    samples = samples_of(60) + [replace(one, sample_id=f"t-{place}", episode_id=None) for place, one in enumerate(samples_of(60))]
+    harm = np.vstack([rng.normal(0, 0.01, size=(60, 8)), rng.normal(0, 0.0001, size=(60, 8))])
+    harm[70], harm[80] = 0.01, 0.3  # the first is much among tutorials, and nothing among episodes
+    assert [[*one.samples] for one in blame(samples, scored(harm)).named] == [["t-20"]]
 
 
 def test_a_source_that_helps_on_the_whole_is_sure_by_how_many_of_its_episodes_are_named() -> None:

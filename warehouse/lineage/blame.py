@@ -38,6 +38,8 @@ TAILS = (2.5, 97.5)
 LEAST_LOST = 5
 """Parts of lost instances without which nothing is said to be sure: what one lost instance says may be chance."""
 SIGNIFICANCE = 0.05
+LEAST_TO_COMPARE = 10
+"""Episodes among which one can stand out; where there are fewer, it is among all that the stage read."""
 LEAST_UNITS = 2
 """Episodes that a source must have given to be blamed as a source."""
 _Array = NDArray[np.float64]
@@ -251,10 +253,9 @@ def _episodes(
     own_U = own_UF @ share_F
     lows_U, highs_U = np.percentile(own_UF @ folds_RF.T, TAILS, axis=1)
     is_enough = int((share_F > 0).sum()) >= LEAST_LOST
-    scores_U = np.zeros(len(units))
+    # Beside tutorials and chats, which do next to nothing, any episode would stand out, and of them any that does a little more.
     is_episode_U = np.array([samples[rows[0]].episode_id is not None for rows in units])
-    for group in (is_episode_U, ~is_episode_U):  # tutorials and chats do next to nothing, beside which any episode would stand out
-        scores_U[group] = robust_scores(own_U[group])
+    scores_U = robust_scores(own_U, own_U[is_episode_U] if is_episode_U.sum() >= LEAST_TO_COMPARE else own_U)
     found = []
     for place, rows in enumerate(units):
         one = samples[rows[0]]
@@ -281,14 +282,15 @@ def _episodes(
     return found
 
 
-def robust_scores(values: _Array) -> _Array:
-    """How many robust standard deviations each lies above the median: median absolute deviation, times 1.4826 to be the standard deviation
-    of a normal distribution; where half of all are alike, the mean absolute deviation times 1.2533."""
-    if not len(values):
-        return values
-    apart = values - np.median(values)
-    spread = 1.4826 * float(np.median(np.abs(apart))) or 1.2533 * float(np.mean(np.abs(apart)))
-    found: _Array = apart / spread if spread else np.zeros_like(values)
+def robust_scores(values: _Array, others: _Array | None = None) -> _Array:
+    """How many robust standard deviations each lies above the median, of all or of `others`: median absolute deviation, times 1.4826 to be
+    the standard deviation of a normal distribution; where half are alike, the mean absolute deviation times 1.2533."""
+    among = values if others is None else others
+    if not len(among):
+        return np.zeros_like(values)
+    middle = float(np.median(among))
+    spread = 1.4826 * float(np.median(np.abs(among - middle))) or 1.2533 * float(np.mean(np.abs(among - middle)))
+    found: _Array = (values - middle) / spread if spread else np.zeros_like(values)
     return found
 
 
