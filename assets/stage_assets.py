@@ -111,17 +111,19 @@ def _about(result: Result | None) -> dict[str, Any]:
     if result is None:
         return {}
     place = {"table": result.table, "stage": result.stage, "is_seed": result.is_seed}
-    return {"dagster/table_name": result.table, "dagster/column_schema": table_schema(result.table), ROWS: dg.MetadataValue.json(place)}
+    schema = table_schema(result.table, result.columns)
+    return {"dagster/table_name": result.table, "dagster/column_schema": schema, ROWS: dg.MetadataValue.json(place)}
 
 
-def table_schema(table: str) -> dg.TableSchema:
-    """The columns of a table, as the catalogue describes them."""
+def table_schema(table: str, made_from: Columns = MappingProxyType({})) -> dg.TableSchema:
+    """The columns of a table, as the catalogue describes them, and what each was made from: Dagster's own page does not draw the lineage of
+    columns that it keeps."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
                 name=column.name,
                 type=_type_name(column.type),
-                description=column.meaning,
+                description=". Made from ".join(filter(None, (column.meaning, ", ".join(made_from.get(column.name, ()))))),
                 constraints=dg.TableColumnConstraints(
                     nullable=column.nullable, other=[f"one of {', '.join(column.values)}"] if column.values else []
                 ),
