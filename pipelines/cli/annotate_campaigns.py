@@ -74,9 +74,7 @@ def create(
 
 @campaign.command("list")
 def list_campaigns(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
-    database: DatabaseOption = None,
-    home: HomeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False, database: DatabaseOption = None, home: HomeOption = None
 ) -> None:
     """All campaigns, and how far they are: what was rejected or withdrawn is not among the finished."""
     place = home_of(home)

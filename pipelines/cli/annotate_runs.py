@@ -22,7 +22,7 @@ def list_runs(
     user: Annotated[str | None, typer.Option(help="Of this account.")] = None,
     status: Annotated[str | None, typer.Option(help="counts, waiting (for a review), rejected or withdrawn \\[default: all].")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The newest so many.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     database: DatabaseOption = None,
     home: HomeOption = None,
 ) -> None:

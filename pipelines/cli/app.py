@@ -86,16 +86,16 @@ app = typer.Typer(
 
 @app.command()
 def run(
-    iterations: Annotated[int, typer.Option(min=1, help="Go on until so many iterations are complete in this home.")] = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Run until this many iterations are complete in this home.")] = 3,
     profile: ProfileOption = None,
     set_: SetOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Start nothing: check the profile, print what each stage takes of time, memory, disk.")
+        bool, typer.Option("--dry-run", help="Start nothing: check the profile, print the time, memory and disk that each stage takes.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the plan for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the plan as JSON.")] = False,
     home: HomeOption = None,
 ) -> None:
-    """Turn the wheel: launch iterations, show them live, end with success by stage and an HTML report."""
+    """Run iterations: show them live, end with success by stage and an HTML report. Resumes what was interrupted."""
     if dry_run:
         from pipelines.plan.dry_run import dry_run as plan_run
 
@@ -134,7 +134,7 @@ def ui(
 
 @app.command()
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show every iteration, not only the newest ten.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -206,7 +206,7 @@ def report(
 @app.command()
 def verify(
     all_versions: Annotated[bool, typer.Option("--all-versions", help="Also files that only older versions of a table have.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is damaged for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is damaged as JSON.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Read all tables, pictures and checkpoints, and compare every byte with what was committed. Exit status 1 where something differs."""

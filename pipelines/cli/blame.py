@@ -19,27 +19,34 @@ if TYPE_CHECKING:
 
 def blame(
     policy: Annotated[str, typer.Argument(help="A checkpoint's id, ITERATION/STAGE, e.g. 0004/merged_policy, or `released`.")],
-    tasks: Annotated[list[str] | None, typer.Option("--task", help="Only this task or domain; may be repeated, or hold commas.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option("--task", help="Only this task or domain; may be repeated, or separated by commas.")
+    ] = None,
     against: Annotated[
         str | None, typer.Option(help="The policy that it is worse than \\[default: the release that entered its iteration].")
     ] = None,
     stage: Annotated[
-        str | None, typer.Option(help="The training to look into, e.g. ct_model \\[default: the last that learned D_SFT].")
+        str | None, typer.Option(help="The training stage to look into, e.g. ct_model \\[default: the last that trained on SFT data].")
     ] = None,
     oracle: Annotated[
-        bool, typer.Option("--oracle", help="Ask also about what neither solves and an oracle, which has played it, does.")
+        bool, typer.Option("--oracle", help="Look also at instances that neither policy solves but the oracle does.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Train the stage again without the most blamed group and play both on the same instances.")
     ] = False,
     without: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="With --check: leave this out, DIMENSION=NAME, or `episodes` for those that are named."),
+        typer.Option(metavar="GROUP", help="With --check: leave this out, as DIMENSION=NAME, or `episodes` for those that are named."),
     ] = None,
     play: Annotated[bool, typer.Option("--play/--no-play", help="With --check: play episodes; else compare log-odds alone.")] = True,
-    points: Annotated[int, typer.Option(min=1, max=16, help="Weights on the stage's way at which gradients are taken; 1: half way.")] = 1,
-    most: Annotated[int, typer.Option(min=1, help="Show so many sources and episodes at most.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    points: Annotated[
+        int,
+        typer.Option(
+            min=1, max=16, help="Points on the stage's way from its first to its last weights at which gradients are taken; 1: half way."
+        ),
+    ] = 1,
+    most: Annotated[int, typer.Option(min=1, help="Show at most this many sources and episodes.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     profile: ProfileOption = None,
     set_: SetOption = None,
     home: HomeOption = None,

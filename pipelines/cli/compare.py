@@ -31,16 +31,21 @@ def compare(
     first: PolicyArgument,
     second: PolicyArgument,
     split: Annotated[str, typer.Option(help=f"{' or '.join(SPLITS)}.")] = REPORTED_SPLIT,
-    tasks: Annotated[list[str] | None, typer.Option("--tasks", help="Only this task or domain; may be repeated, or hold commas.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option("--tasks", help="Only this task or domain; may be repeated, or separated by commas.")
+    ] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="First play what either has not played of the profile's instances, and store it.")
+        bool,
+        typer.Option(
+            "--evaluate", help="First play those of the profile's instances that either policy has not played, and store the episodes."
+        ),
     ] = False,
-    page: Annotated[Path | None, typer.Option(help="Write a page with the episodes side by side where the two part.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write an HTML page with the episodes side by side where the two diverge.")] = None,
     replay: Annotated[
         bool, typer.Option("--replay/--no-replay", help="With --page: replay episodes whose screens were not stored, to show them.")
     ] = True,
-    most: Annotated[int, typer.Option(min=1, help="With --page: show so many instances at most.")] = 12,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="With --page: show at most this many instances.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     profile: ProfileOption = None,
     set_: SetOption = None,
     home: HomeOption = None,

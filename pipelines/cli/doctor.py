@@ -343,5 +343,5 @@ def run_doctor(console: Console, home: Home) -> int:
     if failures:
         console.print(f"[bold red]Flywheel cannot run here yet[/]: fix {', '.join(failures)} first.")
         return 1
-    console.print("The wheel can turn here." + (f" Worth a look: {', '.join(warnings)}." if warnings else ""))
+    console.print("Flywheel can run here." + (f" Worth a look: {', '.join(warnings)}." if warnings else ""))
     return 0

@@ -26,7 +26,7 @@ RULE_FIELDS = ("threshold", "effect", "precedence")
 
 def explain(
     episode: Annotated[str, typer.Argument(help="An episode's id, or the beginning of one that is unambiguous.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     profile: ProfileOption = None,
     set_: SetOption = None,
     home: HomeOption = None,
@@ -47,15 +47,13 @@ def explain(
 
 
 def reroute(
-    iteration: Annotated[
-        list[str] | None, typer.Option(help="Of this iteration only, e.g. 0002; may be given again \\[default: all].")
-    ] = None,
+    iteration: Annotated[list[str] | None, typer.Option(help="Only this iteration, e.g. 0002; may be repeated \\[default: all].")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="A rule: JUDGE.threshold=0.5, JUDGE.effect=demote (decide, withhold) or JUDGE.precedence=2."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing: show what would move.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     profile: ProfileOption = None,
     home: HomeOption = None,
 ) -> None:
@@ -127,6 +125,7 @@ def _print_explanation(found: Explanation) -> None:
         console.print(f"stored: {escape(stored)}; the line above is what the rules given say now", soft_wrap=True)
     wide, slim = (_judgements(found, table) for table in (RichTable(), slim_table()))
     console.print(wide if fits(wide, console) else slim)
+    console.print("rule: its effect and its precedence; the lowest precedence is asked first (docs/routing.md)", soft_wrap=True)
     for change in found.changes:
         console.print(f"{change.judge} at a threshold of {change.threshold:.6g} → {change.route}: {escape(change.reason)}", soft_wrap=True)
     if not found.changes:

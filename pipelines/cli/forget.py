@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 def forget(
     person: Annotated[
-        str | None, typer.Option(metavar="NAME", help="All that an account of the annotation server gave, and the account.")
+        str | None, typer.Option(metavar="NAME", help="Everything that an account of the annotation server contributed, and the account.")
     ] = None,
     episode: Annotated[str | None, typer.Option(metavar="ID", help="One episode, by id or the beginning of one.")] = None,
     import_: Annotated[
-        str | None, typer.Option("--import", metavar="NAME", help="What was imported under this name: demonstrations or general data.")
+        str | None, typer.Option("--import", metavar="NAME", help="An import by its name: demonstrations or general data.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what descends from it, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List everything that was made from it, and change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Erase without asking.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the list, complete, for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the complete list as JSON.")] = False,
     home: HomeOption = None,
 ) -> None:
-    """Erase a person's work, an episode or an import, with all that holds its content; mark what has learned from it.
+    """Erase a person's work, an episode or an import, and all copies of its content; mark the checkpoints that learned from it.
 
     It lists what descends from it (rows, datasets, checkpoints, releases, runs, recordings, files) and asks. Then no dataset holds it any
     more; its content is erased in every version of the tables, in the annotation server's database and files, in logs, reports and exports;

@@ -9,7 +9,7 @@ import typer
 
 from pipelines.cli.options import HomeOption, console, home_of, made_home, warehouse_of
 
-imports = typer.Typer(no_args_is_help=True, help="Bring data and tasks of your own in (docs/importing.md).")
+imports = typer.Typer(no_args_is_help=True, help="Import your own data and tasks (docs/importing.md).")
 
 
 KeepPersonalData = Annotated[
@@ -24,8 +24,7 @@ Licence = Annotated[
     typer.Option(
         "--licence",
         metavar="SPDX",
-        help="Under which licence it is, e.g. CC-BY-4.0; samples and dataset cards say so \\[default: what the public collection says, "
-        "else unknown].",
+        help="Its licence, e.g. CC-BY-4.0; samples and dataset cards carry it \\[default: what the public collection says, else unknown].",
     ),
 ]
 
@@ -33,13 +32,15 @@ Licence = Annotated[
 @imports.command("general")
 def import_general(
     file: Annotated[Path, typer.Argument(help="JSON lines or Parquet of conversations.")],
-    name: Annotated[str | None, typer.Option(help="Replaces what was imported under it \\[default: the file's].")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the import; replaces an earlier one of that name \\[default: the file's].")
+    ] = None,
     licence: Licence = None,
     keep_personal_data: KeepPersonalData = False,
     script: Scripts = None,
     home: HomeOption = None,
 ) -> None:
-    """Import general chat and reasoning data, which CT and SFT mix in (docs/supervised.md).
+    """Import general chat and reasoning data, which is mixed into CT and SFT (docs/supervised.md).
 
     What is not a conversation, and what holds personal data, is named by file and line, kept aside under FLYWHEEL_HOME/imports, and
     counted.
@@ -59,7 +60,9 @@ def import_general(
 def import_tasks(
     format_: Annotated[str, typer.Argument(metavar="FORMAT", help="plain, osworld, android-world, mind2web or miniwob.")],
     files: Annotated[list[Path], typer.Argument(help="Files, or folders of files.")],
-    name: Annotated[str | None, typer.Option(help="Of the set; replaces what was imported under it \\[default: the first file's].")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the set; replaces an earlier one of that name \\[default: the first file's].")
+    ] = None,
     assets: Annotated[
         list[Path] | None, typer.Option(help="A folder of the files that tasks download or compare with; may be given several times.")
     ] = None,
@@ -68,7 +71,7 @@ def import_tasks(
     ] = False,
     licence: Licence = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Set every task up once and look: one that cannot be, or is solved already, does not run.")
+        bool, typer.Option("--check", help="Set every task up once; one whose set-up fails, or that is solved already, does not run.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every task that does not run, with its reasons.")] = False,
@@ -103,7 +106,7 @@ def import_tasks(
 @imports.command("sets")
 def show_sets(
     name: Annotated[str | None, typer.Argument(help="Show the tasks of this set \\[default: list the sets].")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     home: HomeOption = None,
 ) -> None:
     """List imported task sets, or the tasks of one with what runs, what does not, and why."""
@@ -123,7 +126,7 @@ def import_demonstrations(
             "unreviewed: only what says that it was completed joins SFT."
         ),
     ],
-    name: Annotated[str | None, typer.Option(help="Of the import \\[default: the first file's].")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the import \\[default: the first file's].")] = None,
     images: Annotated[
         list[Path] | None, typer.Option(help="A folder of screenshots; may be given several times \\[default: beside each file].")
     ] = None,

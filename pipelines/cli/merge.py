@@ -17,7 +17,7 @@ def merge(
         str, typer.Option(help="linear, slerp, task_arithmetic, ties, dare_linear or dare_ties (docs/merging.md).")
     ] = "linear",
     weights: Annotated[
-        str | None, typer.Option(help="One a parent, comma-separated; sum 1 for linear and slerp \\[default: equal, sum 1].")
+        str | None, typer.Option(help="One for each parent, comma-separated; they sum to 1 for linear and slerp \\[default: equal, sum 1].")
     ] = None,
     base: Annotated[str | None, typer.Option(help="What the parents were trained from: task_arithmetic, ties and dare need it.")] = None,
     density: Annotated[float, typer.Option(help="ties, dare: share of each parent's changes that is kept.")] = 0.5,
@@ -25,12 +25,12 @@ def merge(
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="With a base: divide by the weights \\[default: ties yes, others no].")
     ] = None,
-    seed: Annotated[int, typer.Option(help="dare: of the random drop.")] = 0,
+    seed: Annotated[int, typer.Option(help="dare: seed of the random drop.")] = 0,
     fused: Annotated[bool, typer.Option("--fused", help="linear: round as mergekit does on a CPU, bit for bit.")] = False,
     any_ancestry: Annotated[
         bool, typer.Option("--any-ancestry", help="Take checkpoints of unknown origin: folders without a card.json of ours.")
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="\\[default: one a core, up to 4].")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads \\[default: one per core, up to 4].")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and write nothing.")] = False,
     home: HomeOption = None,
 ) -> None:

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 console = Console()
 
-HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The folder that holds everything \\[default: .flywheel].")
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option(
         "--profile",
         envvar="FLYWHEEL_PROFILE",
         help="A profile's name (quickstart, smoke, sandbox, generated, full-2b, full-7b) or the path of a YAML file \\[default: the one "
-        "that this home was last turned under, else quickstart].",
+        "that this home was last run with, else quickstart].",
     ),
 ]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]

@@ -1,4 +1,4 @@
-"""`flywheel release …`: which policy is live, what became of each candidate, and a person's word on them. What each does is
+"""`flywheel release …`: which policy is live, what became of each candidate, and a person's decisions on them. What each does is
 warehouse/lineage/releases.py's.
 """
 
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from warehouse.lineage.release_ledger import Entry
     from warehouse.lineage.releases import Change
 
-release = typer.Typer(no_args_is_help=True, help="Releases: which policy is live, and a person's word on candidates.")
+release = typer.Typer(no_args_is_help=True, help="Releases: which policy is live; promote, hold and roll back.")
 RefArgument = Annotated[str, typer.Argument(metavar="POLICY", help="A checkpoint's id, or ITERATION/STAGE, e.g. 0003/merged_policy.")]
 ByOption = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; kept with the change.")]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the change.")]
 SeenOption = Annotated[
     int | None,
-    typer.Option("--seen", metavar="NUMBER", help="Refuse if there was a later change than this one, which `list` shows \\[default: now]."),
+    typer.Option(
+        "--seen",
+        metavar="NUMBER",
+        help="Refuse if there is a later change than this one; `list` shows its number \\[default: the last one now].",
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @release.command("list")
@@ -65,7 +69,7 @@ def show(
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """All that was decided on one policy, with the figures it was decided by."""
+    """Every decision on one policy, with the figures behind it."""
     from warehouse.lineage import registry
     from warehouse.lineage.release_ledger import read_ledger
     from warehouse.lineage.taints import taints
@@ -92,7 +96,7 @@ def show(
 def promote(
     policy: RefArgument, by: ByOption, reason: ReasonOption, seen: SeenOption = None, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
-    """Make a policy live, whatever the gate said of it: the next stage, episode or server uses it."""
+    """Make a policy live, whatever the gate decided: the next stage, episode or server uses it."""
     from pipelines.orchestration.reported_changes import reported
     from warehouse.lineage.releases import promote as change
 
@@ -127,7 +131,7 @@ def rollback(
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Take the live release back, for one that was live before. The gate does not release it again; a person may."""
+    """Go back to an earlier release. The gate does not release the one taken back again; a person may."""
     from pipelines.orchestration.reported_changes import reported
     from warehouse.lineage.releases import rollback as change
 
@@ -143,7 +147,7 @@ def _tell(change: Change, as_json: bool) -> None:
         return
     names = f"{change.release} ({change.policy.checkpoint_id})"
     if change.before == change.state:
-        console.print(f"change {change.number}: {names} is {change.state}, as was said before", highlight=False, soft_wrap=True)
+        console.print(f"change {change.number}: {names} is {change.state} already; nothing changed", highlight=False, soft_wrap=True)
         return
     said = f"change {change.number}: {names} was {change.before.replace('_', ' ')} and is {change.state}"
     if change.state == "live":
@@ -168,7 +172,7 @@ def _plain(change: Change) -> dict[str, Any]:
 
 def _when(entry: Entry) -> str:
     number = f"change {entry.number}, {entry.decided_at[:16].replace('T', ' ')}" if entry.number else "before releases were recorded"
-    return f"{number}, {entry.decided_by}: "
+    return f"{number}: " if entry.reason.startswith(f"{entry.decided_by}: ") else f"{number}, {entry.decided_by}: "
 
 
 def _figures(entry: Entry) -> str:

@@ -54,7 +54,7 @@ def run_until(num_iterations: int, home: Home, profile_name: str, overrides: Map
     """Complete iterations until there are `num_iterations` in this home; returns the profile.
 
     Raises ConfigError for a bad profile, StorageFull when there is hardly any room, BrowserMissing, BubblewrapMissing, IterationLocked when
-    the wheel is being turned already, StageFailed with the failing step's words.
+    an iteration is running already, StageFailed with the failing step's words.
     """
     profile = profiles.export(profile_name, overrides)
     check_disk_space(home)

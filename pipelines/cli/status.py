@@ -1,4 +1,4 @@
-"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the home alone, printed by the
+"""Where a home stands: iterations, stages, artefact ids, success with counts and intervals. Read from the home alone, printed by the
 CLI; Dagster is asked only of a home of before, which does not say which of its iterations have closed.
 """
 
@@ -243,7 +243,7 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
             console.print(f"nothing has run in {status.home}; `flywheel run` starts the first iteration", soft_wrap=True)
         return
     done = sum(iteration.complete for iteration in status.iterations if iteration.iteration != SEED_ITERATION)
-    console.print(f"The wheel in {status.home}: {counted(done, 'iteration')} complete\n", highlight=False, soft_wrap=True)
+    console.print(f"{status.home}: {counted(done, 'iteration')} complete\n", highlight=False, soft_wrap=True)
     earlier = [] if show_all else status.iterations[:-NEWEST]
     if earlier:
         ended = sum(each.complete for each in earlier)
@@ -261,7 +261,7 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
     if status.live is not None or status.held:
         waiting = f"; held until a person promotes it: {', '.join(status.held)}" if status.held else ""
         console.print(f"Live: {status.live or 'nothing yet'}{waiting} (flywheel release list)", highlight=False, soft_wrap=True)
-    shown = "flywheel report   the same as pages, with curves and episodes to read"
+    shown = "flywheel report   the same as HTML pages, with curves and episodes to read"
     for line in filter(None, (shown, lineage_hint(status))):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -273,9 +273,9 @@ def _novelty_lines(status: Status) -> Iterator[str]:
     if status.novel_success:
         yield "On the novel ones alone: " + ", ".join(f"{role} {mean:.3f}" for role, mean in status.novel_success.items())
     if status.not_reported:
-        yield f"Not reported, for want of different instances: {', '.join(status.not_reported)}."
+        yield f"Not reported, since they have too few different instances: {', '.join(status.not_reported)}."
     if status.is_of_older_splits:
-        yield "[bold]This home was begun before splits were by content[/]: the table above counts repeats; new iterations have other sets."
+        yield "[bold]This home was begun before splits were by content[/]: the table above counts repeats; new iterations use others."
 
 
 def _heading(iteration: IterationStatus, *, is_turning: bool) -> str:

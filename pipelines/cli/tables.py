@@ -16,7 +16,7 @@ from pipelines.cli.options import AsOfOption, HomeOption, console, made_home, wa
 def sql(
     query: Annotated[str, typer.Argument(help='SQL over the tables, e.g. "from episodes limit 5".')],
     as_of: AsOfOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Query every table with DuckDB, now or as of an iteration."""
@@ -38,7 +38,7 @@ def lineage(
     show_all: Annotated[bool, typer.Option("--all", help="Follow everything \\[default: the first three of many alike].")] = False,
     svg: Annotated[Path | None, typer.Option(help="Write a drawing.")] = None,
     mermaid: Annotated[Path | None, typer.Option(help="Write Mermaid text.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print nodes and edges for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print nodes and edges as JSON.")] = False,
     home: HomeOption = None,
 ) -> None:
     """From a checkpoint to each sample, episode, step and task behind it, or forward again."""
@@ -66,12 +66,14 @@ def replay(
     html: Annotated[Path | None, typer.Option(help="Write a page with thoughts, actions and screens.")] = None,
     webp: Annotated[Path | None, typer.Option(help="Write an animated WebP.")] = None,
     mp4: Annotated[Path | None, typer.Option(help="Write an MP4, where ffmpeg is installed.")] = None,
-    run_: Annotated[bool, typer.Option("--run/--no-run", help="Replay it; else only write what was stored.")] = True,
-    url: Annotated[str | None, typer.Option(help="On a session of this sandbox server \\[default: on one of our own].")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    run_: Annotated[bool, typer.Option("--run/--no-run", help="Replay the episode, or only write what was stored.")] = True,
+    url: Annotated[
+        str | None, typer.Option(help="Replay on a session of this sandbox server \\[default: a session of this process].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     home: HomeOption = None,
 ) -> None:
-    """Do a stored episode's actions again on a live session and verify its reward; show it as a page or a film.
+    """Repeat a stored episode's actions on a live session and verify its reward; write it as a page or a film.
 
     Exit status: 0 when reward and pixels are as recorded (or no screens were kept), 3 when pixels differ, 4 when the reward does.
     """
@@ -89,12 +91,12 @@ def withdraw(
         str | None, typer.Option(help="The first iteration that --as-of shows without them \\[default: the newest].")
     ] = None,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Then erase all that was ever withdrawn from the disk, in every version of its table.")
+        bool, typer.Option("--purge", help="Then erase everything ever withdrawn from the disk, in every version of its table.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Purge without asking.")] = False,
     home: HomeOption = None,
 ) -> None:
-    """Take samples or annotations back: no dataset holds them from now on, nor what an annotation had corrected.
+    """Withdraw samples or annotations: no later dataset holds them, nor the steps that an annotation had corrected.
 
     What they were stays in the older versions of the tables until it is purged. A purge also empties recordings of people's own work that
     `flywheel annotate withdraw`, or a page, took back. Checkpoints that have learned from them stay as they are:
@@ -118,7 +120,7 @@ def restore(
     version: Annotated[int | None, typer.Argument(help="Its version to go back to \\[default: list the versions].")] = None,
     home: HomeOption = None,
 ) -> None:
-    """Put a table back to how it was at an older version, as one more version: for rows that something else has damaged."""
+    """Restore a table to an older version, stored as a new version: for rows that something else has damaged."""
     from pipelines.cli.queries import restore_table
     from pipelines.orchestration.reported_changes import reported
 

@@ -38,14 +38,14 @@ def list_tasks(
     lists: Annotated[
         list[str] | None, typer.Option("--list", help="SOURCE or SOURCE:GROUP, as in tasks.lists of a profile \\[default: every source].")
     ] = None,
-    domain: Annotated[str | None, typer.Option(help="Of this domain only, e.g. pointing.")] = None,
-    group: Annotated[str | None, typer.Option(help="In this group of their source only, e.g. small.")] = None,
-    search: Annotated[str | None, typer.Option(help="With these words in the name or in what the task is.")] = None,
+    domain: Annotated[str | None, typer.Option(help="Only this domain, e.g. pointing.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only this group of a source, e.g. small.")] = None,
+    search: Annotated[str | None, typer.Option(help="With these words in the name or the description.")] = None,
     source: SourceOption = None,
     profile: SourcesOfOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List tasks: what each asks for, its domain, its limit of steps, whether it is never trained on; or count a generator's supply.
+    """List tasks: what each asks for, its domain, its step limit, whether it is held out; or measure a task generator (`supply`).
 
     What a task asks for is an example: words and numbers in it change with the instance.
     """
@@ -121,7 +121,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         console.print(f"[bold]{escape(source)}[/], domain {escape(domain)}: {counted(len(members), 'task')}", highlight=False)
         console.print(_lines_of(members, name_chars))
         console.print()
-    console.print(f"{counted(len(rows), 'task')}{'; --json tells ids and kinds' if rows else ''}", highlight=False)
+    console.print(f"{counted(len(rows), 'task')}{'; --json also prints ids and kinds' if rows else ''}", highlight=False)
 
 
 def _lines_of(rows: Sequence[dict[str, Any]], name_chars: int) -> RichTable:

@@ -21,12 +21,12 @@ JUDGE = "human"
 
 def verdict(
     episode: Annotated[str, typer.Argument(help="The episode, by id or the beginning of one that is unambiguous.")],
-    is_good: Annotated[bool, typer.Option("--good/--bad", help="Whether the task was carried out.")],
-    reason: Annotated[list[str] | None, typer.Option("--reason", help="Why (needed: judges learn from it); may be repeated.")] = None,
-    person: Annotated[str | None, typer.Option("--by", help="Who says so, kept with the reasons.")] = None,
+    is_good: Annotated[bool, typer.Option("--good/--bad", help="Whether the task was solved.")],
+    reason: Annotated[list[str] | None, typer.Option("--reason", help="Why (required: judges learn from it); may be repeated.")] = None,
+    person: Annotated[str | None, typer.Option("--by", help="Who says so; kept with the reasons.")] = None,
     home: HomeOption = None,
 ) -> None:
-    """Say whether an episode carried out its task. A person's word goes before the verifier's and every judge's, in the next routing."""
+    """Say whether an episode solved its task. In the next routing this overrides the verifier and every judge."""
     from pipelines.orchestration.reported_changes import reported
 
     made_home(home)

@@ -59,7 +59,7 @@ class Plan:
 
 @contextmanager
 def alone(home: Home, subject: Subject) -> Iterator[None]:
-    """Nobody turns the wheel or imports meanwhile. Raises IterationLocked."""
+    """No iteration and no import runs meanwhile. Raises IterationLocked."""
     locks = [driver_path(home), lock_path(home)]
     locks += [home.locks / f"import-{subject.folder}.lock"] if subject.folder is not None else []
     with ExitStack() as held:

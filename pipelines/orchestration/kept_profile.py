@@ -1,4 +1,4 @@
-"""The profile that a home was last turned under, kept in the home, so that a command that names none means that one."""
+"""The profile that a home was last run with, kept in the home: commands that name no profile use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "profile.yaml"
 
 
 def keep(home: Home, name_or_path: str, overrides: Mapping[str, Any]) -> None:
-    """Write down what the home is turned under."""
+    """Store what the home is run with."""
     kept = {"profile": profiles.located(name_or_path, Path.cwd()), "set": dict(overrides)}
     atomic_write(home.root / FILE, yaml.safe_dump(kept, sort_keys=True, allow_unicode=True).encode())
 
@@ -31,7 +31,7 @@ def chosen(home: Home, given: str | None, overrides: Mapping[str, Any]) -> tuple
 
 
 def other(home: Home, name_or_path: str) -> str | None:
-    """The profile that the home was turned under until now, where it is another than this one and can be read."""
+    """The profile that the home was run with until now, where it differs from this one and can be read."""
     try:
         kept = _read(home)
     except ConfigError:

@@ -63,9 +63,10 @@ def of_run(run_config: Mapping[str, Any]) -> Profile:
         ("joint groups", profile.tasks.joint, standing.tasks.joint),
     ):
         if set(wanted) != set(there_are):
+            name = config_of(run_config).get(NAME, profile.name)
             raise ConfigError(
                 f"the run's profile trains the {what} {_list(wanted)}, and Dagster was started with a profile that has {_list(there_are)}: "
-                f"start it with that profile (flywheel ui --profile {profile.name}), or launch with one of the same {what}"
+                f"start it with that profile (flywheel ui --profile {name}), or launch with one of the same {what}"
             )
     return profile
 

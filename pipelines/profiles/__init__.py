@@ -20,6 +20,7 @@ from warehouse.core.errors import ConfigError
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
 OVERRIDES_VARIABLE = "FLYWHEEL_PROFILE_OVERRIDES"
 DEFAULT_PROFILE = "quickstart"
+_REQUIRED = frozenset(name for name, field in Profile.model_fields.items() if field.is_required())
 
 
 def names() -> list[str]:
@@ -29,7 +30,7 @@ def names() -> list[str]:
 
 def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profile:
     """A profile by name, or from a YAML file of one's own. A file may begin with `extends: NAME` and say only what differs;
-    the path of another file counts from its own folder.
+    the path of another file counts from its own folder. A file without a `name` is named after itself.
 
     The task sources that it names are registered here, and in every process that this one starts.
 
@@ -39,7 +40,14 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
     for dotted, value in (overrides or {}).items():
         _set(data, dotted, value)
     source = f"{name_or_path} with {', '.join(overrides)}" if overrides else name_or_path
-    profile = parse_profile(data, source)
+    try:
+        profile = parse_profile(data, source)
+    except ConfigError as error:
+        if any(key not in data for key in _REQUIRED):
+            raise ConfigError(
+                f"{error}\nA profile of your own begins with `extends: {DEFAULT_PROFILE}` and says only what differs"
+            ) from error
+        raise
     _use_sources(profile, source)
     _check_tasks(profile, source)
     return profile
@@ -120,6 +128,8 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     data = parse_value(text, f"the profile {name_or_path}")
     if not isinstance(data, dict):
         raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
+    if _is_path(name_or_path):
+        data.setdefault("name", path.stem)
     tasks = data.get("tasks")
     if _is_path(name_or_path) and isinstance(tasks, dict) and "sources" in tasks:
         data["tasks"] = {**tasks, "sources": located_sources(tasks["sources"], path.parent)}

@@ -60,7 +60,7 @@ def tiles(
     summaries_by_key: Mapping[str, IterationSummary],
     seconds: Mapping[str, Mapping[str, float]],
 ) -> list[Tile]:
-    """Where the wheel started, where it stands, and what it took."""
+    """Where the home started, where it stands, and what it took."""
     every = [one for one in evaluated if one.split == REPORTED_SPLIT]
     result = [*_gain(every), *_novel(novel)]
     num, crashed, steps = (

@@ -53,7 +53,7 @@ def evaluate_checkpoint(
         counts = task_counts(run_evaluation(profile, engine, chosen, per_task, console))
     console.print(success_by_task(counts, f"{engine.policy_id} on {split}"))
     if left_out := unreported(profile, chosen):
-        console.print(f"not reported, for want of different instances: {', '.join(left_out)}", highlight=False)
+        console.print(f"not reported, since they have too few different instances: {', '.join(left_out)}", highlight=False)
     if as_json is not None:
         figures = {"policy_id": engine.policy_id, "split": split, **success_figures(counts), "not_reported": left_out}
         as_json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -82,6 +82,10 @@ def test_extending_says_only_what_differs(tmp_path: Path):
     assert profile.model_copy(update={"name": "smoke", "rl": smoke.rl}) == smoke
 
 
+def test_a_file_without_a_name_is_named_after_itself(tmp_path: Path):
+    assert profiles.load(own(tmp_path, "extends: smoke\n")).name == "own"
+
+
 def test_the_path_of_what_a_file_extends_counts_from_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "base.yaml").write_text("extends: smoke\nseed: 4\n")
@@ -134,7 +138,7 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch):
         ("extends: smoke\nrouting: {rules: {loop: {effect: forget}}}\n", ["routing.rules.loop.effect", "withhold"]),
         ("extends: smoke\nrl: 3\n", ["rl"]),
         ("extends: smok\n", ["no profile `smok`", "smoke"]),
-        ("name: bare\n", ["tasks", "Field required"]),
+        ("name: bare\n", ["tasks", "Field required", "begins with `extends: quickstart`"]),
         ("- a\n- b\n", ["not a YAML mapping"]),
         ("extends: smoke\nrl: {rounds: [\n", ["YAML"]),
     ],

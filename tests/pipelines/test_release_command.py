@@ -56,7 +56,7 @@ def test_a_person_sees_and_changes_what_is_live(warehouse: Warehouse) -> None:
         run(warehouse, "promote", "two", "--seen", "3", *WHO)
     with pytest.raises(ReleaseRefused, match="is live now"):
         run(warehouse, "rollback", "one", "--by", "bo", "--reason", "again")
-    assert "change 4: 0001/merged_policy (one) is live, as was said before" in run(warehouse, "rollback", "one", *WHO)
+    assert "change 4: 0001/merged_policy (one) is live already; nothing changed" in run(warehouse, "rollback", "one", *WHO)
 
 
 def test_what_was_not_decided_on_is_a_candidate_and_may_be_held(warehouse: Warehouse, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_it_is_said_how_much_of_what_is_reported_is_novel(place):
     assert status.novelty is not None and (status.novelty.num_novel, status.novelty.num_instances) == (1, 2)
     assert status.novel_success == {"merged_policy": 0.0} and status.not_reported == ["click-test-2"] and not status.is_of_older_splits
     shown = " ".join(reported(place).split())
-    assert "1 (50%) are novel" in shown and "merged_policy 0.000" in shown and "want of different instances: click-test-2" in shown
+    assert "1 (50%) are novel" in shown and "merged_policy 0.000" in shown and "too few different instances: click-test-2" in shown
     older = [row | {"task_id": f"{row['task_id']}-of-before"} for row in rows]
     place.warehouse.replace_partition("tasks", older, iteration="0000", stage="tasks")
     assert "begun before splits were by content" in " ".join(reported(place).split())

@@ -18,7 +18,7 @@ FLYWHEEL_HOME
 ├── report_split.jsonl  when the report split was looked at, and for which release
 ├── opened.json    which iterations are open: see assets/opened.py
 ├── cache/         what is made of the tables again where it is missing
-└── profile.yaml   the profile that it was last turned under
+└── profile.yaml   the profile that it was last run with
 
 The root is its owner's alone (mode 0700): screens, people's words and servers' tokens are below it. Who shares a home with a group gives
 the group its rights and others none. What programs of other users read (browsers, jails) is copied to where they may read it.
