@@ -1,4 +1,5 @@
-"""Dagster's page, used as a person would: a real browser on what `flywheel ui` serves. Every click is a click; nothing asks GraphQL."""
+"""Dagster's page, used as a person would: a real browser on what `flywheel ui` serves. GraphQL is asked how
+runs ended, and for one re-execution."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
 from assets.checks import GATES
+from pipelines.orchestration.alerts import WEBHOOK_VARIABLE
 from pipelines.orchestration.iteration_lock import lock_path
+from tests.pipelines.test_alerts import webhook
 from warehouse.core.locks import holder_of
 
 pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
@@ -183,23 +186,12 @@ def command_lines(wheel) -> list[str]:
     return found
 
 
-LAUNCH = """mutation ($run: ExecutionParams!) {
-  launchRun(executionParams: $run) {
-    __typename ... on LaunchRunSuccess { run { runId } }
-    ... on RunConfigValidationInvalid { errors { message } } ... on PythonError { message }
-  }
-}"""
 REEXECUTE = """mutation ($run: String!, $strategy: ReexecutionStrategy!) {
   launchRunReexecution(reexecutionParams: {parentRunId: $run, strategy: $strategy}) {
     __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   }
 }"""
 TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"
-BACKFILL = """mutation ($backfill: LaunchBackfillParams!) {
-  launchPartitionBackfill(backfillParams: $backfill) {
-    __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }
-  }
-}"""
 RUNS = "{ runsOrError { ... on Runs { results { runId jobName status startTime endTime runConfigYaml tags { key value } } } } }"
 FINISHED = ("SUCCESS", "FAILURE", "CANCELED")
 
@@ -213,35 +205,152 @@ def test_a_run_of_the_command_line_can_be_re_executed(turned_home: Any, copy_of:
         graphql(served.url, TERMINATE, run=launched["run"]["runId"])
 
 
-def test_runs_take_their_settings_and_their_turn(turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
-    """A stage's job, an asset by itself, a backfill and a run that no profile allows, launched at once: one works in the home at a time."""
-    wheel = copy_of(turned_home)
-    with serve(wheel) as served:
-        num_before = len(runs_of(served.url))
-        refused = launch(served.url, "merge", {"merge": {"weigts": [1.0, 0.0]}})
-        assert refused["__typename"] == "RunConfigValidationInvalid" and "weigts" in refused["errors"][0]["message"]
-        merge = launch(served.url, "merge", {"merge": {"weights": [0.25, 0.75]}})["run"]["runId"]
-        alone = launch(served.url, "__ASSET_JOB", {}, asset="ct_dataset")["run"]["runId"]
-        out_of_range = launch(served.url, "rl", {"rl": {"rounds": 0}})["run"]["runId"]
-        wanted = {"assetSelection": [{"path": ["verdicts"]}], "partitionNames": ["0001"]}
-        backfill = graphql(served.url, BACKFILL, backfill=wanted)["launchPartitionBackfill"]["backfillId"]
-        known = {run["runId"]: run for run in wait_until_finished(served.url, num_before + 4)}
-        (filled,) = [run for run in known.values() if {"key": "dagster/backfill", "value": backfill} in run["tags"]]
-        assert [known[run]["status"] for run in (merge, alone, out_of_range)] == ["SUCCESS", "SUCCESS", "FAILURE"]
-        assert filled["status"] == "SUCCESS"
-        assert "weights" in known[merge]["runConfigYaml"] and "0.75" in known[merge]["runConfigYaml"], "what it was started with"
-        spans = sorted((known[run]["startTime"], known[run]["endTime"]) for run in (merge, alone, out_of_range, filled["runId"]))
-        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), spans
+def test_a_team_works_by_the_page(page: Page, turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    """Settings changed in the Launchpad, one asset materialized, two iterations backfilled, a run that no profile allows and the alert of
+    it, lineage followed to a table's columns, a schedule switched on, a release rolled back. One run works in the home at a time."""
+    with webhook() as (alerts, told):
+        wheel = copy_of(turned_home, **{WEBHOOK_VARIABLE: alerts})
+        with serve(wheel) as served:
+            url, num_before = served.url, len(runs_of(served.url))
+            merge = launch_with(page, url, "merge", "{merge: {weights: [0.25, 0.75]}}", mistaken="{merge: {weigts: [0.25, 0.75]}}")
+            impossible = launch_with(page, url, "rl", "{rl: {rounds: 0}}")
+            alone = materialize(page, "verdicts", "0001")
+            backfill(page, "withdrawals")
+            follow_lineage_to_columns(page)
+            switch_on_the_schedule(page)
+            promoted = launch_op(page, url, "release_promote", "{policy: 0000/seed_policy, by: Ada, reason: to look at}")
+            rolled_back = launch_op(page, url, "release_rollback", "{by: Ada, reason: it was worse}")
+            known = {run["runId"]: run for run in wait_until_finished(url, num_before + 7)}
+            filled = [run for run in known.values() if any(tag["key"] == "dagster/backfill" for tag in run["tags"])]
+            wait_for_alert(told, impossible)
+            page.goto(f"{url}/runs/{impossible}")
+            expect(page.get_by_text("rl.rounds (got 0): Input should be greater than or equal to 1").first).to_be_visible()
+    good = [merge, alone, promoted, rolled_back, *(run["runId"] for run in filled)]
+    assert len(filled) == 2 and {known[run]["status"] for run in good} == {"SUCCESS"} and known[impossible]["status"] == "FAILURE"
+    assert "weights" in known[merge]["runConfigYaml"] and "0.75" in known[merge]["runConfigYaml"], "what it was started with"
+    in_home = [run for run in known.values() if run["jobName"] in ("merge", "rl", "__ASSET_JOB") and run["startTime"]]
+    spans = sorted((run["startTime"], run["endTime"]) for run in in_home)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), spans
     weights = wheel.sql("select config from checkpoints where stage = 'merged_policy' and iteration = '0001' order by all")
     assert any("0.75" in config for (config,) in weights), weights
+    assert wheel.sql("select state, release from releases order by number desc limit 1")[0][0] == "live"
+
+
+def open_job(page: Page, url: str, job: str) -> None:
+    page.goto(url)
+    page.get_by_text("Jobs", exact=True).first.click()
+    page.locator(f'a[href$="/jobs/{job}"]').click()
+
+
+def type_config(place: Page | Locator, page: Page, config: str) -> None:
+    """Into the Launchpad's editor, in place of what is there."""
+    place.locator(".CodeMirror").first.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(config)
+
+
+def launch_with(page: Page, url: str, job: str, profile: str, mistaken: str | None = None) -> str:
+    """A stage's job of iteration 0001 under changed settings; the run. What is `mistaken` is named, and cannot be launched."""
+    open_job(page, url, job)
+    expect(page.get_by_text(re.compile("^Materialize")).first).to_be_visible()
+    page.locator("button:right-of(:text('Materialize'))").first.click()
+    page.get_by_text("Open launchpad").click()
+    pad = page.get_by_role("dialog")
+    pad.get_by_placeholder("Partition").click()
+    page.locator("li:visible", has_text="0001").first.click()
+    launch = pad.get_by_role("button", name="Materialize").last
+    if mistaken is not None:
+        type_config(pad, page, f"resources: {{profile: {{config: {mistaken}}}}}")
+        expect(pad.get_by_text('Received unexpected config entry "weigts"')).to_be_visible()
+        expect(launch).to_be_disabled()
+    type_config(pad, page, f"resources: {{profile: {{config: {profile}}}}}")
+    launch.click()
+    return run_shown(page)
+
+
+def run_shown(page: Page) -> str:
+    page.wait_for_url(re.compile(r"/runs/[0-9a-f-]{36}"))
+    return page.url.rpartition("/")[2].partition("?")[0]
+
+
+def ask_to_materialize(page: Page, asset: str) -> Locator:
+    """The dialog of an asset, which asks for partitions."""
+    open_asset(page, asset)
+    page.get_by_text("Materialize…", exact=True).click()
+    return page.get_by_role("dialog").filter(has_text="Launch runs to materialize")
+
+
+def materialize(page: Page, asset: str, partition: str) -> str:
+    dialog = ask_to_materialize(page, asset)
+    dialog.get_by_text("Select a partition or create one").click()
+    page.get_by_role("menuitem").filter(has_text=partition).first.click()
+    page.keyboard.press("Escape")
+    dialog.get_by_role("button", name="Launch 1 run").click()
+    page.get_by_role("link", name="View", exact=True).click()
+    return run_shown(page)
+
+
+def backfill(page: Page, asset: str) -> None:
+    dialog = ask_to_materialize(page, asset)
+    dialog.get_by_role("button", name="All", exact=True).click()
+    dialog.get_by_role("button", name="Launch backfill").click()
+    expect(page.get_by_text("Created backfill")).to_be_visible()
+
+
+def follow_lineage_to_columns(page: Page) -> None:
+    """From the released policy, node by node, to the routes that its episodes got, and what their columns were made from."""
+    open_asset(page, "released_policy")
+    expect(page.get_by_text("Freshness policy").first).to_be_visible()
+    page.get_by_role("tab", name="Lineage").click()
+    for node in ("rollouts", "routes"):
+        page.get_by_text(node, exact=True).first.click()
+        page.wait_for_url(re.compile(f"/assets/{node}"))
+    page.get_by_role("tab", name="Overview").click()
+    column = page.get_by_role("row").filter(has=page.get_by_role("cell", name="decided_by", exact=True))
+    expect(column).to_contain_text("Made from verdicts.judge, judgements.judge")
+
+
+def switch_on_the_schedule(page: Page) -> None:
+    """It stays on when the page is loaded again."""
+    page.get_by_text("Automation", exact=True).first.click()
+    switch = automation_switch(page, "recurring_retraining")
+    expect(switch).not_to_be_checked()
+    switch.locator("xpath=..").click()
+    expect(switch).to_be_checked()
+    page.reload()
+    expect(automation_switch(page, "recurring_retraining")).to_be_checked()
+
+
+def automation_switch(page: Page, name: str) -> Locator:
+    """The last check box of its row; the first one selects the row."""
+    link = page.get_by_role("link", name=name)
+    return link.locator("xpath=ancestor::*[count(.//input[@type='checkbox'])=2][1]").locator("input[type=checkbox]").last
+
+
+def launch_op(page: Page, url: str, job: str, config: str) -> str:
+    """A job of one op, with the op's configuration; the run, once it has ended well."""
+    open_job(page, url, job)
+    page.get_by_role("tab", name="Launchpad").click()
+    type_config(page, page, f"ops: {{{job.removeprefix('release_')}_release: {{config: {config}}}}}")
+    page.get_by_role("button", name="Launch Run").click()
+    run = run_shown(page)
+    expect_success(page, PAGE_TIMEOUT_MS)
+    return run
+
+
+def wait_for_alert(told: list[dict[str, Any]], run: str) -> None:
+    deadline = time.monotonic() + PAGE_TIMEOUT_MS / 1000
+    while not any(one["kind"] == "run_failed" and one["about"] == run for one in told):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.5)
 
 
 def test_a_killed_run_is_found_dead_and_re_executed_from_its_failure(
-    turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]
+    page: Page, turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:
     wheel = copy_of(turned_home)
     with serve(wheel) as served:
-        run = launch(served.url, "collect", {})["run"]["runId"]
+        run = launch_with(page, served.url, "collect", "{}")
         deadline = time.monotonic() + 180
         while not any("pipelines.stages" in line and "rollouts" in line for line in command_lines(wheel)):
             assert time.monotonic() < deadline, "the stage has a worker"
@@ -249,22 +358,14 @@ def test_a_killed_run_is_found_dead_and_re_executed_from_its_failure(
         holder = holder_of(lock_path(wheel.home))
         assert holder is not None
         os.kill(holder, signal.SIGKILL)
-        assert [each["status"] for each in wait_until_finished(served.url) if each["runId"] == run] == ["FAILURE"]
-        again = graphql(served.url, REEXECUTE, run=run, strategy="FROM_FAILURE")["launchRunReexecution"]["run"]["runId"]
-        assert [each["status"] for each in wait_until_finished(served.url) if each["runId"] == again] == ["SUCCESS"]
+        expect(page.get_by_text("Failure", exact=True).first).to_be_visible()
+        page.locator("button:right-of(:text('Re-execute'))").first.click()
+        page.get_by_role("menuitem", name="From failure").click()
+        page.wait_for_url(lambda shown: "/runs/" in shown and run not in shown)
+        expect_success(page, RUN_TIMEOUT_MS)
+        again = run_shown(page)
+        assert {each["runId"]: each["status"] for each in runs_of(served.url)}[again] == "SUCCESS"
     assert wheel.left_after(10) == []
-
-
-def launch(url: str, job: str, profile: dict[str, Any], asset: str | None = None) -> dict[str, Any]:
-    """Of iteration 0001, as the Launchpad does it."""
-    selected = {"assetSelection": [{"path": [asset]}], "assetCheckSelection": []} if asset else {}
-    run = {
-        "selector": {"repositoryName": "__repository__", "repositoryLocationName": "pipelines.definitions", "jobName": job, **selected},
-        "runConfigData": {"resources": {"profile": {"config": profile}}},
-        "mode": "default",
-        "executionMetadata": {"tags": [{"key": "dagster/partition", "value": "0001"}]},
-    }
-    return dict(graphql(url, LAUNCH, run=run)["launchRun"])
 
 
 def runs_of(url: str) -> list[dict[str, Any]]:
