@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from models.families.chat import ChatCodec
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+READABLE = 0o644
+"""The mode of a checkpoint's files, as of all files of a home, whose root decides who comes to them."""
 VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 
 
@@ -92,6 +94,10 @@ def write(
             files=digests,
         )
         (aside / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        for path in aside.iterdir():
+            # safetensors writes for the owner alone; whom the folder lets in may read it. What is linked is somebody else's.
+            if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:
+                path.chmod(READABLE)
         for path in (*aside.iterdir(), aside):
             sync(path)
         move(aside, folder)

@@ -45,6 +45,12 @@ def test_what_was_saved_is_what_is_loaded(make_model: Callable[..., Any], tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["one"], "nothing is left aside"
 
 
+def test_whoever_may_enter_its_folder_may_read_it(make_model: Callable[..., Any], tmp_path: Path) -> None:
+    """A server that runs as another user of the home's group, say."""
+    save(tmp_path / "a", *make_model(), stage="seed_policy", iteration="0000")
+    assert {oct(path.stat().st_mode)[-3:] for path in (tmp_path / "a").iterdir()} == {"644"}
+
+
 def test_the_id_is_that_of_the_content(make_model: Callable[..., Any], tmp_path: Path) -> None:
     model, tokenizer = make_model()
     first = save(tmp_path / "a", model, tokenizer, stage="seed_policy", iteration="0000")

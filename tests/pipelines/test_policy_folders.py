@@ -36,7 +36,9 @@ def downloaded(folder: Path, make: Callable[[], tuple[Any, Any]]) -> Path:
 def test_a_folder_without_a_card_is_served(tmp_path: Path, name: str, make: Callable[[], tuple[Any, Any]]) -> None:
     folder = downloaded(tmp_path / name, make)
     before = sorted(path.name for path in folder.iterdir())
+    (folder / "model.safetensors").chmod(0o600)
     with with_card(folder) as whole:
+        assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o600, "a file of somebody else's keeps its mode"
         said = assumed(whole, folder)
         assert "has no card.json" in said and ("vision" in said) == (name != "chat") and "end tokens" in said
         with our_server(whole) as server, server.client() as client:
