@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 from pipelines.annotation_server.policy_source import ReleasedPolicies
 from pipelines.cli.app import app
 from pipelines.profiles import load
-from tests.warehouse.test_releases import turn
+from tests.warehouse.test_releases import made, turn
 from tests.warehouse.test_releases import warehouse as warehouse
 from warehouse.core.errors import ReleaseRefused, ReleasesChanged
+from warehouse.lineage.release_ledger import changing
+from warehouse.lineage.releases import decide
 from warehouse.storage.tables import Warehouse
 
 WHO = ("--by", "anna", "--reason", "fails at [checkout]")
@@ -59,10 +61,15 @@ def test_a_person_sees_and_changes_what_is_live(warehouse: Warehouse) -> None:
     assert "change 4: 0001/merged_policy (one) is live already; nothing changed" in run(warehouse, "rollback", "one", *WHO)
 
 
+def test_a_reason_that_begins_with_its_rule_does_not_repeat_it(warehouse: Warehouse) -> None:
+    candidate = made(warehouse, "0001", "merged_policy", "one")
+    with changing(warehouse) as ledger:
+        decide(warehouse, ledger, "0001", candidate, "live", by="first release", reason="first release: nothing to compare with")
+    assert run(warehouse, "show", "one").count("first release") == 1
+
+
 def test_what_was_not_decided_on_is_a_candidate_and_may_be_held(warehouse: Warehouse, tmp_path: Path) -> None:
     assert "no iteration has made a candidate yet" in run(warehouse, "list")
-    from tests.warehouse.test_releases import made
-
     turn(warehouse, "0001", "one")
     made(warehouse, "0002", "merged_policy", "two")
     assert {one["state"] for one in json.loads(run(warehouse, "list", "--json"))["releases"]} == {"live", "candidate"}
