@@ -1,49 +1,37 @@
-"""Dagster by itself: the daemon's tick of the schedule turns an iteration with nobody there, and a killed page leaves nothing behind."""
+"""Dagster by itself: once somebody has switched the schedule on in its page, the daemon's tick turns an iteration with nobody there, and a
+killed page leaves nothing behind."""
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
-from typing import Any
 
 import pytest
+from playwright.sync_api import Page
 
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.jobs import completed
+from tests.wheel.test_ui import switch_on_the_schedule
 
 pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
 
-START_SCHEDULE = """
-mutation($selector: ScheduleSelector!) {
-  startSchedule(scheduleSelector: $selector) { __typename ... on PythonError { message } }
-}"""
-SCHEDULE = {"repositoryLocationName": "pipelines.definitions", "repositoryName": "__repository__", "scheduleName": "recurring_retraining"}
 ITERATION_TIMEOUT_S = 1800
 
 
-def ask(url: str, query: str, **variables: Any) -> dict[str, Any]:
-    body = json.dumps({"query": query, "variables": variables}).encode()
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"}), timeout=60) as answer:
-        found: dict[str, Any] = json.load(answer)
-    assert "errors" not in found, found
-    return found["data"]
-
-
-def test_a_tick_of_the_schedule_completes_an_iteration_unattended(turned_home, copy_of, serve, monkeypatch: pytest.MonkeyPatch):
+def test_a_tick_of_the_schedule_completes_an_iteration_unattended(page: Page, turned_home, copy_of, serve, monkeypatch: pytest.MonkeyPatch):
     wheel = copy_of(turned_home)
     for name, value in wheel.environment.items():
         monkeypatch.setenv(name, value)
-    with serve(wheel, "--set", "schedule.cron='* * * * *'") as page, open_instance(wheel.home) as instance:
-        started = ask(page.url, START_SCHEDULE, selector=SCHEDULE)["startSchedule"]
-        assert started["__typename"] == "ScheduleStateResult", started
+    with serve(wheel, "--set", "schedule.cron='* * * * *'") as served, open_instance(wheel.home) as instance:
+        page.goto(served.url)
+        switch_on_the_schedule(page)
+        page.goto("about:blank")
         deadline = time.monotonic() + ITERATION_TIMEOUT_S
         while "0002" not in completed(instance) and time.monotonic() < deadline:
-            assert page.process.poll() is None, page.said()
+            assert served.process.poll() is None, served.said()
             time.sleep(1)
-        assert "0002" in completed(instance), page.said()
-        page.process.kill()
-        page.process.wait()
+        assert "0002" in completed(instance), served.said()
+        served.process.kill()
+        served.process.wait()
     assert wheel.left_after(15) == [], "killed, the page leaves nothing behind"
     routed = "select episode_id from episodes where purpose in ('rollout', 'annotation')"
     assert wheel.sql(f"{routed} except select episode_id from routes") == []
