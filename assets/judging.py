@@ -120,6 +120,7 @@ def orm_model(
         iteration=iteration,
         stage="orm_model",
         seed=settings.seed,
+        tracking=settings.tracking,
         kind="orm",
         checkpoint_id=base.checkpoint_id,
         dataset_id=str(table["dataset_id"][0].as_py()),

@@ -25,6 +25,7 @@ from models.merging.config import MethodConfig
 from models.rl.config import PpoConfig
 from models.rl.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
+from models.training.tracking_config import TrackingConfig
 from warehouse.core.errors import ConfigError
 from warehouse.datasets.mixing import MixtureConfig
 from warehouse.quality.config import QualityConfig
@@ -339,6 +340,7 @@ class Profile(_Settings):
     verdicts: VerdictSettings = VerdictSettings()
     orm: OrmSettings = OrmSettings()
     failure_mining: FailureMiningConfig = FailureMiningConfig()
+    tracking: TrackingConfig = Field(TrackingConfig(), description="where the curves of CT, SFT, the ORM and RL go besides TensorBoard")
     schedule: ScheduleSettings = ScheduleSettings()
     plan: PlanSettings = PlanSettings()
 

@@ -16,6 +16,10 @@ from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.engine.choice import EngineChoice
 from models.rl.config import PpoConfig
 from models.supervised.config import SupervisedConfig
+from models.training.tracking_config import TrackingConfig
+
+Tracking = Annotated[TrackingConfig, Field(exclude_if=lambda tracking: tracking == TrackingConfig())]
+"""Left out of a request that tracks nothing, which is then the request that it was before there were trackers."""
 
 
 class StageRequest(BaseModel):
@@ -56,6 +60,7 @@ class SupervisedRequest(StageRequest):
     checkpoint_id: str
     dataset_id: str
     config: SupervisedConfig
+    tracking: Tracking = TrackingConfig()
 
 
 class RlRequest(StageRequest):
@@ -69,6 +74,7 @@ class RlRequest(StageRequest):
     replay_dataset_ids: tuple[str, ...]
     acting: ActingSettings
     config: PpoConfig
+    tracking: Tracking = TrackingConfig()
 
 
 class MergeRequest(StageRequest):

@@ -1,4 +1,5 @@
-"""Training metrics on their way out: a JSON-lines file, TensorBoard, and a callback for whoever watches. No orchestrator is known here.
+"""Training metrics on their way out: a JSON-lines file, TensorBoard, trackers (tracking.py), and a callback for whoever watches. No
+orchestrator is known here.
 
 A resumed run drops the lines after the step it resumes from, so every step is in the file once.
 """
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from models.training.tracking import Trackers
 from warehouse.core.home import atomic_write
 
 METRICS_FILE = "metrics.jsonl"
@@ -32,7 +34,7 @@ def ignore_progress(progress: Progress) -> None:
 
 
 class MetricLog:
-    """Writes each Progress to `folder`: metrics.jsonl and TensorBoard's event files, then calls `on_progress`."""
+    """Writes each Progress to `folder`: metrics.jsonl, TensorBoard's event files, trackers; then calls `on_progress`."""
 
     def __init__(self, folder: Path, on_progress: OnProgress = ignore_progress, *, resume_step: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -41,6 +43,7 @@ class MetricLog:
         self._path = folder / METRICS_FILE
         keep_until(folder, resume_step)
         self._board = SummaryWriter(str(folder), purge_step=resume_step + 1 if resume_step else None)
+        self._trackers = Trackers(folder)
         self._on_progress = on_progress
 
     def write(self, progress: Progress) -> None:
@@ -48,10 +51,12 @@ class MetricLog:
             file.write(_line(progress))
         for name, value in progress.metrics.items():
             self._board.add_scalar(name, value, progress.step)
+        self._trackers.log(progress.step, progress.metrics)
         self._on_progress(progress)
 
     def close(self) -> None:
         self._board.close()
+        self._trackers.close()
 
 
 def keep_until(folder: Path, step: int) -> int:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agent.episode.episode import EpisodeRequest, Purpose
 from assets.profile import TaskSettings
 from models.engine.choice import EngineChoice
+from models.training import tracking
+from models.training.tracking_config import TrackingConfig
 from pipelines.orchestration.progress import Progress
 from pipelines.stages.engines import ClosablePolicy, open_engine
 from sandbox.tasks.sources import reported_seeds, tasks_in
@@ -67,6 +70,10 @@ class WorkerContext:
 
     def progress(self) -> Progress:
         return Progress(self.folder, iteration=self.iteration, stage=self.stage, log=self.log)
+
+    def track(self, config: TrackingConfig, params: Mapping[str, Any]) -> None:
+        """Report the training run of this stage to trackers, too. Raises ConfigError for one that is not installed."""
+        tracking.use(config, self.home.root, name=f"{self.iteration}/{self.stage}", params=params)
 
     def engine(self, checkpoint_id: str, choice: EngineChoice) -> ClosablePolicy:
         """A registered checkpoint, ready to act."""

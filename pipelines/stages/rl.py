@@ -41,6 +41,7 @@ MAX_REPLAY = 2000
 
 
 def run(request: RlRequest, context: WorkerContext) -> StageResult:
+    context.track(request.tracking, request.config.model_dump(mode="json"))
     tasks = []
     for domain in request.domains:
         of_domain = [task for task in pool_tasks(request.acting.tasks, domain) if not task.held_out]

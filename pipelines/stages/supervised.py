@@ -22,6 +22,7 @@ from warehouse.storage.tables import Warehouse
 
 
 def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
+    context.track(request.tracking, request.config.model_dump(mode="json"))
     warehouse = context.warehouse
     progress = context.progress()
 
