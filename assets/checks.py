@@ -129,10 +129,11 @@ GATES = (
         name="collection_gate",
         guards=("rollouts", "annotations", "human_annotations"),
         suites={
-            "released_policy": ("checkpoints", "releases"),
+            "released_policy": ("checkpoints", "releases", "taints"),
             "task_pool": ("task_instances",),
             "rollouts": ("episodes", "steps", "screenshots"),
             "annotations": ("annotations",),
+            "human_annotations": ("sources",),
         },
         stages=("released_policy", "task_pool", "rollouts", "annotations", "human_annotations"),
     ),
