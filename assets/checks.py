@@ -93,7 +93,7 @@ GATES = (
         name="seed_gate",
         guards=("seed_tutorials", "seed_demonstrations", "seed_policy"),
         suites={
-            "tasks": ("tasks", "task_instances"),
+            "tasks": ("tasks", "task_instances", "sources"),
             "seed_tutorials": ("ct_samples",),
             "seed_demonstrations": ("episodes", "steps", "screenshots", "sft_samples"),
             "seed_policy": ("checkpoints",),
