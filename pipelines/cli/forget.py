@@ -39,8 +39,8 @@ def forget(
     from pipelines.forgetting import journal
     from pipelines.forgetting.forgetting import alone, begin, check, find
     from pipelines.forgetting.subjects import subject_of
-    from pipelines.forgetting.telling import as_json as plain
-    from pipelines.forgetting.telling import retrain, tell
+    from pipelines.forgetting.listing import as_json as plain
+    from pipelines.forgetting.listing import print_plan, retrain
 
     if as_json and not dry_run:
         raise ConfigError("--json goes with --dry-run: it lists what would go")
@@ -64,7 +64,7 @@ def forget(
         if as_json:
             print(json.dumps(plain(plan), indent=2))
         else:
-            tell(plan, console)
+            print_plan(plan, console)
             _advise(retrain(plan))
         return
     with alone(warehouse.home, subject):
@@ -73,7 +73,7 @@ def forget(
             console.print(f"there is nothing of {subject.kind} {subject.name} left to forget", highlight=False, soft_wrap=True)
             return
         check(warehouse.home, plan)
-        tell(plan, console)
+        print_plan(plan, console)
         if not yes:
             typer.confirm("Erase it for good?", abort=True)
         _forget(warehouse, begin(warehouse, plan))

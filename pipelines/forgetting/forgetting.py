@@ -130,7 +130,7 @@ def begin(warehouse: Warehouse, plan: Plan) -> Journal:
     return found
 
 
-def forget(warehouse: Warehouse, found: Journal, tell: Callable[[str], None]) -> Path:
+def forget(warehouse: Warehouse, found: Journal, log: Callable[[str], None]) -> Path:
     """Do it, or go on with it; the receipt. Raises NotNow where the annotation database cannot be written anew."""
     home, counts = warehouse.home, Counter[str]()
     samples = frozenset(id_ for table, ids in found.rows.items() if table != "annotations" for id_ in ids)
@@ -139,15 +139,15 @@ def forget(warehouse: Warehouse, found: Journal, tell: Callable[[str], None]) ->
             withdraw(warehouse, table, ids, iteration=found.iteration)
     learned = descent(warehouse, Start(episodes=frozenset(found.episodes), samples=samples)).learned
     add_taints(warehouse, found.subject.forget_id, learned)
-    tell("no dataset holds it from here on; erasing")
+    log("no dataset holds it from here on; erasing")
     beside = files.found(warehouse, found.episodes, found.rows, found.subject.folder)
     counts.update(_erase_given(home, found))
     for erased in purge(warehouse, forgotten=found.episodes, unsaid=found.judged):
         counts[erased.table] += erased.num_rows
-        tell(f"{erased.table}: {counted(erased.num_rows, 'row')} erased, {counted(erased.num_files, 'file')} removed")
+        log(f"{erased.table}: {counted(erased.num_rows, 'row')} erased, {counted(erased.num_files, 'file')} removed")
     for one in beside:
         one.erase()
-        tell(f"{one.what}: {one.path} {'written again' if one.what == 'export' else 'erased'}")
+        log(f"{one.what}: {one.path} {'written again' if one.what == 'export' else 'erased'}")
     counts["files"] = len(beside)
     counts["pictures in Dagster"] = take_out_screens(home, found.screens)
     return journal.finish(

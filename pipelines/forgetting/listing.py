@@ -1,4 +1,4 @@
-"""What `flywheel forget` says: what descends from the subject, and what to train again so that nothing live has learned from it."""
+"""What `flywheel forget` prints: what descends from the subject, and what to train again so that nothing live has learned from it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def tell(plan: Plan, console: Console) -> None:
+def print_plan(plan: Plan, console: Console) -> None:
     def line(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)
 
