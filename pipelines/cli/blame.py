@@ -96,6 +96,8 @@ def _print(found: BlameReport, most: int) -> None:
     more = f"; not looked into: {', '.join(found.other_stages)}" if found.other_stages else ""
     result = found.blame
     say(f"training: {found.stage} on {found.dataset}, {result.num_scored:,} of {result.num_read:,} samples that it read scored{more}")
+    if found.num_withdrawn:
+        say(f"{counted(found.num_withdrawn, 'sample')} that it read were withdrawn since: when it read the others is approximate")
     _print_sources(found, most)
     named = result.named
     if named:

@@ -38,9 +38,9 @@ def forget(
     """
     from pipelines.forgetting import journal
     from pipelines.forgetting.forgetting import alone, begin, check, find
-    from pipelines.forgetting.subjects import subject_of
     from pipelines.forgetting.listing import as_json as plain
     from pipelines.forgetting.listing import print_plan, retrain
+    from pipelines.forgetting.subjects import subject_of
 
     if as_json and not dry_run:
         raise ConfigError("--json goes with --dry-run: it lists what would go")

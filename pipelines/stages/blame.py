@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -42,7 +42,7 @@ from warehouse.evaluation.comparing import Instance, Part, Played, compare, only
 from warehouse.lineage import registry
 from warehouse.lineage.blame import Blame, Scored, blame, members
 from warehouse.lineage.regression import SPLIT, Answer, Regression, Stage, regression, said, stages_between
-from warehouse.lineage.sources import Traced, traced
+from warehouse.lineage.sources import Traced, num_members, traced
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -98,6 +98,9 @@ class BlameReport(_Record):
     stage: str
     dataset: str
     other_stages: Annotated[tuple[str, ...], Field(description="that stand between the two policies as well, and were not looked at")]
+    num_withdrawn: Annotated[
+        int, Field(description="samples that the stage read and that were withdrawn since: the order of the others is then approximate")
+    ]
     num_weights: int
     blame: Blame
     withdrawals: tuple[Withdrawal, ...]
@@ -127,13 +130,15 @@ def find_blame(warehouse: Warehouse, asked: Asked, profile: Profile, config: Inf
     if asked.check:
         _check_checkable(warehouse, found, samples, profile, asked)
     questions = [question(one.wanted, one.given) for one in found.lost]
-    read_image = _images(warehouse, stage, questions)
-    measured = measure(warehouse, stage, samples, questions, config, console, read_image)
     check = None
-    if asked.check:
-        group = asked.without or _most_blamed(measured.blame)
-        ids = _left_out(measured.blame, samples, group)
-        check = check_without(warehouse, stage, group, ids, found, questions, profile, asked, console, read_image)
+    with TemporaryDirectory(prefix="blame-", dir=warehouse.home.scratch) as name:  # of screens and weights that nobody needs afterwards
+        folder = Path(name)
+        read_image = _images(warehouse, stage, questions, folder / "images")
+        measured = measure(warehouse, stage, samples, questions, config, console, read_image)
+        if asked.check:
+            group = asked.without or _most_blamed(measured.blame)
+            ids = _left_out(measured.blame, samples, group)
+            check = check_without(warehouse, stage, group, ids, found, questions, profile, asked, console, read_image, folder)
     return BlameReport(
         policy=said(found.policy),
         predecessor=said(found.predecessor),
@@ -144,6 +149,7 @@ def find_blame(warehouse: Warehouse, asked: Asked, profile: Profile, config: Inf
         stage=f"{stage.name} ({stage.made.checkpoint_id})",
         dataset=stage.dataset_id,
         other_stages=tuple(one.name for one in stages if one is not stage),
+        num_withdrawn=num_members(warehouse, stage.dataset_id) - len(samples),
         num_weights=measured.num_weights,
         blame=measured.blame,
         withdrawals=tuple(_withdrawals(warehouse, measured.blame, samples, found)),
@@ -208,39 +214,33 @@ def check_without(
     asked: Asked,
     console: Console,
     read_image: ReadImage | None,
+    folder: Path,
 ) -> Check:
-    """Train the stage again without some samples, from the same weights, with the same settings and seed, and play both; what was trained
-    is thrown away."""
-    folder = warehouse.home.checkpoints / stage.made.iteration / stage.made.stage / "blame"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task(f"{stage.name} without {group}")
+    """Train the stage again without some samples, in `folder`, from the same weights, with the same settings and seed, and play both."""
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"{stage.name} without {group}")
 
-            def report(state: TrainingProgress) -> None:
-                bar.update(task, completed=state.step, total=state.num_steps)
+        def report(state: TrainingProgress) -> None:
+            bar.update(task, completed=state.step, total=state.num_steps)
 
-            train_supervised(
-                settings_of(stage),
-                _without(DatasetSamples(warehouse, stage.dataset_id), left_out),
-                init=registry.find(warehouse, stage.parent_id).folder,
-                output=folder / "checkpoint",
-                run_folder=folder / "run",
-                stage=stage.made.stage,
-                iteration=stage.made.iteration,
-                on_progress=report,
-                read_image=read_image,
-            )
-        return Check(
-            without=group,
-            num_left_out=len(left_out),
-            log_odds_with=log_odds(stage.made.folder, questions, read_image),
-            log_odds_without=log_odds(folder / "checkpoint", questions, read_image),
-            success=_play_both(warehouse, stage, folder / "checkpoint", found, profile, asked, console) if asked.plays else None,
+        train_supervised(
+            settings_of(stage),
+            _without(DatasetSamples(warehouse, stage.dataset_id), left_out),
+            init=registry.find(warehouse, stage.parent_id).folder,
+            output=folder / "checkpoint",
+            run_folder=folder / "run",
+            stage=stage.made.stage,
+            iteration=stage.made.iteration,
+            on_progress=report,
+            read_image=read_image,
         )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return Check(
+        without=group,
+        num_left_out=len(left_out),
+        log_odds_with=log_odds(stage.made.folder, questions, read_image),
+        log_odds_without=log_odds(folder / "checkpoint", questions, read_image),
+        success=_play_both(warehouse, stage, folder / "checkpoint", found, profile, asked, console) if asked.plays else None,
+    )
 
 
 def _play_both(
@@ -392,11 +392,11 @@ def _campaigns(warehouse: Warehouse, profile: Profile) -> dict[str, str]:
         database.close()
 
 
-def _images(warehouse: Warehouse, stage: Stage, questions: Sequence[Question]) -> ReadImage | None:
+def _images(warehouse: Warehouse, stage: Stage, questions: Sequence[Question], folder: Path) -> ReadImage | None:
     if not is_vision(stage.made.folder):
         return None
     shown = [*DatasetSamples(warehouse, stage.dataset_id), *(one for asked in questions for one in (asked.wanted, asked.unwanted))]
-    return spooled_images(warehouse, shown, warehouse.home.scratch / "blame-images")
+    return spooled_images(warehouse, shown, folder)
 
 
 def question(wanted: Answer, given: Answer) -> Question:

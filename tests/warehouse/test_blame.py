@@ -150,9 +150,9 @@ def two(warehouse: Warehouse, make: Any) -> Warehouse:
         ("0001", "sft_model"): make.checkpoint("old", parents=["seed"]),
         ("0001", "released_policy"): make.checkpoint("old", parents=["seed"]),
         ("0002", "sft_model"): make.checkpoint("sft", parents=["old"], datasets=["d"], config=json.dumps({"steps": 7})),
-        ("0002", "rl_forms"): make.checkpoint("rl", parents=["sft"]),
+        ("0002", "rl_forms"): make.checkpoint("rl", parents=["sft"], datasets=["d"]),  # which it replays
         ("0002", "merged_policy"): make.checkpoint("new", parents=["rl"]),
-        ("0003", "rl_forms"): make.checkpoint("rl-alone", parents=["new"]),
+        ("0003", "rl_forms"): make.checkpoint("rl-alone", parents=["new"], datasets=["d"]),
     }
     for (iteration, stage), row in made.items():
         warehouse.replace_partition("checkpoints", [row], iteration=iteration, stage=stage)

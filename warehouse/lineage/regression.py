@@ -144,7 +144,7 @@ def stages_between(warehouse: Warehouse, policy: Registered, predecessor: Regist
             num_steps=_kept_step(made[id_]),
         )
         for id_ in between
-        if made[id_]["stage"] not in NOT_ASKED_ABOUT and made[id_]["parents"] and set(made[id_]["datasets"]) & kinds.keys()
+        if _learned_samples(made[id_]["stage"]) and made[id_]["parents"] and set(made[id_]["datasets"]) & kinds.keys()
     ]
     if not found:
         learned = sorted(f"{made[id_]['iteration']}/{made[id_]['stage']}" for id_ in between if is_rl(made[id_]["stage"]))
@@ -154,6 +154,11 @@ def stages_between(warehouse: Warehouse, policy: Registered, predecessor: Regist
             f"blame. `flywheel lineage {policy.checkpoint_id}` shows what it was made from"
         )
     return sorted(found, key=lambda stage: (stage.made.iteration, rank(stage.made.stage)), reverse=True)
+
+
+def _learned_samples(stage: str) -> bool:
+    """Whether a stage learned to act from a dataset's samples. RL only replays some of the datasets that it names."""
+    return stage not in NOT_ASKED_ABOUT and not is_rl(stage)
 
 
 def said(policy: Registered) -> str:

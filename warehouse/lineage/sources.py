@@ -68,6 +68,13 @@ def traced(warehouse: Warehouse, dataset_id: str, *, campaigns: Mapping[str, str
     return [_traced(row, campaigns or {}) for row in rows if not row["withdrawn"]]
 
 
+def num_members(warehouse: Warehouse, dataset_id: str) -> int:
+    """How many samples a dataset had when it was made, withdrawn ones included."""
+    with connect(warehouse, tables=["datasets"]) as con:
+        query = "select count(distinct (kind, sample_id)) from datasets where dataset_id = ?"
+        return int(con.execute(query, [dataset_id]).fetchall()[0][0])
+
+
 def _traced(row: Mapping[str, Any], campaigns: Mapping[str, str]) -> Traced:
     is_imported = row["iteration"] == SEED_ITERATION and row["stage"].startswith(IMPORTED)
     made = row["component"] if row["component"] == row["origin"] else f"{row['origin']} ({row['component']})"
