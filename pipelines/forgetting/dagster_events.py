@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, text
 
 from assets.collection import SCREENS
+from pipelines.orchestration.instance import is_known, open_known
 from warehouse.core.home import Home
 
 if TYPE_CHECKING:
@@ -23,19 +24,20 @@ INSTEAD = "taken out: an episode that may have been shown here was forgotten"
 
 
 def take_out_screens(home: Home, places: Collection[Place]) -> int:
-    """Of how many events pictures were taken out. May be done twice."""
-    if not places or not (home.dagster / "history").is_dir():
+    """Of how many events pictures were taken out. May be done twice. Raises ConfigError where the history is in a Postgres that is not
+    named."""
+    if not places or not is_known(home):
         return 0
-    from pipelines.orchestration.instance import open_instance
-
     num = 0
-    with open_instance(home) as instance:
+    with open_known(home) as instance:
         for connection in _connections(instance.event_log_storage):
             with connection as con:
                 num += _take_out(con, set(places))
                 con.commit()
                 if con.dialect.name == "sqlite" and (driver := con.connection.driver_connection) is not None:
                     driver.execute("vacuum")  # a page that is free keeps what was in it
+                else:  # as does a row of Postgres that was written anew; its storage commits each statement
+                    con.execute(text("vacuum full event_logs, asset_keys"))
     return num
 
 

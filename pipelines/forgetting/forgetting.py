@@ -25,6 +25,7 @@ from pipelines.forgetting import files, journal
 from pipelines.forgetting.dagster_events import take_out_screens
 from pipelines.forgetting.journal import Journal
 from pipelines.forgetting.subjects import Given, Subject, given_by
+from pipelines.orchestration.instance import check_named
 from pipelines.orchestration.iteration_lock import driver_path, lock_path
 from warehouse.core.errors import IterationLocked, NotNow
 from warehouse.core.home import Home
@@ -93,7 +94,8 @@ def find(warehouse: Warehouse, subject: Subject) -> Plan:
 
 
 def check(home: Home, plan: Plan) -> None:
-    """Raises NotNow for what keeps it from being forgotten now, before anything is done."""
+    """Raises NotNow, ConfigError for what keeps it from being forgotten now, before anything is done."""
+    check_named(home)
     if plan.given.live_runs and (server := server_of(home, None)) is not None:
         raise NotNow(
             f"{len(plan.given.live_runs)} annotated episodes of it are under way on the annotation server {server.address}: stop the "

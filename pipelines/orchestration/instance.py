@@ -58,6 +58,28 @@ def _postgres_url() -> str | None:
     return f"{DRIVER}://{rest}"
 
 
+def is_known(home: Home) -> bool:
+    """Whether Dagster was ever started for a home: its history is there, or its configuration names Postgres. A home that is not there is
+    not made by the question."""
+    return (home.root / "dagster" / "history").is_dir() or _is_on_postgres(home)
+
+
+def check_named(home: Home) -> None:
+    """Raises ConfigError where the home's history is in a Postgres that is not named here: `open_instance` would begin another."""
+    if _is_on_postgres(home) and not os.environ.get(POSTGRES_VARIABLE):
+        raise ConfigError(
+            f"the Dagster of {home.root} keeps its history in Postgres, and {POSTGRES_VARIABLE} is not set: set it to that database"
+        )
+
+
+def _is_on_postgres(home: Home) -> bool:
+    try:
+        config = yaml.safe_load((home.root / "dagster" / CONFIG).read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return isinstance(config, dict) and "postgres" in config.get("storage", {})
+
+
 def check_disk_space(home: Home) -> None:
     """Raises StorageFull when the disk of a home could not even take the records of an iteration: better said before it begins."""
     free_mib = shutil.disk_usage(home.dagster).free / 2**20
@@ -72,3 +94,9 @@ def open_instance(home: Home) -> dg.DagsterInstance:
     import dagster as dg
 
     return dg.DagsterInstance.get()
+
+
+def open_known(home: Home) -> dg.DagsterInstance:
+    """As `open_instance`, and never another history than the home's. Raises ConfigError."""
+    check_named(home)
+    return open_instance(home)

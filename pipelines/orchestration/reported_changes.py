@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.orchestration.instance import is_known, open_known
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.storage.catalogue import TABLES
 
@@ -35,7 +36,7 @@ OBSERVED_BY, MERGED, TAKEN_BACK = "observed by", "merged into", "taken back"
 @contextmanager
 def reported(warehouse: Warehouse, command: str, console: Console) -> Iterator[None]:
     """Report what the block changes, also where it fails half-way. That Dagster cannot be told is said, and changes nothing of the data."""
-    if not _is_known(warehouse.home):
+    if not is_known(warehouse.home):
         yield
         return
     before = _files(warehouse)
@@ -49,7 +50,7 @@ def reported(warehouse: Warehouse, command: str, console: Console) -> Iterator[N
 
 def report_merge(home: Home, card: Card, output: Path, console: Console) -> None:
     """Observe each checkpoint of the home that `flywheel merge` has merged: what it became part of."""
-    if not _is_known(home):
+    if not is_known(home):
         return
 
     def report() -> None:
@@ -64,24 +65,18 @@ def report_merge(home: Home, card: Card, output: Path, console: Console) -> None
 
 def report_taken_back(home: Home, num: int, console: Console) -> None:
     """Observe on the open iteration's `withdrawals`, which will answer it, what `flywheel annotate withdraw` has withdrawn."""
-    if not num or not _is_known(home):
+    if not num or not is_known(home):
         return
 
     def report() -> None:
-        from pipelines.orchestration.instance import open_instance
         from pipelines.orchestration.jobs import first_incomplete
 
-        with open_instance(home) as instance:
+        with open_known(home) as instance:
             iteration = first_incomplete(instance)
         if iteration is not None:
             _observe(home, "withdrawals", iteration, {OBSERVED_BY: "flywheel annotate withdraw", TAKEN_BACK: num})
 
     _try(report, "it is withdrawn", console)
-
-
-def _is_known(home: Home) -> bool:
-    """Whether Dagster was ever started for it. A home that is not there is not made by the question."""
-    return home.root.is_dir() and (home.dagster / "history").is_dir()
 
 
 def _try(report: Callable[[], None], done: str, console: Console) -> None:
@@ -116,10 +111,8 @@ def _checkpoint_key(stage: str) -> str:
 def _observe(home: Home, key: str, iteration: str, metadata: dict[str, Any]) -> None:
     import dagster as dg
 
-    from pipelines.orchestration.instance import open_instance
-
     partition = None if iteration == SEED_ITERATION else iteration
-    with open_instance(home) as instance:
+    with open_known(home) as instance:
         instance.report_runless_asset_event(dg.AssetObservation(dg.AssetKey.from_user_string(key), partition=partition, metadata=metadata))
 
 
@@ -131,9 +124,8 @@ def _files(warehouse: Warehouse) -> set[tuple[str, str, str, str]]:
 
 def _report(warehouse: Warehouse, changed: set[Place], command: str) -> None:
     from assets.handoff import report_inputs
-    from pipelines.orchestration.instance import open_instance
 
-    with open_instance(warehouse.home) as instance:
+    with open_known(warehouse.home) as instance:
         for event in _events(warehouse, changed, command):
             instance.report_runless_asset_event(event)
         report_inputs(instance, warehouse)
