@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warehouse.core.stages import IMPORTED_STAGE
 from warehouse.storage.catalogue import ROUTED_PURPOSES
 
 WITHDRAW = "take the rows back with `flywheel withdraw ID…`"
@@ -151,7 +152,7 @@ INVARIANTS = (
                select * from judged where not coalesce(case
                  when annotation_id is not null then stands
                  when origin = 'general' and episode_id is null then true
-                 when episode_id is null and starts_with(stage, 'imported_') then verdict
+                 when episode_id is null and starts_with(stage, '{IMPORTED_STAGE}') then verdict
                  when origin in ('rollout', 'correction', 'reflection') then verdict and is_routed
                  else verdict and (episode_id is null or outcome = 'success') end, false)""",
     ),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from pipelines.cli.annotate_options import opened_if_there
 from warehouse.core.errors import ConfigError, FlywheelError, UnknownId, UnknownSubject
 from warehouse.core.identity import content_id
-from warehouse.core.stages import SEED_ITERATION
+from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
 from warehouse.datasets import erasing_episodes
 from warehouse.lineage.descent import Start
 from warehouse.storage.tables import Warehouse
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from annotation.storage.database import Database
 
 Kind = Literal["person", "episode", "import"]
-GENERAL_STAGE, DEMONSTRATIONS_STAGE = "general_", erasing_episodes.IMPORTED
 EXAMPLES = "--person NAME, --episode ID or --import NAME"
 
 
@@ -43,7 +42,7 @@ class Subject(BaseModel):
     @property
     def folder(self) -> str | None:
         """Of an import, its folder below FLYWHEEL_HOME/imports, which is what its lock is named by, too."""
-        return self.name.removeprefix(DEMONSTRATIONS_STAGE) if self.kind == "import" else None
+        return self.name.removeprefix(IMPORTED_STAGE) if self.kind == "import" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +180,9 @@ def _stage(warehouse: Warehouse, name: str) -> str:
     named = {file.stage for table in ("episodes", "ct_samples", "sft_samples") for file in warehouse.listed(table)[1]}
     folder = warehouse.home.root / "imports"
     kept = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    named |= {one if one.startswith(GENERAL_STAGE) else f"{DEMONSTRATIONS_STAGE}{one}" for one in kept}
-    imports = sorted(stage for stage in named if stage.startswith((GENERAL_STAGE, DEMONSTRATIONS_STAGE)))
-    found = [stage for stage in (name, f"{DEMONSTRATIONS_STAGE}{name}", f"{GENERAL_STAGE}{name}") if stage in imports]
+    named |= {one if one.startswith(GENERAL_STAGE) else f"{IMPORTED_STAGE}{one}" for one in kept}
+    imports = sorted(stage for stage in named if stage.startswith((GENERAL_STAGE, IMPORTED_STAGE)))
+    found = [stage for stage in (name, f"{IMPORTED_STAGE}{name}", f"{GENERAL_STAGE}{name}") if stage in imports]
     if len(found) == 1:
         return found[0]
     if found:

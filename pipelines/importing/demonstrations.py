@@ -31,8 +31,7 @@ from sandbox.tasks.imported.mapping import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
-from warehouse.core.stages import SEED_ITERATION
-from warehouse.routing.samples import GENERAL
+from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
 from warehouse.storage.tables import Warehouse
 
 DEMONSTRATION_FORMATS = ("agentnet", "mind2web", "sharegpt")
@@ -124,7 +123,7 @@ def import_demonstration_files(
     report = Report()
     folder = home.root / "imports" / chosen
     with FileLock(home.locks / f"import-{chosen}.lock"):  # of two imports under one name, the second goes on from the first
-        store = Store(Warehouse(home), f"imported_{chosen}")
+        store = Store(Warehouse(home), f"{IMPORTED_STAGE}{chosen}")
         manifest = {} if dry_run else manifest_of(format, paths, settings.model_dump(mode="json"))
         _check_settings(folder, manifest, chosen, replace=replace or dry_run)
         if replace and not dry_run:
@@ -133,7 +132,7 @@ def import_demonstration_files(
         kept = Kept(folder, manifest)
         if not dry_run:
             kept.begin()
-            add_licence(Warehouse(home), f"imported_{chosen}", format, paths, licence)
+            add_licence(Warehouse(home), f"{IMPORTED_STAGE}{chosen}", format, paths, licence)
         with progress_on(console) as progress:
             for path in paths:
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)
@@ -144,15 +143,15 @@ def import_demonstration_files(
             store.commit()
             kept.write(report)
     made = ", ".join(f"{report.samples[table]} {table}" for table in ("episodes", "steps", "sft_samples", "ct_samples"))
-    print_report(report, made, console, f"imported_{chosen}", folder, dry_run=dry_run)
+    print_report(report, made, console, f"{IMPORTED_STAGE}{chosen}", folder, dry_run=dry_run)
     return report
 
 
 def _name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
         raise ConfigError(f"{name!r} cannot name an import: use lower-case letters, digits and _, beginning with a letter; give --name")
-    if name.startswith(f"{GENERAL}_"):
-        raise ConfigError(f"{name!r} cannot name demonstrations: {GENERAL}_… is the folder of general data; give another --name")
+    if name.startswith(GENERAL_STAGE):
+        raise ConfigError(f"{name!r} cannot name demonstrations: {GENERAL_STAGE}… is the folder of general data; give another --name")
     return name
 
 

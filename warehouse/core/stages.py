@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 SEED_ITERATION = "0000"
 """What comes before the first iteration."""
+IMPORTED_STAGE, GENERAL_STAGE = "imported_", "general_"
+"""How stages of the seed begin that an import made: of demonstrations, of general data."""
 SPECIALIST = "specialist"
 """Method of a merge's candidate that is a specialist as it is, where the corner of the method's simplex is another policy."""
 _RL, _JOINT = "rl_", "rl_joint_"

@@ -11,12 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from warehouse.core.stages import IMPORTED_STAGE
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
 from warehouse.storage.tables import Warehouse
 
 STAGE = "recordings"
-IMPORTED = "imported_"
-"""Beginning of the stages of imported demonstrations."""
 SAMPLES = "ct_samples"
 ERASED = "erased"
 EMPTY: dict[str, dict[str, Any]] = {
@@ -117,7 +116,7 @@ def _places(warehouse: Warehouse, table: str, ids: Collection[str]) -> list[tupl
     rows = rows.filter(_is_full(table, rows, ids))
     found = zip(rows["iteration"].to_pylist(), rows["stage"].to_pylist(), strict=True)
     # A task of a source has its name whoever worked at it.
-    return [(iteration, stage) for iteration, stage in found if table != "tasks" or stage == STAGE or stage.startswith(IMPORTED)]
+    return [(iteration, stage) for iteration, stage in found if table != "tasks" or stage == STAGE or stage.startswith(IMPORTED_STAGE)]
 
 
 def _is_full(table: str, rows: pa.Table, ids: Collection[str]) -> pa.ChunkedArray:

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from warehouse.core.errors import UnknownId
-from warehouse.core.stages import SEED_ITERATION
+from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 DIMENSIONS = ("judge", "annotator", "campaign", "import", "task list", "collection")
 """In what ways samples have a source. `collection` is the kind of sample and the iteration that made it: every sample has one."""
-IMPORTED = ("imported_", "general_")
-"""How stages of imports begin."""
 _TABLES = ("datasets", "ct_samples", "sft_samples", "episodes", "tasks", "annotations", "routes")
 _TRACED = """
 with members as (
@@ -76,7 +74,7 @@ def num_members(warehouse: Warehouse, dataset_id: str) -> int:
 
 
 def _traced(row: Mapping[str, Any], campaigns: Mapping[str, str]) -> Traced:
-    is_imported = row["iteration"] == SEED_ITERATION and row["stage"].startswith(IMPORTED)
+    is_imported = row["iteration"] == SEED_ITERATION and row["stage"].startswith((IMPORTED_STAGE, GENERAL_STAGE))
     made = row["component"] if row["component"] == row["origin"] else f"{row['origin']} ({row['component']})"
     found = {
         "judge": row["decided_by"] if row["origin"] == "rollout" else None,
