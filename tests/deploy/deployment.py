@@ -50,7 +50,9 @@ def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
             return str(rest)
         raise NotSet(f"{name}: {rest}")
 
-    return _VARIABLE.sub(filled, value)
+    while (said := _VARIABLE.sub(filled, value)) != value:  # a default may hold variables
+        value = said
+    return value
 
 
 def compose(variables: Mapping[str, str]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n",
 SERVICES = compose(SECRETS)["services"]
 OURS = sorted(SERVICES.keys() - {"postgres"})
 NAMED = re.compile(r"\$\{(\w+)(:[-?])?")
+NAMED_VARIABLES = {name for name, _ in NAMED.findall(COMPOSE.read_text(encoding="utf-8"))}
 INTERNAL = {"BIND_ADDRESS", "POSTGRES_PORT", "CODE_LOCATION_PORT"}
 """Variables that nobody needs to set, so env.example does not name them."""
 
@@ -103,6 +104,19 @@ def test_volumes_networks_and_files_that_it_names_exist() -> None:
         for asked in host.findall(yaml.safe_dump(service)):
             assert asked in SERVICES, f"{name} asks for {asked}"
             assert set(service["networks"]) & set(SERVICES[asked]["networks"]), f"{name} cannot reach {asked}"
+
+
+def test_who_comes_from_outside_is_let_in_to_annotation_alone() -> None:
+    elsewhere = dict.fromkeys(NAMED_VARIABLES, "0.0.0.0") | SECRETS | {"ANNOTATION_PORT": "9000"}
+    services = compose(elsewhere)["services"]
+    assert {name for name, service in services.items() if any(not port.startswith("127.0.0.1:") for port in service.get("ports", []))} == {
+        "annotation"
+    }
+    assert services["annotation"]["ports"] == ["0.0.0.0:9000:9000"]
+    command = compose(SECRETS | {"ANNOTATION_PORT": "9000"})["services"]["annotation"]["command"]
+    assert command[command.index("--url") + 1] == "http://127.0.0.1:9000"
+    on = {name: set(service["networks"]) for name, service in SERVICES.items()}
+    assert {name for name, networks in on.items() if networks & on["annotation"]} == {"annotation", "postgres", "sandbox"}
 
 
 @pytest.mark.parametrize("name", OURS)
