@@ -148,19 +148,26 @@ class EpisodeLog:
         """Take these episodes out for good, with the screenshots that no other episode names, and out of the lines about them; a stage
         that goes on does not play them again. May be done twice. Nothing else may write the log meanwhile."""
         ids = set(episode_ids)
-        shown: set[str] = set()
+        for path in (*self._folder.glob("*.jsonl"), *self._under_way.glob("*.jsonl")):
+            _drop_torn_line(path)
+        # What tells that they were here (`holds`) goes last, so that what a kill cuts off is done again.
+        self._keep_screenshots(ids)
+        for path in self._folder.glob("*.jsonl"):
+            if path not in self._files():
+                forget_in_lines(path, ids)
         for path in self._files():
             if path.exists():
                 _keep_lines(path, lambda episode: episode.episode_id not in ids)
-        for episode in self.without_screenshots():
-            shown |= _names(episode)
-        for path in self._folder.glob("*.jsonl"):
-            if path not in self._files():
-                _forget_in_lines(path, ids)
+        for episode_id in ids:
+            (self._under_way / f"{episode_id}.jsonl").unlink(missing_ok=True)
+
+    def _keep_screenshots(self, forgotten: set[str]) -> None:
+        """Those alone that other episodes name, finished or under way."""
+        shown: set[str] = set()
+        for path in self._files():
+            shown |= {name for each in _read_lines(path, Episode) if each.episode_id not in forgotten for name in _names(each)}
         for path in self._under_way.glob("*.jsonl"):
-            if path.stem in ids:
-                path.unlink()
-            else:
+            if path.stem not in forgotten:
                 shown |= {name for line in path.read_bytes().splitlines()[1:] for name in _names_in_step(line)}
         for path in self._screenshots.glob("*"):
             if path.name not in shown:
@@ -215,17 +222,35 @@ def _keep_lines(path: Path, is_kept: Callable[[Episode], bool]) -> None:
     _write_again(path, (episode.model_dump_json().encode() + b"\n" for episode in _read_lines(path, Episode) if is_kept(episode)))
 
 
-def _forget_in_lines(path: Path, ids: set[str]) -> None:
-    """In lines about episodes: requests that were issued, batches."""
+def forget_in_lines(path: Path, ids: Collection[str]) -> None:
+    """Take episodes out of a file of lines about episodes: a line about one of them (notes, what a judge says) goes, a line about several
+    (requests that were issued, batches) loses them. A last line that a kill cut off goes too."""
+    _drop_torn_line(path)
     lines = []
     for line in path.read_bytes().splitlines():
         said = json.loads(line)
+        if said.get("episode_id") in ids:
+            continue
         if "episode_ids" in said:
             said["episode_ids"] = [id_ for id_ in said["episode_ids"] if id_ not in ids]
         if "requests" in said:
             said["requests"] = [each for each in said["requests"] if EpisodeRequest.model_validate(each).episode_id not in ids]
         lines.append(json.dumps(said, separators=(",", ":")).encode() + b"\n")
     _write_again(path, lines)
+
+
+def names_in_lines(path: Path, ids: Collection[str]) -> bool:
+    """Whether a file of lines, each about one episode, has lines about some of these, a last one that a kill cut off included."""
+    with path.open("rb") as file:
+        return any(_episode_of(line) in ids or (not line.endswith(b"\n") and any(id_.encode() in line for id_ in ids)) for line in file)
+
+
+def _episode_of(line: bytes) -> str | None:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said.get("episode_id") if isinstance(said, dict) else None
 
 
 def _write_again(path: Path, lines: Iterable[bytes]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agent.episode.log import EpisodeLog
+from agent.episode.log import EpisodeLog, forget_in_lines, names_in_lines
 from warehouse.core.durable import sync
 from warehouse.core.home import Home
 from warehouse.datasets.export import ALL_TABLES, export
@@ -44,7 +44,7 @@ def found(warehouse: Warehouse, episodes: Collection[str], rows: Mapping[str, Co
 
 
 def _logs(home: Home, episodes: set[str]) -> Iterator[Found]:
-    """Of stages under way, and of RL, which keeps its own."""
+    """Of stages under way, and of RL, which keeps its own; and what judges of stages under way have said."""
     for root in (home.work, home.checkpoints):
         folders = {path.parent for name in ("episodes.jsonl", "round-*.jsonl") for path in root.rglob(name)}
         folders |= {path.parent.parent for path in root.rglob("under_way/*.jsonl")}
@@ -52,6 +52,9 @@ def _logs(home: Home, episodes: set[str]) -> Iterator[Found]:
             log = EpisodeLog(folder)
             if held := log.holds(episodes):
                 yield Found(what="log of episodes", path=folder, erase=partial(log.forget, episodes), note=f"{len(held)} of them")
+        for path in sorted(root.rglob("*.jsonl")):
+            if path.parent not in folders and path.parent.name != "under_way" and names_in_lines(path, episodes):
+                yield Found(what="lines about episodes", path=path, erase=partial(forget_in_lines, path, episodes))
 
 
 def _encoded(home: Home, samples: set[str]) -> Iterator[Found]:

@@ -116,6 +116,18 @@ def test_one_episode_goes_and_its_person_stays(home: Home) -> None:
         flywheel(home, "forget", "--episode", "episode-none")
 
 
+def test_lines_about_an_episode_go_also_where_a_kill_cut_off_the_last(home: Home) -> None:
+    ada, bob = episode_of(home, ADA), episode_of(home, BOB)
+    said = [json.dumps({"episode_id": id_, "reasons": [SAID[name]]}) + "\n" for name, id_ in ((ADA, ada), (BOB, bob))]
+    notes, judge = home.work / "0001" / "rollouts" / "episodes" / "notes.jsonl", home.work / "0001" / "judgements" / "llm-1.jsonl"
+    judge.parent.mkdir(parents=True)
+    for path in (notes, judge):
+        path.write_text("".join(said) + said[0][:-9])
+    flywheel(home, "forget", "--episode", ada, "--yes")
+    assert [path.read_text() for path in (notes, judge)] == [json.dumps(json.loads(said[1]), separators=(",", ":")) + "\n"] * 2
+    assert files_with(home.work, (SAID[ADA], seen_by(ADA))) == [] and files_with(home.work, (seen_by(BOB),))
+
+
 def test_an_import_goes_with_its_pictures_and_what_was_kept_aside(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     images(tmp_path / "shots", 4)
