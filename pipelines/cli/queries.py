@@ -26,6 +26,7 @@ from warehouse.storage.tables import Warehouse
 
 if TYPE_CHECKING:
     from pipelines.annotation_server.withdrawal import TakenBack
+    from warehouse.datasets.provenance import Source
 
 AskToPurge = Callable[[int, int], None]
 ROWS_SHOWN = 200
@@ -116,14 +117,19 @@ def show_lineage(
 
 def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, as_of: str | None, console: Console) -> None:
     """Export and say what was written. Raises ConfigError or UnknownId."""
-    from sandbox.tasks.licences import task_sources
     from warehouse.datasets.export import export
 
     _check_as_of(warehouse, as_of)
-    played = warehouse.read("tasks", columns=["source"]).column("source").unique().to_pylist()
-    installed = list(task_sources(played, warehouse.home))
-    exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of, installed=installed)
+    exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of, installed=installed_sources(warehouse))
     console.print(f"{counted(exported.num_rows, 'row')} in {output}")
+
+
+def installed_sources(warehouse: Warehouse) -> list[Source]:
+    """Of the tasks that were played: what an export names their licences by."""
+    from sandbox.tasks.licences import task_sources
+
+    played = warehouse.read("tasks", columns=["source"]).column("source").unique().to_pylist()
+    return list(task_sources(played, warehouse.home))
 
 
 def _check_as_of(warehouse: Warehouse, as_of: str | None) -> None:

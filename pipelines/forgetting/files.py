@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import duckdb
+
 from agent.episode.log import EpisodeLog, forget_in_lines, names_in_lines
+from pipelines.cli.queries import installed_sources
 from warehouse.core.durable import sync
+from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 from warehouse.datasets.export import ALL_TABLES, export
 from warehouse.datasets.known_exports import Known, known_exports
@@ -23,11 +27,11 @@ REPORTS_AGAIN = "`flywheel report` writes them again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Files to be dealt with: what they are, where, and how."""
+    """Files to be dealt with: what they are, where, and how. `erase` says why an export still holds it that cannot be written again."""
 
     what: str
     path: Path
-    erase: Callable[[], None]
+    erase: Callable[[], str | None]
     note: str = ""
 
 
@@ -91,13 +95,31 @@ def _imported(home: Home, name: str | None) -> Iterator[Found]:
 def _exports(warehouse: Warehouse, rows: Mapping[str, Collection[str]]) -> Iterator[Found]:
     """Exports that were written with what is forgotten now, where they still are, are written again without it."""
     for known in known_exports(warehouse.home):
-        if known.is_there and _may_hold(warehouse, known, rows):
+        if _may_be_there(known) and _may_hold(warehouse, known, rows):
             note = f"{known.format} of {known.dataset}, written again without it"
             yield Found(what="export", path=Path(known.path), erase=partial(_write_again, warehouse, known), note=note)
 
 
-def _write_again(warehouse: Warehouse, known: Known) -> None:
-    export(warehouse, Path(known.path), format=known.format, dataset=known.dataset, as_of=known.as_of)
+def _may_be_there(known: Known) -> bool:
+    try:
+        return known.is_there
+    except OSError:  # below a folder that may not be read
+        return True
+
+
+def _write_again(warehouse: Warehouse, known: Known) -> str | None:
+    try:
+        export(
+            warehouse,
+            Path(known.path),
+            format=known.format,
+            dataset=known.dataset,
+            as_of=known.as_of,
+            installed=installed_sources(warehouse),
+        )
+    except (FlywheelError, OSError, duckdb.Error) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _may_hold(warehouse: Warehouse, known: Known, rows: Mapping[str, Collection[str]]) -> bool:

@@ -147,13 +147,21 @@ def forget(warehouse: Warehouse, found: Journal, log: Callable[[str], None]) -> 
     for erased in purge(warehouse, forgotten=found.episodes, unsaid=found.judged):
         counts[erased.table] += erased.num_rows
         log(f"{erased.table}: {counted(erased.num_rows, 'row')} erased, {counted(erased.num_files, 'file')} removed")
+    still_held = []
     for one in beside:
-        one.erase()
-        log(f"{one.what}: {one.path} {'written again' if one.what == 'export' else 'erased'}")
-    counts["files"] = len(beside)
+        if (why := one.erase()) is not None:
+            still_held.append(str(one.path))
+            log(f"{one.what}: {one.path} could not be written again and still holds it: erase it by hand ({why})")
+        else:
+            log(f"{one.what}: {one.path} {'written again' if one.what == 'export' else 'erased'}")
+    counts["files"] = len(beside) - len(still_held)
     counts["pictures in Dagster"] = take_out_screens(home, found.screens)
     return journal.finish(
-        home, found, {name: num for name, num in sorted(counts.items()) if num}, tuple(one.checkpoint_id for one in learned)
+        home,
+        found,
+        {name: num for name, num in sorted(counts.items()) if num},
+        tainted=tuple(one.checkpoint_id for one in learned),
+        still_held=tuple(still_held),
     )
 
 

@@ -47,18 +47,22 @@ class Receipt(_File):
     counts: dict[str, int]
     tainted: tuple[str, ...]
     """Checkpoints that had learned from it."""
+    still_held: tuple[str, ...] = ()
+    """Exports that could not be written again without it: they are to be erased by hand."""
 
 
 def begin(home: Home, journal: Journal) -> None:
     atomic_write(_path(home, journal.subject, "unfinished.json"), journal.model_dump_json(indent=1).encode())
 
 
-def finish(home: Home, journal: Journal, counts: dict[str, int], tainted: tuple[str, ...]) -> Path:
+def finish(home: Home, journal: Journal, counts: dict[str, int], *, tainted: tuple[str, ...], still_held: tuple[str, ...]) -> Path:
     """The receipt, in place of the journal. What went before a kill is not counted twice, nor known any more: the counts are of the last
     start."""
     path = _path(home, journal.subject, "json")
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    receipt = Receipt(subject=journal.subject, begun_at=journal.begun_at, finished_at=now, counts=counts, tainted=tainted)
+    receipt = Receipt(
+        subject=journal.subject, begun_at=journal.begun_at, finished_at=now, counts=counts, tainted=tainted, still_held=still_held
+    )
     atomic_write(path, receipt.model_dump_json(indent=1).encode())
     _path(home, journal.subject, "unfinished.json").unlink(missing_ok=True)
     return path

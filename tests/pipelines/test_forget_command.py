@@ -116,14 +116,21 @@ def test_one_episode_goes_and_its_person_stays(home: Home) -> None:
         flywheel(home, "forget", "--episode", "episode-none")
 
 
-def test_lines_about_an_episode_go_also_where_a_kill_cut_off_the_last(home: Home) -> None:
+def test_lines_about_an_episode_go_after_a_kill_and_an_export_that_cannot_be_written_stops_nothing(home: Home, tmp_path: Path) -> None:
     ada, bob = episode_of(home, ADA), episode_of(home, BOB)
     said = [json.dumps({"episode_id": id_, "reasons": [SAID[name]]}) + "\n" for name, id_ in ((ADA, ada), (BOB, bob))]
     notes, judge = home.work / "0001" / "rollouts" / "episodes" / "notes.jsonl", home.work / "0001" / "judgements" / "llm-1.jsonl"
     judge.parent.mkdir(parents=True)
     for path in (notes, judge):
         path.write_text("".join(said) + said[0][:-9])
-    flywheel(home, "forget", "--episode", ada, "--yes")
+    for place in ("used_otherwise", "chats"):
+        flywheel(home, "export", str(tmp_path / place), "--format", "trl", "--dataset", "sft")
+    (tmp_path / "used_otherwise" / "manifest.json").unlink()
+    told = flywheel(home, "forget", "--episode", ada, "--yes")
+    assert f"export: {tmp_path / 'used_otherwise'} could not be written again and still holds it: erase it by hand" in told
+    (receipt,) = (home.root / "forgotten").glob("*.json")
+    assert json.loads(receipt.read_text())["still_held"] == [str(tmp_path / "used_otherwise")]
+    assert files_with(tmp_path / "chats", (SAID[ADA],)) == [], "the others are written again"
     assert [path.read_text() for path in (notes, judge)] == [json.dumps(json.loads(said[1]), separators=(",", ":")) + "\n"] * 2
     assert files_with(home.work, (SAID[ADA], seen_by(ADA))) == [] and files_with(home.work, (seen_by(BOB),))
 
