@@ -1,8 +1,9 @@
 #!/bin/sh
 # Makes the services' users, and the folders that they write, below the folder $1 (none: of this machine, as the image's build does).
 #
-# Whoever works on the home is of the group flywheel. The code location owns the home and the annotation server what people gave; each
-# reads what is the other's, and the webserver and the daemon read all: what is made below a folder with the setgid bit is the group's too.
+# Whoever works on the home is of the group flywheel. The code location owns the home, and all others read it: what is made below a folder
+# with the setgid bit is the group's too. In annotation/ the annotation server puts what people gave, and the code location takes it out
+# again when somebody is to be forgotten, so the group may write there; the webserver and the daemon have it mounted to read alone.
 set -eu
 root=${1:-}
 mkdir -p "$root/etc" "$root/srv"
@@ -15,6 +16,6 @@ printf '%s:x:%s:%s::/tmp:/usr/sbin/nologin\n' \
     prefect 10005 10005 \
     sandbox 10006 10006 >>"$root/etc/passwd"
 install -d -m 2750 -o 10003 -g 10000 "$root/srv/flywheel"
-install -d -m 2750 -o 10004 -g 10000 "$root/srv/flywheel/annotation"
+install -d -m 2770 -o 10004 -g 10000 "$root/srv/flywheel/annotation"
 install -d -m 0700 -o 10005 -g 10005 "$root/srv/prefect"
 install -d -m 0700 -o 10006 -g 10006 "$root/srv/sandbox"

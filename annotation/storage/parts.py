@@ -193,6 +193,7 @@ def _write(file: BinaryIO, digest: hashlib._Hash, data: bytes) -> None:
 
 
 def _keep(file: BinaryIO, aside: Path, path: Path) -> None:
+    os.fchmod(file.fileno(), 0o640)  # the iteration that takes it in may be of another user, and of the home's group
     file.flush()
     os.fsync(file.fileno())
     make_folder(path.parent)

@@ -49,6 +49,36 @@ from pipelines.orchestration.jobs import internal_url
 host, _, port = internal_url().removeprefix("http://").partition(":")
 print(host, DagsterGraphQLClient(host, port_number=int(port)).get_run_status(sys.argv[1]).value)
 """
+KEEP = """
+import asyncio
+from hashlib import sha256
+from annotation.storage.blobs import PNG, Blobs
+from annotation.storage.parts import PartStore
+from warehouse.core.home import Home
+
+async def chunks():
+    yield b"part"
+
+home = Home.from_env()
+Blobs.of_home(home).put(PNG + b"a screen")
+parts = PartStore.of_home(home).of("user-ann")
+asyncio.run(parts.receive(sha256(b"part").hexdigest(), 4, chunks()))
+parts.answers("recording-0123456789abcdef").put("asked", "answered")
+"""
+ERASE = """
+from hashlib import sha256
+from annotation.storage.blobs import PNG, Blobs
+from annotation.storage.parts import PartStore
+from warehouse.core.home import Home
+from warehouse.core.identity import bytes_id
+
+home = Home.from_env()
+parts, digest = PartStore.of_home(home).of("user-ann"), sha256(b"part").hexdigest()
+print(parts.get(digest).decode(), parts.erase([digest]), Blobs.of_home(home).erase([bytes_id("screen", PNG + b"a screen")]))
+answers = parts.answers("recording-0123456789abcdef")
+assert answers.get("asked") == "answered"
+answers.erase()
+"""
 FLOW = """
 import os
 from warehouse.core.home import Home
@@ -187,11 +217,19 @@ def test_the_sandbox_answers_whoever_has_its_token(place: Place, variables: dict
     assert httpx.get(url, headers={"authorization": f"Bearer {SECRETS['SANDBOX_TOKEN']}"}).json()["status"] == "ok"
 
 
+def test_what_people_gave_is_read_and_erased_by_the_code_location(place: Place) -> None:
+    kept, parts = place.ask("annotation", ["python", "-c", KEEP]), "/srv/flywheel/annotation/parts/user-ann"
+    assert kept.returncode == 0, kept.stderr
+    erased = place.ask("dagster-code", ["python", "-c", ERASE])
+    assert (erased.returncode, erased.stdout.split()) == (0, ["part", "1", "1"]), erased.stderr
+    assert place.ask("annotation", ["find", parts, "-type", "f"]).stdout == ""
+
+
 def test_services_cannot_do_what_is_not_theirs(place: Place, variables: dict[str, str]) -> None:
     for name in ("dagster-webserver", "dagster-daemon", "annotation"):
         assert place.ask(name, ["touch", "/srv/flywheel/tables/x"]).returncode != 0, name
-    assert place.ask("annotation", ["touch", "/srv/flywheel/annotation/x"]).returncode == 0
-    assert place.ask("dagster-code", ["touch", "/srv/flywheel/annotation/y"]).returncode != 0
+    for name in ("dagster-webserver", "dagster-daemon"):
+        assert place.ask(name, ["touch", "/srv/flywheel/annotation/x"]).returncode != 0, name
     assert place.ask("prefect", ["touch", str(ROOT / "x")]).returncode != 0, "the root is read-only"
     assert "flywheel" not in place.ask("sandbox", ["ls", "/srv"]).stdout.split()
     address = f"postgresql://dagster:{SECRETS['DAGSTER_DB_PASSWORD']}@postgres:{variables['POSTGRES_PORT']}/annotation"

@@ -182,10 +182,10 @@ def test_another_user_of_the_machine_reads_nothing_of_a_home(tmp_path: Path, cap
 
 
 def test_what_is_made_below_a_folder_that_a_group_shares_is_the_groups_too(tmp_path: Path) -> None:
-    shared, own = tmp_path / "shared", tmp_path / "own"
-    for folder, mode in ((shared, 0o2750), (own, 0o750)):
+    shared, given, own = tmp_path / "shared", tmp_path / "given", tmp_path / "own"
+    for folder, mode in ((shared, 0o2750), (given, 0o2770), (own, 0o750)):
         folder.mkdir()
         folder.chmod(mode)
         make_folder(folder / "screens" / "ab")
-    modes = {folder: stat.S_IMODE((folder / "screens" / "ab").stat().st_mode) for folder in (shared, own)}
-    assert modes == {shared: 0o2750, own: 0o700}, "without the setgid bit a folder is its owner's alone"
+    modes = {folder: stat.S_IMODE((folder / "screens" / "ab").stat().st_mode) for folder in (shared, given, own)}
+    assert modes == {shared: 0o2750, given: 0o2770, own: 0o700}, "without the setgid bit a folder is its owner's alone"

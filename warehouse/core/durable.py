@@ -51,7 +51,13 @@ def _make_private(folder: Path) -> None:
     if not folder.is_dir():
         _make_private(folder.parent)
         around = folder.parent.stat().st_mode
-        folder.mkdir(mode=PRIVATE | (around & stat.S_IRWXG if around & stat.S_ISGID else 0), exist_ok=True)
+        shared = around & (stat.S_IRWXG | stat.S_ISGID) if around & stat.S_ISGID else 0
+        try:
+            folder.mkdir(mode=PRIVATE | shared)
+        except FileExistsError:
+            return
+        if shared & stat.S_IWGRP:  # the umask has taken that away
+            folder.chmod(PRIVATE | shared)
 
 
 def sync_file(path: Path) -> None:
