@@ -39,7 +39,7 @@ def forget(
     from pipelines.forgetting import journal
     from pipelines.forgetting.forgetting import alone, begin, check, find
     from pipelines.forgetting.listing import as_json as plain
-    from pipelines.forgetting.listing import print_plan, retrain
+    from pipelines.forgetting.listing import print_news, print_plan, retrain
     from pipelines.forgetting.subjects import subject_of
 
     if as_json and not dry_run:
@@ -56,8 +56,8 @@ def forget(
     try:
         subject = subject_of(warehouse, person=person, episode=episode, import_=import_)
     except UnknownSubject:
-        if left:  # a person who is forgotten by now has no name any more
-            return
+        if person is not None and any(one.is_of_person(person) for one in left):
+            return  # a person who is forgotten by now has no name any more
         raise
     if dry_run:
         plan = find(warehouse, subject)
@@ -76,8 +76,10 @@ def forget(
         print_plan(plan, console)
         if not yes:
             typer.confirm("Erase it for good?", abort=True)
-        _forget(warehouse, begin(warehouse, plan))
-    _advise(retrain(plan))
+        now, begun = begin(warehouse, plan)
+        print_news(plan, now, console)
+        _forget(warehouse, begun)
+    _advise(retrain(now))
 
 
 def _advise(lines: list[str]) -> None:

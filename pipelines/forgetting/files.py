@@ -33,6 +33,8 @@ class Found:
     path: Path
     erase: Callable[[], str | None]
     note: str = ""
+    is_of_it: bool = False
+    """They do hold something of the subject; of the others this is not known."""
 
 
 def found(warehouse: Warehouse, episodes: Collection[str], rows: Mapping[str, Collection[str]], import_name: str | None) -> list[Found]:
@@ -55,10 +57,11 @@ def _logs(home: Home, episodes: set[str]) -> Iterator[Found]:
         for folder in sorted(folders):
             log = EpisodeLog(folder)
             if held := log.holds(episodes):
-                yield Found(what="log of episodes", path=folder, erase=partial(log.forget, episodes), note=f"{len(held)} of them")
+                note = f"{len(held)} of them"
+                yield Found(what="log of episodes", path=folder, erase=partial(log.forget, episodes), note=note, is_of_it=True)
         for path in sorted(root.rglob("*.jsonl")):
             if path.parent not in folders and path.parent.name != "under_way" and names_in_lines(path, episodes):
-                yield Found(what="lines about episodes", path=path, erase=partial(forget_in_lines, path, episodes))
+                yield Found(what="lines about episodes", path=path, erase=partial(forget_in_lines, path, episodes), is_of_it=True)
 
 
 def _encoded(home: Home, samples: set[str]) -> Iterator[Found]:
@@ -89,7 +92,7 @@ def _whole(home: Home) -> Iterator[Found]:
 def _imported(home: Home, name: str | None) -> Iterator[Found]:
     folder = home.root / "imports" / (name or "")
     if name is not None and folder.is_dir():
-        yield Found(what="what was kept of the import", path=folder, erase=partial(_remove, folder))
+        yield Found(what="what was kept of the import", path=folder, erase=partial(_remove, folder), is_of_it=True)
 
 
 def _exports(warehouse: Warehouse, rows: Mapping[str, Collection[str]]) -> Iterator[Found]:

@@ -31,7 +31,7 @@ from warehouse.core.errors import IterationLocked, NotNow
 from warehouse.core.home import Home
 from warehouse.core.locks import LOOKED_AT_S, FileLock
 from warehouse.datasets import erasing_episodes
-from warehouse.datasets.withdrawal import WITHDRAWABLE, purge, withdraw, withdrawn_ids
+from warehouse.datasets.withdrawal import WITHDRAWABLE, num_held, purge, withdraw, withdrawn_ids
 from warehouse.lineage.descent import Descent, Start, descent
 from warehouse.lineage.release_ledger import Ledger, read_ledger
 from warehouse.lineage.taints import add_taints, taints
@@ -40,13 +40,15 @@ from warehouse.storage.tables import Warehouse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What there is of a subject. `emptied`: rows whose content would go, by table; those of `descent.rows` are withdrawn and go whole."""
+    """What there is of a subject. `emptied`: rows whose content would go, by table; those of `descent.rows` are withdrawn and go whole:
+    `withdrawn` counts those that are not yet, `held` those that are still there."""
 
     subject: Subject
     given: Given
     descent: Descent
     emptied: dict[str, int]
     withdrawn: dict[str, int]
+    held: dict[str, int]
     files: list[files.Found]
     ledger: Ledger
     tainted: dict[str, str] = field(default_factory=dict)
@@ -55,7 +57,10 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         """It was forgotten before, or never gave anything."""
-        return not (any(self.withdrawn.values()) or any(self.emptied.values()) or self.given.is_left)
+        is_in_files = any(one.is_of_it for one in self.files)
+        return not (
+            any(self.withdrawn.values()) or any(self.held.values()) or any(self.emptied.values()) or is_in_files or self.given.is_left
+        )
 
 
 @contextmanager
@@ -87,6 +92,7 @@ def find(warehouse: Warehouse, subject: Subject) -> Plan:
         descent=found,
         emptied=erasing_episodes.rows_with_content(warehouse, emptied),
         withdrawn={table: num for table in WITHDRAWABLE if (num := len(found.rows[table] - withdrawn_ids(warehouse, table)))},
+        held={table: num for table, ids in found.rows.items() if (num := num_held(warehouse, table, ids))},
         files=files.found(warehouse, found.episodes, found.rows, subject.folder),
         ledger=read_ledger(warehouse),
         tainted=taints(warehouse) | why,
@@ -114,8 +120,12 @@ def _check_account(home: Home, user_id: str) -> None:
                 accounts.check_another_admin(session, accounts.get(session, user_id))
 
 
-def begin(warehouse: Warehouse, plan: Plan) -> Journal:
-    """From here on it is gone on with by whoever gives the command next."""
+def begin(warehouse: Warehouse, plan: Plan) -> tuple[Plan, Journal]:
+    """From here on it is gone on with by whoever gives the command next. Returns what there is now: while somebody read the plan more may
+    have come, and a person, whose account is disabled first, can give nothing more. Raises NotNow, after which it stays disabled."""
+    name_digest = _shut_out(warehouse.home, plan.given.account) if plan.given.account is not None else None
+    plan = find(warehouse, plan.subject)
+    check(warehouse.home, plan)
     found = Journal(
         subject=plan.subject,
         begun_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -126,10 +136,26 @@ def begin(warehouse: Warehouse, plan: Plan) -> Journal:
         runs=plan.given.runs,
         recordings=plan.given.recordings,
         account=plan.given.account,
+        name_digest=name_digest,
         screens=tuple(sorted(_places(warehouse, plan.descent.episodes))),
     )
     journal.begin(warehouse.home, found)
-    return found
+    return plan, found
+
+
+def _shut_out(home: Home, user_id: str) -> str | None:
+    """Disable an account and end its logins; the digest of its name, None where there is no database. May be done twice."""
+    from annotation.storage import accounts, logins
+    from annotation.storage.ids import digest_of
+
+    with opened_if_there(home) as database:
+        if database is None:
+            return None
+        with database.write() as session:
+            user, now_s = accounts.get(session, user_id, for_update=True), time.time()
+            accounts.disable(session, user, now_s=now_s)
+            logins.end_all(session, user_id, now_s=now_s)
+            return digest_of(user.name)
 
 
 def forget(warehouse: Warehouse, found: Journal, log: Callable[[str], None]) -> Path:

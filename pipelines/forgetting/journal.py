@@ -34,8 +34,16 @@ class Journal(_File):
     runs: tuple[str, ...]
     recordings: tuple[str, ...]
     account: str | None
+    name_digest: str | None = None
+    """Of the account's name, which the command may be given with once the name is erased."""
     screens: tuple[tuple[str, str], ...]
     """Iteration and stage of the episodes."""
+
+    def is_of_person(self, given: str) -> bool:
+        """Whether this is the account that is given by name or id."""
+        from annotation.storage.ids import digest_of
+
+        return self.account is not None and (given == self.account or digest_of(given.strip().lower()) == self.name_digest)
 
 
 class Receipt(_File):

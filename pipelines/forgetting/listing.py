@@ -28,6 +28,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "episodes": list(descent.episodes),
         "rows": {table: sorted(ids) for table, ids in descent.rows.items()},
         "withdrawn": plan.withdrawn,
+        "held": plan.held,
         "emptied": plan.emptied,
         "runs": list(plan.given.runs),
         "recordings": list(plan.given.recordings),
@@ -60,7 +61,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     line(f"  {counted(len(descent.episodes), 'episode')} with {counted(descent.num_steps, 'step')}")
     if given.runs or given.recordings:
         line(f"  on the annotation server: {counted(len(given.runs), 'run')}, {counted(len(given.recordings), 'recording')}")
-    line(_listed("  rows to withdraw and erase: ", {table: plan.withdrawn.get(table, 0) for table in descent.rows if descent.rows[table]}))
+    line(_listed("  rows to withdraw and erase: ", plan.held))
     line(_listed("  rows to empty: ", plan.emptied))
     for dataset in descent.datasets[-SHOWN:]:
         held = f"{dataset.num_held:,} of its {dataset.num_samples:,} samples"
@@ -78,6 +79,19 @@ def print_plan(plan: Plan, console: Console) -> None:
         note = f": {one.note}" if one.note else ""
         line(escape(f"  {one.what} {one.path}{note}"))
     line("Backups, object stores and copies of exports are not known here: erase it there, too.")
+
+
+def print_news(before: Plan, now: Plan, console: Console) -> None:
+    """What has come since the plan was printed; nothing where nothing has."""
+    counts = {
+        "episodes": len(set(now.descent.episodes) - set(before.descent.episodes)),
+        "runs": len(set(now.given.runs) - set(before.given.runs)),
+        "recordings": len(set(now.given.recordings) - set(before.given.recordings)),
+        **{table: len(set(ids) - set(before.descent.rows.get(table, ()))) for table, ids in now.descent.rows.items()},
+        "checkpoints": len(set(now.descent.names) - set(before.descent.names)),
+    }
+    if new := {name: num for name, num in counts.items() if num}:
+        console.print(_listed("this has come meanwhile, and goes too: ", new), highlight=False, soft_wrap=True)
 
 
 def retrain(plan: Plan) -> list[str]:

@@ -9,18 +9,22 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli.app import app
+from pipelines.forgetting.forgetting import begin, find
+from pipelines.forgetting.subjects import subject_of
 from pipelines.orchestration.iteration_lock import driver_path, lock_path
 from tests.pipelines.demonstration_files import agentnet, images, picture, write_lines
 from tests.pipelines.forgetting_home import ADA, BOB, SAID, annotated_home, files_with, seen_by, walked
 from warehouse.core.errors import ConfigError, IterationLocked, NotNow, UnknownId, UnknownSubject
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
+from warehouse.datasets.withdrawal import withdraw
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -154,6 +158,12 @@ def test_an_import_goes_with_its_pictures_and_what_was_kept_aside(tmp_path: Path
     assert files_with(home.root, wanted) == []
     assert files_with(home.root, ("kept zebra",)) and files_with(home.root, (picture(1),))
     assert Warehouse(home).read("sft_samples", stage="imported_kept").num_rows == 2
+    assert "nothing of import imported_gone left" in flywheel(home, "forget", "--import", "imported_gone", "--yes")
+    left = home.root / "imports" / "gone"
+    left.mkdir()
+    (left / "rejected.jsonl").write_text("gone zebra")
+    flywheel(home, "forget", "--import", "gone", "--yes")
+    assert not left.exists(), "no row is left, and the folder that is goes"
     with pytest.raises(UnknownId, match="there are: imported_gone, imported_kept"):
         flywheel(home, "forget", "--import", "other")
 
@@ -173,6 +183,31 @@ def test_it_refuses_while_somebody_works_and_what_it_cannot_know(home: Home) -> 
             flywheel(home, "forget", *words)
     assert "Aborted" in flywheel(home, "forget", "--person", ADA), "nobody said yes"
     assert files_with(home.root, (SAID[ADA],)) and not (home.root / "forgotten").exists()
+
+
+def test_what_was_withdrawn_before_is_forgotten_too(home: Home) -> None:
+    ada = episode_of(home, ADA)
+    warehouse = Warehouse(home)
+    samples = [row["sample_id"] for row in warehouse.read("sft_samples").to_pylist() if row["episode_id"] == ada]
+    listed = json.loads(flywheel(home, "forget", "--person", ADA, "--dry-run", "--json"))
+    for table, ids in listed["rows"].items():
+        if ids:
+            withdraw(warehouse, table, ids, iteration="0002")
+    listed = json.loads(flywheel(home, "forget", "--person", ADA, "--dry-run", "--json"))
+    assert listed["withdrawn"] == {} and listed["held"]["sft_samples"] == len(samples) > 0
+
+
+def test_what_came_while_the_plan_was_read_goes_too_and_another_person_is_not_taken_for_this_one(home: Home) -> None:
+    warehouse = Warehouse(home)
+    plan = find(warehouse, subject_of(warehouse, person=ADA, episode=None, import_=None))
+    before = replace(plan, descent=replace(plan.descent, episodes=()), given=replace(plan.given, runs=()))
+    now, begun = begin(warehouse, before)
+    assert (begun.episodes, begun.runs) == (plan.descent.episodes, plan.given.runs) and begun.runs == now.given.runs
+    assert re.search(f"{ADA}.*barred since", flywheel(home, "annotate", "users", "list")), "nothing more comes of them"
+    assert begun.is_of_person(ADA) and begun.is_of_person(f" {ADA.upper()}") and begun.is_of_person("user-ada")
+    with pytest.raises(UnknownSubject, match="no account called 'ada'"):
+        flywheel(home, "forget", "--person", "ada", "--yes")
+    assert files_with(home.root, (SAID[ADA], ADA)) == [], "what had been begun is finished"
 
 
 KILLED = """

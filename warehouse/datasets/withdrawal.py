@@ -73,6 +73,11 @@ def num_to_purge(warehouse: Warehouse, also: Mapping[str, Collection[str]] | Non
     return num_rows + erasing_episodes.num_with_content(warehouse, recorded)
 
 
+def num_held(warehouse: Warehouse, table: str, ids: Collection[str]) -> int:
+    """How many rows of these ids hold their content, withdrawn or not."""
+    return int(_held(warehouse, table, sorted(ids)).num_rows) if ids else 0
+
+
 def purge(
     warehouse: Warehouse,
     tables: Sequence[str] = WITHDRAWABLE,
