@@ -1,7 +1,8 @@
 """Where the annotation server of a home is: `flywheel annotate serve` says it in the home, and commands that print an address ask here.
 
-A server that was killed leaves its word behind: it is believed only while the process that wrote it lives. That is told by the process's
-id and by when it began, since another process may have the id by then.
+A server that was killed leaves its word behind: it is believed only while the process that wrote it lives. That is told by a lock, which
+the kernel takes from a process that ends and which is seen from other containers, where the process's id says nothing. Of a server that
+names no lock it is told by the process's id and by when it began, since another process may have the id by then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Annotated
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from warehouse.core.durable import make_folder
+from warehouse.core.durable import digest, make_folder
 from warehouse.core.home import Home, atomic_write
+from warehouse.core.locks import LOOKED_AT_S, FileLock, holder_of
 
 STARTED_WITHIN_S = 2.0
 """How far two tellings of when a process began may differ."""
@@ -32,6 +34,7 @@ class Served(BaseModel):
     database: Annotated[str, Field(description="name of its database, without what is secret")]
     pid: int
     started_at_s: Annotated[float, Field(description="when the process began")]
+    is_locked: Annotated[bool, Field(description="whether it holds the lock of its database beside this file")] = False
 
     @property
     def address(self) -> str:
@@ -43,15 +46,18 @@ class Served(BaseModel):
 def announced(home: Home, url: str, public_url: str | None, database: str) -> Iterator[Served]:
     """Say in the home, for as long as the block lasts, that this process serves."""
     own = psutil.Process().create_time()
-    said = Served(url=url, public_url=public_url, database=database, pid=os.getpid(), started_at_s=own)
     make_folder(_path(home).parent)
-    atomic_write(_path(home), said.model_dump_json(indent=2).encode())
+    lock = FileLock(_lock_path(home, database))
+    is_locked = lock.acquire(timeout_s=LOOKED_AT_S)
+    said = Served(url=url, public_url=public_url, database=database, pid=os.getpid(), started_at_s=own, is_locked=is_locked)
     try:
+        atomic_write(_path(home), said.model_dump_json(indent=2).encode())
         yield said
     finally:
         # A server on another database of the same home may have said so since.
         if _read(home) == said:
             _path(home).unlink(missing_ok=True)
+        lock.release()
 
 
 def living(home: Home, database: str | None = None) -> Served | None:
@@ -59,6 +65,8 @@ def living(home: Home, database: str | None = None) -> Served | None:
     said = _read(home)
     if said is None or (database is not None and said.database != database):
         return None
+    if said.is_locked:
+        return said if holder_of(_lock_path(home, said.database)) is not None else None
     try:
         began_s = psutil.Process(said.pid).create_time()
     except psutil.Error:
@@ -68,6 +76,11 @@ def living(home: Home, database: str | None = None) -> Served | None:
 
 def _path(home: Home) -> Path:
     return home.root / "annotation" / "server.json"
+
+
+def _lock_path(home: Home, database: str) -> Path:
+    """Of the only server that a database has at a time (annotation/storage/one_server.py)."""
+    return _path(home).with_name(f"server-{digest(database.encode())[:8]}.lock")
 
 
 def _read(home: Home) -> Served | None:

@@ -107,12 +107,18 @@ def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> 
         assert flywheel(tmp_path, "invite", "--url", "https://a.example").startswith("https://a.example/join#")
         other = f"sqlite:///{tmp_path}/other.db"
         assert usual in flywheel(tmp_path, "invite", "--database", other), "the server of another database"
+        elsewhere = said.model_copy(update={"pid": 2**22 + 1})
+        file.write_text(elsewhere.model_dump_json())
+        assert annotation_address.living(home) == elsewhere, "in another container its process cannot be seen, its lock can"
         for gone in ({"pid": 2**22 + 1}, {"started_at_s": said.started_at_s - 60}):
-            file.write_text(said.model_copy(update=gone).model_dump_json())
-            assert annotation_address.living(home) is None, f"what a killed server left: {gone}"
+            without_lock = said.model_copy(update=gone).model_dump(mode="json", exclude={"is_locked"})
+            file.write_text(json.dumps(without_lock))
+            assert annotation_address.living(home) is None, f"what a killed server without a lock left: {gone}"
         file.write_text("{half a wor")
         assert annotation_address.living(home) is None
     assert file.exists(), "what another wrote there stays"
+    file.write_text(said.model_dump_json())
+    assert annotation_address.living(home) is None, "the process lives, and its lock is let go"
     with annotation_address.announced(home, "http://127.0.0.1:5000", "https://people.example", database.name):
         assert flywheel(tmp_path, "invite").startswith("https://people.example/join#")
     assert not file.exists()
