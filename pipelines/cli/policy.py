@@ -90,9 +90,11 @@ def serve(
     warehouse = Warehouse(place)
     follower, version = None, 0
     if follow:
-        from pipelines.policy_server.following import Follower, check_followed, find_live
+        from pipelines.policy_server.following import Follower, find_live
+        from warehouse.lineage.registry import RELEASED
 
-        check_followed(checkpoint)
+        if checkpoint not in (None, RELEASED):
+            raise ConfigError(f"--follow serves the live release, and {checkpoint!r} is named besides: leave one of the two out")
         if weights_root:
             raise ConfigError("--follow takes weights of the live release only: leave --weights-root out")
         place.check_exists()

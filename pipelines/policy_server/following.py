@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from models.server.service import Service
 from models.server.wire import Following
-from warehouse.core.errors import CheckpointError
 from warehouse.lineage import registry
 from warehouse.lineage.release_ledger import read_ledger
 from warehouse.storage.tables import Warehouse
@@ -48,7 +47,7 @@ class Follower:
     def __init__(self, warehouse: Warehouse, say: Callable[[str], None], *, every_s: float = EVERY_S, again_s: float = AGAIN_S) -> None:
         self._warehouse, self._say, self._every_s, self._again_s = warehouse, say, every_s, again_s
         self._seen: tuple[int, ...] | None = None
-        """Versions of the tables that were looked at last."""
+        """Versions of the tables that were looked at last; None where they could not be read."""
         self._failed_s: float | None = None
 
     async def follow(self, service: Service) -> None:
@@ -61,8 +60,12 @@ class Follower:
             await asyncio.sleep(self._every_s)
 
     async def _look(self, service: Service) -> None:
-        seen = await asyncio.to_thread(self._versions)
-        if seen == self._seen and (self._failed_s is None or time.monotonic() - self._failed_s < self._again_s):
+        waits = self._failed_s is not None and time.monotonic() - self._failed_s < self._again_s
+        if waits and self._seen is None:
+            return
+        before, self._seen = self._seen, None
+        self._seen = await asyncio.to_thread(self._versions)
+        if self._seen == before and (waits or self._failed_s is None):
             return
         live = await asyncio.to_thread(find_live, self._warehouse)
         if live.policy.checkpoint_id == service.engine.policy_id:
@@ -71,12 +74,11 @@ class Follower:
             try:
                 await service.load(live.policy.folder, live.policy.checkpoint_id, live.number)
             except Exception as error:
-                self._seen = seen
                 self._fail(service, live, error)
                 return
             service.following = _following(live)
             self._say(f"serves {live.release} ({live.policy.checkpoint_id}) since change {live.number}")
-        self._seen, self._failed_s = seen, None
+        self._failed_s = None
 
     def _versions(self) -> tuple[int, ...]:
         return tuple(self._warehouse.version(table) for table in ("checkpoints", "releases"))
@@ -97,9 +99,3 @@ class Follower:
 
 def _following(live: Live, problem: str | None = None) -> Following:
     return Following(release=live.release, policy_id=live.policy.checkpoint_id, problem=problem)
-
-
-def check_followed(checkpoint: str | None) -> None:
-    """Raises CheckpointError where another policy than the live release is named together with following it."""
-    if checkpoint not in (None, registry.RELEASED):
-        raise CheckpointError(f"--follow serves the live release, and {checkpoint!r} is named besides: leave one of the two out")

@@ -3,6 +3,7 @@ of weights from its first token to its last and says by which, and what cannot b
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,9 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,7 +28,8 @@ from models.checkpoints.checkpoint import save
 from models.engine.settings import EngineSettings
 from pipelines.cli.app import app
 from pipelines.cli.policy import TOKEN_VARIABLE
-from pipelines.policy_server.following import Follower, find_live
+from pipelines.policy_server import following
+from pipelines.policy_server.following import Follower, Live, find_live
 from tests.models.conftest import small_model
 from tests.models.policy_servers import TOKEN, our_server
 from warehouse.core.errors import CheckpointError, ConfigError
@@ -190,12 +194,41 @@ def test_what_cannot_be_followed_is_said_at_once(tmp_path: Path, warehouse: Ware
     Home(empty).make()
     for arguments, kind, words in (
         (["--follow", "--home", str(empty)], CheckpointError, "nothing is released"),
-        (["0001/merged_policy", "--follow"], CheckpointError, "leave one of the two out"),
+        (["0001/merged_policy", "--follow"], ConfigError, "leave one of the two out"),
         (["--follow", "--weights-root", str(tmp_path)], ConfigError, "leave --weights-root out"),
         ([], ConfigError, "--follow"),
     ):
         ran = CliRunner().invoke(app, ["policy", "serve", *arguments], env={"FLYWHEEL_HOME": str(warehouse.home.root)})
         assert isinstance(ran.exception, kind) and words in str(ran.exception), arguments
+
+
+@pytest.mark.parametrize("fails", ["find_live", "_versions"])
+def test_what_cannot_be_told_is_asked_again_after_the_wait_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """A home in which nothing is released, and one whose tables cannot be read."""
+    warehouse, said, asked = Warehouse(Home(tmp_path)), list[str](), list[float]()
+
+    def find(warehouse: Warehouse) -> Live:
+        asked.append(time.monotonic())
+        return find_live(warehouse)
+
+    def unreadable(self: Follower) -> tuple[int, ...]:
+        asked.append(time.monotonic())
+        raise OSError("the disk is away")
+
+    async def follow(again_s: float, for_s: float) -> None:
+        service: Any = SimpleNamespace(engine=SimpleNamespace(policy_id="checkpoint-1"), following=None)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(Follower(warehouse, said.append, every_s=0.01, again_s=again_s).follow(service), for_s)
+
+    if fails == "find_live":
+        monkeypatch.setattr(following, "find_live", find)
+    else:
+        monkeypatch.setattr(Follower, "_versions", unreadable)
+    asyncio.run(follow(again_s=60.0, for_s=0.3))
+    assert len(asked) == 1 and len(said) == 1 and "cannot be told" in said[0]
+    asked.clear()
+    asyncio.run(follow(again_s=0.1, for_s=1.0))
+    assert len(asked) > 1 and all(later - sooner >= 0.1 for sooner, later in pairwise(asked))
 
 
 @pytest.mark.slow
