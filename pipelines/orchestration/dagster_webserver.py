@@ -13,7 +13,7 @@ from dagster_webserver import cli
 from dagster_webserver.webserver import DagsterWebserver
 from starlette.middleware import Middleware
 
-from pipelines.orchestration.further_hosts import further_hosts
+from pipelines.orchestration.allowed_hosts import allowed_hosts
 from sandbox.http.origins import OwnPagesOnly
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     build = DagsterWebserver.build_middleware
 
     def build_guarded(self: Any) -> list[Middleware]:
-        return [Middleware(OwnPagesOnly, names=further_hosts()), *build(self)]
+        return [Middleware(OwnPagesOnly, names=allowed_hosts()), *build(self)]
 
     DagsterWebserver.build_middleware = build_guarded  # type: ignore[method-assign]
     cli.main()

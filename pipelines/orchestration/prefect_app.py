@@ -5,9 +5,9 @@ from __future__ import annotations
 from prefect.server.api.server import create_app
 from starlette.types import ASGIApp
 
-from pipelines.orchestration.further_hosts import further_hosts
+from pipelines.orchestration.allowed_hosts import allowed_hosts
 from sandbox.http.origins import OwnPagesOnly
 
 
 def create_guarded_app() -> ASGIApp:
-    return OwnPagesOnly(create_app(), further_hosts())
+    return OwnPagesOnly(create_app(), allowed_hosts())

@@ -13,10 +13,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pipelines.orchestration import prefect_server
 from pipelines.orchestration.instance import prepare
+from warehouse.core.durable import make_folder
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 
@@ -43,9 +43,11 @@ def main(arguments: Sequence[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", *program])
 
 
-def _make_folders(home: Home) -> list[Path]:
+def _make_folders(home: Home) -> None:
     """Those that the other services look into and, as other users, may not make."""
-    return [home.tables, home.checkpoints, home.reports, home.scratch, home.work, home.locks]
+    root = home.make()
+    for name in ("tables", "checkpoints", "reports", "scratch", "work", "locks"):
+        make_folder(root / name)
 
 
 def _prefect(home: Home, options: Sequence[str]) -> list[str]:

@@ -194,6 +194,8 @@ REEXECUTE = """mutation ($run: String!, $strategy: ReexecutionStrategy!) {
 TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"
 RUNS = "{ runsOrError { ... on Runs { results { runId jobName status startTime endTime runConfigYaml tags { key value } } } } }"
 FINISHED = ("SUCCESS", "FAILURE", "CANCELED")
+LIVE = "select distinct number, live_id from releases order by number desc limit"
+"""The policy that was live from each change on, the last change first."""
 
 
 def test_a_run_of_the_command_line_can_be_re_executed(turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
@@ -210,6 +212,7 @@ def test_a_team_works_by_the_page(page: Page, turned_home: Any, copy_of: Callabl
     it, lineage followed to a table's columns, a schedule switched on, a release rolled back. One run works in the home at a time."""
     with webhook() as (alerts, told):
         wheel = copy_of(turned_home, **{WEBHOOK_VARIABLE: alerts})
+        (live,) = wheel.sql(f"{LIVE} 1")
         with serve(wheel) as served:
             url, num_before = served.url, len(runs_of(served.url))
             merge = launch_with(page, url, "merge", "{merge: {weights: [0.25, 0.75]}}", mistaken="{merge: {weigts: [0.25, 0.75]}}")
@@ -233,7 +236,8 @@ def test_a_team_works_by_the_page(page: Page, turned_home: Any, copy_of: Callabl
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), spans
     weights = wheel.sql("select config from checkpoints where stage = 'merged_policy' and iteration = '0001' order by all")
     assert any("0.75" in config for (config,) in weights), weights
-    assert wheel.sql("select state, release from releases order by number desc limit 1")[0][0] == "live"
+    after_rollback, after_promotion = wheel.sql(f"{LIVE} 2")
+    assert after_rollback[1] == live[1] != after_promotion[1], "the promoted seed was live between"
 
 
 def open_job(page: Page, url: str, job: str) -> None:

@@ -8,6 +8,6 @@ import os
 VARIABLE = "FLYWHEEL_ALLOWED_HOSTS"
 
 
-def further_hosts() -> tuple[str, ...]:
+def allowed_hosts() -> tuple[str, ...]:
     """Of FLYWHEEL_ALLOWED_HOSTS, a list with commas. Pages are still let in from loopback alone (sandbox/http/origins.py)."""
     return tuple(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
