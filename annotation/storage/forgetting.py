@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from sqlalchemy import bindparam, delete, or_, select, text, update
 from sqlalchemy.orm import Session
@@ -30,10 +31,23 @@ from annotation.storage.schema import (
     Skip,
     User,
 )
-from warehouse.core.errors import NotNow
+from warehouse.core.sqlite_files import compact_sqlite
 
 FORGOTTEN = "forgotten"
-TOUCHED = ("proposals", "run_steps", "drafts", "runs", "reviews", "recordings", "users", "logins", "login_attempts", "audit", "skips")
+TOUCHED = (
+    "proposals",
+    "run_steps",
+    "drafts",
+    "runs",
+    "reviews",
+    "recordings",
+    "users",
+    "logins",
+    "login_attempts",
+    "audit",
+    "skips",
+    "assignments",
+)
 """Tables that hold what is erased; Postgres keeps old rows in them until they are written anew."""
 AT_ONCE = 500
 """Values in one question."""
@@ -107,7 +121,8 @@ def forget_recording_rows(session: Session, recording_ids: Collection[str]) -> N
 
 
 def erase_account(session: Session, user_id: str, *, now_s: float) -> None:
-    """Take the name, the password, logins and their traces, and all that was ever typed elsewhere from an account, which stays as an id.
+    """Take the name, the password, logins and their traces, and what was typed as reasons of skips and flags and as notes of reviews from
+    an account, which stays as an id. What it wrote for others to work by (campaigns, applications, functions, queries) stays, too.
     May be done twice. Raises UnknownSubject, NotNow for the only account that may administer."""
     user = accounts.get(session, user_id, for_update=True)
     accounts.disable(session, user, now_s=now_s)
@@ -134,15 +149,7 @@ def compact(database: Database) -> None:
     if database.is_sqlite:
         connection = database.engine.raw_connection()
         try:
-            cursor = connection.cursor()
-            for statement in ("pragma wal_checkpoint(truncate)", "vacuum", "pragma wal_checkpoint(truncate)"):
-                cursor.execute(statement)
-            cursor.close()
-        except sqlite3.OperationalError as error:
-            raise NotNow(
-                f"the rows are erased, but the file of {database.name} could not be rewritten, so it still holds them ({error}): stop the "
-                "annotation server and give the command again"
-            ) from error
+            compact_sqlite(cast(sqlite3.Connection, connection.driver_connection), database.name)
         finally:
             connection.close()
         return

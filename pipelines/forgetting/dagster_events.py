@@ -5,15 +5,20 @@ forgotten are taken out of the events, which stay.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import bindparam, text
+from sqlalchemy.exc import OperationalError
 
 from assets.collection import SCREENS
 from pipelines.orchestration.instance import is_known, open_known
+from warehouse.core.errors import NotNow
 from warehouse.core.home import Home
+from warehouse.core.sqlite_files import compact_sqlite
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -25,27 +30,34 @@ INSTEAD = "taken out: an episode that may have been shown here was forgotten"
 
 def take_out_screens(home: Home, places: Collection[Place]) -> int:
     """Of how many events pictures were taken out. May be done twice. Raises ConfigError where the history is in a Postgres that is not
-    named."""
+    named, NotNow where somebody else keeps it from being written."""
     if not places or not is_known(home):
         return 0
     num = 0
     with open_known(home) as instance:
         for connection in _connections(instance.event_log_storage):
-            with connection as con:
-                num += _take_out(con, set(places))
-                con.commit()
-                if con.dialect.name == "sqlite" and (driver := con.connection.driver_connection) is not None:
-                    driver.execute("vacuum")  # a page that is free keeps what was in it
-                else:  # as does a row of Postgres that was written anew; its storage commits each statement
-                    con.execute(text("vacuum full event_logs, asset_keys"))
+            try:
+                with connection as con:
+                    num += _take_out(con, set(places))
+                    con.commit()
+                    if con.dialect.name == "sqlite":
+                        compact_sqlite(cast(sqlite3.Connection, con.connection.driver_connection), "Dagster's history")
+                    else:  # a row of Postgres that was written anew keeps the old one, too; its storage commits each statement
+                        con.execute(text("vacuum full event_logs, asset_keys"))
+            except OperationalError as error:
+                raise NotNow(
+                    f"Dagster's history could not be written ({error.orig}), and may still hold pictures: stop Dagster's page and daemon, "
+                    "and give the command again"
+                ) from error
     return num
 
 
 def _connections(storage: Any) -> Iterator[AbstractContextManager[Connection]]:
-    """One of the index; SQLite has a file for each run, too."""
+    """One of the index; SQLite has a file for each run, too, and one for what was reported outside of runs, which it does not list."""
     yield storage.index_connection()
     if storage.is_run_sharded:
-        for run_id in storage.get_all_run_ids():
+        outside = [""] if Path(storage.path_for_shard("")).is_file() else []
+        for run_id in [*storage.get_all_run_ids(), *outside]:
             yield storage.run_connection(run_id)
 
 
