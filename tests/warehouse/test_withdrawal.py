@@ -179,3 +179,15 @@ def test_a_purge_empties_a_recording_that_was_taken_back_and_erases_its_own_pict
     add = {"iteration": "0003", "stage": "recordings"}
     warehouse.add_screenshots([make.screenshot("own", b"again"), make.screenshot("other", b"again")], **add)
     assert sorted(warehouse.read("screenshots").column("screenshot_id").to_pylist()) == ["other", "own", "shared"], "it may come again"
+
+
+def test_what_people_said_of_an_episode_that_stays_goes_and_what_judges_said_does_not(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **SEED)
+    said = [make.verdict("a", judge=judge, origin=judge, reasons=[f"{judge} says"]) for judge in ("human", "orm")]
+    warehouse.replace_partition("verdicts", said, **SEED)
+    assert {one.table: one.num_rows for one in purge(warehouse, unsaid=["a"])} == {"verdicts": 1}
+    left = {row["judge"]: row["reasons"] for row in warehouse.read("verdicts").to_pylist()}
+    assert left == {"human": [], "orm": ["orm says"]}
+    assert purge(warehouse, unsaid=["a"]) == []
+    assert {one.table for one in purge(warehouse, forgotten=["a"])} >= {"verdicts"}
+    assert not any(row["reasons"] for row in warehouse.read("verdicts").to_pylist()), "of one that is forgotten all of it goes"

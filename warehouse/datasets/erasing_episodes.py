@@ -18,6 +18,8 @@ from warehouse.storage.tables import Warehouse
 STAGE = "recordings"
 SAMPLES = "ct_samples"
 ERASED = "erased"
+UNSAID = "unsaid"
+"""Beside tables: ids of episodes that stay, and whose verdicts by people lose their reasons."""
 EMPTY: dict[str, dict[str, Any]] = {
     "steps": {
         "observation": "",
@@ -50,11 +52,11 @@ def erasable(
     forgotten: Collection[str] = (),
     unsaid: Collection[str] = (),
 ) -> dict[str, set[str]]:
-    """By table, ids of what is to be emptied: episodes (of `steps`, `verdicts` and `routes`, too), tasks, pictures.
+    """By table, ids of what is to be emptied: episodes (of `steps`, `verdicts` and `routes`, too), tasks, pictures; and `UNSAID`.
 
     `withdrawn`: ids of withdrawn samples, which take with them the recordings all of whose samples they are; `taken_back`: of episodes of
     recordings that count as withdrawn though they may have given no sample; `forgotten`: of episodes of any kind; `unsaid`: of episodes
-    that stay, without the reasons of their verdicts.
+    that stay, without the reasons of what people say of them.
     """
     samples = warehouse.read(SAMPLES, columns=["sample_id", "episode_id", "stage"]).to_pylist()
     live = {row["episode_id"] for row in samples if row["stage"] != WITHDRAWN_STAGE and row["sample_id"] not in withdrawn}
@@ -62,8 +64,7 @@ def erasable(
     episodes = warehouse.read("episodes", columns=["episode_id", "task_id", "stage"]).to_pylist()
     dead &= {row["episode_id"] for row in episodes if row["stage"] == STAGE}
     dead |= {row["episode_id"] for row in episodes} & set(forgotten)
-    found: dict[str, set[str]] = {**{table: set(dead) for table in EMPTY}, "tasks": set(), "screenshots": set()}
-    found["verdicts"] |= set(unsaid)
+    found: dict[str, set[str]] = {**{table: set(dead) for table in EMPTY}, "tasks": set(), "screenshots": set(), UNSAID: set(unsaid)}
     if not dead:
         return found
     tasks = {row["task_id"] for row in episodes if row["episode_id"] in dead}
@@ -84,15 +85,15 @@ def rows_with_content(warehouse: Warehouse, ids: Mapping[str, Collection[str]]) 
     """The same, by table."""
     named = pa.array(sorted(ids["screenshots"]), pa.string())
     pictures = warehouse.dataset("screenshots").count_rows(filter=pc.field("screenshot_id").isin(named)) if len(named) else 0
-    of_tables = {table: len(_places(warehouse, table, ids[table])) for table in EMPTY}
+    of_tables = {table: len(_places(warehouse, table, ids)) for table in EMPTY}
     return {table: num for table, num in {**of_tables, "screenshots": int(pictures)}.items() if num}
 
 
-def erase(warehouse: Warehouse, table: str, ids: Collection[str]) -> int:
-    """Empty rows of one of the tables, or take out pictures; how many. Pictures first, since steps say which they are: a purge that is cut
-    off between the two is finished by the next."""
+def erase(warehouse: Warehouse, table: str, ids: Mapping[str, Collection[str]]) -> int:
+    """Empty rows of one of the tables, or take out pictures; how many. `ids`: as `erasable` gives them. Pictures first, since steps say
+    which they are: a purge that is cut off between the two is finished by the next."""
     if table == "screenshots":
-        return warehouse.erase_screenshots(ids) if ids else 0
+        return warehouse.erase_screenshots(ids[table]) if ids[table] else 0
 
     def emptied(rows: pa.Table) -> tuple[pa.Table, int]:
         is_full = _is_full(table, rows, ids)
@@ -108,20 +109,28 @@ def erase(warehouse: Warehouse, table: str, ids: Collection[str]) -> int:
     return sum(warehouse.rewrite(table, emptied, iteration=iteration, stage=stage) for iteration, stage in places)
 
 
-def _places(warehouse: Warehouse, table: str, ids: Collection[str]) -> list[tuple[str, str]]:
+def _places(warehouse: Warehouse, table: str, ids: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
     """Iteration and stage of every row that is meant and not empty yet."""
-    if not ids:
+    if not ids[table] and not (table == "verdicts" and ids[UNSAID]):
         return []
-    rows = warehouse.read(table, columns=["iteration", "stage", _KEY[table], _MARK[table]])
+    who = ["origin"] if table == "verdicts" else []
+    rows = warehouse.read(table, columns=["iteration", "stage", _KEY[table], _MARK[table], *who])
     rows = rows.filter(_is_full(table, rows, ids))
     found = zip(rows["iteration"].to_pylist(), rows["stage"].to_pylist(), strict=True)
     # A task of a source has its name whoever worked at it.
     return [(iteration, stage) for iteration, stage in found if table != "tasks" or stage == STAGE or stage.startswith(IMPORTED_STAGE)]
 
 
-def _is_full(table: str, rows: pa.Table, ids: Collection[str]) -> pa.ChunkedArray:
+def _is_full(table: str, rows: pa.Table, ids: Mapping[str, Collection[str]]) -> pa.ChunkedArray:
     """Which rows are meant and not empty yet."""
     mark, empty = rows.column(_MARK[table]), EMPTY[table][_MARK[table]]
-    is_meant = pc.is_in(rows.column(_KEY[table]), value_set=pa.array(sorted(ids), pa.string()))
+    is_meant = _is_in(rows.column(_KEY[table]), ids[table])
+    if table == "verdicts":
+        is_by_people = pc.and_(_is_in(rows.column(_KEY[table]), ids[UNSAID]), pc.equal(rows.column("origin"), "human"))
+        is_meant = pc.or_(is_meant, is_by_people)
     differs = pc.greater(pc.list_value_length(mark), 0) if empty == [] else pc.not_equal(mark, empty)
     return pc.and_(is_meant, pc.fill_null(differs, False))
+
+
+def _is_in(column: pa.ChunkedArray, ids: Collection[str]) -> pa.ChunkedArray:
+    return pc.is_in(column, value_set=pa.array(sorted(ids), pa.string()))

@@ -91,15 +91,16 @@ def purge(
     Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. Of recordings of
     people's own work all of whose samples are withdrawn, episode and steps are emptied too, and pictures that nothing else names go; those
     that other samples were cut from are not touched. `taken_back`: episodes of recordings that people took back, which may have given no
-    sample that would tell; `forgotten`: episodes of any kind that are emptied; `unsaid`: episodes that stay without the reasons of their
-    verdicts. Nothing else may write these tables meanwhile: hold the lock of the iteration. What was cut off is finished by the same again.
+    sample that would tell; `forgotten`: episodes of any kind that are emptied; `unsaid`: episodes that stay without the reasons of
+    what people say of them. Nothing else may write these tables meanwhile: hold the lock of the iteration. What was cut off is finished by
+    the same again.
     """
     results = []
     if erasing_episodes.SAMPLES in tables:
         withdrawn = withdrawn_ids(warehouse, erasing_episodes.SAMPLES)
         recorded = erasing_episodes.erasable(warehouse, withdrawn, taken_back, forgotten=forgotten, unsaid=unsaid)
         for table in ("screenshots", *erasing_episodes.EMPTY):
-            results += _vacuumed(warehouse, table, erasing_episodes.erase(warehouse, table, recorded[table]))
+            results += _vacuumed(warehouse, table, erasing_episodes.erase(warehouse, table, recorded))
     for table in tables:
         with _lock(warehouse, table):
             ids = sorted(withdrawn_ids(warehouse, table))
