@@ -209,6 +209,11 @@ def test_annotation_keeps_its_tables_in_postgres(place: Place, variables: dict[s
     assert {"users", "campaigns", "assignments"} <= tables
     invited = place.ask("annotation", ["flywheel", "annotate", "invite", "--role", "admin"])
     assert invited.returncode == 0 and "/join#" in invited.stdout, invited.stderr
+    living = (
+        "from pipelines.annotation_server.address import living; from warehouse.core.home import Home; print(living(Home.from_env()).url)"
+    )
+    seen = place.ask("dagster-code", ["python", "-c", living])
+    assert seen.stdout.strip() == f"http://127.0.0.1:{variables['ANNOTATION_PORT']}", f"from another container: {seen.stderr}"
 
 
 def test_the_sandbox_answers_whoever_has_its_token(place: Place, variables: dict[str, str]) -> None:
