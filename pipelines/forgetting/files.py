@@ -14,6 +14,7 @@ from pathlib import Path
 import duckdb
 
 from agent.episode.log import EpisodeLog, forget_in_lines, names_in_lines
+from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
 from pipelines.cli.queries import installed_sources
 from warehouse.core.durable import sync
 from warehouse.core.errors import FlywheelError
@@ -57,11 +58,22 @@ def _logs(home: Home, episodes: set[str]) -> Iterator[Found]:
         for folder in sorted(folders):
             log = EpisodeLog(folder)
             if held := log.holds(episodes):
+                yield from _state_of_rl(folder, held)
                 note = f"{len(held)} of them"
                 yield Found(what="log of episodes", path=folder, erase=partial(log.forget, episodes), note=note, is_of_it=True)
         for path in sorted(root.rglob("*.jsonl")):
             if path.parent not in folders and path.parent.name != "under_way" and names_in_lines(path, episodes):
                 yield Found(what="lines about episodes", path=path, erase=partial(forget_in_lines, path, episodes), is_of_it=True)
+
+
+def _state_of_rl(log: Path, held: set[str]) -> Iterator[Found]:
+    """What an RL run that goes on resumes from, where batches held them: without it the run starts over, and learns again from what is left
+    of its batches. It is found by the log, which has to go after it."""
+    state = log.parent / "state"
+    batches = {id_ for line in RolloutLog(log).lines(BATCHES_FILE, BatchLine) for id_ in line.episode_ids}
+    if state.is_dir() and batches & held:
+        note = "it has learned from them; the run starts over, from the episodes that it has"
+        yield Found(what="state of RL", path=state, erase=partial(_remove, state), note=note, is_of_it=True)
 
 
 def _encoded(home: Home, samples: set[str]) -> Iterator[Found]:
@@ -84,6 +96,8 @@ def _whole(home: Home) -> Iterator[Found]:
         folder = home.root / name
         if folder.is_dir() and any(folder.iterdir()):
             yield Found(what=name.replace("_", " "), path=folder, erase=partial(_empty, folder), note=note)
+    for batch in sorted(home.checkpoints.rglob("gang/batch.jsonl")):
+        yield Found(what="batch that RL's processes were sent", path=batch, erase=partial(batch.unlink, missing_ok=True))
     for images in sorted([*home.work.rglob("images"), *home.checkpoints.rglob("run/images")]):
         if images.is_dir():
             yield Found(what="pictures of a training under way", path=images, erase=partial(_remove, images))

@@ -377,6 +377,11 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
     shutil.rmtree(resumed.state)
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
+    # Where it has to forget an episode, it learns again from the others, and plays none.
+    shutil.rmtree(resumed.state)
+    resumed.rollout_log.forget(whole.episode_ids[:1])
+    without = train(run, Dying(0))
+    assert without.episode_ids == whole.episode_ids[1:] and weights_of(without) != weights_of(whole)
 
 
 @pytest.mark.slow

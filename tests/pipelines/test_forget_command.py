@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from agent.episode.log import EpisodeLog
+from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
 from pipelines.cli.app import app
 from pipelines.forgetting.forgetting import begin, find
 from pipelines.forgetting.subjects import subject_of
@@ -208,6 +210,26 @@ def test_what_came_while_the_plan_was_read_goes_too_and_another_person_is_not_ta
     with pytest.raises(UnknownSubject, match="no account called 'ada'"):
         flywheel(home, "forget", "--person", "ada", "--yes")
     assert files_with(home.root, (SAID[ADA], ADA)) == [], "what had been begun is finished"
+
+
+def test_an_rl_run_that_learned_from_an_episode_starts_over_and_others_do_not(home: Home) -> None:
+    ada, bob = episode_of(home, ADA), episode_of(home, BOB)
+    played = list(EpisodeLog(home.work / "0001" / "rollouts" / "episodes").episodes())
+    runs = {name: home.checkpoints / "rl_model" / name for name in ("of_ada", "of_bob", "not_learned")}
+    for (name, folder), batch in zip(runs.items(), ([ada, bob], [bob], None), strict=True):
+        log = RolloutLog(folder / "episodes")
+        for episode in played:
+            log.append(episode)
+        if batch is not None:
+            log.take(1, batch)
+        (folder / "state" / name).mkdir(parents=True)
+    (runs["of_bob"] / "gang").mkdir()
+    (runs["of_bob"] / "gang" / "batch.jsonl").write_text(played[0].model_dump_json())
+    said = flywheel(home, "forget", "--episode", ada, "--yes")
+    assert "state of RL" in said
+    assert [(folder / "state").exists() for folder in runs.values()] == [False, True, True]
+    assert [line.episode_ids for line in RolloutLog(runs["of_ada"] / "episodes").lines(BATCHES_FILE, BatchLine)] == [(bob,)]
+    assert files_with(home.checkpoints, (SAID[ADA], seen_by(ADA))) == []
 
 
 KILLED = """
