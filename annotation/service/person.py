@@ -96,6 +96,8 @@ class Person:
             opened = self._recovered(moment) or await self._ask_again(moment, keeping)
         finally:
             await surely(keeping)
+        # Once more now that the step is stored: what was forgotten meanwhile may have shown the same, and not known of this run.
+        await self._keep_picture(moment.observation)
         run.publish("deciding")
         return opened
 

@@ -232,6 +232,8 @@ class RunKeeper:
         )
         run.executed.clear()
         run.outcome, run.reward, run.verifier, run.open = episode.outcome.value, episode.reward, verdict, None
+        if last is not None and seen.screenshot is not None:  # once more, as Person does with every step
+            await asyncio.to_thread(self._blobs.put, seen.screenshot)
         run.publish("ended")
 
     async def _stop(self, run: LiveRun) -> None:

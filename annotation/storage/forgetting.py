@@ -159,7 +159,8 @@ def compact(database: Database) -> None:
 
 
 def _pictures_of_these_alone(session: Session, run_ids: Sequence[str]) -> set[str]:
-    """Pictures that these runs show, also in what was asked of the policy, and no other run does."""
+    """Pictures that these runs show, also in what was asked of the policy, and no other run does. Whoever stores a step meanwhile keeps its
+    picture once more afterwards (service/person.py)."""
     shown: set[str | None] = set()
     for screenshot_id, messages in session.execute(select(RunStep.screenshot_id, RunStep.messages).where(RunStep.run_id.in_(run_ids))):
         shown |= {screenshot_id, *(message.get("screenshot_id") for message in messages)}
@@ -168,6 +169,9 @@ def _pictures_of_these_alone(session: Session, run_ids: Sequence[str]) -> set[st
     others = select(RunStep.screenshot_id).where(RunStep.run_id.not_in(run_ids), some)
     for start in range(0, len(pictures), AT_ONCE):
         shown -= set(session.scalars(others, {"some": pictures[start : start + AT_ONCE]}))
+    asked = select(RunStep.messages).where(RunStep.run_id.not_in(run_ids)).execution_options(yield_per=AT_ONCE)
+    for messages in session.scalars(asked) if shown - {None} else ():
+        shown -= {message.get("screenshot_id") for message in messages}
     return {screenshot_id for screenshot_id in shown if screenshot_id is not None}
 
 

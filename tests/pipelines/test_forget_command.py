@@ -9,20 +9,27 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from agent.episode.log import EpisodeLog
+from annotation.storage import forgetting
+from annotation.storage.blobs import Blobs
+from annotation.storage.database import default_url
+from annotation.storage.migrating import open_database
+from annotation.storage.schema import Run, RunStep
 from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
 from pipelines.cli.app import app
 from pipelines.forgetting.forgetting import begin, find
 from pipelines.forgetting.subjects import subject_of
 from pipelines.orchestration.iteration_lock import driver_path, lock_path
 from tests.pipelines.demonstration_files import agentnet, images, picture, write_lines
-from tests.pipelines.forgetting_home import ADA, BOB, SAID, annotated_home, files_with, seen_by, walked
+from tests.pipelines.forgetting_home import ADA, BOB, IDS, SAID, annotated_home, files_with, seen_by, walked
 from warehouse.core.errors import ConfigError, IterationLocked, NotNow, UnknownId, UnknownSubject
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
@@ -230,6 +237,17 @@ def test_an_rl_run_that_learned_from_an_episode_starts_over_and_others_do_not(ho
     assert [(folder / "state").exists() for folder in runs.values()] == [False, True, True]
     assert [line.episode_ids for line in RolloutLog(runs["of_ada"] / "episodes").lines(BATCHES_FILE, BatchLine)] == [(bob,)]
     assert files_with(home.checkpoints, (SAID[ADA], seen_by(ADA))) == []
+
+
+def test_a_picture_that_another_run_names_only_in_what_was_asked_stays(home: Home) -> None:
+    database, blobs = open_database(default_url(home)), Blobs.of_home(home)
+    with closing(database), database.write() as session:
+        of_ada, of_bob = (session.scalars(select(RunStep).join(Run).where(Run.user_id == IDS[name])).first() for name in (ADA, BOB))
+        assert of_ada is not None and of_bob is not None and of_ada.screenshot_id is not None
+        of_bob.messages = [*of_bob.messages, {"role": "user", "content": "before", "screenshot_id": of_ada.screenshot_id, "loss": 0.0}]
+        session.flush()
+        forgetting.erase_runs(session, blobs, [of_ada.run_id], now_s=0.0)
+        assert blobs.has(of_ada.screenshot_id)
 
 
 KILLED = """

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from sqlalchemy import select
 
+from annotation.storage import runs
 from annotation.storage.schema import Assignment, Draft, Landing, Proposal, Run, RunStep
 from annotation.wire.runs import Check, Complete, Decide, Finish, Propose, SaveDraft, StepBack
 from sandbox.http.tokens import Tokens
@@ -255,6 +256,31 @@ def test_relabel_carries_out_the_policy_and_keeps_the_label(on_pool: Any, work: 
         step = work.rows(select(RunStep).where(RunStep.decision == "accept"))[0]
         assert step.response == right.text and step.executed != step.response and step.candidate == right.rank
         assert work.rows(select(Run))[0].review_state == "none"
+
+    on_pool(use)
+
+
+def test_a_picture_that_is_forgotten_while_its_step_is_stored_is_kept_once_more(
+    on_pool: Any, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetting(stored: Callable[..., Any], screen_of: Callable[..., str]) -> Callable[..., Any]:
+        def store(*args: Any, **kwargs: Any) -> Any:
+            assert work.blobs.erase([screen_of(*args, **kwargs)]) == 1
+            return stored(*args, **kwargs)
+
+        return store
+
+    monkeypatch.setattr(runs, "ask", forgetting(runs.ask, lambda session, run_id, asked, *_, **__: str(asked.screenshot_id)))
+    monkeypatch.setattr(runs, "end", forgetting(runs.end, lambda *_, last, **__: str(last.screenshot_id)))
+
+    async def use(pool: SessionPool) -> None:
+        async with service(work, pool, Reader()) as live:
+            run_id = await live.start(work.lease(work.campaign(), task_named("click-button")), 1, ANN)
+            await until(live, run_id, "deciding")
+            assert all(work.blobs.has(step.screenshot_id) for step in work.rows(select(RunStep)))
+            assert (await accept(live, await until(live, run_id, "deciding"))).phase == "ended"
+        steps = work.rows(select(RunStep))
+        assert len(steps) == 2 and all(work.blobs.has(step.screenshot_id) for step in steps)
 
     on_pool(use)
 
