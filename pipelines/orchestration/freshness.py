@@ -1,4 +1,4 @@
-"""How old the newest results of the wheel may be: freshness policies, which Dagster's daemon evaluates and its page shows, and the same
+"""How old the newest results of iterations may be: freshness policies, which Dagster's daemon evaluates and its page shows, and the same
 limits for alerts (alert_sensors.py).
 
 A result is expected as often as the schedule ticks that makes it (schedules.py), and is overdue when it is as old as two such intervals.

@@ -120,15 +120,15 @@ class Place:
                     healthy |= {name} if self.is_healthy(name) else set()
                     asked_s[name] = time.monotonic()
             ended = [name for name, process in self.running.items() if process.poll() is not None]
-            assert not ended, "\n".join(f"{name} ended:\n{self.told(name)}" for name in ended)
+            assert not ended, "\n".join(f"{name} ended:\n{self.log_tail(name)}" for name in ended)
             waiting = self.running.keys() - healthy
-            assert time.monotonic() < deadline, "\n".join(f"{name} is not healthy:\n{self.told(name)}" for name in waiting)
+            assert time.monotonic() < deadline, "\n".join(f"{name} is not healthy:\n{self.log_tail(name)}" for name in waiting)
             time.sleep(0.2)
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def told(self, name: str) -> str:
+    def log_tail(self, name: str) -> str:
         return self.log(name).read_text(errors="replace")[-4000:]
 
     def end(self) -> None:

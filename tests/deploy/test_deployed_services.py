@@ -148,7 +148,7 @@ def rows(database: Path, variables: dict[str, str], name: str, query: str, *give
 def test_a_run_is_queued_executed_and_kept_in_postgres(place: Place, variables: dict[str, str], database: Path) -> None:
     entries = asked(variables, LOCATIONS)["workspaceOrError"]["locationEntries"]
     assert [entry["name"] for entry in entries] == ["flywheel"]
-    assert entries[0]["locationOrLoadError"]["__typename"] == "RepositoryLocation", place.told("dagster-webserver")
+    assert entries[0]["locationOrLoadError"]["__typename"] == "RepositoryLocation", place.log_tail("dagster-webserver")
 
     selector = {"repositoryLocationName": "flywheel", "repositoryName": "__repository__", "pipelineName": "seed_wheel"}
     params = {"selector": selector | {"assetSelection": [{"path": ["tasks"]}]}, "mode": "default"}
@@ -157,13 +157,13 @@ def test_a_run_is_queued_executed_and_kept_in_postgres(place: Place, variables: 
     run_id, deadline = launched["run"]["runId"], time.monotonic() + RUN_S
     assert launched["run"]["status"] == "QUEUED"
     while (status := asked(variables, STATUS, id=run_id)["runOrError"]["status"]) not in ("SUCCESS", "FAILURE", "CANCELED"):
-        assert time.monotonic() < deadline, (status, place.told("dagster-daemon"), place.told("dagster-code"))
+        assert time.monotonic() < deadline, (status, place.log_tail("dagster-daemon"), place.log_tail("dagster-code"))
         time.sleep(0.5)
     if status != "SUCCESS":
         told = [
             json.loads(event) for (event,) in rows(database, variables, "dagster", "select event from event_logs where run_id = %s", run_id)
         ]
-        pytest.fail("\n".join(str((event.get("dagster_event") or event).get("message")) for event in told) + place.told("dagster-code"))
+        pytest.fail("\n".join(str((event.get("dagster_event") or event).get("message")) for event in told) + place.log_tail("dagster-code"))
 
     reached = place.ask("dagster-code", ["python", "-c", ASK_STATUS, run_id])
     assert reached.stdout.split() == ["dagster-webserver", "SUCCESS"], f"as next_iteration reaches the page: {reached.stderr}"
@@ -241,5 +241,5 @@ def test_services_cannot_do_what_is_not_theirs(place: Place, variables: dict[str
     refused = place.ask("dagster-webserver", ["python", "-c", f"import psycopg; psycopg.connect({address!r})"])
     assert refused.returncode != 0 and "permission denied for database" in refused.stderr
     for name in place.running:
-        told = place.told(name)
+        told = place.log_tail(name)
         assert not [secret for secret in SECRETS.values() if secret in told], f"{name} prints a secret"
