@@ -1,8 +1,8 @@
 """MLflow, through the callback that transformers has for it, driven by the metrics of any run (metrics.py): so CT, SFT and RL are tracked
 alike. Where it sends to is set by its own variables (MLFLOW_TRACKING_URI, …); without them everything is kept in the home.
 
-A stage names its run by `use`; the processes that it starts get the name in an environment variable. A run that goes on after a kill goes on
-as the same run. A tracker that fails is logged and left alone from then on: no training ends for it.
+A stage names its run by `use`; the processes that it starts get the name in an environment variable. A run that goes on after a kill
+goes on as the same run. A tracker that fails is logged and left alone from then on: no training ends for it.
 """
 
 from __future__ import annotations
