@@ -19,7 +19,7 @@ LITTLE = "48MB"
 _ID = "'episode-' || (hash(e) % 1000000007) || '-' || e"
 _EPISODES = f"""
 select '0001' as iteration, 'rollouts' as stage, {_ID} as episode_id, 'rollout' as purpose, 'task-' || (e // 2 % 50) as task_id,
-    'd' as domain, case when e % 40 = 0 then 'eval' else 'train' end as split, 'Do number ' || (e // 2) as instruction,
+    'name' as task_name, 'd' as domain, case when e % 40 = 0 then 'eval' else 'train' end as split, 'Do number ' || (e // 2) as instruction,
     'success' as outcome, (e % 3 > 0)::double as reward, null::varchar as error
 from range({NUM_EPISODES}) t(e)
 """

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from assets.checks import GATES
 from pipelines.orchestration.alerts import WEBHOOK_VARIABLE
@@ -260,8 +261,7 @@ def launch_with(page: Page, url: str, job: str, profile: str, mistaken: str | No
     page.locator("button:right-of(:text('Materialize'))").first.click()
     page.get_by_text("Open launchpad").click()
     pad = page.get_by_role("dialog")
-    pad.get_by_placeholder("Partition").click()
-    page.locator("li:visible", has_text="0001").first.click()
+    choose_partition(page, pad, "0001")
     launch = pad.get_by_role("button", name="Materialize").last
     if mistaken is not None:
         type_config(pad, page, f"resources: {{profile: {{config: {mistaken}}}}}")
@@ -270,6 +270,20 @@ def launch_with(page: Page, url: str, job: str, profile: str, mistaken: str | No
     type_config(pad, page, f"resources: {{profile: {{config: {profile}}}}}")
     launch.click()
     return run_shown(page)
+
+
+def choose_partition(page: Page, pad: Locator, partition: str) -> None:
+    """The launchpad is drawn again when its partitions have come, which closes a list that was opened before."""
+    choice = page.locator("li:visible", has_text=partition).first
+    opener = pad.get_by_placeholder("Partition")
+    deadline = time.monotonic() + 90
+    while not choice.is_visible():
+        assert time.monotonic() < deadline, f"no partition {partition} is offered"
+        opener.blur()
+        opener.click()
+        with contextlib.suppress(PlaywrightTimeout):
+            choice.wait_for(timeout=5_000)
+    choice.click()
 
 
 def run_shown(page: Page) -> str:

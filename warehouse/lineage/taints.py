@@ -12,6 +12,7 @@ from warehouse.core.locks import FileLock
 from warehouse.lineage.descent import Learned, descendants
 from warehouse.lineage.graph import LineageGraph
 from warehouse.lineage.release_ledger import maker, read_ledger
+from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 TABLE = "taints"
@@ -35,13 +36,17 @@ def add_taints(warehouse: Warehouse, forget_id: str, learned: Sequence[Learned])
 
 def taints(warehouse: Warehouse) -> dict[str, str]:
     """By id, why a checkpoint is tainted, of every one that is."""
-    found = sorted(warehouse.read(TABLE).to_pylist(), key=lambda row: (row["forgotten_at"], row["forget_id"]))
-    if not found:
-        return {}
-    made = warehouse.read("checkpoints", columns=["iteration", "stage", "checkpoint_id", "parents"]).to_pylist()
+    with connect(warehouse, tables=(TABLE, "checkpoints"), natively=True) as con:
+        found = con.execute(
+            f"select checkpoint_id, because, forget_id, forgotten_at from {TABLE} order by forgotten_at, forget_id"
+        ).fetchall()
+        if not found:
+            return {}
+        rows = con.execute("select iteration, stage, checkpoint_id, parents from checkpoints").fetchall()
+    made = [dict(zip(("iteration", "stage", "checkpoint_id", "parents"), row, strict=True)) for row in rows]
     said: dict[str, list[str]] = {}
-    for row in found:
-        said.setdefault(row["checkpoint_id"], []).append(f"{row['because']} that {row['forget_id']} took out ({row['forgotten_at'][:10]})")
+    for checkpoint_id, because, forget_id, forgotten_at in found:
+        said.setdefault(checkpoint_id, []).append(f"{because} that {forget_id} took out ({forgotten_at[:10]})")
     why = {id_: "; ".join(each) for id_, each in said.items()}
     parents = [(row["checkpoint_id"], parent) for row in made for parent in row["parents"]]
     for id_, roots in descendants(why.keys(), parents).items():
