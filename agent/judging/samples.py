@@ -21,7 +21,7 @@ from agent.judging.injected_claims import inject_claims
 from agent.judging.prompt import JudgeBuilder, Record, read_record
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.core.identity import content_id, stable_fraction
-from warehouse.datasets.erasing_episodes import ERASED
+from warehouse.core.stages import ERASED
 from warehouse.datasets.withdrawal import TAKEN_BACK
 from warehouse.routing.samples import sample_row
 from warehouse.storage.query import connect

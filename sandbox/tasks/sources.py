@@ -11,6 +11,7 @@ from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task
 from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import ConfigError, TaskError
+from warehouse.core.stages import ERASED
 
 SEEDS_PER_REPORTED = 4
 
@@ -75,6 +76,8 @@ def tasks_of(selection: str) -> tuple[Task, ...]:
     tasks = tuple(SOURCES[name].load_tasks(group or None).values())
     if strays := sorted({task.source for task in tasks} - set(SOURCES)):
         raise ConfigError(f"The task source {name!r} gives tasks of the source {strays[0]!r}: their `source` has to be {name!r}.")
+    if any(task.name == ERASED for task in tasks):
+        raise ConfigError(f"The task source {name!r} calls a task {ERASED!r}, as episodes that were erased are called: name it otherwise.")
     return tasks
 
 

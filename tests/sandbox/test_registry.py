@@ -169,6 +169,16 @@ def test_tasks_are_of_their_source(folder: Path) -> None:
         tasks_of("stray")
 
 
+def test_no_task_is_called_as_erased_episodes_are(folder: Path) -> None:
+    made = (
+        "from sandbox.tasks.task import Task\ntasks = lambda _: {'erased': Task(source='gone', name='erased', domain='d', max_steps=3)}\n"
+    )
+    (folder / "gone.py").write_text(OK + made + "SOURCE = TaskSource(name='gone', kind='page', page=PressPage(), load_tasks=tasks)")
+    use("gone.py:SOURCE", folder)
+    with pytest.raises(ConfigError, match="'gone' calls a task 'erased'"):
+        tasks_of("gone")
+
+
 def test_a_module_is_looked_for_beside_the_profile_first(folder: Path) -> None:
     assert located("press:SOURCE", folder) == f"{folder / 'press.py'}:SOURCE" == located("press.py:SOURCE", folder)
     assert located("sandbox.tasks.games.source:TASK_SOURCE", folder) == "sandbox.tasks.games.source:TASK_SOURCE"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 SEED_ITERATION = "0000"
 """What comes before the first iteration."""
+ERASED = "erased"
+"""Name of the task of an erased episode. No task may be called so: routing withholds what is."""
 IMPORTED_STAGE, GENERAL_STAGE = "imported_", "general_"
 """How stages of the seed begin that an import made: of demonstrations, of general data."""
 SPECIALIST = "specialist"

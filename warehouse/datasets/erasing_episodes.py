@@ -11,13 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from warehouse.core.stages import IMPORTED_STAGE
+from warehouse.core.stages import ERASED, IMPORTED_STAGE
 from warehouse.storage.catalogue import WITHDRAWN_STAGE
 from warehouse.storage.tables import Warehouse
 
 STAGE = "recordings"
 SAMPLES = "ct_samples"
-ERASED = "erased"
 UNSAID = "unsaid"
 """Beside tables: ids of episodes that stay, and whose verdicts by people lose their reasons."""
 EMPTY: dict[str, dict[str, Any]] = {
