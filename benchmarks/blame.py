@@ -45,7 +45,7 @@ from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
-from benchmarks.common.small_policy import Bar, demonstrations
+from benchmarks.common.small_policy import Bar, collected, demonstrations
 from models.checkpoints.checkpoint import move, save
 from models.engine.embedded import EmbeddedEngine
 from models.families.seed_policy import seed_policy
@@ -163,13 +163,7 @@ async def rollouts(profile: Profile, policy: registry.Registered, num: int, bars
         temperature=1.0,
         screenshots=False,
     )
-    bar, episodes = Bar(bars, "rollouts", len(requests)), []
-    async with open_collector(profile.acting) as collector:
-        async for episode in collector.collect(engine, requests):
-            episodes.append(episode)
-            bar.advance()
-    engine.close()
-    return episodes
+    return await collected(profile, engine, requests, Bar(bars, "rollouts", len(requests)))
 
 
 def train(

@@ -11,6 +11,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -190,10 +191,15 @@ async def evaluation(
     """Greedy episodes of a checkpoint, `num` a task, on instances of a split."""
     engine = EmbeddedEngine.from_checkpoint(policy)
     requests = of_tasks(greedy_requests(profile.acting, engine.policy_id, split, num), tasks)
-    bar, episodes = Bar(bars, split.value, len(requests)), []
-    async with open_collector(profile.acting) as collector:
-        async for episode in collector.collect(engine, requests):
-            episodes.append(episode)
-            bar.advance()
-    engine.close()
+    return await collected(profile, engine, requests, Bar(bars, split.value, len(requests)))
+
+
+async def collected(profile: Profile, engine: EmbeddedEngine, requests: Sequence[EpisodeRequest], bar: Bar) -> list[Episode]:
+    """Episodes of an engine, which is closed afterwards."""
+    episodes = []
+    with closing(engine):
+        async with open_collector(profile.acting) as collector:
+            async for episode in collector.collect(engine, requests):
+                episodes.append(episode)
+                bar.advance()
     return episodes
