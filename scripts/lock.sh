@@ -21,7 +21,7 @@ torch=$(sed -n 's/^ *"\(torch[^"]*\)",$/\1/p' pyproject.toml)
 pip install -q $keep "$torch"
 # hatchling builds this project and setuptools builds dependencies that come as source: they are pinned for the build as well.
 pip install -q $keep hatchling setuptools
-pip install -q $keep ".[cluster,dev]"
+pip install -q $keep ".[dev]"
 pip check
 
 # torch's local version (+cpu, +cu130) names one machine's build, and its CUDA packages are pinned by its own wheel: neither is ours to lock.
