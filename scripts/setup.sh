@@ -194,9 +194,10 @@ annotation_packages() { # prints the Debian packages that recording lacks here, 
     compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || printf 'postgresql '
 }
 
-test_packages() { # prints those by which the tests cut the power of a disk (benchmarks/power_cut)
+test_packages() { # prints those by which the tests cut the power of a disk (benchmarks/power_cut) and play several hosts (benchmarks/common/hosts.py)
     command -v fusermount3 >/dev/null || printf 'fuse3 '
     command -v mkfs.ext4 >/dev/null || printf 'e2fsprogs '
+    command -v ip >/dev/null || printf 'iproute2 '
 }
 
 find_or_install_sandbox_programs() { # terminal, desktop and annotation sessions need them; browser sessions and the quickstart do not
