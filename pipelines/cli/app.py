@@ -34,6 +34,7 @@ COMMANDS = {
 """`flywheel NAME` → the module that has a function of that name."""
 GROUPS = {
     "sandbox": "pipelines.cli.sandbox:sandbox",
+    "plan": "pipelines.cli.plan:plan",
     "policy": "pipelines.cli.policy:policy",
     "release": "pipelines.cli.release:release",
     "import": "pipelines.cli.imports:imports",

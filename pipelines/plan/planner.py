@@ -23,7 +23,7 @@ STEP_BYTES = 500
 
 def make_plan(profile: Profile, shape: ModelShape, machine: Machine, measured: Measured) -> Plan:
     """The plan of a seed, a first iteration and a later one."""
-    workload, planner = Workload(profile, shape, measured), _Planner(profile, shape, machine)
+    workload, planner = Workload(profile, shape, measured), Planner(profile, shape, machine)
     seed = workload.seed()
     return Plan(
         profile=profile,
@@ -38,7 +38,9 @@ def make_plan(profile: Profile, shape: ModelShape, machine: Machine, measured: M
     )
 
 
-class _Planner:
+class Planner:
+    """The estimates of single stages, for a profile on a machine."""
+
     def __init__(self, profile: Profile, shape: ModelShape, machine: Machine) -> None:
         self._profile, self._shape, self._machine, self._plan = profile, shape, machine, profile.plan
         self._is_served = profile.engine.kind == "http"
@@ -113,7 +115,7 @@ class _Planner:
         beside = critic + handed + reference
         is_beside = not self._is_served and self._answers_on_gpus == self._trains_on_gpus
         generating = self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4) if is_beside else 0.0
-        update = self._training_seconds(self._update_flops(work), config.num_processes) + self._exchange_seconds(work)
+        update = self.update_seconds(work)
         cores = max(1.0, self._machine.num_cores / profile.max_parallel)
         collect = self._collect_seconds(work, cores=cores)
         return self._row(
@@ -127,6 +129,18 @@ class _Planner:
             passing=estimates.resume_bytes(resumed, bytes_each=estimates.FLOAT32),
             server=self._server_bytes(work),
         )
+
+    def update_seconds(self, work: Work) -> float:
+        """Learning, of a whole RL run."""
+        return self._training_seconds(self._update_flops(work), self._profile.rl.num_processes) + self._exchange_seconds(work)
+
+    def answer_seconds(self, work: Work, sessions: int) -> tuple[float, float]:
+        """(seconds of one answer where `sessions` ask at once, seconds that each takes of whatever answers)."""
+        if not self._answers_on_gpus:
+            seconds = self._cpu_answer_seconds(work)
+            return seconds, seconds
+        gpus = max(1, self._plan.server_gpus) if self._is_served else 1
+        return self._gpu_answer_seconds(work, float(sessions), gpus)
 
     def _exchange_seconds(self, work: Work) -> float:
         """A server reads each update's weights from the disk, in bfloat16."""
@@ -205,7 +219,7 @@ class _Planner:
         if not self._answers_on_gpus:
             answers = plan.driver_cpu_s + self._cpu_answer_seconds(work)
             return work.num_steps * (max(env, answers) if cores >= 2 else env + answers)
-        alone, throughput = self._gpu_answer_seconds(work, sessions, max(1, plan.server_gpus) if self._is_served else 1)
+        alone, throughput = self.answer_seconds(work, self._profile.sandbox.num_sessions)
         return work.num_steps * max((plan.env_latency_s + alone) / sessions, env, plan.driver_cpu_s, throughput)
 
     def _cpu_answer_seconds(self, work: Work) -> float:

@@ -26,6 +26,7 @@ from pipelines.plan.givens import policy_shape
 from pipelines.plan.plan import GIB, Machine, Plan, in_bytes
 from pipelines.plan.planner import make_plan
 from pipelines.plan.server_check import check_server
+from pipelines.plan.simulation import RecordedEpisode, recorded_episodes
 from pipelines.plan.workload import Measured, Workload, measure
 from warehouse.core.errors import CheckpointError, ConfigError
 from warehouse.core.home import Home
@@ -189,7 +190,8 @@ def test_episodes_of_the_home_go_before_assumptions(tmp_path: Path) -> None:
     warehouse.replace_partition("episodes", episodes, iteration="0001", stage="rollouts")
     warehouse.replace_partition("steps", steps, iteration="0001", stage="rollouts")
     with connect(warehouse) as con:
-        found = measure(con)
+        found, recorded = measure(con), recorded_episodes(con)
+    assert recorded == [RecordedEpisode(steps_s=(0.001,) * 7)]
     assert found == Measured(num_episodes=40, steps={"forms": 7.0}, prompt_tokens=50.0, response_tokens=10.0)
     rl = stage(plan_of("smoke", measured=found), "rl_forms")
     assert rl.tokens == 7.0 * 60.0 * (rl.tokens / 420.0) and rl.tokens % 420 == 0

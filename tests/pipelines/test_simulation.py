@@ -1,0 +1,83 @@
+"""Simulated runs: times and queues reckoned by hand, dead nodes that lose nothing, and the command on a home's own episodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app as cli
+from pipelines.plan.simulation import Cluster, Learning, RecordedEpisode, simulate
+
+THREE = (RecordedEpisode(steps_s=(1.0, 1.0, 1.0)),)
+TWO_SESSIONS = Cluster(num_nodes=1, sessions_per_node=2)
+ROUNDS = Learning(batch_episodes=4, num_batches=2, update_s=5.0)
+
+
+def test_rounds_take_turns_of_collecting_and_learning() -> None:
+    run = simulate(THREE, TWO_SESSIONS, ROUNDS)
+    assert run.seconds == pytest.approx(2 * (6 + 5))
+    assert (run.num_episodes, run.num_steps, run.staleness_max) == (8, 24, 0)
+    assert run.trainer_idle == pytest.approx(12 / 22)
+    assert run.sessions_busy == pytest.approx(24 / 44)
+    assert run.queue_waiting == pytest.approx(2 * 2 * 3 / 22)  # two episodes wait while the first two run
+
+
+def test_streaming_goes_on_while_it_learns_and_what_it_learns_is_older() -> None:
+    run = simulate(THREE, TWO_SESSIONS, replace(ROUNDS, batches_ahead=1))
+    assert run.seconds == pytest.approx(6 + 5 + 1 + 5)  # the second batch is complete one second after the first update
+    assert 0 < run.staleness_mean <= run.staleness_max == 1
+
+
+def test_the_policy_servers_bound_how_fast_steps_are() -> None:
+    run = simulate(THREE, replace(TWO_SESSIONS, sessions_per_node=50, answers_per_s=2.0), replace(ROUNDS, batch_episodes=50, update_s=0.0))
+    assert run.steps_per_s == pytest.approx(2.0, rel=0.03)
+    assert run.server_busy > 0.97 and run.queue_server > 20
+
+
+def test_a_nodes_processors_bound_it_and_another_node_helps() -> None:
+    busy = replace(TWO_SESSIONS, sessions_per_node=20, cores_per_node=1, step_cpu_s=0.5)
+    learning = Learning(batch_episodes=200, num_batches=1)
+    one, two = (simulate(THREE, replace(busy, num_nodes=number), learning) for number in (1, 2))
+    assert one.steps_per_s == pytest.approx(2.0, rel=0.03)
+    assert two.steps_per_s / one.steps_per_s == pytest.approx(2.0, rel=0.03)
+
+
+def test_dead_nodes_and_crashes_cost_time_and_no_episode() -> None:
+    episodes = (*THREE * 19, RecordedEpisode(steps_s=(1.0,), is_crashed=True))
+    mortal = Cluster(num_nodes=4, sessions_per_node=4, hours_between_deaths=20 / 3600, recovery_s=10.0)
+    learning = Learning(batch_episodes=100, num_batches=3)
+    run = simulate(episodes, mortal, learning)
+    unharmed = simulate(episodes, replace(mortal, hours_between_deaths=None), learning)
+    assert run.num_episodes == 300 and run.num_steps == 900
+    assert run.num_run_again > unharmed.num_run_again > 0
+    assert run.seconds > 1.2 * unharmed.seconds
+    assert simulate(episodes, mortal, learning) == run
+    assert simulate(episodes, mortal, learning, seed=1) != run
+
+
+def test_where_no_episode_ends_by_itself_nothing_is_simulated() -> None:
+    with pytest.raises(ValueError, match="of 1 recorded episodes none ended by itself"):
+        simulate([RecordedEpisode(steps_s=(1.0,), is_crashed=True)], TWO_SESSIONS, ROUNDS)
+
+
+def test_the_command_on_an_empty_home_reckons_with_the_plan(tmp_path: Path) -> None:
+    command = ["plan", "simulate", "--home", str(tmp_path / "home"), "--profile", "smoke", "--nodes", "1,4", "--batches", "2", "--json"]
+    found = json.loads(CliRunner().invoke(cli.app, [*command, "--node-price", "2", "--other-price", "1"]).stdout)
+    assert [(run["nodes"], run["way"]) for run in found["runs"]] == [(1, "rounds"), (1, "streaming"), (4, "rounds"), (4, "streaming")]
+    first = found["runs"][0]
+    assert first["cost"] == pytest.approx(first["seconds"] / 3600 * 3)
+    assert found["rests_on"][0].startswith("This home has too few episodes")
+    shown = CliRunner().invoke(cli.app, command[:-1]).stdout
+    assert "2 batches of" in shown and "streaming" in shown
+
+
+@pytest.mark.parametrize(
+    "options, said", [(["--nodes", "1,x"], "--nodes is '1,x'"), (["--batches", "100000"], "simulate fewer, --batches ")]
+)
+def test_what_cannot_be_simulated_is_refused_in_words(tmp_path: Path, options: list[str], said: str) -> None:
+    result = CliRunner().invoke(cli.app, ["plan", "simulate", "--home", str(tmp_path), "--profile", "smoke", *options])
+    assert result.exit_code != 0 and said in str(result.exception)
