@@ -26,6 +26,7 @@ from models.rl.config import PpoConfig
 from models.rl.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
 from models.training.tracking_config import TrackingConfig
+from sandbox.server.address import ServerAddress
 from warehouse.core.errors import ConfigError
 from warehouse.datasets.mixing import MixtureConfig
 from warehouse.quality.config import QualityConfig
@@ -34,6 +35,8 @@ from warehouse.routing.routes import RoutingConfig
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+OF_OWN_SESSIONS = ("session", "num_workers", "num_browsers")
+"""Settings of the sandbox that say nothing where servers run the sessions."""
 
 
 class _Settings(BaseModel):
@@ -190,8 +193,13 @@ class AgentSettings(_Settings):
 
 
 class SandboxSettings(_Settings):
-    """How live sessions are run, in every stage that acts."""
+    """How live sessions are run, in every stage that acts: in processes of the stage, or on sandbox servers."""
 
+    servers: tuple[ServerAddress, ...] = Field(
+        (),
+        description="addresses of sandbox servers, e.g. [http://10.0.0.2:8421], or {url: …, token_env: VARIABLE}: every stage that acts "
+        "leases there (docs/cluster.md); none: the stage has sessions of its own",
+    )
     session: Literal["auto", "beginframe", "plain", "playwright"] = Field(
         "auto", description="kind of browser session; auto: beginframe (pixels that repeat) where the browser has it, else plain"
     )
@@ -208,6 +216,21 @@ class SandboxSettings(_Settings):
     ] = 120.0
     max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")
     fixed_batch: bool = Field(False, description="act on one prompt at a time: bit-exact whatever else runs, about five times slower")
+
+    @model_validator(mode="after")
+    def _servers_have_their_own(self) -> SandboxSettings:
+        if not self.servers:
+            return self
+        urls = [server.url for server in self.servers]
+        if twice := sorted({url for url in urls if urls.count(url) > 1}):
+            raise ValueError(f"sandbox.servers names {twice[0]} twice: name each server once")
+        for name in OF_OWN_SESSIONS:
+            if (value := getattr(self, name)) != (default := type(self).model_fields[name].default):
+                raise ValueError(
+                    f"sandbox.{name} is {value!r}, and sandbox.servers are named: it says how sessions of the stage's own are run, and "
+                    f"each server says that for itself (flywheel sandbox serve). Leave it out, or set it to {default!r}"
+                )
+        return self
 
 
 class ActingSettings(_Settings):

@@ -31,6 +31,7 @@ from pipelines.annotation_server import address as annotation_address
 from pipelines.annotation_server.policy_source import ReleasedPolicies
 from pipelines.cli.options import console
 from sandbox.http.serving import address_of, bind, is_loopback
+from sandbox.server.address import address_of_text
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 FORGOTTEN_S = 7800.0
 """A session that nobody touched for so long is taken back: a little more than the longest lease of an assignment."""
+MOST_ON_SERVERS = 1000
+"""Sessions at once on sandbox servers, which have limits of their own."""
 FIRST_INVITATION_S = 86400.0
 
 
@@ -51,7 +54,7 @@ class ServerPlan:
     port: int
     url: str
     sandbox: str | None
-    """Address of a sandbox server; None: sessions of one's own."""
+    """Address of a sandbox server; None: those of the profile, else sessions of one's own."""
     num_sessions: int
     num_workers: int | None
     behind_proxy: bool
@@ -84,7 +87,7 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         alone = stack.enter_context(only_server(database))
         policies = ReleasedPolicies(home, acting)
         stack.push_async_callback(policies.close)
-        pool = await stack.enter_async_context(_pool(plan))
+        pool = await stack.enter_async_context(_pool(plan, acting))
         runs = LiveRuns(database, Blobs.of_home(home), pool, policies)
         settings = WebSettings(behind_proxy=plan.behind_proxy)
         app = create_app(database, Blobs.of_home(home), runs, StandingReader(home), settings, pool=pool)
@@ -104,13 +107,14 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
 
 
 @asynccontextmanager
-async def _pool(plan: ServerPlan) -> AsyncIterator[Pool]:
-    if plan.sandbox is not None:
-        from sandbox.server.client import SandboxClient
+async def _pool(plan: ServerPlan, acting: ActingSettings) -> AsyncIterator[Pool]:
+    servers = acting.sandbox.servers if plan.sandbox is None else (address_of_text(plan.sandbox),)
+    if servers:
+        from sandbox.server.servers_pool import ServersPool
 
-        async with SandboxClient(plan.sandbox) as client:
-            await client.sessions()  # a wrong address or token is told now, not to the first annotator
-            yield client
+        async with ServersPool(servers, size=MOST_ON_SERVERS) as pool:
+            pool.require_one()  # a wrong address is told now, not to the first annotator
+            yield pool
         return
     from sandbox.fleet.manager import Fleet
     from sandbox.fleet.settings import FleetSettings

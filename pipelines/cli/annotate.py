@@ -42,7 +42,11 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's want --allow-remote.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     sandbox: Annotated[
-        str | None, typer.Option("--sandbox", help="Address of a sandbox server that lends the sessions \\[default: sessions of its own].")
+        str | None,
+        typer.Option(
+            "--sandbox",
+            help="Address of a sandbox server that lends the sessions \\[default: those of the profile, else sessions of its own].",
+        ),
     ] = None,
     sessions: Annotated[int, typer.Option(min=1, help="Sessions of its own, at once: one for each person at work.")] = 8,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that they live in \\[default: one a core].")] = None,

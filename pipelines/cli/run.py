@@ -81,6 +81,8 @@ def run_until(num_iterations: int, home: Home, profile_name: str, overrides: Map
 
 def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:
     """What every stage that acts will need. Raises BrowserMissing or BubblewrapMissing before anything is worked."""
+    if profile.sandbox.servers:
+        return prefect_server.start(home)  # sessions run elsewhere
     find_chromium()
     if any(FACTORIES[kind_of(task)].needs_jail for task in tasks_in(profile.tasks.lists).values()):
         find_bubblewrap()

@@ -39,6 +39,9 @@ def serve(
     ttl: Annotated[float, typer.Option(min=1, help="Seconds after its last sign of life when a session is reclaimed.")] = 60.0,
     lifetime: Annotated[float, typer.Option(min=1, help="Seconds after which a session is reclaimed, alive or not.")] = 7200.0,
     max_wait: Annotated[float, typer.Option(min=0, help="Seconds that a request for a session waits, then 503.")] = 30.0,
+    min_free_disk: Annotated[
+        float, typer.Option(min=0, help="MiB of its temporary folder that must be free for a new session; below a quarter, calls fail.")
+    ] = 256.0,
     oracles: Annotated[bool, typer.Option("--oracles", help="Let clients ask for the oracle's hint and the verifier's reasons.")] = False,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A host name that the server answers for, beside loopback names and addresses; repeatable.")
@@ -64,6 +67,7 @@ def serve(
             max_ttl_s=max(600.0, ttl),
             max_lifetime_s=lifetime,
             oracles=oracles,
+            min_free_disk_mib=min_free_disk,
             allowed_hosts=(host, *(allow_host or [])),
         )
     except ValidationError as error:
@@ -94,6 +98,30 @@ async def _serve(home: Home, host: str, port: int, size: int, workers: int | Non
         async with Fleet(fleet) as pool:
             await run_server(pool, tokens, settings, listener, ready)
     console.print("every session is released")
+
+
+@sandbox.command()
+def drain(
+    url: UrlOption = f"http://127.0.0.1:{DEFAULT_PORT}",
+    undo: Annotated[bool, typer.Option("--undo", help="Grant sessions again.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once no session is on lease, so that the server can be ended.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Have a server grant no new session and let those on lease end; pools of several servers go to the others."""
+    from sandbox.server.client import SandboxClient
+    from sandbox.server.tokens import client_token
+
+    async def drained() -> int:
+        async with SandboxClient(url, client_token(Home(home.absolute()) if home is not None else None), retry_s=2.0) as client:
+            status = await client.drain(not undo)
+            while wait and status.num_leased and not undo:
+                await asyncio.sleep(0.5)
+                status = await client.status()
+            return status.num_leased
+
+    num_leased = asyncio.run(drained())
+    state = "grants sessions again" if undo else "is draining"
+    console.print(f"{url} {state}; {num_leased} sessions are on lease", soft_wrap=True, highlight=False)
 
 
 @sandbox.command("sessions")

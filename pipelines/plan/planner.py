@@ -215,7 +215,8 @@ class Planner:
         plan, sessions = self._plan, float(self._profile.sandbox.num_sessions)
         cpu_s = plan.env_cpu_s + (plan.screenshot_cpu_s if work.keeps_screens else 0.0)
         workers = min(cores, float(self._profile.sandbox.num_workers))
-        env = max(plan.env_latency_s / sessions, cpu_s / workers)
+        of_cpu = 0.0 if self._profile.sandbox.servers else cpu_s / workers  # what other machines work costs none of this one's
+        env = max(plan.env_latency_s / sessions, of_cpu)
         if not self._answers_on_gpus:
             answers = plan.driver_cpu_s + self._cpu_answer_seconds(work)
             return work.num_steps * (max(env, answers) if cores >= 2 else env + answers)
@@ -291,7 +292,8 @@ class Planner:
         """Of the process itself; nothing where the memory that is planned is a GPU's."""
         if on_gpu:
             return 0.0
-        return GIB * (self._plan.process_gib + (self._plan.session_gib * self._profile.sandbox.num_sessions if sessions else 0.0))
+        num_here = self._profile.sandbox.num_sessions if sessions and not self._profile.sandbox.servers else 0
+        return GIB * (self._plan.process_gib + self._plan.session_gib * num_here)
 
     def _weights_bytes(self) -> float:
         is_half = self._profile.sft.bf16 or self._profile.policy.dtype in ("bfloat16", "float16")

@@ -1,5 +1,6 @@
 """What can be checked of a profile before anything runs and without the policy's weights: tasks and oracles, model and prompts, programs,
-GPUs and memory, disk, variables, the policy server (server_check.py), the launcher, the data. No check leaves anything behind.
+GPUs and memory, disk, variables, the policy server (server_check.py), the sandbox servers (sandbox_check.py), the launcher, the data. No
+check leaves anything behind.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from models.families.shapes import ModelShape
 from models.training.adapter_config import AdapterConfig
 from pipelines.cli.doctor import Check, Status, check_browser, check_desktop, check_terminal, check_web_apps
 from pipelines.plan.plan import Plan, in_bytes
+from pipelines.plan.sandbox_check import check_sandboxes
 from pipelines.plan.server_check import check_server
 from pipelines.stages.context import pool_tasks
 from sandbox.tasks.registry import SOURCES
@@ -246,5 +248,5 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
         check_disk_space(plan, home, num_iterations),
         check_variables(profile),
         check_server(profile, home),
-        *check_programs(profile),
+        *(check_sandboxes(profile) if profile.sandbox.servers else check_programs(profile)),
     ]

@@ -23,6 +23,7 @@ from agent.policy.policy import Policy
 from assets.profile import ActingSettings, SandboxSettings
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
+from sandbox.server.servers_pool import ServersPool
 
 UNFINISHED_AFTER = 2.0
 """An episode that has not ended after so many times the limit of its decisions is an infrastructure failure, in every stage that acts."""
@@ -40,8 +41,12 @@ def limits(acting: ActingSettings) -> EpisodeLimits:
 
 
 @asynccontextmanager
-async def open_pool(settings: SandboxSettings) -> AsyncIterator[Fleet]:
-    """A pool of live sessions as the profile asks for, in processes of their own."""
+async def open_pool(settings: SandboxSettings) -> AsyncIterator[Fleet | ServersPool]:
+    """A pool of live sessions as the profile asks for: on its sandbox servers, else in processes of their own."""
+    if settings.servers:
+        async with ServersPool(settings.servers, size=settings.num_sessions) as servers:
+            yield servers
+        return
     fleet = FleetSettings(
         kind=settings.session,
         max_workers=settings.num_workers,

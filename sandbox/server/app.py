@@ -33,11 +33,12 @@ from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import BUSY, RETRY_AFTER_S, problem_of
 from sandbox.server.settings import ServerSettings
+from sandbox.server.tokens import ADMIN_CLIENT, DEFAULT_CLIENT
 from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.tasks.sources import all_tasks, tasks_of
 from sandbox.tasks.task import Task
 from sandbox.wire import MSGPACK_TYPE, Codec
-from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy
+from warehouse.core.errors import AccessDenied, ConfigError, FlywheelError, SandboxBusy
 
 T = TypeVar("T")
 DESCRIPTION = """Sessions of a sandbox on lease. Every request needs `Authorization: Bearer TOKEN`.
@@ -194,6 +195,18 @@ def _add_server(app: FastAPI) -> None:
             num_sessions=leases.num_live,
             num_waiting=leases.num_waiting,
         )
+
+    @app.get("/v1/status", tags=["server"], summary="What the server is and what it has free")
+    async def status(client: Client, leases: AllLeases) -> bodies.ServerStatus:
+        return calls.server_status(client, leases)
+
+    @app.post("/v1/drain", tags=["server"], summary="Grant no new sessions")
+    async def drain(body: bodies.DrainServer, client: Client, leases: AllLeases) -> bodies.ServerStatus:
+        """Sessions on lease go on to their end. Of several clients only the one named `admin` may."""
+        if client not in (DEFAULT_CLIENT, ADMIN_CLIENT):
+            raise AccessDenied(f"Only the server's own token, or that of the client {ADMIN_CLIENT!r}, may drain it; this is {client!r}'s.")
+        leases.drain(body.is_draining)
+        return calls.server_status(client, leases)
 
     @app.get("/v1/tasks", tags=["server"], summary="Tasks that sessions can run")
     async def tasks(select: str | None = None) -> list[Task]:

@@ -113,6 +113,28 @@ class Health(_Body):
     num_waiting: int
 
 
+class DrainServer(_Body):
+    is_draining: Annotated[bool, Field(description="false: grant sessions again")] = True
+
+
+class ServerStatus(BaseModel):
+    """What a client that may choose among servers wants to know of one. Fields that it does not know are of a later release."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: Annotated[str, Field(description="of the release")]
+    code: Annotated[str, Field(description="id of the sandbox's code and pages (sandbox/server/identity.py)")]
+    sources: Annotated[dict[str, str], Field(description="task sources, and what each is known by")]
+    num_sessions: Annotated[int, Field(description="on lease at once, at most")]
+    num_leased: Annotated[int, Field(description="on lease now, of all clients")]
+    num_waiting: Annotated[int, Field(description="requests that wait for one")]
+    num_free: Annotated[int, Field(description="that this client would get at once")]
+    oracles: bool
+    is_draining: Annotated[bool, Field(description="grants no new session and lets those on lease end")]
+    free_disk_mib: Annotated[float, Field(description="of the folder that sessions write to")]
+    is_disk_short: Annotated[bool, Field(description="so short that it grants no new session")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """Answer to a lease and to a reset. `observation` is None where nothing was started; `environment` are the versions that pixels

@@ -10,7 +10,9 @@ from typing import TypeVar
 from prometheus_client import Histogram
 
 from sandbox.actions import Action
-from sandbox.server.bodies import OneStep, SessionStatus, Started, SteppedSession
+from sandbox.http.serving import api_version
+from sandbox.server import identity
+from sandbox.server.bodies import OneStep, ServerStatus, SessionStatus, Started, SteppedSession
 from sandbox.server.lease import Lease
 from sandbox.server.leases import Leases
 from sandbox.server.metrics import Metrics
@@ -136,6 +138,22 @@ def status_of(lease: Lease) -> SessionStatus:
         is_over=journal.is_over,
         instruction=journal.observation.instruction if journal.observation is not None else "",
         screenshot_id=journal.observation.screenshot_id if journal.observation is not None else None,
+    )
+
+
+def server_status(client: str, leases: Leases) -> ServerStatus:
+    return ServerStatus(
+        version=api_version(),
+        code=identity.code_id(),
+        sources=identity.source_ids(),
+        num_sessions=leases.settings.max_sessions,
+        num_leased=leases.num_live,
+        num_waiting=leases.num_waiting,
+        num_free=leases.num_free(client),
+        oracles=leases.settings.oracles,
+        is_draining=leases.is_draining or leases.is_closing,
+        free_disk_mib=round(leases.disk.free_mib(), 1),
+        is_disk_short=leases.disk.is_short,
     )
 
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
 import msgpack
+from pydantic import ValidationError
 
 from sandbox import wire
 from sandbox.actions import ACTION, Action
-from sandbox.server.bodies import STARTED, STEPPED, SteppedSession
+from sandbox.server.bodies import STARTED, STEPPED, ServerStatus, SteppedSession
 from sandbox.server.problems import error_of
 from sandbox.server.tokens import client_token
 from sandbox.session import FileEntry, Observation, Transition, Verdict, require_open
@@ -48,6 +49,7 @@ class RemoteSession:
         self._client, self._environment = client, ""
         self._num_calls: int | None = 0
         """None where an error left it open whether the server has counted the last call."""
+        self._lost: FlywheelError | None = None
         self._is_closed = False
 
     @property
@@ -87,6 +89,10 @@ class RemoteSession:
         """Release the session; may be called twice."""
         await self._release(failed=False)
 
+    def _lose(self, error: FlywheelError) -> None:
+        """Every later call raises `error`."""
+        self._lost = error
+
     async def _next(self) -> int:
         """The number of the next call; nothing is known of it any more until that has been answered."""
         num_calls, self._num_calls = self._num_calls, None
@@ -106,6 +112,8 @@ class RemoteSession:
         self, name: str, codec: Codec[T], body: dict[str, Any] | None = None, *, method: str = "POST", params: dict[str, Any] | None = None
     ) -> T:
         require_open(self._is_closed)
+        if self._lost is not None:
+            raise self._lost
         return await self._client._call(method, f"/v1/sessions/{self.session_id}/{name}", codec, body, params)
 
     async def _release(self, *, failed: bool) -> None:
@@ -113,9 +121,16 @@ class RemoteSession:
             return
         self._is_closed = True
         self._client._forget(self)
+        if self._lost is not None:
+            self._client._left_behind.append(self.session_id)
+            return
         # Where it cannot be released, because it is gone or the server is, the server reclaims it.
-        with suppress(FlywheelError):
+        try:
             await self._client._send("DELETE", f"/v1/sessions/{self.session_id}", params={"failed": failed}, retry_s=RELEASE_RETRY_S)
+        except ServerUnreachable:
+            self._client._left_behind.append(self.session_id)
+        except FlywheelError:
+            pass
 
 
 class SandboxClient:
@@ -130,6 +145,9 @@ class SandboxClient:
         self._url, self._token = url.rstrip("/"), token if token is not None else client_token()
         self._wait_s, self._retry_s, self._ttl_s = wait_s, retry_s, ttl_s
         self._held: dict[str, RemoteSession] = {}
+        self._left_behind: list[str] = []
+        """Sessions that were given up while the server did not answer; it may still hold them."""
+        self._given_up: asyncio.Future[FlywheelError] | None = None
         self._http: httpx.AsyncClient | None = None
         self._heart: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -141,9 +159,11 @@ class SandboxClient:
         await self.close()
 
     @asynccontextmanager
-    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[RemoteSession]:
+    async def lease(
+        self, task: Task | None = None, *, screenshots: bool = True, wait_s: float | None = None
+    ) -> AsyncIterator[RemoteSession]:
         """A session that is the caller's until the block ends. Raises SandboxBusy when none comes free, ServerUnreachable, AccessDenied."""
-        session = await self.open(task, screenshots=screenshots)
+        session = await self.open(task, screenshots=screenshots, wait_s=wait_s)
         failed = True
         try:
             yield session
@@ -151,14 +171,15 @@ class SandboxClient:
         finally:
             await asyncio.shield(session._release(failed=failed))
 
-    async def open(self, task: Task | None = None, *, screenshots: bool = True) -> RemoteSession:
+    async def open(self, task: Task | None = None, *, screenshots: bool = True, wait_s: float | None = None) -> RemoteSession:
         """The same without a block: the caller closes the session."""
-        body: dict[str, Any] = {"screenshots": screenshots, "key": secrets.token_hex(16), "wait_s": min(self._wait_s, SERVER_WAIT_S)}
+        wait_s = self._wait_s if wait_s is None else wait_s
+        body: dict[str, Any] = {"screenshots": screenshots, "key": secrets.token_hex(16), "wait_s": min(wait_s, SERVER_WAIT_S)}
         if task is not None:
             body["task"] = wire.TASK.to_plain(task)
         if self._ttl_s is not None:
             body["ttl_s"] = self._ttl_s
-        deadline_s = time.monotonic() + self._wait_s
+        deadline_s = time.monotonic() + wait_s
         while True:
             try:
                 started = await self._call("POST", "/v1/sessions", STARTED, body)
@@ -193,6 +214,31 @@ class SandboxClient:
         found: list[dict[str, Any]] = (await self._send("GET", "/v1/sessions")).json()
         return found
 
+    async def status(self, *, timeout_s: float | None = None) -> ServerStatus:
+        """What the server is and has free. `timeout_s`: ask once, and wait so long for the answer. Raises ServerUnreachable, AccessDenied,
+        and SandboxError where what answers is no sandbox server of this release or a later one."""
+        response = await self._send("GET", "/v1/status", retry_s=None if timeout_s is None else 0.0, timeout_s=timeout_s)
+        return _status(response)
+
+    async def drain(self, is_draining: bool = True) -> ServerStatus:
+        """Have the server grant no new sessions, or grant them again. Raises AccessDenied."""
+        return _status(await self._send("POST", "/v1/drain", {"is_draining": is_draining}))
+
+    def give_up(self, error: FlywheelError) -> None:
+        """For whoever knows that the server is gone: calls under way, and every later one on a session that is held now, raise `error`."""
+        for session in self._held.values():
+            session._lose(error)
+        if self._given_up is not None:
+            self._given_up.set_result(error)
+            self._given_up = None
+
+    async def release_left_behind(self) -> None:
+        """Once the server answers again: release what was given up, which it would else keep until its time to live ends."""
+        while self._left_behind:
+            session_id = self._left_behind.pop()
+            with suppress(FlywheelError):
+                await self._send("DELETE", f"/v1/sessions/{session_id}", params={"failed": True}, retry_s=0.0)
+
     async def tasks(self, selection: str | None = None) -> list[Task]:
         """Tasks that the server's sessions can run: all, or `source` or `source:group`."""
         params = {} if selection is None else {"select": selection}
@@ -221,7 +267,7 @@ class SandboxClient:
                 return
             # A server that does not answer is told to whoever calls it next.
             with suppress(FlywheelError):
-                await self._send("POST", "/v1/heartbeat", {"sessions": list(self._held)}, retry_s=every_s)
+                await self._send("POST", "/v1/heartbeat", {"sessions": list(self._held)}, retry_s=every_s, timeout_s=every_s)
 
     async def _call(
         self, method: str, path: str, codec: Codec[T], body: dict[str, Any] | None = None, params: dict[str, Any] | None = None
@@ -237,20 +283,26 @@ class SandboxClient:
         *,
         params: dict[str, Any] | None = None,
         retry_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> httpx.Response:
-        """An answer that is not an error. Sends the request again while the connection fails, at most for `retry_s`."""
+        """An answer that is not an error. Sends the request again while the connection fails, at most for `retry_s`. `timeout_s`: longest
+        wait for one answer."""
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s, pool=None)
         deadline_s = time.monotonic() + (self._retry_s if retry_s is None else retry_s)
         pause_s = FIRST_PAUSE_S
+        if self._given_up is None:
+            self._given_up = asyncio.get_running_loop().create_future()
+        given_up = self._given_up
         while True:
             try:
-                response = await self._client().request(method, path, json=body, params=params)
+                response = await _unless(given_up, self._client().request(method, path, json=body, params=params, timeout=timeout))
             except httpx.TransportError as error:
                 if time.monotonic() + pause_s > deadline_s:
                     raise ServerUnreachable(
                         f"The sandbox server at {self._url} does not answer ({type(error).__name__}: {error}). "
                         "Is it running (`flywheel sandbox serve`), and is this its address?"
                     ) from error
-                await asyncio.sleep(pause_s)
+                await _unless(given_up, asyncio.sleep(pause_s))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue
             if response.is_success:
@@ -270,6 +322,30 @@ class SandboxClient:
                 verify=self._url.startswith("https:"),  # else half a second goes into certificates that nobody asks for
             )
         return self._http
+
+
+async def _unless(given_up: asyncio.Future[FlywheelError], work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; raises the error that `given_up` gets before."""
+    task = asyncio.ensure_future(work)
+    try:
+        either: set[asyncio.Future[Any]] = {task, given_up}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise given_up.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+def _status(response: httpx.Response) -> ServerStatus:
+    try:
+        return ServerStatus.model_validate_json(response.content)
+    except ValidationError as error:
+        raise SandboxError(
+            f"What the server at {response.url.netloc.decode()} says of itself is not understood: {error.errors()[0]['msg']}"
+        ) from error
 
 
 def _error(response: httpx.Response) -> FlywheelError:

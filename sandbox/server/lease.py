@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sandbox.pool.pool_protocol import Pool
+from sandbox.server.disk import Disk
 from sandbox.server.journal import Journal
 from sandbox.server.problems import OutOfOrder
 from sandbox.server.settings import ServerSettings
@@ -42,14 +43,14 @@ class Lease:
     """A client's hold on a session. Its methods are called by the server's request handlers, in the loop of the pool."""
 
     def __init__(
-        self, session_id: str, client: str, task: Task | None, *, screenshots: bool, ttl_s: float, settings: ServerSettings
+        self, session_id: str, client: str, task: Task | None, *, screenshots: bool, ttl_s: float, settings: ServerSettings, disk: Disk
     ) -> None:
         self.session_id, self.client, self.ttl_s = session_id, client, ttl_s
         self.journal = Journal()
         self.num_calls = 0
         """Number of the last numbered call."""
         self.end: End | None = None
-        self._task, self._screenshots, self._settings = task, screenshots, settings
+        self._task, self._screenshots, self._settings, self._disk = task, screenshots, settings, disk
         self._calls: asyncio.Queue[_Call | None] = asyncio.Queue()
         self._granted: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         self._last_answer: asyncio.Future[Any] | None = None
@@ -177,7 +178,9 @@ class Lease:
         """One call. An error of the sandbox is the caller's to know and, unless a later call succeeds, the pool's when the lease ends."""
         self._is_busy = True
         try:
-            call.answer.set_result(await call.work(session))
+            answer = await call.work(session)
+            self._disk.check_for_call()
+            call.answer.set_result(answer)
             self._failure = None
         except Exception as error:
             if not isinstance(error, TaskError):  # which says nothing about the session

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from sandbox.pool.pool_protocol import Pool
+from sandbox.server.disk import Disk
 from sandbox.server.lease import EXPLANATIONS, End, Lease
 from sandbox.server.metrics import Metrics
 from sandbox.server.settings import ServerSettings
@@ -17,6 +18,8 @@ from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError, LeaseLost, SandboxBusy
 
 ENDS_REMEMBERED = 10_000
+CLOSING = "The server is shutting down."
+DRAINING = "The server is draining: it grants no new session. Ask another server."
 LOG = logging.getLogger(__name__)
 
 
@@ -45,7 +48,8 @@ class Leases:
         self._num_held: Counter[str] = Counter()
         self._waiting: list[_Waiter] = []
         self._ends: OrderedDict[tuple[str, str], End] = OrderedDict()
-        self.is_closing = False
+        self.disk = Disk(settings.min_free_disk_mib)
+        self.is_closing = self.is_draining = False
 
     @property
     def num_waiting(self) -> int:
@@ -54,6 +58,13 @@ class Leases:
     @property
     def num_live(self) -> int:
         return len(self._live)
+
+    def num_free(self, client: str) -> int:
+        """Sessions that `client` would get without waiting."""
+        if self.is_closing or self.is_draining or self.disk.is_short:
+            return 0
+        most, of_client = self.settings.max_sessions, self.settings.max_sessions_per_client
+        return max(0, min(most - self._num_held.total(), of_client - self._num_held[client]) - self.num_waiting)
 
     async def create(
         self, client: str, task: Task | None, *, screenshots: bool, ttl_s: float | None, wait_s: float | None, key: str | None = None
@@ -96,13 +107,16 @@ class Leases:
     def of(self, client: str) -> list[Lease]:
         return [lease for lease in self._live.values() if lease.client == client and lease.end is None]
 
+    def drain(self, is_draining: bool) -> None:
+        """Grant nothing any more and turn away those who wait, or grant again. What is on lease goes on."""
+        self.is_draining = is_draining
+        if is_draining:
+            self._refuse_line(DRAINING)
+
     def begin_close(self) -> None:
         """Grant nothing any more, and let viewers go."""
         self.is_closing = True
-        while self._waiting:
-            waiter = self._waiting.pop(0)
-            if not waiter.place.done():
-                waiter.place.set_exception(SandboxBusy("The server is shutting down."))
+        self._refuse_line(CLOSING)
         for lease in self._live.values():
             lease.journal.notify()
 
@@ -113,10 +127,18 @@ class Leases:
             lease.release("shutdown", distrusted=True)
         await asyncio.gather(*(lease.ended() for lease in list(self._live.values())))
 
+    def _refuse_line(self, why: str) -> None:
+        while self._waiting:
+            waiter = self._waiting.pop(0)
+            if not waiter.place.done():
+                waiter.place.set_exception(SandboxBusy(why))
+
     async def _create(self, client: str, task: Task | None, screenshots: bool, ttl_s: float, wait_s: float) -> Lease:
         deadline_s = time.monotonic() + wait_s
         await self._place(client, wait_s)
-        lease = Lease("session-" + secrets.token_hex(12), client, task, screenshots=screenshots, ttl_s=ttl_s, settings=self.settings)
+        lease = Lease(
+            "session-" + secrets.token_hex(12), client, task, screenshots=screenshots, ttl_s=ttl_s, settings=self.settings, disk=self.disk
+        )
         self._live[lease.session_id] = lease
         lease.keep(self._pool).add_done_callback(lambda keeper: self._ended(lease, keeper))
         try:
@@ -132,8 +154,9 @@ class Leases:
 
     async def _place(self, client: str, wait_s: float) -> None:
         """Wait in line until the limits let `client` have one more; it is then counted as having it. Raises SandboxBusy."""
-        if self.is_closing:
-            raise SandboxBusy("The server is shutting down.")
+        if self.is_closing or self.is_draining:
+            raise SandboxBusy(CLOSING if self.is_closing else DRAINING)
+        self.disk.check_for_lease()
         waiter = _Waiter(client, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         self._serve_line()

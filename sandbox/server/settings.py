@@ -23,6 +23,9 @@ class ServerSettings(BaseModel):
         bool, Field(description="clients may see the oracle's hint and the verifier's reasons: never where a policy is evaluated")
     ] = False
     allowed_hosts: Annotated[tuple[str, ...], Field(description="host names it answers for beside loopback names and addresses")] = ()
+    min_free_disk_mib: Annotated[
+        float, Field(ge=0, description="free space of the temporary folder below which no session is granted; below a quarter, calls fail")
+    ] = 256.0
     max_request_s: Annotated[float, Field(gt=0, description="longest that the body of a request may take to arrive")] = 60.0
     max_body_mib: Annotated[int, Field(ge=1, description="largest request")] = 16
 

@@ -14,7 +14,8 @@ from warehouse.core.home import Home
 
 TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
 TOKENS_FILE_VARIABLE = "FLYWHEEL_SANDBOX_TOKENS_FILE"
-DEFAULT_CLIENT = "default"
+DEFAULT_CLIENT, ADMIN_CLIENT = "default", "admin"
+"""Names of the client of a server's only token, and of the one among several that may drain it."""
 
 
 def token_path(home: Home) -> Path:

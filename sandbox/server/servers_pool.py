@@ -1,0 +1,307 @@
+"""ServersPool: one pool over several sandbox servers, e.g. one on each machine that has processors to spare.
+
+    async with ServersPool([ServerAddress(url="http://10.0.0.2:8421"), …], size=64) as pool:
+        async with pool.lease(task) as session: …
+
+A lease goes to the server with the most free sessions. Every server is asked for its status all the time. One that does not answer, drains,
+has no disk left, refuses the token, or runs other code or other task sources than this process is named in the log and gets no lease until
+its answers say otherwise. One that fell silent loses its sessions: calls on them raise ServerUnreachable at once, so that whoever runs the
+episode leases again, elsewhere. A lease that one server cannot open goes to another. A pool belongs to the event loop that entered it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from sandbox.http.serving import api_version
+from sandbox.server import identity
+from sandbox.server.address import ServerAddress
+from sandbox.server.bodies import ServerStatus
+from sandbox.server.client import RemoteSession, SandboxClient
+from sandbox.tasks.task import Task
+from warehouse.core.errors import AccessDenied, ConfigError, FlywheelError, SandboxBusy, SandboxError, ServerUnreachable
+
+_LOG = logging.getLogger(__name__)
+
+LONGEST_PAUSE_S = 5.0
+"""Between two questions to a server that cannot be used."""
+LEASE_WAIT_S = 2.0
+"""So long a lease waits at one server before another is looked for."""
+SAY_AGAIN_S = 60.0
+"""Between two complaints that no server can be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a server may be silent. Seconds."""
+
+    ask_every_s: float = 1.0
+    """Between two questions for its status."""
+    silent_s: float = 10.0
+    """It is taken for dead when nothing answered for so long, not even a refusal: a machine or link is gone."""
+    refused_s: float = 2.0
+    """The same where the machine refuses connections: the server's process is gone."""
+    none_s: float = 600.0
+    """A lease waits so long for any server that can be used, then the stage fails."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Server:
+    """One server, as it was last heard of."""
+
+    url: str
+    client: SandboxClient
+    status: ServerStatus | None = None
+    trouble: str = "has not answered yet"
+    """Why it gets no lease; empty where it does."""
+    is_hopeless: bool = False
+    """Nobody but a person ends its trouble."""
+    is_asked: bool = False
+    heard_s: float = field(default_factory=time.monotonic)
+    refused_from_s: float | None = None
+    pause_s: float = 0.0
+    num_held: int = 0
+    """Leases of this pool, those that are being opened included."""
+    num_held_then: int = 0
+    """When `status` came."""
+    busy_until_s: float = 0.0
+
+    @property
+    def num_free(self) -> int:
+        """As it said, and as this pool has leased and released since."""
+        return 0 if self.status is None else self.status.num_free - (self.num_held - self.num_held_then)
+
+
+class ServersPool:
+    """Satisfies Pool and SizedPool."""
+
+    def __init__(self, servers: Sequence[ServerAddress], *, size: int, patience: Patience | None = None) -> None:
+        """`size`: leases at once, over all servers. Raises ConfigError for no server, or one without a token."""
+        if not servers:
+            raise ConfigError("A pool of sandbox servers needs at least one address.")
+        self._patience = patience or Patience()
+        self._servers = [_Server(url=each.url, client=SandboxClient(each.url, each.token())) for each in servers]
+        self._size, self._places = size, asyncio.Semaphore(size)
+        self._changed = asyncio.Event()
+        self._watches: list[asyncio.Task[None]] = []
+        self._said_s = -SAY_AGAIN_S
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        """Asks the servers, and waits no longer for the others once one can be used. Raises ConfigError where none can be and only a
+        person changes that; for servers that do not answer the first lease waits."""
+        self._watches = [asyncio.create_task(self._watch(server), name=f"watch of {server.url}") for server in self._servers]
+        until_s = time.monotonic() + self._patience.ask_every_s
+        while not all(server.is_asked for server in self._servers):
+            if time.monotonic() > until_s and not all(server.trouble for server in self._servers):
+                break
+            await self._change()
+        if all(server.is_hopeless for server in self._servers):
+            await self.close()
+            raise ConfigError(f"No sandbox server can be used: {self._troubles()}.")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[RemoteSession]:
+        """As Pool.lease. Waits while every server is full; where none can be used for long, raises ServerUnreachable, which is then not to
+        be retried."""
+        async with self._places, AsyncExitStack() as stack:
+            yield await self._open(stack, task, screenshots)
+
+    def require_one(self) -> None:
+        """Raises ServerUnreachable where no server can be used now, with the reasons."""
+        if all(server.trouble for server in self._servers):
+            raise self._no_server(None)
+
+    def free_by_server(self) -> dict[str, int]:
+        """Free sessions by address, of the servers that can be used."""
+        return {server.url: server.num_free for server in self._servers if not server.trouble}
+
+    async def close(self) -> None:
+        """Release every session; may be called twice."""
+        self._is_closed = True
+        self._changed.set()
+        for watch in self._watches:
+            watch.cancel()
+        if self._watches:
+            await asyncio.wait(self._watches)
+        await asyncio.gather(*(server.client.close() for server in self._servers))
+
+    async def _open(self, stack: AsyncExitStack, task: Task | None, screenshots: bool) -> RemoteSession:
+        failed: dict[str, SandboxError] = {}
+        none_from_s = time.monotonic()
+        while True:
+            if self._is_closed:
+                raise SandboxError("The pool of sandbox servers is closed.")
+            usable = [server for server in self._servers if not self._trouble_with(server, task)]
+            if usable:
+                none_from_s = time.monotonic()
+            elif self._is_in_vain(task) or time.monotonic() - none_from_s > self._patience.none_s:
+                raise self._no_server(task)
+            else:
+                self._say_none(task)
+            if usable and all(server.url in failed for server in usable):
+                raise next(reversed(failed.values()))
+            server = self._best(usable, failed)
+            if server is None:
+                await self._change()
+                continue
+            try:
+                return await self._open_on(server, stack, task, screenshots)
+            except SandboxBusy:
+                server.busy_until_s = time.monotonic() + self._patience.ask_every_s
+            except ServerUnreachable as error:
+                server.busy_until_s = time.monotonic() + self._patience.ask_every_s
+                _LOG.info("A session could not be leased: %s", error)
+            except AccessDenied as error:
+                self._note(server, f"refuses the token: {error}", is_hopeless=True)
+            except SandboxError as error:
+                _LOG.warning("The sandbox server %s could not open a session: %s", server.url, error)
+                failed[server.url] = error
+                server.busy_until_s = time.monotonic() + (self._patience.ask_every_s if error.is_retryable else SAY_AGAIN_S)
+
+    async def _open_on(self, server: _Server, stack: AsyncExitStack, task: Task | None, screenshots: bool) -> RemoteSession:
+        """Raises what SandboxClient.open raises. The stack gives the session back."""
+        server.num_held += 1
+        async with AsyncExitStack() as opened:
+            opened.callback(self._put_back, server)
+            session = await opened.enter_async_context(server.client.lease(task, screenshots=screenshots, wait_s=LEASE_WAIT_S))
+            stack.push_async_exit(opened.pop_all())
+        return session
+
+    def _put_back(self, server: _Server) -> None:
+        server.num_held -= 1
+        self._changed.set()
+
+    def _best(self, usable: Sequence[_Server], failed: dict[str, SandboxError]) -> _Server | None:
+        """The one with the most free sessions; None while all are full."""
+        now_s = time.monotonic()
+        found = [server for server in usable if server.num_free > 0 and server.busy_until_s <= now_s and server.url not in failed]
+        return max(found, key=lambda server: (server.num_free, random.random()), default=None)
+
+    def _trouble_with(self, server: _Server, task: Task | None) -> str:
+        """Why the task cannot run there; empty where it can."""
+        if server.trouble or task is None or server.status is None:
+            return server.trouble
+        return other_source(server.status, task.source)
+
+    def _is_in_vain(self, task: Task | None) -> bool:
+        """Whether no server can run the task until a person changes something."""
+        return all(server.is_hopeless or (not server.trouble and self._trouble_with(server, task)) for server in self._servers)
+
+    async def _change(self) -> None:
+        """Wait until a session came free or a server answered, or for a moment."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(self._patience.ask_every_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _watch(self, server: _Server) -> None:
+        while True:
+            await self._ask(server)
+            await asyncio.sleep(max(self._patience.ask_every_s, server.pause_s))
+
+    async def _ask(self, server: _Server) -> None:
+        """Ask for the status once, and note what follows from the answer."""
+        try:
+            status = await server.client.status(timeout_s=self._patience.silent_s)
+        except ServerUnreachable as error:
+            self._note_silence(server, error)
+        except FlywheelError as error:
+            server.heard_s, server.refused_from_s = time.monotonic(), None
+            denied = isinstance(error, AccessDenied)
+            self._note(server, f"refuses the token: {error}" if denied else f"gives no status: {error}", is_hopeless=denied)
+        else:
+            server.heard_s, server.refused_from_s = time.monotonic(), None
+            server.status, server.num_held_then = status, server.num_held
+            trouble, is_hopeless = self._trouble_in(status)
+            self._note(server, trouble, is_hopeless=is_hopeless)
+            await server.client.release_left_behind()
+        server.is_asked = True
+        self._changed.set()
+
+    @staticmethod
+    def _trouble_in(status: ServerStatus) -> tuple[str, bool]:
+        """Why a server with this status gets no lease, and whether that stays so."""
+        if other := other_code(status):
+            return other, True
+        if status.is_draining:
+            return "is draining", False
+        if status.is_disk_short:
+            return f"has only {status.free_disk_mib:.0f} MiB of disk left", False
+        return "", False
+
+    def _note_silence(self, server: _Server, error: ServerUnreachable) -> None:
+        now_s = time.monotonic()
+        if not _is_refused(error):
+            server.refused_from_s = None
+        elif server.refused_from_s is None:
+            server.refused_from_s = now_s
+        refused_s = 0.0 if server.refused_from_s is None else now_s - server.refused_from_s
+        is_new = server.status is None and not server.is_hopeless
+        if is_new or now_s - server.heard_s >= self._patience.silent_s or refused_s >= self._patience.refused_s:
+            server.client.give_up(ServerUnreachable(f"The sandbox server {server.url} does not answer any more; its sessions are lost."))
+            self._note(server, f"does not answer ({error.__cause__ or error!r})")
+
+    def _note(self, server: _Server, trouble: str, *, is_hopeless: bool = False) -> None:
+        if trouble and trouble != server.trouble:
+            _LOG.warning("The sandbox server %s is not used: it %s", server.url, trouble)
+        elif server.trouble and not trouble and server.pause_s:
+            _LOG.warning("The sandbox server %s is used again", server.url)
+        server.trouble, server.is_hopeless = trouble, is_hopeless
+        server.pause_s = min(max(2 * server.pause_s, self._patience.ask_every_s), LONGEST_PAUSE_S) if trouble else 0.0
+
+    def _troubles(self, task: Task | None = None) -> str:
+        return "; ".join(f"{server.url} {self._trouble_with(server, task)}" for server in self._servers)
+
+    def _say_none(self, task: Task | None) -> None:
+        if time.monotonic() - self._said_s >= SAY_AGAIN_S:
+            self._said_s = time.monotonic()
+            _LOG.warning("No sandbox server can be used; waiting. %s", self._troubles(task))
+
+    def _no_server(self, task: Task | None) -> ServerUnreachable:
+        error = ServerUnreachable(f"No sandbox server can be used: {self._troubles(task)}.")
+        error.is_retryable = False
+        return error
+
+
+def other_code(status: ServerStatus) -> str:
+    """What differs between a server's code and this process's; empty where nothing does."""
+    if (status.version, status.code) == (api_version(), identity.code_id()):
+        return ""
+    return f"runs other code: {status.version} {status.code}, here it is {api_version()} {identity.code_id()}"
+
+
+def other_source(status: ServerStatus, source: str) -> str:
+    """What differs between a server's task source and this process's; empty where nothing does, or this process does not know it."""
+    here, there = identity.source_ids().get(source), status.sources.get(source)
+    if here == there or here is None:
+        return ""
+    if there is None:
+        return f"does not know the task source {source!r}: start it with --source or --profile"
+    return f"has another task source {source!r}: {there}, here it is {here}"
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether the machine answered that nothing listens there."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ConnectionRefusedError):
+        found = found.__cause__ or found.__context__
+    return found is not None
