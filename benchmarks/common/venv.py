@@ -13,15 +13,17 @@ TRL = (TORCH, ("trl==1.16.0", "transformers==5.23.0"))
 """Installs of TRL's venv, torch's CPU build first."""
 
 
-def python_of(folder: Path, *installs: Sequence[str]) -> Path:
-    """The interpreter of a venv into which `pip install` was called with each of `installs` in turn; made again where they have changed or
-    its making was cut off. Raises CalledProcessError where pip fails."""
+def python_of(folder: Path, *installs: Sequence[str], removed: Sequence[str] = ()) -> Path:
+    """The interpreter of a venv into which `pip install` was called with each of `installs` in turn, without the packages that were
+    `removed` after that; made again where they have changed or its making was cut off. Raises CalledProcessError where pip fails."""
     ready, python = folder / "ready.json", folder / "bin" / "python"
-    wanted = json.dumps(installs)
+    wanted = json.dumps([installs, removed] if removed else installs)
     if not ready.exists() or ready.read_text() != wanted:
         print(f"making {folder} with {', '.join(argument for install in installs for argument in install)} …", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         for install in installs:
             subprocess.run([str(python), "-m", "pip", "install", "--quiet", *install], check=True)
+        if removed:
+            subprocess.run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *removed], check=True)
         ready.write_text(wanted)
     return python

@@ -52,9 +52,11 @@ class HttpClient:
         """A list or a status: where a server fails at it by itself (500), asking again would not help."""
         return await self._request("GET", path, None, repeated=REPEATED_STATUSES - {500})
 
-    async def post(self, path: str, body: Mapping[str, Any], is_broken_off: Callable[[Any], bool] = lambda _: False) -> dict[str, Any]:
-        """`is_broken_off` recognises an answer that the server aborted: the request is retried."""
-        return await self._request("POST", path, body, is_broken_off)
+    async def post(
+        self, path: str, body: Mapping[str, Any], is_broken_off: Callable[[Any], bool] = lambda _: False, *, retries: int | None = None
+    ) -> dict[str, Any]:
+        """`is_broken_off` recognises an answer that the server aborted: the request is retried. `retries` in place of the settings'."""
+        return await self._request("POST", path, body, is_broken_off, retries=retries)
 
     async def command(self, path: str, body: Mapping[str, Any], *, is_retried: bool = True) -> None:
         """A request whose answer carries nothing but its status."""

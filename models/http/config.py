@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 ServerKind = Literal["flywheel", "vllm", "sglang", "openai"]
 Send = Literal["messages", "token_ids"]
+Way = Literal["disk", "transfer", "lora"]
+"""How new weights reach a server that runs."""
 
 
 class HttpEngineConfig(BaseModel):
@@ -19,6 +21,13 @@ class HttpEngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_url: Annotated[str, Field(description="address of the server, with or without a closing /v1")]
+    replicas: Annotated[
+        tuple[str, ...],
+        Field(
+            description="addresses of further servers of the same model: each conversation stays with one of them, all are handed new "
+            "weights, and one that dies is done without"
+        ),
+    ] = ()
     model: Annotated[str | None, Field(description="name that requests carry; null: the only model that the server lists")] = None
     token_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="variable that holds the bearer token")] = None
     server: Annotated[
@@ -38,12 +47,35 @@ class HttpEngineConfig(BaseModel):
         str | None, Field(description="folder that the server sees under the same path; new weights of a learner are handed over in it")
     ] = None
 
+    weights: Annotated[
+        Way | Literal["auto"],
+        Field(
+            description="how new weights reach the server; disk: it reads a folder; transfer: they are sent over the network; lora: it "
+            "reads an adapter's folder; auto: disk where the server can, else lora"
+        ),
+    ] = "auto"
+
     @field_validator("base_url")
     @classmethod
     def _address(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError(f"{value!r} is not an address: use http://HOST:PORT or https://HOST:PORT")
         return value.rstrip("/").removesuffix("/v1").rstrip("/")
+
+    @field_validator("replicas")
+    @classmethod
+    def _addresses(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(cls._address(value) for value in values)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> HttpEngineConfig:
+        if len({self.base_url, *self.replicas}) != 1 + len(self.replicas):
+            raise ValueError(f"base_url and replicas name a server twice: {self.base_url}, {', '.join(self.replicas)}")
+        return self
+
+    def each(self) -> tuple[HttpEngineConfig, ...]:
+        """The settings of every server by itself."""
+        return tuple(self.model_copy(update={"base_url": url, "replicas": ()}) for url in (self.base_url, *self.replicas))
 
 
 class Capabilities(BaseModel):
@@ -61,9 +93,8 @@ class Capabilities(BaseModel):
     logprobs_follow_temperature: Annotated[bool, Field(description="they are of the distribution after temperature")] = False
     logprobs_follow_top_p: Annotated[bool, Field(description="they are of the distribution after top-p")] = False
     versions: Annotated[bool, Field(description="returns which weights wrote each token")] = False
-    loads: Annotated[Literal["checkpoints", "adapters", "nothing"], Field(description="what it can load from a folder at run time")] = (
-        "nothing"
-    )
+    loads: Annotated[Literal["checkpoints", "adapters", "nothing"], Field(description="what it can load at run time")] = "nothing"
+    weights: Annotated[Way | None, Field(description="by which way; null where it loads nothing")] = None
 
     def gives_logprobs(self, temperature: float, top_p: float) -> bool:
         """Whether log-probabilities are of the distribution that such answers are sampled from. Greedy ones are of temperature 1 and all

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from agent.policy.policy import Message, Sampling
+from models.http.config import Way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +55,34 @@ class Dialect(Protocol):
     def is_broken_off(self, data: Any) -> bool: ...
 
 
+Request = tuple[str, Mapping[str, Any]]
+"""A path to post to, and the body."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """How a kind of server loads other weights."""
+    """How a kind of server loads other weights, by one of the ways it has."""
 
     takes: Literal["checkpoints", "adapters"]
     path: str
     body: Callable[[str, str, int, str], dict[str, Any]]
     """Of the folder, the checkpoint's id, its version, and the name of this engine's own model where `adds_model`."""
+    is_sent: bool = False
+    """Whether the weights travel over the network instead of through a folder (models/http/transfer.py): the body is all but the data."""
+    needs: str | None = None
+    """Path that a server which has this way answers with 200."""
     confirmed_by: str | None = None
     """Field of its answer without which it did not load them; None: the status says all."""
     forbidden_code: str | None = None
     """What it calls the refusal of a folder that it may not load from; None: it cannot be asked in advance."""
+    holds: str | None = None
+    """Path that stops generation while weights are loaded; answers under way go on behind `releases`."""
+    releases: str | None = None
+    before: Sequence[Request] = ()
+    after: Callable[[str, int], Sequence[Request]] = lambda checkpoint_id, version: ()
+    """What else has to be told, of the checkpoint's id and its version."""
+    if_lost: Sequence[Request] = ()
+    """What is told where loading failed half-way."""
     adds_model: bool = False
     """Whether the weights become a further model with a name of its own, beside the one that was listed."""
     unload_path: str | None = None
@@ -87,6 +104,7 @@ class Kind:
     """Fields that make a chat completion return token ids and log-probabilities, as far as it can."""
     takes_conversation: bool = False
     """Whether requests name the conversation that a prompt continues; other servers find common prefixes by themselves."""
-    tokens: Callable[[Kind], Dialect]
-    """Its route for prompts of token ids."""
-    loading: Loading | None = None
+    tokens: Sequence[Callable[[Kind], Dialect]]
+    """Its routes for prompts of token ids, the one that gives most first; servers may be started without it."""
+    ways: Mapping[Way, Loading] = field(default_factory=dict)
+    """How it loads weights, the way that is taken by itself first."""

@@ -1,7 +1,8 @@
-"""The HTTP engine: a Policy on any OpenAI-compatible server (vLLM, SGLang, llama.cpp, TGI, `transformers serve`, our own).
+"""The HTTP engine: a Policy on one or several OpenAI-compatible servers (vLLM, SGLang, llama.cpp, TGI, `transformers serve`, our own).
 
-Here: prompts in, responses out, new weights handed over. Connections and repeats are models/http/client.py, the routes of each kind of
-server models/http/routes.py and kinds.py, finding out what a server gives models/http/probe.py.
+Here: prompts in, responses out, new weights handed over. Which of several servers is asked is models/http/replicas.py, one server
+models/http/replica.py, connections and repeats models/http/client.py, the routes of each kind of server models/http/routes.py and kinds.py,
+finding out what a server gives models/http/probe.py.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,11 +20,10 @@ from agent.policy.policy import Prompt, Response
 from models.checkpoints.checkpoint import read_card, write
 from models.checkpoints.model_files import ADAPTER_CONFIG_FILE, SINGLE_FILE, companions
 from models.families.chat import ChatCodec
-from models.http.client import HttpClient, Refused
+from models.http.client import Refused
 from models.http.config import Capabilities, HttpEngineConfig
-from models.http.dialects import Answer, Ask, Loading
-from models.http.kinds import KINDS, dialect_for
-from models.http.probe import may_load_from, probe
+from models.http.dialects import Answer, Ask
+from models.http.replicas import Replicas, Weights
 from sandbox.loop_thread import LoopThread
 from warehouse.core.errors import ConfigError, ModelError
 
@@ -39,14 +37,6 @@ NO_EXCHANGE = (
     "a learner sends weights to a server through a folder that both can read: set `exchange` to it, and create the engine with the "
     "checkpoint that learning started from"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """The server's weights, as far as this engine knows. `version` is None until this engine has sent some."""
-
-    policy_id: str
-    version: int | None = None
 
 
 class HttpEngine:
@@ -69,19 +59,16 @@ class HttpEngine:
         if config.send == "token_ids" and codec is None:
             raise ConfigError("`send: token_ids` needs a codec: create the engine with HttpEngine.of_checkpoint")
         self._config, self._codec, self._folder = config, codec, folder
-        self._client, self._running = HttpClient(config), set[asyncio.Future[Response]]()
+        self._running = set[asyncio.Future[Response]]()
         self._adapter: Path | None = None
-        self._own_model = f"policy-{secrets.token_hex(4)}"
-        """Name under which a server adds an adapter that it loads, where it does: unique to this engine among the server's clients."""
-        self._loop, self._is_closed, self._model = LoopThread("http-engine"), False, ""
+        self._loop, self._is_closed = LoopThread("http-engine"), False
+        self._replicas = Replicas(config, own_model=f"policy-{secrets.token_hex(4)}")
+        self._weights = Weights("")
         try:
-            self._capabilities, self._extras = self._loop.run(probe(self._client, config, codec))
+            self._weights = Weights(self._loop.run(self._replicas.open(codec)))
         except BaseException:
             self.close()
             raise
-        self._dialect = dialect_for(self._capabilities.server, sends_token_ids=config.send == "token_ids")
-        self._model = self._capabilities.model
-        self._weights = _Weights(self._capabilities.policy_id)
         self._asked_for = set[str]() if wants is None else {wants}
         """Weights that this engine wanted, now or before; empty: whatever the server has."""
 
@@ -94,7 +81,7 @@ class HttpEngine:
         checkpoint_id = read_card(folder).checkpoint_id
         engine = cls(config, folder=folder, codec=load_codec(folder), wants=checkpoint_id)
         try:
-            if engine.policy_id != checkpoint_id:
+            if engine._replicas.policy_ids() != {checkpoint_id}:
                 engine.load_checkpoint(folder, checkpoint_id)
         except BaseException:
             engine.close()
@@ -108,34 +95,36 @@ class HttpEngine:
     @property
     def num_retries(self) -> int:
         """Retries so far."""
-        return self._client.num_retries
+        return self._replicas.num_retries
 
     def capabilities(self) -> Capabilities:
-        """The server's capabilities, as found when the engine was created."""
-        return self._capabilities
+        """The server's capabilities, as found when the engine was created; of several, what all of them give."""
+        return self._replicas.gives
 
     def require_learnable(self, temperature: float = 1.0, top_p: float = 1.0) -> None:
         """Raises ModelError, which says what is missing, where answers sampled so cannot be learned from."""
-        if (reason := self._capabilities.why_not_learnable(temperature, top_p)) is not None:
+        if (reason := self.capabilities().why_not_learnable(temperature, top_p)) is not None:
             raise ModelError(f"{self._config.base_url} cannot be used for RL: {reason}. docs/serving.md lists the servers that can")
 
     @property
     def takes_adapters(self) -> bool:
         """Whether the server loads adapters, and nothing else."""
-        return self._capabilities.loads == "adapters"
+        return self.capabilities().loads == "adapters"
 
     def require_updatable(self, *, adapters: bool = False) -> None:
         """Raises ModelError, which says what is missing, where the server could not load a learner's weights; `adapters`: the learner
         trains adapters only."""
+        if self.capabilities().weights == "transfer":
+            return
         if self._config.exchange is None or self._folder is None:
             raise ModelError(NO_EXCHANGE)
         if adapters and self.takes_adapters:
             return
-        self._loading_of("a learner's weights", "checkpoints")
+        self._require_loading("a learner's weights", "checkpoints")
         exchange = Path(self._config.exchange).absolute()
-        if not self._run(may_load_from(self._client, self._capabilities, exchange)):
+        if closed := self._run(self._replicas.closed_to(exchange)):
             raise ModelError(
-                f"{self._config.base_url} may not load from {exchange}, where a learner writes its weights: start the server with "
+                f"{', '.join(closed)} may not load from {exchange}, where a learner writes its weights: start the server with "
                 f"--weights-root {exchange}"
             )
 
@@ -160,34 +149,36 @@ class HttpEngine:
                 task.cancel()
 
     async def _one(self, prompt: Prompt) -> Response:
-        weights, sampling = self._weights, prompt.sampling
         ids = tuple(self._codec.encode(prompt.messages).token_ids) if self._codec and self._config.send == "token_ids" else None
         ask = Ask(
-            model=self._model,
+            model="",
             messages=prompt.messages,
             images=prompt.images,
             token_ids=ids,
-            sampling=sampling,
+            sampling=prompt.sampling,
             stop=self._config.stop,
-            extras=self._extras,
+            extras={},
             conversation=prompt.conversation,
         )
+        await self._replicas.none_is_loading()
+        weights = self._weights
         try:
-            data = await self._client.post(self._dialect.path, self._dialect.body(ask), self._dialect.is_broken_off)
+            answer = await self._replicas.ask(ask)
         except Refused as error:
             if error.code == TOO_LONG_CODE or (error.status in (400, 413, 422) and TOO_LONG.search(str(error))):
                 return Response(text="", prompt_token_ids=ids or (), token_ids=(), logprobs=(), policy_id=weights.policy_id)
             raise
-        return self._response(self._dialect.read(data), ids, prompt, weights)
+        await self._replicas.none_is_loading()
+        return self._response(answer, ids, prompt, weights)
 
-    def _response(self, answer: Answer, sent_ids: tuple[int, ...] | None, prompt: Prompt, weights: _Weights) -> Response:
+    def _response(self, answer: Answer, sent_ids: tuple[int, ...] | None, prompt: Prompt, weights: Weights) -> Response:
         if answer.policy_id is not None and self._asked_for and answer.policy_id not in self._asked_for:
             raise ModelError(
                 f"{self._config.base_url} answered with {answer.policy_id}, not with {self.policy_id}: another client has loaded it. Use "
                 "one server per stage that runs at the same time, or run the stages one after the other (max_parallel: 1)"
             )
         token_ids, sampling = answer.token_ids or (), prompt.sampling
-        is_of_sampling = self._capabilities.gives_logprobs(sampling.temperature, sampling.top_p)
+        is_of_sampling = self.capabilities().gives_logprobs(sampling.temperature, sampling.top_p)
         text = answer.text if self._codec is None or not token_ids else self._until_stop(self._codec.decode(token_ids))
         by_counting = () if weights.version is None else (weights.version,) * len(token_ids)
         return Response(
@@ -206,36 +197,36 @@ class HttpEngine:
     def load_checkpoint(self, folder: Path, checkpoint_id: str, version: int | None = None) -> None:
         """Answer with the weights in a folder that the server sees under the same path; returns when it does. Raises ModelError where
         the server cannot."""
-        path = str(folder.absolute())
         if (folder / ADAPTER_CONFIG_FILE).is_file():
-            loading = self._loading_of(f"an adapter, {checkpoint_id}", "adapters")
+            self._require_loading(f"an adapter, {checkpoint_id}", "adapters")
         else:
-            loading = self._loading_of(f"a whole checkpoint, {checkpoint_id} in {path}", "checkpoints")
-        self._asked_for = (self._asked_for or {self.policy_id}) | {checkpoint_id}
-        self._run(self._load(loading, path, checkpoint_id, version or 0))
-        self._weights = _Weights(checkpoint_id, version if version is not None else self._weights.version)
+            self._require_loading(f"a whole checkpoint, {checkpoint_id} in {folder.absolute()}", "checkpoints")
+        self._load(folder, checkpoint_id, version)
 
-    def _loading_of(self, what: str, kind: str) -> Loading:
-        loading, loads = KINDS[self._capabilities.server].loading, self._capabilities.loads
-        if loading is None or loads != kind:
+    def _require_loading(self, what: str, kind: str) -> None:
+        gives = self.capabilities()
+        if gives.loads != kind:
             raise ModelError(
-                f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot load {what}: it loads "
-                f"{loads}. Start it on the checkpoint you want, or use a server that loads checkpoints (flywheel policy serve, SGLang)"
+                f"{self._config.base_url} ({gives.server}) answers with {self.policy_id} and cannot load {what}: it loads "
+                f"{gives.loads}. Start it on the checkpoint you want, or use a server that loads checkpoints (flywheel policy serve, "
+                "SGLang, vLLM in its development mode: docs/serving.md)"
             )
-        return loading
 
-    async def _load(self, loading: Loading, path: str, checkpoint_id: str, version: int) -> None:
-        body = loading.body(path, checkpoint_id, version, self._own_model)
-        if loading.confirmed_by is None:
-            await self._client.command(loading.path, body)
-        elif not (done := await self._client.post(loading.path, body)).get(loading.confirmed_by):
-            raise ModelError(f"{self._config.base_url} did not load the weights of {checkpoint_id}: {done.get('message')}")
-        if loading.adds_model:
-            self._model = self._own_model
+    def _load(self, source: Path | Mapping[str, torch.Tensor], checkpoint_id: str, version: int | None) -> None:
+        self._asked_for = (self._asked_for or {self.policy_id}) | {checkpoint_id}
+        weights = Weights(checkpoint_id, version if version is not None else self._weights.version)
+
+        def loaded() -> None:
+            self._weights = weights
+
+        self._run(self._replicas.load(source, weights, loaded))
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
         """Answer with a learner's weights: they are written to the `exchange` folder, beside the configuration and tokenizer of the
-        checkpoint that the engine was opened with, and the server loads them. Raises ModelError where it cannot."""
+        checkpoint that the engine was opened with, and the server loads them; or they are sent to it. Raises ModelError where it cannot."""
+        if self.capabilities().weights == "transfer":
+            self._load(_untied(state), checkpoint_id, version)
+            return
         if self._config.exchange is None or self._folder is None:
             raise ModelError(NO_EXCHANGE)
         base = self._folder
@@ -245,8 +236,7 @@ class HttpEngine:
 
             for file in companions(base, code=True):
                 shutil.copyfile(file, aside / file.name)
-            names = {state[name].data_ptr(): name for name in reversed(list(state))}  # tied weights are written once, by their first name
-            tensors = {name: state[name].detach().cpu().contiguous() for name in names.values()}
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _untied(state).items()}
             save_file(tensors, aside / SINGLE_FILE, metadata={"format": "pt"})
 
         handed_over = Path(self._config.exchange).absolute() / checkpoint_id
@@ -292,16 +282,7 @@ class HttpEngine:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        await self._unload()
-        await self._client.close()
-
-    async def _unload(self) -> None:
-        """Have the server forget what it added for this engine. One that is gone, or does not know it any more, needs nothing."""
-        if self._model == self._own_model:
-            loading = KINDS[self._capabilities.server].loading
-            if loading is not None and loading.unload_path is not None:
-                with suppress(ModelError):
-                    await self._client.command(loading.unload_path, loading.unload_body(self._own_model), is_retried=False)
+        await self._replicas.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result()
@@ -311,3 +292,9 @@ class HttpEngine:
             work.close()
             raise ModelError(f"the engine of {self.policy_id} is closed: create another HttpEngine")
         return self._loop.submit(work)
+
+
+def _untied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tied weights once, by their first name."""
+    names = {state[name].data_ptr(): name for name in reversed(list(state))}
+    return {name: state[name] for name in reversed(list(names.values()))}

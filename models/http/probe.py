@@ -9,6 +9,7 @@ another temperature it changes, under a tiny top-p it becomes 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from models.checkpoints.checkpoint import read_card
 from models.checkpoints.model_files import CARD_FILE
 from models.families.chat import ChatCodec
 from models.http.client import HttpClient, Refused
-from models.http.config import Capabilities, HttpEngineConfig
+from models.http.config import Capabilities, HttpEngineConfig, ServerKind, Way
 from models.http.dialects import Answer, Ask, Dialect
-from models.http.kinds import KINDS, dialect_for, kind_owning
+from models.http.kinds import KINDS, WEIGHT_INFO, dialects_for, kind_owning
+from models.http.routes import VllmTokens, labelled
 from warehouse.core.errors import ConfigError, ModelError
 
 QUESTION = (Message(role="user", content="Say something."),)
@@ -29,40 +31,84 @@ TOLERANCE = 1e-3
 """Log-probabilities that differ by less are the same, in nats."""
 
 
-async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec | None) -> tuple[Capabilities, Mapping[str, Any]]:
-    """What the server gives, and the fields to ask for it with. Raises ModelError where it cannot answer at all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What a server gives, and the route and fields to ask for it with."""
+
+    gives: Capabilities
+    dialect: Dialect
+    extras: Mapping[str, Any]
+
+
+async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec | None) -> Probed:
+    """Raises ModelError where the server cannot answer at all, ConfigError where it does not load weights as the settings say."""
     entry = await _model_entry(client, config)
     model = config.model or str(entry.get("id") or "")
     kind = config.server if config.server != "auto" else kind_owning(entry.get("owned_by"))
-    dialect = dialect_for(kind, sends_token_ids=config.send == "token_ids")
+    dialects = dialects_for(kind, sends_token_ids=config.send == "token_ids")
+    way = await _way(client, config, kind)
     if (declares_in := KINDS[kind].declares_in) is not None:
-        return _declared(entry.get(declares_in), model), dialect.extras[0]
+        return Probed(gives=_declared(entry.get(declares_in), model, way), dialect=dialects[0], extras=dialects[0].extras[0])
     ids = codec.encode(QUESTION).token_ids if config.send == "token_ids" and codec is not None else None
+    dialect, extras, answer = await _richest(client, dialects, model, ids)
     asking = _Asking(client, dialect, model, ids)
-    extras, answer = await asking.richest()
     follows_temperature, follows_top_p = (False, False) if answer.logprobs is None else await asking.what_logprobs_follow(extras)
-    loading = KINDS[kind].loading
     found = Capabilities.model_validate(
         {
             "server": kind,
             "model": model,
-            "policy_id": _policy_id(entry, model),
+            "policy_id": await _loaded_id(client, way, kind) or _policy_id(entry, model),
             "max_context": entry.get("max_model_len"),
             "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None,
             "token_ids": answer.token_ids is not None,
             "logprobs": answer.logprobs is not None,
             "logprobs_follow_temperature": follows_temperature,
             "logprobs_follow_top_p": follows_top_p,
-            "loads": loading.takes if loading else "nothing",
+            "versions": isinstance(dialect, VllmTokens) and way != "lora",
+            "loads": "nothing" if way is None else KINDS[kind].ways[way].takes,
+            "weights": way,
         }
     )
-    return found, extras
+    return Probed(gives=found, dialect=dialect, extras=extras)
+
+
+async def _way(client: HttpClient, config: HttpEngineConfig, kind: ServerKind) -> Way | None:
+    """The way by which weights are handed over: what the settings say, else the first that the server has; over the network only where the
+    settings say so, since a server is started for it."""
+    ways = KINDS[kind].ways
+    for name, loading in ways.items():
+        if config.weights == name or (config.weights == "auto" and not loading.is_sent):
+            if loading.needs is None or await _has(client, loading.needs):
+                return name
+            if config.weights == name:
+                raise ConfigError(
+                    f"{config.base_url} does not answer {loading.needs}, which `weights: {name}` needs: start vLLM with "
+                    "VLLM_SERVER_DEV_MODE=1 (docs/serving.md), or set `weights: auto`"
+                )
+    if config.weights != "auto":
+        raise ConfigError(f"{config.base_url} ({kind}) takes no weights by {config.weights!r}: it knows {', '.join(ways) or 'no way'}")
+    return None
+
+
+async def _has(client: HttpClient, path: str) -> bool:
+    try:
+        await client.get(path)
+    except Refused:
+        return False
+    return True
+
+
+async def _loaded_id(client: HttpClient, way: Way | None, kind: ServerKind) -> str | None:
+    """The checkpoint that was loaded since a server started, where it keeps the name."""
+    if way is None or KINDS[kind].ways[way].needs != WEIGHT_INFO:
+        return None
+    return labelled((await client.get(WEIGHT_INFO)).get("weight_version"))[0]
 
 
 async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -> bool:
     """Whether a server may load from below a folder, as far as it says. Where possible it is probed with a folder that does not exist, so
     that nothing changes: it checks permission first. Raises EngineUnreachable, ModelError."""
-    loading = KINDS[gives.server].loading
+    loading = None if gives.weights is None else KINDS[gives.server].ways[gives.weights]
     if gives.loads != "checkpoints" or loading is None or loading.forbidden_code is None:
         return gives.loads == "checkpoints"
     try:
@@ -103,11 +149,24 @@ def _policy_id(entry: Mapping[str, Any], model: str) -> str:
     return model
 
 
-def _declared(said: Any, model: str) -> Capabilities:
+def _declared(said: Any, model: str, way: Way | None) -> Capabilities:
     try:
-        return Capabilities.model_validate({"model": model} | dict(said or {}))
+        return Capabilities.model_validate({"model": model} | dict(said or {}) | {"weights": way})
     except ValidationError as error:
         raise ModelError(f"the server's capabilities cannot be read: is it Flywheel's, of this version? {error}") from error
+
+
+async def _richest(
+    client: HttpClient, dialects: Sequence[Dialect], model: str, ids: Sequence[int] | None
+) -> tuple[Dialect, Mapping[str, Any], Answer]:
+    """The route that gives most of those that the server has."""
+    *optional, last = dialects
+    for dialect in optional:
+        try:
+            return dialect, *await _Asking(client, dialect, model, ids).richest()
+        except Refused:
+            continue  # it was started without this route
+    return last, *await _Asking(client, last, model, ids).richest()
 
 
 class _Asking:

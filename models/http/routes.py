@@ -3,9 +3,10 @@
 Chat          POST /v1/chat/completions  messages in; ids and log-probabilities where the server has extensions for them
 Completions   POST /v1/completions       token ids in, so that nothing is tokenized again
 SglangTokens  POST /generate             token ids in, SGLang's own route, which gives ids and log-probabilities
+VllmTokens    POST /inference/v1/generate  token ids in, vLLM's own route, which says whose weights wrote each token (`--enable-scale-out`)
 
-Fields are those of the servers' sources and documents as of November 2026: vLLM's `return_token_ids`, `prompt_token_ids`, `token_ids`
-(vllm/entrypoints), SGLang's `meta_info.output_token_logprobs` (sglang/srt/managers), llama.cpp's `id` beside each log-probability.
+Fields are those of vLLM 0.32.0 (`return_token_ids`, `prompt_token_ids`, `token_ids`), which tests run, and of the sources and documents of
+others as of November 2026: SGLang's `meta_info.output_token_logprobs` (sglang/srt/managers), llama.cpp's `id` beside each log-probability.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ BROKEN_OFF = ("abort", "error")
 """Reasons of an end that is the server's fault, as when it drops what runs to take new weights."""
 OWN_FIELD = "flywheel"
 """Where our server says what no other does: what it gives, and whose weights wrote an answer."""
-UNNAMED = "default"
+UNNAMED, UNKNOWN = "default", "unknown"
+"""What servers call the weights that they started with; what we call those of a server whose loading failed half-way."""
 TOKEN_ID_PREFIX = "token_id:"
 
 
@@ -126,6 +128,52 @@ class SglangTokens:
     def is_broken_off(self, data: Any) -> bool:
         reason = (data.get("meta_info") or {}).get("finish_reason") if isinstance(data, dict) else None
         return isinstance(reason, dict) and reason.get("type") in BROKEN_OFF
+
+
+class VllmTokens:
+    path = "/inference/v1/generate"
+    extras: Sequence[Mapping[str, Any]] = ({"logprobs": 0}, {})
+    top_fields: Mapping[str, Any] = {"logprobs": 1}
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        sampling = _common(ask, self._kind) | dict(ask.extras)
+        return {"model": ask.model, "token_ids": _wanted_ids(ask), "sampling_params": sampling, "output_mode": "text"}
+
+    def read(self, data: Mapping[str, Any]) -> Answer:
+        choice = _choice(data)
+        if not isinstance(choice.get("text"), str) or choice.get("token_ids") is None:
+            raise ModelError(f"the server returned an answer of {self.path} without text and token_ids: {str(data)[:200]}")
+        ids = tuple(int(one) for one in choice["token_ids"])
+        _, logprobs, top_logprob = _entry_tokens((choice.get("logprobs") or {}).get("content"))
+        named = [labelled(span["version"]) for span in choice.get("weight_versions") or [] for _ in range(span["start"], span["end"])]
+        versions = tuple(version for _, version in named if version is not None)
+        return Answer(
+            text=choice["text"],
+            token_ids=ids,
+            logprobs=logprobs,
+            top_logprob=top_logprob,
+            versions=versions if len(versions) == len(ids) else (),
+            policy_id=named[-1][0] if named else None,
+        )
+
+    def is_broken_off(self, data: Any) -> bool:
+        return _choice(data).get("finish_reason") in BROKEN_OFF
+
+
+def label(checkpoint_id: str, version: int) -> str:
+    """The name that weights are loaded under where a server keeps one text for them."""
+    return f"{checkpoint_id}@{version}"
+
+
+def labelled(name: Any) -> tuple[str | None, int | None]:
+    """The checkpoint's id and the version that such a name holds; of weights that a server started with, neither."""
+    if name in (None, UNNAMED):
+        return None, None
+    checkpoint_id, _, version = str(name).rpartition("@")
+    return (checkpoint_id, int(version)) if checkpoint_id and version.isdecimal() else (str(name), None)
 
 
 def _common(ask: Ask, kind: Kind) -> dict[str, Any]:

@@ -53,7 +53,7 @@ async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, 
     impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
     client = HttpClient(impatient)
     try:
-        gives, _ = await probe(client, impatient, None)
+        gives = (await probe(client, impatient, None)).gives
         takes = gives.loads == "checkpoints"
         closed = [folder for folder in folders if takes and not await may_load_from(client, gives, folder)]
     finally:

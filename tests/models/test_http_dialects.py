@@ -61,6 +61,10 @@ def vllm(*, processed: bool, root: str = "elsewhere", adapters: dict[str, str] |
             if loaded.pop(body["lora_name"], None) is None:
                 return refusal(404, f"The lora adapter '{body['lora_name']}' cannot be found.", "NotFoundError")
             return 200, OK, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
+        if path == "/weight_info":
+            return refusal(404, "Not Found", "NotFoundError")
+        if path == "/inference/v1/generate":
+            return refusal(403, "Scale-out endpoints are disabled.", "PermissionDeniedError")
         if body["model"] not in {"m", *loaded}:
             return refusal(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
         logprob = math.log(0.3)

@@ -1,0 +1,134 @@
+"""One policy server: asked for answers, made to load weights. Which of several is asked is models/http/engine.py's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.families.chat import ChatCodec
+from models.http.client import HttpClient
+from models.http.config import Capabilities, HttpEngineConfig
+from models.http.dialects import Answer, Ask, Loading, Request
+from models.http.kinds import KINDS
+from models.http.probe import Probed, may_load_from, probe
+from warehouse.core.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.http.transfer import WeightSender
+
+
+class Replica:
+    """Lives in the loop of its engine. `open` it before anything else; `down_s` is the time at which it stopped answering."""
+
+    def __init__(self, config: HttpEngineConfig, own_model: str) -> None:
+        """`own_model` is the name under which the server adds an adapter that it loads, where it does."""
+        self.config, self.client, self._own_model = config, HttpClient(config), own_model
+        self.num_running = 0
+        self.down_s: float | None = None
+        self._probed: Probed | None = None
+        self._sender: WeightSender | None = None
+        self._has_own_model = False
+
+    @property
+    def gives(self) -> Capabilities:
+        return self._found.gives
+
+    @property
+    def loading(self) -> Loading | None:
+        """The way by which it takes weights."""
+        return None if self.gives.weights is None else KINDS[self.gives.server].ways[self.gives.weights]
+
+    @property
+    def _found(self) -> Probed:
+        if self._probed is None:
+            raise ModelError(f"{self.config.base_url} was not asked yet what it gives")
+        return self._probed
+
+    async def open(self, codec: ChatCodec | None) -> None:
+        self._probed = await probe(self.client, self.config, codec)
+
+    async def ask(self, ask: Ask, *, retries: int | None = None) -> Answer:
+        """`retries` in place of the settings'. What a server says of its weights is about those beneath an adapter, where it has ours."""
+        found = self._found
+        model = self._own_model if self._has_own_model else found.gives.model
+        body = found.dialect.body(replace(ask, model=model, extras=found.extras))
+        self.num_running += 1
+        try:
+            data = await self.client.post(found.dialect.path, body, found.dialect.is_broken_off, retries=retries)
+        finally:
+            self.num_running -= 1
+        answer = found.dialect.read(data)
+        return replace(answer, versions=(), policy_id=None) if self._has_own_model else answer
+
+    async def may_load_from(self, folder: Path) -> bool:
+        return await may_load_from(self.client, self.gives, folder)
+
+    async def load(self, source: Path | Mapping[str, torch.Tensor], checkpoint_id: str, version: int) -> None:
+        """Answer with other weights; returns when it does. Raises ModelError where it cannot."""
+        loading = self.loading
+        if loading is None:
+            raise ModelError(f"{self.config.base_url} loads nothing")
+        if loading.is_sent:
+            await self._opened_sender().open()
+        if loading.holds is not None:
+            await self.client.command(loading.holds, {}, is_retried=False)
+        try:
+            await self._tell(loading.before)
+            await self._hand_over(loading, source, checkpoint_id, version)
+            await self._tell(loading.after(checkpoint_id, version))
+        except ModelError:
+            with suppress(ModelError):
+                await self._tell(loading.if_lost)
+            raise
+        finally:
+            if loading.releases is not None:
+                with suppress(ModelError):
+                    await self.client.command(loading.releases, {}, is_retried=False)
+        self._has_own_model = loading.adds_model
+
+    async def _hand_over(self, loading: Loading, source: Path | Mapping[str, torch.Tensor], checkpoint_id: str, version: int) -> None:
+        if loading.is_sent:
+            await self._opened_sender().send(loading.path, _tensors(source))
+            return
+        if not isinstance(source, Path):
+            raise ModelError(f"{self.config.base_url} loads from folders")
+        body = loading.body(str(source.absolute()), checkpoint_id, version, self._own_model)
+        if loading.confirmed_by is None:
+            await self.client.command(loading.path, body, is_retried=loading.holds is None)
+        elif not (done := await self.client.post(loading.path, body)).get(loading.confirmed_by):
+            raise ModelError(f"{self.config.base_url} did not load the weights of {checkpoint_id}: {done.get('message')}")
+
+    async def _tell(self, requests: Sequence[Request]) -> None:
+        for path, body in requests:
+            await self.client.command(path, body, is_retried=False)
+
+    def _opened_sender(self) -> WeightSender:
+        if self._sender is None:
+            from models.http.transfer import WeightSender
+
+            self._sender = WeightSender(self.client, self.config.base_url, timeout_s=self.config.timeout_s)
+        return self._sender
+
+    async def close(self) -> None:
+        """Have the server forget what it added for this engine. One that is gone, or does not know it any more, needs nothing."""
+        loading = None if self._probed is None else self.loading
+        if self._has_own_model and loading is not None and loading.unload_path is not None:
+            with suppress(ModelError):
+                await self.client.command(loading.unload_path, loading.unload_body(self._own_model), is_retried=False)
+        if self._sender is not None:
+            self._sender.close()
+        await self.client.close()
+
+
+def _tensors(source: Path | Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Of a checkpoint's folder, its weights."""
+    if not isinstance(source, Path):
+        return source
+    from safetensors.torch import load_file
+
+    return {name: tensor for file in sorted(source.glob("*.safetensors")) for name, tensor in load_file(file).items()}

@@ -1,0 +1,183 @@
+"""The HTTP engine on a real vLLM, on the CPU, in a venv that the variable FLYWHEEL_VLLM names (benchmarks/common/vllm_server.py): it says
+what the embedded engine says, and takes new weights by each of its ways while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agent.policy.policy import Message, Prompt, Response, Sampling
+from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
+from benchmarks.common.vllm_server import VARIABLE, VllmServer, existing_python, vllm_server
+from models.checkpoints.checkpoint import read_card, save
+from models.engine.embedded import EmbeddedEngine
+from models.families.registry import load_policy
+from models.http.config import HttpEngineConfig
+from models.http.engine import HttpEngine
+from models.training.adapter_config import AdapterConfig
+from models.training.adapters import prepare_for_training, save_adapter
+from tests.models.policy_servers import act
+from warehouse.core.errors import ConfigError, ModelError
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(existing_python() is None, reason=f"needs vLLM: {VARIABLE} names a venv with it, which benchmarks/vllm.py makes"),
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),  # peft's
+]
+WORDS = ("Ok", "Submit", "Find", "see", "then", "hello", "click")
+RL_OPTIONS = ("--logprobs-mode", "processed_logprobs", "--enable-scale-out")
+LORA_OPTIONS = ("--enable-lora", "--max-lora-rank", "8")
+SOURCE = str(Path(__file__).parents[2])
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`a` and `b` of different weights; `tied-a` and `tied-b`, whose output layers are their embeddings."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name, seed in {"a": 0, "b": 1}.items():
+        save(root / name, *tiny_qwen3_policy(WORDS, seed), stage="seed_policy", iteration="0000")
+        tied = tiny_qwen3_policy(WORDS, seed, tie_word_embeddings=True)
+        save(root / f"tied-{name}", *tied, stage="seed_policy", iteration="0000")
+    return root
+
+
+def started(root: Path, name: str, *options: str, **variables: str) -> Any:
+    python = existing_python()
+    assert python is not None
+    return vllm_server(python, root / name, root, *RL_OPTIONS, *options, environment=variables)
+
+
+@pytest.fixture(scope="module")
+def server(checkpoints: Path) -> Iterator[VllmServer]:
+    """As it is started for learning: its own routes, adapters, and weights over the network."""
+    options = ("--worker-extension-cls", "models.http.vllm_gloo.Gloo", "--weight-transfer-config", '{"backend": "gloo"}')
+    with started(checkpoints, "a", *options, VLLM_SERVER_DEV_MODE="1", PYTHONPATH=SOURCE) as running:
+        yield running
+
+
+def asked(text: str = "Find Ok then see", **sampling: Any) -> Prompt:
+    return Prompt(messages=(Message(role="user", content=text),), sampling=Sampling(**({"max_new_tokens": 12} | sampling)))
+
+
+def config(server: VllmServer, **fields: Any) -> HttpEngineConfig:
+    return HttpEngineConfig(**({"base_url": server.url, "retries": 1} | fields))
+
+
+def logprobs_of(model: Any, answer: Response, temperature: float = 1.0) -> list[float]:
+    """What a model gives for the tokens of an answer."""
+    ids = torch.tensor([answer.prompt_token_ids + answer.token_ids])
+    with torch.no_grad():
+        logits = model(ids).logits[0, len(answer.prompt_token_ids) - 1 : -1]
+    chosen = torch.log_softmax(logits / temperature, dim=-1).gather(1, torch.tensor(answer.token_ids)[:, None])
+    return [float(one) for one in chosen[:, 0]]
+
+
+@pytest.mark.parametrize("send", ["messages", "token_ids"])
+def test_it_answers_as_the_embedded_engine(server: VllmServer, checkpoints: Path, send: Any) -> None:
+    embedded = EmbeddedEngine.from_checkpoint(checkpoints / "a")
+    http, model = HttpEngine.of_checkpoint(config(server, send=send), checkpoints / "a"), load_policy(checkpoints / "a")
+    gives = http.capabilities()
+    assert (gives.server, gives.max_context, gives.loads, gives.weights) == ("vllm", 512, "checkpoints", "disk")
+    assert gives.versions == (send == "token_ids")
+    http.require_learnable(0.7, 0.8)
+    texts = [f"Find Ok {'then see ' * n}" for n in range(1, 6)]
+    for here, there in zip(act(embedded, *map(asked, texts)), act(http, *map(asked, texts)), strict=True):
+        assert (there.prompt_token_ids, there.token_ids, there.text) == (here.prompt_token_ids, here.token_ids, here.text)
+        assert there.logprobs == pytest.approx(here.logprobs, abs=1e-3)
+    for temperature in (1.0, 0.7):
+        answers = act(http, *(asked(text, temperature=temperature, seed=seed) for seed, text in enumerate(texts)))
+        again = act(http, *(asked(text, temperature=temperature, seed=seed) for seed, text in enumerate(texts)))
+        for answer, same in zip(answers, again, strict=True):
+            assert answer.token_ids == same.token_ids, "sampling follows the seed"
+            assert answer.logprobs == pytest.approx(logprobs_of(model, answer, temperature), abs=1e-3)
+    assert len({answer.token_ids for answer in act(http, *(asked(temperature=1.0, seed=seed) for seed in range(8)))}) > 4
+    (too_long,) = act(http, asked("see " * 600))
+    assert (too_long.text, too_long.token_ids) == ("", ())
+    for engine in (embedded, http):
+        engine.close()
+
+
+@pytest.mark.parametrize("weights", ["disk", "transfer"])
+def test_a_running_server_takes_whole_weights(server: VllmServer, checkpoints: Path, tmp_path: Path, weights: Any) -> None:
+    """Of a checkpoint, and of a learner. An answer under way goes on, and says whose weights wrote each token."""
+    ids = {name: read_card(checkpoints / name).checkpoint_id for name in "ab"}
+    fields = {"exchange": str(tmp_path)} if weights == "disk" else {}
+    engine = HttpEngine.of_checkpoint(config(server, send="token_ids", weights=weights, **fields), checkpoints / "b")
+    engine.require_updatable()
+    models = {name: load_policy(checkpoints / name) for name in "ab"}
+    (answer,) = act(engine, asked(temperature=1.0, seed=1))
+    assert (engine.policy_id, answer.policy_id) == (ids["b"], ids["b"])
+    assert answer.logprobs == pytest.approx(logprobs_of(models["b"], answer), abs=1e-3)
+
+    async def meanwhile() -> list[Response]:
+        is_loaded = asyncio.Event()
+
+        async def client(index: int) -> list[Response]:
+            found: list[Response] = []
+            while not is_loaded.is_set():
+                sampling = {"temperature": 1.0, "seed": 100 * index + len(found), "max_new_tokens": 400}
+                found += await engine.act([asked("see then " * 4, **sampling)])
+            return found
+
+        clients = [asyncio.ensure_future(client(index)) for index in range(8)]
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(engine.load_weights, models["a"].state_dict(), "checkpoint-learning", 3)
+        is_loaded.set()
+        return [answer for found in await asyncio.gather(*clients) for answer in found]
+
+    answers = asyncio.run(meanwhile())
+    assert any(set(answer.versions) == {0, 3} for answer in answers), "none was under way"
+    for answer in answers:
+        before, after = (logprobs_of(models[name], answer) for name in "ba")
+        by_version = [first if version == 0 else second for version, first, second in zip(answer.versions, before, after, strict=True)]
+        assert answer.logprobs == pytest.approx(by_version, abs=1e-3), "each token is of the weights that it names, all it read included"
+    (answer,) = act(engine, asked(temperature=1.0, seed=3))
+    assert (answer.policy_id, set(answer.versions)) == ("checkpoint-learning", {3})
+    assert answer.logprobs == pytest.approx(logprobs_of(models["a"], answer), abs=1e-3)
+    with pytest.raises(ModelError, match="not with"):
+        other = HttpEngine.of_checkpoint(config(server, send="token_ids", weights=weights, **fields), checkpoints / "a")
+        act(engine, asked())
+    other.close()
+    engine.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_takes_an_adapter(checkpoints: Path, tmp_path: Path) -> None:
+    """Whole weights too, in its development mode, and which of the two is the settings' choice."""
+    model, trained = load_policy(checkpoints / "a"), AdapterConfig(lora_rank=4)
+    prepare_for_training(model, trained)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.3)
+    with started(checkpoints, "a", *LORA_OPTIONS, VLLM_SERVER_DEV_MODE="1", VLLM_ALLOW_RUNTIME_LORA_UPDATING="True") as server:
+        for send in ("messages", "token_ids"):
+            chosen = config(server, send=send, weights="lora", exchange=str(tmp_path))
+            engine = HttpEngine.of_checkpoint(chosen, checkpoints / "a")
+            engine.require_updatable(adapters=True)
+            (plain,) = act(engine, asked(temperature=1.0, seed=1))
+            assert plain.logprobs == pytest.approx(logprobs_of(load_policy(checkpoints / "a"), plain), abs=1e-3)
+            for version in (1, 2):
+                engine.load_adapter(partial(save_adapter, model, config=trained), f"checkpoint-{version}", version)
+                (answer,) = act(engine, asked(temperature=1.0, seed=1))
+                assert (answer.policy_id, set(answer.versions)) == (f"checkpoint-{version}", {version})
+                assert answer.logprobs == pytest.approx(logprobs_of(model, answer), abs=1e-3)
+            engine.close()
+            assert not list(tmp_path.iterdir())
+        whole = HttpEngine.of_checkpoint(config(server, send="token_ids"), checkpoints / "b")
+        (answer,) = act(whole, asked(temperature=1.0, seed=1))
+        assert (whole.capabilities().weights, answer.policy_id) == ("disk", read_card(checkpoints / "b").checkpoint_id)
+        assert answer.logprobs == pytest.approx(logprobs_of(load_policy(checkpoints / "b"), answer), abs=1e-3)
+        whole.close()
+        with pytest.raises(ModelError, match="takes no weights over the network"):
+            HttpEngine.of_checkpoint(config(server, weights="transfer"), checkpoints / "a")
+    with started(checkpoints, "a") as plain_server, pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
+        HttpEngine.of_checkpoint(config(plain_server, weights="disk"), checkpoints / "a")
