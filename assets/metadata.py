@@ -5,8 +5,6 @@ versions, a data version, and a picture where a person would rather look.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -14,20 +12,11 @@ from pydantic import BaseModel
 
 from assets.keys import ITERATION_OUTPUT
 from assets.requests import StageResult
-from warehouse.core.identity import content_id, files_id, long_list_id
-
-ROOMS = ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines")
-
+from warehouse.core.code import code_digest
+from warehouse.core.identity import content_id, long_list_id
 
 ITERATIONS_DRAWN = 12
 """Newest iterations in a picture that Dagster keeps of each of them; all are in the report."""
-
-
-@cache
-def code_digest() -> str:
-    """Digest of every Python file of the project, so that a materialization says which code made it."""
-    root = Path(__file__).resolve().parents[1]
-    return files_id("code", [path for room in ROOMS for path in sorted((root / room).rglob("*.py"))])
 
 
 def config_digest(config: BaseModel) -> str:

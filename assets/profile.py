@@ -192,6 +192,28 @@ class AgentSettings(_Settings):
         )
 
 
+class RaySettings(_Settings):
+    """Episodes on the nodes of a Ray cluster, one worker with sessions of its own on each (docs/cluster.md)."""
+
+    address: str = Field(
+        "auto",
+        pattern=r"^(auto|local|[^\s:/]+:\d+)$",
+        description="HOST:PORT of the cluster's head as `ray start` prints it; auto: the cluster that this machine is a node of "
+        "(RAY_ADDRESS); local: one that Ray starts on this machine for the stage",
+    )
+    workers: Positive | None = Field(None, description="nodes that are used at once, at most; null: every node that has the resources")
+    cpus: Annotated[float, Field(gt=0, description="processors that a worker takes of its node; null: sandbox.num_workers")] | None = None
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="other resources that a node must have, as `ray start --resources` gave them, e.g. {sandbox: 1}"
+    )
+    lost_after_s: Annotated[
+        float, Field(ge=2, description="a node that answers nothing for so long is given up: its episodes run again elsewhere")
+    ] = 20.0
+    wait_s: Annotated[
+        float, Field(gt=0, description="so long a stage waits for a node while it has none, e.g. for the autoscaler's first; then it fails")
+    ] = 300.0
+
+
 class SandboxSettings(_Settings):
     """How live sessions are run, in every stage that acts: in processes of the stage, or on sandbox servers."""
 
@@ -216,11 +238,19 @@ class SandboxSettings(_Settings):
     ] = 120.0
     max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")
     fixed_batch: bool = Field(False, description="act on one prompt at a time: bit-exact whatever else runs, about five times slower")
+    ray: RaySettings | None = Field(
+        None, description="run the episodes on a Ray cluster; what is said of workers, browsers and sessions then goes for each node"
+    )
 
     @model_validator(mode="after")
     def _servers_have_their_own(self) -> SandboxSettings:
         if not self.servers:
             return self
+        if self.ray is not None:
+            raise ValueError(
+                "sandbox.ray is set, and sandbox.servers are named: episodes run on the cluster's nodes with their own sessions, or in the "
+                "stage with those of the servers. Leave out one"
+            )
         urls = [server.url for server in self.servers]
         if twice := sorted({url for url in urls if urls.count(url) > 1}):
             raise ValueError(f"sandbox.servers names {twice[0]} twice: name each server once")

@@ -45,6 +45,53 @@ async def bounded_map(
         await asyncio.gather(*workers, return_exceptions=True)
 
 
+async def admitted_map(
+    items: Iterable[T] | AsyncIterable[T],
+    work: Callable[[T], Awaitable[R]],
+    *,
+    admit: Callable[[Callable[[], int]], Awaitable[None]],
+    name: str,
+) -> AsyncGenerator[R, None]:
+    """As bounded_map, with a bound that may change: `admit`, which is given how to count what is under way, returns once there is room for
+    one more. Only then the next item is taken."""
+    done: asyncio.Queue[tuple[R] | Exception | None] = asyncio.Queue()
+    todo, under_way = _SharedIterator(items), set[asyncio.Task[None]]()
+
+    async def one(item: T) -> None:
+        try:
+            done.put_nowait((await work(item),))
+        except Exception as error:
+            done.put_nowait(error)
+
+    async def feed() -> None:
+        try:
+            while True:
+                await admit(lambda: len(under_way))
+                if (item := await todo.next()) is None:
+                    break
+                task = asyncio.create_task(one(item[0]), name=name)
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            await asyncio.gather(*under_way)
+        except Exception as error:
+            done.put_nowait(error)
+        else:
+            done.put_nowait(None)
+
+    feeding = asyncio.create_task(feed(), name=name)
+    try:
+        while (result := await done.get()) is not None:
+            if isinstance(result, Exception):
+                raise result
+            yield result[0]
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        for task in tuple(under_way):
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
 class _SharedIterator(Generic[T]):
     """Items for several workers: one waits for the next item, the others wait for the lock."""
 

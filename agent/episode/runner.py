@@ -60,7 +60,7 @@ class EpisodeRunner:
         self._limits = limits or EpisodeLimits()
         self._settings = settings or RunnerSettings()
         self._to_choose = to_choose
-        self._meter = _LeaseMeter()
+        self._meter = LeaseMeter()
 
     @property
     def leased_s(self) -> float:
@@ -132,7 +132,7 @@ async def _in_time(running: Awaitable[Episode], request: EpisodeRequest, timeout
         ) from error
 
 
-class _LeaseMeter:
+class LeaseMeter:
     """How long sessions are held by an episode that is under way."""
 
     def __init__(self) -> None:

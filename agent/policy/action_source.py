@@ -53,10 +53,10 @@ class PolicyActionSource:
     """Prompts a policy, one step at a time: `act` is agent/policy/batcher.py's, which batches the prompts of many episodes."""
 
     def __init__(self, act: Act) -> None:
-        self._act = act
+        self.act = act
 
     async def respond(self, context: StepContext) -> Response | None:
-        return await self._act(prompt_for(context))
+        return await self.act(prompt_for(context))
 
 
 class OracleActionSource:

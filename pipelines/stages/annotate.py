@@ -18,7 +18,7 @@ from annotation.scripted import AnnotationResult, Note, NotesOf, annotate
 from assets.requests import AnnotateRequest, StageResult
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes
-from pipelines.stages.sandboxes import open_collector
+from pipelines.stages.sandboxes import open_local_collector
 from pipelines.stages.storing import store_episodes
 from sandbox.tasks.task import Split
 
@@ -51,7 +51,7 @@ def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
 async def _annotate(
     request: AnnotateRequest, requests: list[EpisodeRequest], context: WorkerContext, kept: AnnotatedEpisodes
 ) -> AnnotationResult:
-    async with open_collector(request.acting, to_choose=True) as collector:
+    async with open_local_collector(request.acting, to_choose=True) as collector:
         return await annotate(
             context.engine(request.checkpoint_id, request.acting.engine),
             requests,

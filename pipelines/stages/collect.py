@@ -13,7 +13,7 @@ from assets.requests import CollectRequest, StageResult
 from pipelines.orchestration import prefect_server
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes
-from pipelines.stages.sandboxes import EpisodeService, num_waiting
+from pipelines.stages.sandboxes import EpisodeService
 from pipelines.stages.storing import store_episodes
 from sandbox.tasks.task import Split
 
@@ -44,7 +44,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
             run_collection(
                 service,
                 kept.missing(requests),
-                num_at_once=num_waiting(request.acting.sandbox),
+                num_at_once=service.num_at_once,
                 progress=context.progress(),
                 num_done=len(before),
                 num_solved=sum(episode.is_success for episode in before),

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from agent.episode.collector import Collector
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
-from agent.episode.pool_collector import PoolCollector
 from agent.policy.policy import Policy
 from pipelines.stages.context import WorkerContext
 
@@ -34,7 +34,7 @@ class KeptEpisodes(EpisodeLog):
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
         return [one for one in requests if self.outcome(one.episode_id) is None]
 
-    async def play(self, collector: PoolCollector, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+    async def play(self, collector: Collector, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
         """Play what is missing of the requests; yields what became of each once it is kept."""
         async for episode in collector.collect(policy, self.missing(requests), log=self):
             yield self._outcomes[episode.episode_id]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from agent.episode.episode import Episode
-from agent.episode.pool_collector import PoolCollector
 from assets.requests import MergeRequest, StageResult
 from models.merging.merge import merge
 from models.merging.methods import METHODS
@@ -27,7 +26,7 @@ from pipelines.stages.context import WorkerContext
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import evaluation_rows, requests_to_choose, task_counts
 from pipelines.stages.kept_episodes import KeptEpisodes
-from pipelines.stages.sandboxes import open_collector
+from pipelines.stages.sandboxes import StageCollector, open_collector
 from pipelines.stages.storing import store_checkpoint
 from warehouse.core.stages import SPECIALIST
 from warehouse.evaluation.statistics import macro_average
@@ -105,13 +104,13 @@ class _Search:
                 around = neighbours(best_weights(scores), 1 / (settings.grid_steps * 2**refinement))
                 await self._try_all(collector, [weights for weights in around if weights not in scores])
 
-    async def _try_all(self, collector: PoolCollector, mixtures: Sequence[Weights]) -> None:
+    async def _try_all(self, collector: StageCollector, mixtures: Sequence[Weights]) -> None:
         total = len(self._tried) + len(mixtures)
         for weights in mixtures:
             merge(self._parents, weights, self._candidate, self._request.merge.config, base=self._base, stage="candidate")
             await self._play(collector, self._request.merge.method, weights, self._candidate, total)
 
-    async def _play(self, collector: PoolCollector, method: str, weights: Weights, folder: Path, total: int) -> None:
+    async def _play(self, collector: StageCollector, method: str, weights: Weights, folder: Path, total: int) -> None:
         engine = open_engine(folder, self._request.acting.engine)
         requests = requests_to_choose(self._request.acting, engine.policy_id, self._request.merge.instances_per_task)
         with closing(engine):

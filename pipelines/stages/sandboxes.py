@@ -11,19 +11,24 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
 
+from agent.episode.collector import Collector, Requests
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
 from agent.episode.loop import EpisodeLimits
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.episode.runner import EpisodeRunner
-from agent.policy.action_source import PolicyActionSource
+from agent.policy.action_source import ActionSource, PolicyActionSource
 from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
 from assets.profile import ActingSettings, SandboxSettings
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.server.servers_pool import ServersPool
+
+if TYPE_CHECKING:
+    from pipelines.cluster.episode_cluster import EpisodeCluster
 
 UNFINISHED_AFTER = 2.0
 """An episode that has not ended after so many times the limit of its decisions is an infrastructure failure, in every stage that acts."""
@@ -58,9 +63,31 @@ async def open_pool(settings: SandboxSettings) -> AsyncIterator[Fleet | ServersP
         yield pool
 
 
+class StageCollector(Collector, Protocol):
+    """What stages play episodes on."""
+
+    def play(self, source: ActionSource, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
+        """As PoolCollector.play."""
+        ...
+
+
 @asynccontextmanager
-async def open_collector(acting: ActingSettings, *, to_choose: bool = False) -> AsyncIterator[PoolCollector]:
-    """A collector on a pool of its own; `to_choose` as in PoolCollector."""
+async def open_collector(acting: ActingSettings, *, to_choose: bool = False) -> AsyncIterator[StageCollector]:
+    """A collector where the profile says, on sessions of its own; `to_choose` as in PoolCollector."""
+    if acting.sandbox.ray is not None:
+        from pipelines.cluster.collector import RayCollector
+        from pipelines.cluster.episode_cluster import open_cluster
+
+        async with open_cluster(acting, acting.sandbox.ray, to_choose=to_choose) as cluster:
+            yield RayCollector(cluster, collecting(acting.sandbox))
+    else:
+        async with open_local_collector(acting, to_choose=to_choose) as collector:
+            yield collector
+
+
+@asynccontextmanager
+async def open_local_collector(acting: ActingSettings, *, to_choose: bool = False) -> AsyncIterator[PoolCollector]:
+    """For a stage that looks on while its episodes run: on this machine, whatever the profile says of others."""
     async with open_pool(acting.sandbox) as pool:
         yield PoolCollector(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=to_choose)
 
@@ -86,7 +113,10 @@ class EpisodeService:
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._stack = AsyncExitStack()
         self._num_running, self._since, self.busy_s = 0, 0.0, 0.0
-        """`busy_s`: seconds in which at least one episode ran, which tells the orchestration's share from the episodes'."""
+        self._runner: EpisodeRunner | EpisodeCluster
+        self.num_at_once = 0
+        """`num_at_once`: episodes that are worth submitting at once, from when it is entered. `busy_s`: seconds in which at least one
+        episode ran, which tells the orchestration's share from the episodes'."""
 
     def __enter__(self) -> EpisodeService:
         self._thread.start()
@@ -105,9 +135,16 @@ class EpisodeService:
 
     async def _open(self) -> None:
         settings = self._acting.sandbox
-        pool = await self._stack.enter_async_context(open_pool(settings))
         self._batcher = Batcher(self._policy, fixed_batch=settings.fixed_batch)
-        self._runner = EpisodeRunner(pool, self._acting.agent.builder(), limits(self._acting), collecting(settings))
+        if settings.ray is not None:
+            from pipelines.cluster.episode_cluster import open_cluster
+
+            cluster = await self._stack.enter_async_context(open_cluster(self._acting, settings.ray, to_choose=False))
+            self._runner, nodes = cluster, settings.ray.workers or len(cluster.workers)
+        else:
+            pool = await self._stack.enter_async_context(open_pool(settings))
+            self._runner, nodes = EpisodeRunner(pool, self._acting.agent.builder(), limits(self._acting), collecting(settings)), 1
+        self.num_at_once = nodes * num_waiting(settings)
 
     async def _run(self, request: EpisodeRequest) -> Episode:
         with self._counted():

@@ -1,0 +1,311 @@
+"""EpisodeCluster: runs episodes on the nodes of a Ray cluster, a worker a node. To whoever runs episodes it is what an EpisodeRunner is.
+
+Every node that has the resources gets a worker, up to `workers`, also one that joins later; where there is an autoscaler, it is asked for
+more nodes while all places are taken. A node with other code than this process is refused and named. The episodes of a lost node run again
+elsewhere; one that lost more nodes than `max_retries` is recorded as crashed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import Any
+
+from agent.episode.collector import LeaseUse
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.log import EpisodeLog
+from agent.episode.runner import LeaseMeter, Live, crashed_episode
+from agent.policy.action_source import ActionSource
+from assets.profile import ActingSettings, RaySettings
+from pipelines.cluster.connection import connected
+from pipelines.cluster.episode_worker import EpisodeActor
+from pipelines.cluster.node_worker import NodeWorker
+from pipelines.cluster.wire import About, WorkerSettings
+from pipelines.stages.sandboxes import num_waiting
+from sandbox.tasks.registry import VARIABLE
+from warehouse.core.code import code_digest
+from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy, SandboxError
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Between two looks at the cluster's nodes."""
+START_LIMIT_S = 120.0
+"""A worker that is not ready by then is ended and started again, e.g. on a node whose processors others hold."""
+GROWTH = 2
+"""While all places are taken, so many times as many nodes are asked for."""
+MAX_CALLS = 100
+"""Calls of a worker that may be under way at once."""
+
+
+@asynccontextmanager
+async def open_cluster(acting: ActingSettings, settings: RaySettings, *, to_choose: bool) -> AsyncIterator[EpisodeCluster]:
+    """Runs episodes until the block ends. Raises what `connected` raises, and as EpisodeCluster.run where there is no node."""
+    told = WorkerSettings(acting=acting, to_choose=to_choose, task_sources=os.environ.get(VARIABLE))
+    connection = connected(settings)
+    ray = await asyncio.to_thread(connection.__enter__)
+    try:
+        cluster = EpisodeCluster(ray, settings, told)
+        try:
+            await cluster.start()
+            yield cluster
+        finally:
+            await cluster.close()
+    finally:
+        await asyncio.to_thread(connection.__exit__, None, None, None)
+
+
+class EpisodeCluster:
+    """Belongs to the event loop in which it was started."""
+
+    def __init__(self, ray: Any, settings: RaySettings, told: WorkerSettings) -> None:
+        self._ray, self._settings, self._told = ray, settings, told
+        sandbox = told.acting.sandbox
+        self._max_retries = sandbox.max_retries
+        self.places_per_node, self._sessions_per_node = num_waiting(sandbox), sandbox.num_sessions
+        self._bundle = {"CPU": settings.cpus or float(sandbox.num_workers), **settings.resources}
+        self._workers: dict[str, NodeWorker] = {}
+        """By the id of its node."""
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._refused: dict[str, str] = {}
+        """By the id of the node, why it gets no work."""
+        self._changed = asyncio.Condition()
+        self._num_waiting = 0
+        self._num_asked_for = 0
+        self._without_s = time.monotonic()
+        """Since when there has been no worker, where there is none."""
+        self._meter = LeaseMeter()
+        self._watch: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def workers(self) -> list[NodeWorker]:
+        return list(self._workers.values())
+
+    @property
+    def num_places(self) -> int:
+        """Episodes that its nodes take at once."""
+        return sum(worker.num_places for worker in self._workers.values())
+
+    @property
+    def lease_use(self) -> LeaseUse:
+        return LeaseUse(leased_s=self._meter.leased_s, num_sessions=len(self._workers) * self._sessions_per_node)
+
+    async def start(self) -> None:
+        """Returns once it has a worker."""
+        self._watch = asyncio.create_task(self._look(), name="cluster")
+        await self._until(lambda: bool(self._workers))
+
+    async def close(self) -> None:
+        """Cancels the episodes under way; may be called twice."""
+        self._is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for task in self._starting.values():
+            task.cancel()
+        await asyncio.gather(*(worker.close() for worker in self.workers), return_exceptions=True)
+        await asyncio.gather(*self._starting.values(), *self._ending, *filter(None, [self._watch]), return_exceptions=True)
+        if self._num_asked_for:
+            await asyncio.to_thread(self._ask_for, 0)
+
+    async def room(self, num_running: Callable[[], int]) -> None:
+        """Wait until there is a place for one more episode than are running."""
+        await self._until(lambda: num_running() < self.num_places)
+
+    async def run(
+        self, request: EpisodeRequest, source: ActionSource, *, live: Live = nullcontext, log: EpisodeLog | None = None
+    ) -> Episode:
+        """As EpisodeRunner.run, on some node. Raises SandboxBusy where there has been none for `wait_s`, and ConfigError where no node may
+        be used."""
+        started_s, num_lost = time.monotonic(), 0
+
+        @contextmanager
+        def seated() -> Iterator[None]:
+            with live(), self._meter.leased():
+                yield
+
+        while True:
+            worker = await self._free_worker()
+            try:
+                episode = await worker.run(request, source, seated)
+            except SandboxError as error:
+                if worker.loss is not None:
+                    num_lost += 1
+                elif error.is_retryable:
+                    raise
+                else:
+                    self._refuse(worker, str(error))
+                if num_lost > self._max_retries:
+                    episode = crashed_episode(request, error, duration_ms=(time.monotonic() - started_s) * 1000)
+                    break
+            else:
+                break
+            finally:
+                await self._notify()
+        episode = episode.model_copy(update={"num_retries": episode.num_retries + min(num_lost, self._max_retries)})
+        if log is not None:
+            await asyncio.to_thread(log.append, episode)
+        return episode
+
+    async def _free_worker(self) -> NodeWorker:
+        """The one with most places left, as soon as there is one."""
+        self._num_waiting += 1
+        try:
+            await self._until(lambda: any(worker.num_running < worker.num_places for worker in self._workers.values()))
+        finally:
+            self._num_waiting -= 1
+        return max(self._workers.values(), key=lambda worker: worker.num_places - worker.num_running)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        async with self._changed:
+            while not is_so():
+                if not self._workers:
+                    self._require_hope()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._changed.wait()
+
+    def _require_hope(self) -> None:
+        """Raises where no node can be expected."""
+        waited_s = time.monotonic() - self._without_s
+        refused = "".join(f"\n  {why}" for why in self._refused.values())
+        if refused and not self._starting and waited_s > 2 * LOOK_S:
+            raise ConfigError(f"no node of the Ray cluster may run episodes:{refused}")
+        if waited_s > self._settings.wait_s:
+            needs = ", ".join(f"{amount:g} {name}" for name, amount in self._bundle.items())
+            raise SandboxBusy(
+                f"for {waited_s:.0f} s the Ray cluster has had no node that runs episodes; each needs {needs}.{refused} Start nodes with "
+                "`ray start --address`, or ask for less by sandbox.ray.cpus and sandbox.ray.resources"
+            )
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _look(self) -> None:
+        """Start a worker wherever one is missing, and ask for nodes."""
+        while True:
+            nodes: list[Mapping[str, Any]] = []
+            with suppress(self._ray.exceptions.RayError, RuntimeError, OSError):
+                nodes = await asyncio.to_thread(self._ray.nodes)
+            alive = {node["NodeID"]: node for node in nodes if node["Alive"]}
+            for node_id in alive.keys() - self._workers.keys() - self._starting.keys() - self._refused.keys():
+                at_most = self._settings.workers
+                if at_most is not None and len(self._workers) + len(self._starting) >= at_most:
+                    break
+                has = alive[node_id]["Resources"]
+                if all(has.get(name, 0.0) >= amount for name, amount in self._bundle.items()):
+                    self._starting[node_id] = asyncio.create_task(self._start(node_id, _name(alive[node_id])), name=f"start-{node_id}")
+            await self._grow()
+            await asyncio.sleep(LOOK_S)
+
+    async def _start(self, node_id: str, name: str) -> None:
+        """A worker on the node; one that cannot be had now is tried again by the next look."""
+        actor: Any = None
+        try:
+            actor = await asyncio.to_thread(self._place, node_id)
+            async with asyncio.timeout(START_LIMIT_S):
+                about = await actor.about.remote()
+                if about.code != code_digest():
+                    self._refuse_node(node_id, _other_code(name, about))
+                else:
+                    await actor.open.remote(self._told.model_dump_json())
+                    self._workers[node_id] = NodeWorker(
+                        self._ray,
+                        actor,
+                        node=name,
+                        num_places=self.places_per_node,
+                        lost_after_s=self._settings.lost_after_s,
+                        on_lost=lambda worker: self._lost(node_id, worker),
+                    )
+                    actor = None
+                    _LOG.info("episodes run on %s", name)
+        except TimeoutError:
+            _LOG.warning("the episode worker on %s was not ready after %g s; it is started again", name, START_LIMIT_S)
+        except self._ray.exceptions.RayTaskError as error:
+            why = f"{name}: {type(error.cause).__name__}: {error.cause}"
+            if isinstance(error.cause, FlywheelError) and error.cause.is_retryable:
+                _LOG.warning("the episode worker on %s; it is started again", why)
+            else:
+                self._refuse_node(node_id, why)
+        except self._ray.exceptions.RayActorError as error:
+            if "creation task" in str(error):  # it cannot load our code
+                self._refuse_node(node_id, f"{name} has other code than this process, or none: {str(error).strip().splitlines()[-1]}")
+        except self._ray.exceptions.RayError as error:
+            _LOG.warning("the episode worker on %s could not be started: %s", name, error)
+        finally:
+            del self._starting[node_id]
+            if actor is not None:
+                with suppress(self._ray.exceptions.RayError, ValueError):
+                    self._ray.kill(actor)
+        await self._notify()
+
+    def _place(self, node_id: str) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        made = self._ray.remote(EpisodeActor)
+        return made.options(
+            num_cpus=self._bundle["CPU"],
+            resources=self._settings.resources,
+            max_restarts=0,
+            max_concurrency=MAX_CALLS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+        ).remote()
+
+    def _lost(self, node_id: str, worker: NodeWorker) -> None:
+        if self._workers.get(node_id) is not worker:
+            return
+        del self._workers[node_id]
+        self._without_s = time.monotonic()
+        if not self._is_closed:
+            _LOG.warning("%s; its %d episodes run again elsewhere", worker.loss, worker.num_running)
+            task = asyncio.create_task(self._end(worker), name=f"end-{node_id}")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _end(self, worker: NodeWorker) -> None:
+        await asyncio.to_thread(worker.kill)
+        await self._notify()
+
+    def _refuse(self, worker: NodeWorker, why: str) -> None:
+        for node_id, other in list(self._workers.items()):
+            if other is worker:
+                self._refuse_node(node_id, why)
+                worker.lose(why)
+
+    def _refuse_node(self, node_id: str, why: str) -> None:
+        self._refused[node_id] = why
+        _LOG.warning("a node of the Ray cluster gets no episodes: %s", why)
+
+    async def _grow(self) -> None:
+        """Ask the autoscaler for more nodes while all places are taken. Without one this says what nobody reads."""
+        num_running = sum(worker.num_running for worker in self._workers.values())
+        if not self._workers:
+            wanted = 1
+        elif self._num_waiting or num_running >= self.num_places:
+            wanted = GROWTH * len(self._workers)
+        else:
+            return
+        wanted = max(self._num_asked_for, wanted if self._settings.workers is None else min(wanted, self._settings.workers))
+        if wanted != self._num_asked_for:
+            self._num_asked_for = wanted
+            with suppress(self._ray.exceptions.RayError, RuntimeError, OSError):
+                await asyncio.to_thread(self._ask_for, wanted)
+
+    def _ask_for(self, num_nodes: int) -> None:
+        from ray.autoscaler.sdk import request_resources
+
+        request_resources(bundles=[self._bundle] * num_nodes)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return f"node {node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
+
+
+def _other_code(name: str, about: About) -> str:
+    return f"{name} has other code than this process ({about.code} and {code_digest()}): install the same release on every node"

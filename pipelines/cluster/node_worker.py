@@ -1,0 +1,187 @@
+"""NodeWorker: the episode worker of one node, as the stage holds it. It hands out episodes, answers questions, and notices that it is lost.
+
+A call that fails on the way is made again, since either side ignores what it knows; a worker that answered nothing for `lost_after_s`, or
+that Ray says is dead, is lost with all its episodes: they get WorkerCrashed, and whoever ran them runs them elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.runner import Live
+from agent.policy.action_source import ActionSource, PolicyActionSource
+from agent.policy.policy import Prompt, Response
+from pipelines.cluster.wire import Answer, Cancel, Ended, Failed, Order, Play, Question, Report, Seated
+from warehouse.core.errors import SandboxError, WorkerCrashed, from_plain
+
+READS_IN_LOST = 4
+"""A worker that has nothing to report says so this often in the time after which it would be lost."""
+PAUSE_S = 0.2
+"""Before a call that failed on the way is made again."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Run:
+    ended: asyncio.Future[Episode]
+    act: Callable[[Prompt], Awaitable[Response]] | None
+    live: Live
+    seat: ExitStack = field(default_factory=ExitStack)
+
+
+class NodeWorker:
+    """One actor on one node. `num_places`: episodes that it takes at once."""
+
+    def __init__(
+        self, ray: Any, actor: Any, *, node: str, num_places: int, lost_after_s: float, on_lost: Callable[[NodeWorker], None]
+    ) -> None:
+        self.node, self.num_places = node, num_places
+        self._ray, self._actor, self._lost_after_s, self._on_lost = ray, actor, lost_after_s, on_lost
+        self._runs: dict[int, _Run] = {}
+        self._numbers = count(1)
+        self._orders: list[Order] = []
+        self._has_orders = asyncio.Event()
+        self._heard_s = time.monotonic()
+        self._answering: set[asyncio.Task[None]] = set()
+        self.loss: str | None = None
+        """Why it is lost."""
+        self._tasks = [asyncio.create_task(self._read(), name=f"read-{node}"), asyncio.create_task(self._tell(), name=f"tell-{node}")]
+
+    @property
+    def num_running(self) -> int:
+        return len(self._runs)
+
+    async def run(self, request: EpisodeRequest, source: ActionSource, live: Live) -> Episode:
+        """Raises WorkerCrashed where the worker is lost meanwhile, what a policy raises, and what its runner raises there."""
+        if self.loss is not None:
+            raise WorkerCrashed(self.loss)
+        number = next(self._numbers)
+        act = source.act if isinstance(source, PolicyActionSource) else None
+        run = self._runs[number] = _Run(ended=asyncio.get_running_loop().create_future(), act=act, live=live)
+        self._send(Play(run=number, request=request, source=None if act else source))
+        try:
+            with run.seat:
+                return await run.ended
+        finally:
+            del self._runs[number]
+            if not run.ended.done() or run.ended.cancelled() or run.ended.exception() is not None:
+                self._send(Cancel(run=number))
+
+    def lose(self, why: str) -> None:
+        """End it, with all its episodes."""
+        if self.loss is not None:
+            return
+        self.loss = why
+        for task in (*self._tasks, *self._answering):
+            task.cancel()
+        for run in self._runs.values():
+            if not run.ended.done():
+                run.ended.set_exception(WorkerCrashed(why))
+        self._on_lost(self)
+
+    async def close(self) -> None:
+        """Let it end its sessions, then end it."""
+        is_lost = self.loss is not None
+        self.lose("the collection is over")
+        if not is_lost:
+            with suppress(TimeoutError, self._ray.exceptions.RayError):
+                async with asyncio.timeout(self._lost_after_s):
+                    await _call(self._actor.close)
+        await asyncio.gather(*self._tasks, *self._answering, return_exceptions=True)
+        await asyncio.to_thread(self.kill)
+
+    def kill(self) -> None:
+        """Blocks for a moment."""
+        with suppress(self._ray.exceptions.RayError, ValueError):
+            self._ray.kill(self._actor)
+
+    def _send(self, order: Order) -> None:
+        if self.loss is None:
+            self._orders.append(order)
+            self._has_orders.set()
+
+    async def _tell(self) -> None:
+        while True:
+            await self._has_orders.wait()
+            orders, self._orders = self._orders, []
+            self._has_orders.clear()
+            await self._until_done(partial(_call, self._actor.tell, orders))
+
+    async def _read(self) -> None:
+        confirmed, wait_s = 0, self._lost_after_s / READS_IN_LOST
+        while True:
+            reports = await self._until_done(partial(_call, self._actor.read, confirmed, wait_s))
+            for number, report in reports:
+                if number > confirmed:
+                    confirmed = number
+                    self._take(report)
+
+    async def _until_done(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Makes the call until it is answered. Does not return once the worker is lost."""
+        while True:
+            left_s = self._heard_s + self._lost_after_s - time.monotonic()
+            if left_s <= 0:
+                self.lose(f"{self.node} answered nothing for {self._lost_after_s:g} s")
+            try:
+                async with asyncio.timeout(max(left_s, 0.0)):
+                    answer = await call()
+            except TimeoutError:
+                continue
+            except self._ray.exceptions.ActorUnavailableError:
+                await asyncio.sleep(PAUSE_S)
+            except self._ray.exceptions.RayActorError as error:
+                self.lose(f"the episode worker on {self.node} died: {_first_line(error)}")
+                await asyncio.sleep(PAUSE_S)
+            except self._ray.exceptions.RayTaskError as error:
+                self.lose(f"the episode worker on {self.node} failed: {type(error.cause).__name__}: {error.cause}")
+                await asyncio.sleep(PAUSE_S)
+            except self._ray.exceptions.RayError:  # e.g. an answer that was on a node which was cut off before it came here
+                await asyncio.sleep(PAUSE_S)
+            else:
+                self._heard_s = time.monotonic()
+                return answer
+
+    def _take(self, report: Report) -> None:
+        run = self._runs.get(report.run)
+        if run is None or run.ended.done():
+            return
+        match report:
+            case Question():
+                task = asyncio.create_task(self._answer(report, run), name=f"answer-{report.run}")
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+            case Seated():
+                run.seat.close()
+                if report.has_session:
+                    run.seat.enter_context(run.live())
+            case Ended():
+                run.ended.set_result(report.episode)
+            case Failed():
+                said = {**report.error, "message": f"on {self.node}: {report.error.get('message')}"}
+                run.ended.set_exception(from_plain(said, SandboxError))
+
+    async def _answer(self, question: Question, run: _Run) -> None:
+        if run.act is None:
+            return
+        try:
+            response = await run.act(question.prompt)
+        except Exception as error:
+            if not run.ended.done():
+                run.ended.set_exception(error)
+        else:
+            self._send(Answer(run=question.run, question=question.question, response=response))
+
+
+async def _call(method: Any, *arguments: Any) -> Any:
+    return await method.remote(*arguments)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

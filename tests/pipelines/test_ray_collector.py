@@ -1,0 +1,200 @@
+"""Episodes on the nodes of a real Ray cluster: several raylets on this machine, with real sessions on each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.episode.collector import Collector, MeasuresLeases
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.log import EpisodeLog
+from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
+from agent.policy.policy import Prompt, Response
+from assets.profile import ActingSettings, RaySettings, SandboxSettings, TaskSettings
+from pipelines.stages.context import requests_for
+from pipelines.stages.sandboxes import EpisodeService, open_collector
+from sandbox.tasks.task import Split
+from tests.pipelines.ray_nodes import ROOT, Nodes, ray_nodes
+from warehouse.core.errors import ConfigError, EngineUnreachable, ReportedOnly, SandboxBusy
+from warehouse.core.identity import stable_seed
+
+TASKS = TaskSettings(lists=("miniwob:smoke",), domains=("forms",))
+ANSWERS = ("Action press ctrl a", 'Action type "a b"', "Action click 4 60", "Action scroll down 4 60", "Action wait", 'Action finished "x"')
+
+
+class Drawing:
+    """Answers by the seed of the prompt, so that an episode is the same wherever it runs. Waits as a model would."""
+
+    policy_id = "policy-drawing"
+
+    def __init__(self, wait_s: float = 0.0) -> None:
+        self._wait_s = wait_s
+        self.num_prompts = 0
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        self.num_prompts += len(prompts)
+        await asyncio.sleep(self._wait_s)
+        return [
+            Response(text=text, prompt_token_ids=(1,), token_ids=(2,), logprobs=(-0.1,), policy_id=self.policy_id)
+            for text in (ANSWERS[stable_seed("answer", prompt.sampling.seed) % len(ANSWERS)] for prompt in prompts)
+        ]
+
+
+class Refusing(Drawing):
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        raise EngineUnreachable("nobody answers")
+
+
+def acting(ray: RaySettings | None, **settings: Any) -> ActingSettings:
+    return ActingSettings(tasks=TASKS, sandbox=SandboxSettings(**{"num_sessions": 2, "ray": ray, **settings}))
+
+
+def requests(num: int, policy_id: str = Drawing.policy_id, **options: Any) -> list[EpisodeRequest]:
+    return requests_for(TASKS, policy_id=policy_id, num=num, **{"purpose": "rollout", "split": Split.TRAIN, "temperature": 1.0, **options})
+
+
+def essence(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """All of an episode but its clock times and retries."""
+    return {
+        episode.episode_id: (
+            episode.model_dump(exclude={"duration_ms", "num_retries", "steps"}),
+            [step.model_dump(exclude={"latency_ms"}) for step in episode.steps],
+            sorted(episode.screenshots),
+        )
+        for episode in episodes
+    }
+
+
+async def collected(settings: ActingSettings, asked: Sequence[EpisodeRequest], log: EpisodeLog | None = None) -> list[Episode]:
+    async with open_collector(settings) as collector:
+        assert isinstance(collector, Collector)
+        return [episode async for episode in collector.collect(Drawing(), asked, log=log)]
+
+
+def test_ray_and_servers_exclude_each_other_and_addresses_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"sandbox\.ray is set, and sandbox\.servers are named"):
+        SandboxSettings(ray=RaySettings(), servers=("http://127.0.0.1:8421",))
+    for address in ("ray://head:10001", "head", "http://head:8265"):
+        with pytest.raises(ValueError, match="address"):
+            RaySettings(address=address)
+    assert RaySettings(address="10.0.0.1:6379").cpus is None
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"'ray' is not installed.*pip install 'flywheel\[cluster\]'"):
+        asyncio.run(collected(acting(RaySettings()), []))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Nodes, list[subprocess.Popen[bytes]]]]:
+    with ray_nodes(2) as (nodes, started):
+        yield nodes, list(started)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_episodes_are_those_of_one_machine_each_once(cluster: Any, tmp_path: Path) -> None:
+    """Of a policy and of an oracle; a stage that learns is refused what is only reported; what a policy raises is raised."""
+    ray, asked = RaySettings(address=cluster[0].address), requests(8)
+    here = asyncio.run(collected(acting(None), asked))
+    log = EpisodeLog(tmp_path)
+
+    async def on_nodes() -> list[Episode]:
+        async with open_collector(acting(ray, max_retries=0), to_choose=True) as collector:
+            assert isinstance(collector, MeasuresLeases) and collector.lease_use.num_sessions in (2, 4)
+            found = [episode async for episode in collector.collect(Drawing(), asked, log=log)]
+            assert collector.lease_use.leased_s > 0
+            oracle = OracleActionSource(acting(None).agent.builder().grammar)
+            shown = [episode async for episode in collector.play(oracle, requests(2, ORACLE_POLICY_ID, purpose="seed"))]
+            assert len(shown) == 2 and all(episode.is_success for episode in shown)
+            with pytest.raises(EngineUnreachable, match="nobody answers"):
+                await anext(aiter(collector.collect(Refusing(), asked)))
+            with pytest.raises(ReportedOnly, match="which is only reported"):
+                await anext(aiter(collector.collect(Drawing(), requests(1, split=Split.HOLDOUT))))
+            return found
+
+    there = asyncio.run(on_nodes())
+    assert len(there) == len(asked) and essence(there) == essence(here)
+    assert essence(list(log.episodes())) == essence(here)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_closing_cancels_and_requests_are_taken_as_there_is_room(cluster: Any) -> None:
+    ray = RaySettings(address=cluster[0].address, workers=1)
+    taken = count()
+
+    async def main() -> None:
+        async with open_collector(acting(ray, num_sessions=1)) as collector:
+            policy = Drawing(wait_s=0.1)
+            stream = (request for request in requests(40) if next(taken) >= 0)
+            async with aclosing(collector.collect(policy, stream)) as episodes:  # type: ignore[type-var]
+                async for _ in episodes:
+                    break
+            assert next(taken) <= 6 + 1 + 1, "six places, and one that became free"
+            await asyncio.sleep(1.0)
+            before = policy.num_prompts
+            await asyncio.sleep(1.0)
+            assert policy.num_prompts == before, "nothing goes on"
+            assert len([episode async for episode in collector.collect(policy, requests(2))]) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_killed_node_costs_no_episode_and_one_that_joins_is_used(cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Through the service that a Prefect flow asks. The raylet of a node and all on it are killed in the middle."""
+    caplog.set_level(logging.INFO)
+    nodes, started = cluster
+    asked, log = requests(24), EpisodeLog(tmp_path)
+    here = asyncio.run(collected(acting(None), asked))
+    ray = RaySettings(address=nodes.address, lost_after_s=20)
+    with EpisodeService(acting(ray), Drawing(wait_s=0.3), log) as service:
+        deadline = time.monotonic() + 60
+        while len(service._runner.workers) < 2 and time.monotonic() < deadline:  # type: ignore[union-attr]
+            time.sleep(0.2)
+        futures = [service.submit(request) for request in asked]
+        while sum(future.done() for future in futures) < 4:
+            time.sleep(0.05)
+        nodes.kill(started.pop())
+        killed_s = time.monotonic()
+        started.append(nodes.add())
+        there = [future.result(timeout=200) for future in futures]
+        print(f"{time.monotonic() - killed_s:.1f} s after the kill")
+        while len(service._runner.workers) < 2 and time.monotonic() < killed_s + 100:  # type: ignore[union-attr]
+            time.sleep(0.2)
+        assert len(service._runner.workers) == 2, "the node that joined is used"  # type: ignore[union-attr]
+    assert essence(there) == essence(here) and essence(list(log.episodes())) == essence(here)
+    assert sum(1 for _ in log.without_screenshots()) == len(asked) and all(one.outcome is not Outcome.CRASHED for one in there)
+    assert any(episode.num_retries for episode in there), "some were under way on the node that died"
+    assert "episodes run again elsewhere" in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_node_with_other_code_is_named_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it ends the stage; where no node has the resources, the stage waits and then says what it lacks."""
+    for room in ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines"):
+        shutil.copytree(ROOT / room, tmp_path / "code" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "code" / "warehouse" / "core" / "code.py").open("a") as file:
+        file.write("# another release\n")
+    monkeypatch.chdir(tmp_path)  # Ray would let its workers import from where we are
+    with ray_nodes(0) as (nodes, _):
+        nodes.add(env={"PYTHONPATH": str(tmp_path / "code")})
+        with pytest.raises(ConfigError, match=r"node 127\.0\.0\.3 .* has other code than this process .*install the same release"):
+            asyncio.run(collected(acting(RaySettings(address=nodes.address)), requests(1)))
+        with pytest.raises(SandboxBusy, match=r"no node that runs episodes; each needs 64 CPU, 1 lab"):
+            asyncio.run(collected(acting(RaySettings(address=nodes.address, cpus=64, resources={"lab": 1}, wait_s=3)), requests(1)))
