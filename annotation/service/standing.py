@@ -50,7 +50,7 @@ class StandingReader:
         self._standing = Standing()
 
     def read(self) -> Standing:
-        if self._home is None or not (self._home.root / "tables").is_dir():
+        if self._home is None or not self._home.has_tables:
             return Standing()
         from warehouse.storage.tables import Warehouse
 

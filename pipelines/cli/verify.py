@@ -11,13 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from models.checkpoints import checkpoint
-from warehouse.core.errors import CheckpointError, CorruptTable, IterationLocked, WarehouseError
+from warehouse.core.durable import digest
+from warehouse.core.errors import CheckpointError, ConfigError, CorruptTable, IterationLocked, WarehouseError
 from warehouse.core.locks import LOOKED_AT_S, FileLock
 from warehouse.reporting.screens import is_what_its_id_says
 from warehouse.storage.catalogue import TABLES
-from warehouse.storage.data_files import check_file, checksum_in
+from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 from warehouse.storage.integrity import Damage, data_damage
 from warehouse.storage.lost_screenshots import lost_screenshots
+from warehouse.storage.remote import RemoteTable
 from warehouse.storage.table_log import TableLog, added_files, read_log
 from warehouse.storage.tables import VACUUM_BEGUN, VACUUMED, Warehouse
 
@@ -77,6 +79,8 @@ def _of_log(warehouse: Warehouse, table: str) -> list[Damage]:
     log = TableLog(warehouse.home, table)
     found = []
     try:
+        if log.remote is not None:
+            return _of_remote_log(log, log.remote)
         records = log.commits.records(0, len(log.commits))
         marks = log.checkpoints.records(0, len(log.checkpoints))
     except CorruptTable as error:
@@ -91,10 +95,21 @@ def _of_log(warehouse: Warehouse, table: str) -> list[Damage]:
     return found
 
 
+def _of_remote_log(log: TableLog, remote: RemoteTable) -> list[Damage]:
+    log.newest()
+    records, found = log.commits.records(0, len(log.commits)), []
+    for record, data in zip(records, remote.logs(len(records)), strict=True):
+        if data is None or digest(data) != record.digest:
+            what = "is missing in the object store" if data is None else "in the object store is not as it was committed"
+            found.append(Damage(path=log.file(record.version), what=what, fix=RESTORE_OBJECT))
+    return found
+
+
 def _of_data(warehouse: Warehouse, table: str, all_versions: bool) -> list[Damage]:
     try:
         delta = warehouse.delta(table)
-        found = data_damage(warehouse.folder(table), delta) if delta is not None else []
+        remote = TableLog(warehouse.home, table).remote
+        found = data_damage(warehouse.folder(table), delta, remote, wholly=True) if delta is not None else []
         if delta is None or not all_versions:
             return found
         known = {each.path for each in found}
@@ -108,6 +123,11 @@ def _of_older(warehouse: Warehouse, table: str) -> Iterator[Damage]:
     log = TableLog(warehouse.home, table)
     history = warehouse.history(table)
     purged = max((commit.version for commit in history if commit.operation in (VACUUM_BEGUN, VACUUMED)), default=-1)
+    if log.remote is not None:
+        added = [file for commit in history if commit.version > purged for file in added_files(read_log(log.file(commit.version)))]
+        for name, what in log.remote.damage(added, wholly=True).items():
+            yield Damage(path=log.folder / name, what=f"{what} in the object store", fix=RESTORE_OBJECT)
+        return
     for commit in history:
         for name, _ in added_files(read_log(log.file(commit.version))):
             path = log.folder / name
@@ -172,6 +192,11 @@ def repair_alone(warehouse: Warehouse, console: Console, ask: Callable[[str], No
     """`repair` while no iteration runs. Raises IterationLocked."""
     from pipelines.orchestration.iteration_lock import lock_path
 
+    if (store := warehouse.home.store) is not None:
+        raise ConfigError(
+            f"the tables lie in {store.url}, and only those on a disk are repaired: copy them to a home there (`flywheel store copy "
+            f"{store.url} FOLDER`), repair that, and copy it to a new place in the store"
+        )
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(f"process {lock.holder()} is running an iteration in {warehouse.home.root}; end it, then repair")

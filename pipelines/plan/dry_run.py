@@ -73,7 +73,7 @@ def _as_json(plan: Plan, checks: Sequence[Check], num_iterations: int) -> dict[s
 
 
 def _measured(home: Home) -> Measured:
-    if not (home.root / "tables").is_dir():
+    if not home.has_tables:
         return Measured(steps={})
     with connect(Warehouse(home)) as con:
         return measure(con)

@@ -9,10 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from warehouse.core.home import Home
 from warehouse.storage.integrity import find_damage
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("place")
 ROOT = Path(__file__).parents[2]
 _PREAMBLE = """
 import sys

@@ -14,6 +14,8 @@ from warehouse.datasets.withdrawal import withdraw
 from warehouse.storage.content import content_digest
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("place")
+
 PLACE = {"iteration": "0001", "stage": "rollouts"}
 
 

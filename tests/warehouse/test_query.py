@@ -10,12 +10,15 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.warehouse.conftest import on_disk
 from warehouse.core.errors import CorruptTable, QueryError, UnknownTable
 from warehouse.storage import query
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.data_files import RESTORE
 from warehouse.storage.scan import connect_to_scan
 from warehouse.storage.tables import Warehouse
+
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def _one(con: Any, sql: str) -> Any:
@@ -125,6 +128,7 @@ DAMAGES = {
 }
 
 
+@on_disk
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_damaged_file_is_named_by_whoever_reads_it(warehouse: Warehouse, make: Any, reader: str, damage: str) -> None:

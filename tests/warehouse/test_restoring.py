@@ -13,6 +13,8 @@ from warehouse.datasets.withdrawal import purge, withdraw
 from warehouse.storage.restoring import restore
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("place")
+
 ROUTED = {"iteration": "0001", "stage": "routing"}
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.warehouse.conftest import Make
+from tests.warehouse.conftest import Make, on_disk
 from warehouse.core.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
 from warehouse.core.home import Home
 from warehouse.storage import table_log, tables
@@ -23,6 +23,8 @@ from warehouse.storage.catalogue import TABLES
 from warehouse.storage.data_files import RESTORE
 from warehouse.storage.integrity import find_damage
 from warehouse.storage.tables import NO_VERSION, Warehouse
+
+pytestmark = pytest.mark.usefixtures("place")
 
 ROOT = Path(__file__).parents[2]
 FIRST = {"iteration": "0001", "stage": "rollouts"}
@@ -118,6 +120,7 @@ def test_as_of_is_the_last_commit_up_to_an_iteration_and_no_later_row(warehouse:
     assert _ids(warehouse, version=3) == ["ep-0001", "ep-0002", "ep-0003"]
 
 
+@on_disk  # each example has a home of its own, but one store would be that of all
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["rollouts", "evaluation"]), st.integers(0, 3)), max_size=8))
 def test_any_history_reads_like_a_dictionary_of_partitions(
@@ -209,6 +212,7 @@ def test_a_home_of_an_older_catalogue_gains_the_new_column(warehouse: Warehouse,
     assert sorted(warehouse.read("routes").column("decided_by").to_pylist(), key=str) == [None, "orm"]
 
 
+@on_disk
 @pytest.mark.parametrize("harm", ["cut", "garble", "delete"])
 def test_a_damaged_data_file_is_named_and_running_the_stage_again_fixes_it(warehouse: Warehouse, make: Any, harm: str) -> None:
     rows = [make.episode(f"ep-{i}", instruction=os.urandom(400).hex()) for i in range(50)]
@@ -229,6 +233,7 @@ def test_a_damaged_data_file_is_named_and_running_the_stage_again_fixes_it(wareh
     assert warehouse.read("episodes").num_rows == 50 and _damaged(warehouse, "episodes") == []
 
 
+@on_disk
 @pytest.mark.parametrize("version", [1, 2], ids=["middle", "newest"])
 @pytest.mark.parametrize("harm", ["cut", "empty", "delete", "swap"])
 def test_a_damaged_log_is_named_and_nothing_is_written_on_top(warehouse: Warehouse, make: Any, version: int, harm: str) -> None:
@@ -249,6 +254,7 @@ def test_a_damaged_log_is_named_and_nothing_is_written_on_top(warehouse: Warehou
     assert _ids(warehouse) == ["b"]
 
 
+@on_disk
 @pytest.mark.parametrize("lost", ["log", "folder"])
 def test_a_missing_log_is_not_an_empty_table(warehouse: Warehouse, make: Any, lost: str) -> None:
     warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
@@ -304,6 +310,7 @@ def _fill(home: Path, how: str) -> str:
     return result.stdout
 
 
+@on_disk
 def test_a_file_over_the_limit_commits_nothing(tmp_path: Path) -> None:
     said = _fill(tmp_path / "home", "limit")
     folder = tmp_path / "home" / "tables" / "verdicts"
@@ -327,6 +334,7 @@ def test_arrow_tables_are_written_as_they_are(warehouse: Warehouse, make: Any) -
     assert isinstance(warehouse.dataset("episodes").to_table(columns=["seed"]), pa.Table)
 
 
+@on_disk
 def test_a_home_may_have_a_space_in_its_path(tmp_path: Path) -> None:
     home = Home(tmp_path / "a home")
     warehouse, place = Warehouse(home), {"iteration": "0001", "stage": "rollouts"}

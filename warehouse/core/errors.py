@@ -13,6 +13,7 @@ outside the project can catch it without importing it.
     │   ├── CorruptDatabase (OSError)       a database file of the home, e.g. Dagster's runs, cannot be read
     │   ├── UnreadablePicture (ValueError)  a picture is not a whole PNG, JPEG or WebP file, or too large to decode
     │   ├── StorageFull (OSError)           the disk is full; nothing was committed
+    │   ├── StoreUnreachable (ConnectionError)  the object store does not answer, or only with failures
     │   ├── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
     │   ├── ReleaseRefused (ValueError)     a promotion, hold or rollback that is not possible as things are
     │   ├── ReleasesChanged (RuntimeError)  somebody else changed the releases meanwhile; look again
@@ -132,6 +133,12 @@ class UnreadablePicture(WarehouseError, ValueError):
 
 class StorageFull(WarehouseError, OSError):
     """The disk is full; the commit did not happen."""
+
+
+class StoreUnreachable(WarehouseError, ConnectionError):
+    """The object store does not answer, or only with failures."""
+
+    is_retryable = True
 
 
 class WriteConflict(WarehouseError, RuntimeError):

@@ -20,6 +20,9 @@ FLYWHEEL_HOME
 ├── cache/         what is made of the tables again where it is missing
 └── profile.yaml   the profile that it was last run with
 
+With FLYWHEEL_STORE, tables and checkpoints are kept in an object store (store.py): cache/store/<digest of its address>/ then holds the
+copies of tables and their chains, and checkpoints/ those of checkpoints. All else is of this machine.
+
 The root is its owner's alone (mode 0700): screens, people's words and servers' tokens are below it. Who shares a home with a group gives
 the group its rights and others none. What programs of other users read (browsers, jails) is copied to where they may read it.
 """
@@ -27,16 +30,18 @@ the group its rights and others none. What programs of other users read (browser
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import stat
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.durable import PRIVATE, make_folder, sync
 from warehouse.core.errors import ConfigError, StorageFull
+from warehouse.core.store import Store
 
 HOME_VARIABLE = "FLYWHEEL_HOME"
 DEFAULT_HOME = ".flywheel"
@@ -50,6 +55,8 @@ class Home:
     """The root folder of one installation; each folder below it is made when it is first asked for."""
 
     root: Path
+    store: Store | None = field(default_factory=Store.from_env)
+    """Where tables and checkpoints are kept; None: below the root."""
 
     @classmethod
     def from_env(cls) -> Home:
@@ -58,7 +65,9 @@ class Home:
 
     def check_exists(self) -> None:
         """Raises ConfigError where there is no such folder: a mistyped one is not an empty home."""
-        if not self.root.is_dir():
+        if self.store is not None:
+            self.make()
+        elif not self.root.is_dir():
             raise ConfigError(f"there is no home {self.root}: name one with --home or {HOME_VARIABLE}, or make one with `flywheel run`")
 
     def make(self) -> Path:
@@ -77,12 +86,22 @@ class Home:
 
     @property
     def tables(self) -> Path:
-        return self._folder("tables")
+        if self.store is None:
+            return self._folder("tables")
+        return _made(self._copies(self.store) / "tables")
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether there may be rows: nothing is made by asking."""
+        return self.store is not None or (self.root / "tables").is_dir()
 
     @property
     def chain(self) -> Path:
         """Need not exist: only a commit makes it."""
-        return self.root / "chain"
+        return self.root / "chain" if self.store is None else self._copies(self.store) / "chain"
+
+    def _copies(self, store: Store) -> Path:
+        return self.make() / "cache" / "store" / hashlib.sha256(store.url.encode()).hexdigest()[:16]
 
     @property
     def set_aside(self) -> Path:
@@ -117,12 +136,15 @@ class Home:
         return self._folder("locks")
 
     def _folder(self, name: str) -> Path:
-        folder = self.make() / name
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise _not_made(folder, error) from error
-        return folder
+        return _made(self.make() / name)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(exist_ok=True, parents=True)
+    except OSError as error:
+        raise _not_made(folder, error) from error
+    return folder
 
 
 def _not_made(folder: Path, error: OSError) -> StorageFull | ConfigError:

@@ -20,7 +20,6 @@ from warehouse.reporting.iteration_summaries import FIRST_MEMBERS, TABLES_READ, 
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.file_sql import duckdb_type, later_columns, stored_rows
 from warehouse.storage.id_index import IdIndex
-from warehouse.storage.integrity import raise_explained
 from warehouse.storage.partitions import DataFile
 from warehouse.storage.query import MEMORY_LIMIT, seen_rows
 from warehouse.storage.table_files import Listing
@@ -226,8 +225,7 @@ class LineageRows:
                 rows = f"with more as materialized ({rows}) {seen_rows(TABLES[table], 'more')}"
             ((num,),) = self._reader.execute(f"insert into {table} {rows}", [among] if column is not None else []).fetchall()
         except duckdb.Error as error:
-            folder, delta = self._warehouse.folder(table), self._warehouse.delta(table)
-            raise_explained(table, folder, delta, error)
+            self._warehouse.raise_explained(table, error)
         return int(num)
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:

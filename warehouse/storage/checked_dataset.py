@@ -14,7 +14,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
-from warehouse.storage.data_files import check_file
+from warehouse.storage.data_files import CheckFiles
 from warehouse.storage.partitions import DataFile
 
 
@@ -23,31 +23,30 @@ class CheckedDataset(pads.FileSystemDataset):
     threads wait for the interpreter, which waits for them where DuckDB has begun a scan."""
 
     @classmethod
-    def of(cls, folder: Path, dataset: pads.Dataset) -> CheckedDataset:
-        """The same as `dataset`, whose files are below `folder`."""
+    def of(cls, folder: Path, dataset: pads.Dataset, check: CheckFiles) -> CheckedDataset:
+        """The same as `dataset`, whose files are below `folder`; `check` is called with those that are to be scanned."""
         made = cls(list(dataset.get_fragments()), dataset.schema, dataset.format, dataset.filesystem)
-        made.folder = folder
+        made.folder, made.check = folder, check
         return made
 
     def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> pads.Scanner:
         """As Arrow's own. Raises CorruptTable for a file that has changed, FileNotFoundError."""
-        for fragment in self.get_fragments(filter=filter):
-            check_file(self.folder / fragment.path)
+        self.check([self.folder / fragment.path for fragment in self.get_fragments(filter=filter)])
         return super().scanner(columns=columns, filter=filter, **options)
 
 
-def of_delta(folder: Path, delta: DeltaTable, **options: Any) -> CheckedDataset:
+def of_delta(folder: Path, delta: DeltaTable, check: CheckFiles, **options: Any) -> CheckedDataset:
     """Of all the files of a Delta table in `folder`, or as the options of its `to_pyarrow_dataset` say."""
-    return CheckedDataset.of(folder, delta.to_pyarrow_dataset(filesystem=_local_files(folder), **options))
+    return CheckedDataset.of(folder, delta.to_pyarrow_dataset(filesystem=_local_files(folder), **options), check)
 
 
-def of_files(folder: Path, files: Sequence[DataFile], schema: pa.Schema) -> pads.Dataset:
+def of_files(folder: Path, files: Sequence[DataFile], schema: pa.Schema, check: CheckFiles) -> pads.Dataset:
     """Of some files, as a table of that schema."""
     if not files:
         return pads.dataset(schema.empty_table())
     system, form = _local_files(folder), pads.ParquetFileFormat()
     fragments = [form.make_fragment(unquote(file.path), filesystem=system, partition_expression=file.expression) for file in files]
-    return CheckedDataset.of(folder, pads.FileSystemDataset(fragments, schema, form, system))
+    return CheckedDataset.of(folder, pads.FileSystemDataset(fragments, schema, form, system), check)
 
 
 def _local_files(folder: Path) -> pafs.FileSystem:

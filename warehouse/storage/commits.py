@@ -14,13 +14,16 @@ from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.errors import StorageFull, WriteConflict
 
 MAX_ATTEMPTS = 12
+"""On one machine, whose writers wait for each other's lock."""
+ATTEMPTS_OF_HOSTS = 100
+"""In an object store, where of several writers on several hosts each commit beats all others."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
 
 
-def retry_commit(what: str, place: Path, write: Callable[[], int]) -> int:
+def retry_commit(what: str, place: Path, write: Callable[[], int], *, attempts: int = MAX_ATTEMPTS) -> int:
     """Run `write` until its commit is not beaten by another writer's; waits a little longer each time.
 
-    Raises WriteConflict after MAX_ATTEMPTS, StorageFull when the disk has no room.
+    Raises WriteConflict after so many attempts, StorageFull when the disk has no room.
     """
     attempt = 1
     while True:
@@ -28,7 +31,7 @@ def retry_commit(what: str, place: Path, write: Callable[[], int]) -> int:
             with naming_a_full_disk(what, place):
                 return write()
         except CommitFailedError as error:
-            if attempt == MAX_ATTEMPTS:
+            if attempt == attempts:
                 raise WriteConflict(
                     f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice?"
                 ) from error

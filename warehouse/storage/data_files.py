@@ -10,7 +10,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,11 +23,13 @@ from warehouse.core.errors import CorruptTable
 from warehouse.storage.catalogue import Table
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
+CheckFiles: TypeAlias = Callable[[Iterable[Path]], None]
 GROUP_ROWS, GROUP_BYTES = 65_536, 64 * 2**20
 """Who writes holds a group of rows, and so does Arrow when it reads, unpacked: by default a million, of steps over a gigabyte."""
 FILE_BYTES = 128 * 2**20
 """A file is checked whole, so none is much larger."""
 RESTORE = "restore the file from a backup; without one, `flywheel doctor --repair` takes it out of the table and says what has to run again"
+RESTORE_OBJECT = "restore it from an older version of the object or from a backup"
 _NAME = re.compile(r"[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
 _CHECKED: dict[str, tuple[int, int, int]] = {}
 """Files that this process has found sound: size, time of change and inode then."""
@@ -123,6 +125,12 @@ def check_file(path: Path) -> None:
     if expected is not None and (found := f"{crc32(path):08x}") != expected:
         raise CorruptTable(f"{path} was changed: its checksum is {found}, not {expected} as its name says. To fix it: {RESTORE}")
     _CHECKED[str(path)] = state
+
+
+def check_files(paths: Iterable[Path]) -> None:
+    """`check_file` of each."""
+    for path in paths:
+        check_file(path)
 
 
 def checksum_in(name: str) -> str | None:

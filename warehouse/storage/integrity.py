@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from warehouse.core.errors import CorruptTable
-from warehouse.storage.data_files import RESTORE, check_file
+from warehouse.storage.data_files import RESTORE, RESTORE_OBJECT, check_file
+from warehouse.storage.remote import RemoteTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +24,16 @@ class Damage:
     fix: str
 
 
-def find_damage(folder: Path, delta: DeltaTable | None) -> list[Damage]:
-    """Every damaged log file and data file of one Delta table; data files only when its log can be opened (`delta`)."""
-    return [*_log_damage(folder / "_delta_log"), *(data_damage(folder, delta) if delta is not None else ())]
+def find_damage(folder: Path, delta: DeltaTable | None, remote: RemoteTable | None = None) -> list[Damage]:
+    """Every damaged log file and data file of one Delta table; data files only when its log can be opened (`delta`). Of a table in an
+    object store (`remote`), whether its data files are there."""
+    return [*_log_damage(folder / "_delta_log"), *(data_damage(folder, delta, remote) if delta is not None else ())]
 
 
-def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: Exception) -> NoReturn:
+def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: Exception, remote: RemoteTable | None = None) -> NoReturn:
     """Raise, for a read of `table` that failed with `error`, CorruptTable that names the first damaged file and its fix; the error itself
     where every file is sound and the machine, or the query, is at fault."""
-    damages = find_damage(folder, delta)
+    damages = find_damage(folder, delta, remote)
     if damages:
         first, more = damages[0], len(damages) - 1
         also = f" ({more} more damaged files)" if more else ""
@@ -66,12 +68,17 @@ def _log_file_damage(path: Path) -> str | None:
     return None if lines else "is empty"
 
 
-def data_damage(folder: Path, delta: DeltaTable) -> list[Damage]:
-    """Every data file of this version that is missing, cut off or changed."""
+def data_damage(folder: Path, delta: DeltaTable, remote: RemoteTable | None = None, *, wholly: bool = False) -> list[Damage]:
+    """Every data file of this version that is missing, cut off or changed; in an object store the last is seen only with `wholly`."""
     damages = []
     actions = pa.table(delta.get_add_actions(flatten=True))
-    for relative, size in zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True):
-        path = folder / unquote(relative)
+    sizes = actions.column("size_bytes").to_pylist()
+    files = list(zip(map(unquote, actions.column("path").to_pylist()), sizes, strict=True))
+    if remote is not None:
+        found = remote.damage(files, wholly=wholly)
+        return [Damage(path=folder / path, what=f"{what} in the object store", fix=RESTORE_OBJECT) for path, what in found.items()]
+    for relative, size in files:
+        path = folder / relative
         what = _data_file_damage(path, size)
         if what is not None:
             damages.append(Damage(path=path, what=what, fix=RESTORE))

@@ -14,7 +14,6 @@ from warehouse.core.errors import QueryError, UnknownTable
 from warehouse.lineage.relations import LINEAGE_SQL
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.storage.file_sql import typed_rows
-from warehouse.storage.integrity import raise_explained
 from warehouse.storage.partitions import check_iteration, of_iterations
 from warehouse.storage.tables import Warehouse
 
@@ -93,7 +92,7 @@ def connect(
         for table in TABLES:
             folder = warehouse.folder(table)
             if f"registered as '{table}_stored'" in str(error) or f"{folder}{os.sep}" in str(error):
-                raise_explained(table, folder, warehouse.delta(table), error)
+                warehouse.raise_explained(table, error)
         raise
     finally:
         con.close()

@@ -26,6 +26,7 @@ def restore(warehouse: Warehouse, table: str, version: int) -> int:
         raise UnknownTable(f"table {table}: a purge erased version {version}; what it erased cannot be put back")
     if version == newest:
         return newest
+    warehouse.have_files(table, version)
     metadata = {"iteration": max((c.iteration for c in commits if c.iteration is not None and c.version <= version), default="")}
 
     def write() -> int:

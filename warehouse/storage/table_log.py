@@ -4,6 +4,10 @@ becomes one that counts. Rows are tables.py's business.
 A commit is done once its data files, its log file, their folders and its record in the chain are on the disk; nobody reads it before. What
 lies in the log beyond the chain is of a writer that is at work or was killed, or was torn by a power cut. The next one to come settles it
 under the table's lock: what is whole is taken into the chain, what is torn is moved to `set_aside`. What the chain holds is never moved.
+
+Of a table in an object store (remote.py) all this is the copy. What others have committed is taken into its chain first, once each commit
+was seen to follow those before it; what was committed here is in the chain once its log file is in the store, under a version that nobody
+else has taken. A log file of the copy that is not as the chain says is copied again.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,20 +23,29 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from warehouse.core.durable import digest, make_folder, sync, sync_file
 from warehouse.core.errors import ConfigError, CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
 from warehouse.storage.chain import UNKNOWN, Chain, Record
-from warehouse.storage.data_files import check_file
+from warehouse.storage.data_files import RESTORE_OBJECT, check_file
+from warehouse.storage.remote import RemoteTable, removed_files
 
 AFTER = "after"
 """Metadata of every commit: the link in the chain that it follows. A log that holds it had a chain."""
 COMMITS_PER_CHECKPOINT = 100
 HINT = "_last_checkpoint"
+VACUUMED = "VACUUM END"
+_OWN_COMMITS = 3
+"""How many commits one writer makes in a row, all of which say that they follow what was there before: columns, erasing, rows."""
+_AT_ONCE = 64
+_LOOK_S = 30.0
+_WRITING = threading.local()
+"""Tables, by their folders, that this thread is at the head of."""
 _CHECKED: dict[str, tuple[int, int, int]] = {}
 """Log files that this process has found as the chain says: size, time of change and inode then."""
 _log = logging.getLogger(__name__)
@@ -46,6 +60,7 @@ class TableLog:
         self.path = self.folder / "_delta_log"
         self.commits = Chain(home.chain / f"{table}.commits")
         self.checkpoints = Chain(home.chain / f"{table}.checkpoints")
+        self.remote = RemoteTable(home.store, table, self.folder) if home.store is not None else None
         self._home = home
 
     def file(self, version: int) -> Path:
@@ -60,10 +75,12 @@ class TableLog:
 
     def newest(self) -> int | None:
         """The newest version that counts; None where the table has no chain. Settles what others left, where nobody is at work on it."""
+        if self.remote is not None:
+            self._follow(self.remote)
         head = self.commits.head()
         if head is None:
             return None
-        if self._is_unsettled(head.version):
+        if self.remote is None and self._is_unsettled(head.version):
             self._settle_if_alone()
             head = self.commits.head() or head
         return head.version
@@ -120,13 +137,32 @@ class TableLog:
                 return
             data = path.read_bytes()
         except FileNotFoundError:
+            if self._copied_again(path, record):
+                return
             raise CorruptTable(
                 f"table {self.table}: {path} is missing, though version {record.version} was committed. To fix it: {fix}"
             ) from None
         if len(data) != record.size or digest(data) != record.digest:
+            if self._copied_again(path, record):
+                return
             what = f"has {len(data)} bytes, {record.size} were committed" if len(data) != record.size else "was changed after its commit"
             raise CorruptTable(f"table {self.table}: {path} {what}. To fix it: {fix}")
         _CHECKED[str(path)] = state
+
+    def _copied_again(self, path: Path, record: Record) -> bool:
+        """Whether a damaged file of a copy was replaced by what is in the store."""
+        if self.remote is None:
+            return False
+        if path != self.file(record.version):  # of a checkpoint, which is not kept there
+            for each in (self.path / HINT, path):
+                each.unlink(missing_ok=True)
+            return True
+        data = self.remote.log(record.version)
+        if data is None or digest(data) != record.digest:
+            what = "is missing, though it was committed" if data is None else "was changed after its commit"
+            raise CorruptTable(f"table {self.table}: {self.remote.url(path)} {what}. To fix it: {RESTORE_OBJECT}")
+        _copy(data, path)
+        return True
 
     def _last_checkpoints(self, version: int) -> Iterator[Record]:
         """Records of the checkpoints up to a version, the last first."""
@@ -142,12 +178,16 @@ class TableLog:
         had, it is taken back."""
         with self.lock():
             self.settle()
-            yield
+            _heads().add(str(self.folder))
             try:
-                self.settle(is_own=True)
-            except OSError:
-                self._take_back()
-                raise
+                yield
+                try:
+                    self.settle(is_own=True)
+                except (OSError, CommitFailedError):
+                    self._take_back()
+                    raise
+            finally:
+                _heads().discard(str(self.folder))
 
     def after(self) -> dict[str, str]:
         """What the metadata of the next commit has to hold."""
@@ -156,6 +196,9 @@ class TableLog:
     def settle(self, *, is_own: bool = False) -> None:
         """Take what is whole in the log into the chain, and move what is torn aside. Call with the lock held. Raises CorruptTable where
         there is no chain and the newest commit is torn, or where `is_own`, what the caller has just committed."""
+        if self.remote is not None:
+            self._settle_copy(self.remote, is_own=is_own)
+            return
         head = self.commits.head()
         if head is None:
             self._begin()
@@ -173,6 +216,90 @@ class TableLog:
             version += 1
         self.commits.append(records)
         self._settle_checkpoints(head.version)
+
+    def _follow(self, remote: RemoteTable) -> None:
+        """Take what was committed elsewhere into the copy. Does nothing at the head of the log, where nobody is ahead of us."""
+        if str(self.folder) in _heads():
+            return
+        head = self.commits.head()
+        is_behind = remote.is_begun() if head is None else remote.log(head.version + 1) is not None
+        if not is_behind and not (self.file(0).exists() if head is None else self._is_unsettled(head.version)):
+            return
+        lock = self.lock()
+        if lock.acquire(timeout_s=None if head is None else _LOOK_S):
+            try:
+                self.settle()
+            finally:
+                lock.release()
+
+    def _settle_copy(self, remote: RemoteTable, *, is_own: bool) -> None:
+        """`settle` of a table in an object store. Raises CommitFailedError where another writer was faster than ours."""
+        head = self.commits.head()
+        version = 0 if head is None else head.version + 1
+        theirs = [] if is_own else remote.logs_from(version)
+        if theirs:
+            self._take_in(remote, version, theirs)
+        version += len(theirs)
+        while self.file(version).exists():
+            what = self.find_damage(version)
+            if what is not None and is_own:
+                raise CorruptTable(f"table {self.table}: {self.file(version)} {what}, though it was just written: look at its disk")
+            if what is not None:
+                self._set_aside_from(version, what)
+                return
+            if not self._publish(remote, version):
+                if is_own:
+                    raise CommitFailedError(f"version {version} of table {self.table} was committed elsewhere")
+                self._settle_copy(remote, is_own=False)
+                return
+            self.commits.append([self.record(version)])
+            version += 1
+        if head is not None:
+            self._settle_checkpoints(head.version)
+
+    def _take_in(self, remote: RemoteTable, version: int, logs: Sequence[bytes]) -> None:
+        """Have the copy hold the commits from `version` on, which are in the store."""
+        if self.file(version).exists() and self.file(version).read_bytes() != logs[0]:
+            self._set_aside_from(version, "was overtaken by another writer's")
+        records = [Record(version + index, len(log), digest(log)) for index, log in enumerate(logs)]
+        self._check_order(remote, records, logs)
+        for record, log in zip(records, logs, strict=True):
+            _copy(log, self.file(record.version))
+        for begin in range(0, len(records), _AT_ONCE):
+            self.commits.append(records[begin : begin + _AT_ONCE])
+        if any(commit_info(_actions(log)).get("operation") == VACUUMED for log in logs):
+            removed, held = self._removed_and_held(records[-1].version)
+            for path in removed - held:
+                (self.folder / path).unlink(missing_ok=True)
+
+    def _check_order(self, remote: RemoteTable, records: Sequence[Record], logs: Sequence[bytes]) -> None:
+        """Each commit says which link of the chain it follows: so it is seen where one before it was changed."""
+        num = len(self.commits)
+        before = [self.commits.link(index) for index in range(max(0, num - _OWN_COMMITS), num)]
+        links = [*(before or [self.commits.head_link()]), *self.commits.links(records)]
+        for index, (record, log) in enumerate(zip(records, logs, strict=True), start=len(links) - len(records)):
+            follows = commit_info(_actions(log)).get(AFTER)
+            if follows is not None and follows not in links[max(0, index - _OWN_COMMITS) : index]:
+                url = remote.url(self.file(record.version))
+                raise CorruptTable(
+                    f"table {self.table}: {url} does not follow the commits before it: it, or one of them, was changed. To fix it: "
+                    f"{RESTORE_OBJECT}"
+                )
+
+    def _publish(self, remote: RemoteTable, version: int) -> bool:
+        """Have a commit of ours count; False where somebody else's has this version."""
+        log = self.file(version).read_bytes()
+        actions = _actions(log)
+        if commit_info(actions).get("operation") == VACUUMED:
+            remote.erase(*self._removed_and_held(version))
+        remote.upload(self.folder / path for path, _ in added_files(actions))
+        return remote.publish(version, log)
+
+    def _removed_and_held(self, version: int) -> tuple[set[str], set[str]]:
+        """Data files that commits up to a version took out of the table, and those that it has."""
+        removed = {unquote(path) for each in range(version + 1) for path in removed_files(read_log(self.file(each)))}
+        added = pa.table(DeltaTable(self.folder, version=version).get_add_actions(flatten=True)).column("path").to_pylist()
+        return removed, {unquote(path) for path in added}
 
     def _take_back(self) -> None:
         """Nobody has read what lies beyond the chain: a commit that could not be kept did not happen."""
@@ -330,6 +457,21 @@ class TableLog:
             self.checkpoints.append([self._record(head.version, path)])
 
 
+def _heads() -> set[str]:
+    if not hasattr(_WRITING, "tables"):
+        _WRITING.tables = set()
+    tables: set[str] = _WRITING.tables
+    return tables
+
+
+def _copy(data: bytes, path: Path) -> None:
+    """A file of a copy is whole, but need not survive a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    aside.write_bytes(data)
+    aside.replace(path)
+
+
 def _without(version: int) -> str:
     return (
         f"restore this log file from a backup; without one, `flywheel doctor --repair` leaves version {version} out of the table, keeps "
@@ -339,7 +481,11 @@ def _without(version: int) -> str:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The actions of one commit. Raises ValueError for what is none, FileNotFoundError."""
-    actions = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return _actions(path.read_bytes())
+
+
+def _actions(log: bytes) -> list[dict[str, Any]]:
+    actions = [json.loads(line) for line in log.splitlines()]
     if not all(isinstance(action, dict) for action in actions):
         raise ValueError("a line holds no action")
     return actions

@@ -12,21 +12,21 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from warehouse.core.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
+from warehouse.core.errors import CorruptTable, SchemaMismatch, StoreUnreachable, UnknownTable, WarehouseError
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
 from warehouse.storage import writing
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.storage.chain import UNKNOWN
-from warehouse.storage.commits import naming_a_full_disk, retry_commit
-from warehouse.storage.data_files import RESTORE, check_file, write_files
+from warehouse.storage.commits import ATTEMPTS_OF_HOSTS, MAX_ATTEMPTS, naming_a_full_disk, retry_commit
+from warehouse.storage.data_files import RESTORE, RESTORE_OBJECT, CheckFiles, check_file, check_files, write_files
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.listing_notes import files_of, note_files, noted_files
 from warehouse.storage.partitions import DataFile, check_iteration, check_partition, of_iterations, row_filter
@@ -131,21 +131,25 @@ class Warehouse:
         data = to_arrow(spec, rows)
         if not data.num_rows:
             return self.version(spec.name)
-        with FileLock(self.home.locks / "screenshots.lock"):
-            present = self._screenshot_ids()
+
+        def add() -> int:
+            version, present = self._screenshot_ids()
             absent = []
             for index, screenshot_id in enumerate(data.column("screenshot_id").to_pylist()):
                 if screenshot_id not in present:
                     present.add(screenshot_id)
                     absent.append(index)
             if not absent:
-                return self.version(spec.name)
+                return version
             try:
-                return self._commit(spec, lambda: nullcontext(data.take(absent)), "append", iteration, stage)
-            except WarehouseError:
+                return self._commit(spec, lambda: nullcontext(data.take(absent)), "append", iteration, stage, after=version)
+            except (WarehouseError, CommitFailedError):
                 self._known_screenshots.clear()
                 self._read_screenshot_files.clear()
                 raise
+
+        with FileLock(self.home.locks / "screenshots.lock"):
+            return retry_commit("table screenshots", self.folder(spec.name), add, attempts=self._attempts)
 
     def read(
         self,
@@ -186,7 +190,16 @@ class Warehouse:
                 raise UnknownTable(f"ask table {table} for a version ({version}) or for an iteration (as_of={as_of!r}), not for both")
             version = self.version(table, as_of=as_of)
         files = of_iterations(spec, self._files_at(spec, version), iterations)
-        return checked_dataset.of_files(self.folder(table), files, spec.schema)
+        return checked_dataset.of_files(self.folder(table), files, spec.schema, self._check(table))
+
+    def _check(self, table: str) -> CheckFiles:
+        """What checks data files of a table, and copies them from its store where they are not here."""
+        remote = self._log(table).remote
+        return check_files if remote is None else remote.check
+
+    @property
+    def _attempts(self) -> int:
+        return MAX_ATTEMPTS if self.home.store is None else ATTEMPTS_OF_HOSTS
 
     def _files_at(self, spec: Table, version: int | None) -> list[DataFile]:
         if version is None:
@@ -202,9 +215,9 @@ class Warehouse:
         spec = _known(table)
         delta = self._open(spec, None)
         if delta is None:
-            return checked_dataset.of_files(self.folder(table), [], spec.schema)
+            return checked_dataset.of_files(self.folder(table), [], spec.schema, self._check(table))
         with self._reading(table):
-            return checked_dataset.of_delta(self.folder(table), delta)
+            return checked_dataset.of_delta(self.folder(table), delta, self._check(table))
 
     def files(self, table: str, listed: Iterable[DataFile] | None = None) -> list[Path]:
         """Data files of the newest version, or these of it, checked: for readers of their own. Raises CorruptTable."""
@@ -214,9 +227,14 @@ class Warehouse:
         else:
             paths = [self.folder(table) / unquote(file.path) for file in listed]
         with self._reading(table):
-            for path in paths:
-                check_file(path)
+            self._check(table)(paths)
         return paths
+
+    def have_files(self, table: str, version: int) -> None:
+        """Have the data files of a version here, for who looks for them in the table's folder."""
+        delta = self._open(_known(table), version)
+        with self._reading(table, version):
+            self._check(table)([local_path(uri) for uri in delta.file_uris()] if delta is not None else [])
 
     def read_files(self, table: str, files: Sequence[DataFile], columns: Sequence[str], among: tuple[str, Collection[str]]) -> pa.Table:
         """Some columns of the rows of these files whose column `among[0]` has one of the values `among[1]`. Raises CorruptTable."""
@@ -225,7 +243,7 @@ class Warehouse:
         from warehouse.storage import checked_dataset
 
         condition = pc.field(among[0]).isin(pa.array(sorted(among[1]), pa.string()))
-        dataset = checked_dataset.of_files(self.folder(table), files, _known(table).schema)
+        dataset = checked_dataset.of_files(self.folder(table), files, _known(table).schema, self._check(table))
         with self._reading(table):
             return dataset.to_table(columns=list(columns), filter=condition)
 
@@ -299,11 +317,16 @@ class Warehouse:
         """Check those data files of one commit that the newest version still has. Raises CorruptTable naming the first damaged one."""
         delta, log = self._open(_known(table), None), self._log(table)
         held = {local_path(uri) for uri in delta.file_uris()} if delta is not None else set()
-        for name, size in added_files(read_log(log.file(version))):
-            if (path := log.folder / name) in held:
-                if not path.exists() or path.stat().st_size != size:
-                    raise CorruptTable(f"{path} is missing or cut off. To fix it: {RESTORE}")
-                check_file(path)
+        added = [(path, size) for name, size in added_files(read_log(log.file(version))) if (path := log.folder / name) in held]
+        if log.remote is not None:
+            if damage := log.remote.damage([(path.relative_to(log.folder).as_posix(), size) for path, size in added], wholly=False):
+                name, what = next(iter(damage.items()))
+                raise CorruptTable(f"{log.remote.url(log.folder / name)} {what}. To fix it: {RESTORE_OBJECT}")
+            return
+        for path, size in added:
+            if not path.exists() or path.stat().st_size != size:
+                raise CorruptTable(f"{path} is missing or cut off. To fix it: {RESTORE}")
+            check_file(path)
 
     def delta(self, table: str) -> DeltaTable | None:
         """The Delta table itself, for maintenance; None when it does not exist yet."""
@@ -360,7 +383,7 @@ class Warehouse:
         except WarehouseError:
             raise
         except (DeltaError, OSError) as error:
-            raise_explained(spec.name, folder, None, error)
+            raise_explained(spec.name, folder, None, error, log.remote)
 
     def _open_unchained(self, spec: Table, log: TableLog, version: int | None) -> DeltaTable | None:
         """A table that nobody has written to since chains were introduced."""
@@ -377,8 +400,9 @@ class Warehouse:
             raise UnknownTable(f"table {spec.name} has no version {version}: it has 0 to {newest.version()}")
         return DeltaTable(log.folder, version=version)
 
-    def _screenshot_ids(self) -> set[str]:
-        """Ids stored so far; only files that this object has not read before are read. Call with the lock held."""
+    def _screenshot_ids(self) -> tuple[int, set[str]]:
+        """The newest version and the ids stored so far; only files that this object has not read before are read. Call with the lock
+        held."""
         delta = self._open(TABLES["screenshots"], None)
         there = set(delta.file_uris() if delta is not None else ())
         if not self._read_screenshot_files <= there:  # a purge has rewritten them, without those that it erased
@@ -388,28 +412,46 @@ class Warehouse:
 
         for uri in there - self._read_screenshot_files:
             with self._reading("screenshots"):
-                check_file(path := local_path(uri))
+                self._check("screenshots")([path := local_path(uri)])
                 self._known_screenshots.update(pq.read_table(path, columns=["screenshot_id"], partitioning=None).column(0).to_pylist())
             self._read_screenshot_files.add(uri)
-        return self._known_screenshots
+        return NO_VERSION if delta is None else int(delta.version()), self._known_screenshots
 
-    def _commit(self, spec: Table, rows: Source, mode: Literal["append", "overwrite"], iteration: str | None, stage: str | None) -> int:
-        """Add rows to their partition, or replace it by them."""
+    def _commit(
+        self,
+        spec: Table,
+        rows: Source,
+        mode: Literal["append", "overwrite"],
+        iteration: str | None,
+        stage: str | None,
+        *,
+        after: int | None = None,
+    ) -> int:
+        """Add rows to their partition, or replace it by them. `after`: only on top of this version, else CommitFailedError is raised."""
         metadata = {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
         place = metadata if spec.partitioned else {}
 
-        def attempt() -> int:
-            if self._log(spec.name).commits.head() is None:  # data files without a log would look like a table that has lost its own
-                with self.maintaining(spec.name):
-                    pass
-            with rows() as data:
-                files = write_files(spec, data, self.folder(spec.name), place)
-            with self.maintaining(spec.name) as (delta, after):
-                return writing.commit(delta, spec, files, place, metadata | after, mode)
+        what, folder, log = f"table {spec.name}, partition {iteration}/{stage}", self.folder(spec.name), self._log(spec.name)
 
-        version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", self.folder(spec.name), attempt)
+        def attempt() -> int:
+            with self.maintaining(spec.name) as (delta, follows):
+                if after is not None and delta.version() > max(after, 0):
+                    raise CommitFailedError(f"table {spec.name} is at version {delta.version()}, not {after}")
+                return writing.commit(delta, spec, files, place, metadata | follows, mode)
+
+        def begin() -> int:
+            with self.maintaining(spec.name) as (delta, _):
+                return int(delta.version())
+
+        if log.commits.head() is None:  # data files without a log would look like a table that has lost its own
+            retry_commit(what, folder, begin, attempts=self._attempts)
+        with naming_a_full_disk(what, folder), rows() as data:
+            files = write_files(spec, data, folder, place)
+        if log.remote is not None:
+            log.remote.upload(folder / unquote(file.path) for file in files)
+        version = attempt() if after is not None else retry_commit(what, folder, attempt, attempts=self._attempts)
         if version % COMMITS_PER_CHECKPOINT == 0:
-            self._log(spec.name).make_checkpoint()
+            log.make_checkpoint()
         return version
 
     def erase(self, table: str, ids: Sequence[str], *, iteration: str, stage: str) -> int:
@@ -441,7 +483,8 @@ class Warehouse:
                     writing.commit(delta, spec, files, place, {"purge": "true"} | after, "overwrite")
                 return num
 
-        return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", self.folder(table), attempt)
+        what = f"purge of table {table}, partition {iteration}/{stage}"
+        return retry_commit(what, self.folder(table), attempt, attempts=self._attempts)
 
     def erase_screenshots(self, ids: Collection[str]) -> int:
         """`erase` for pictures. The others are written anew as they are read: there may be more of them than memory."""
@@ -460,21 +503,24 @@ class Warehouse:
                 return int(num)
 
         with FileLock(self.home.locks / "screenshots.lock"):
-            return retry_commit("purge of table screenshots", self.folder(spec.name), attempt)
+            return retry_commit("purge of table screenshots", self.folder(spec.name), attempt, attempts=self._attempts)
 
     @contextmanager
     def _reading(self, table: str, version: int | None = None) -> Iterator[None]:
         try:
             yield
-        except CorruptTable:
+        except (CorruptTable, StoreUnreachable):
             raise
         except (DeltaError, pa.ArrowException, OSError) as error:
             erasing = (VACUUM_BEGUN, VACUUMED)
             purged = [commit.version for commit in self.history(table) if commit.operation in erasing] if version is not None else []
             if version is not None and purged and version < purged[0]:
                 raise UnknownTable(f"table {table}: a purge erased version {version}; read {purged[0]} or later") from error
-            delta = self._open(_known(table), None)
-            raise_explained(table, self.folder(table), delta, error)
+            self.raise_explained(table, error)
+
+    def raise_explained(self, table: str, error: Exception) -> NoReturn:
+        """Of a read of a table that failed: see integrity.py."""
+        raise_explained(table, self.folder(table), self._open(_known(table), None), error, self._log(table).remote)
 
 
 def local_path(uri: str) -> Path:

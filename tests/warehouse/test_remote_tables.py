@@ -1,0 +1,237 @@
+"""Tables in an object store, as several hosts see them: each has a home of its own and the store is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from benchmarks.common.object_store import BUCKET, Server
+from tests.warehouse.conftest import Make
+from tests.warehouse.test_concurrency import _PREAMBLE, ROOT
+from warehouse.core.errors import ConfigError, CorruptTable, UnknownTable
+from warehouse.core.home import Home
+from warehouse.core.identity import bytes_id
+from warehouse.core.store import STORE_VARIABLE, Store
+from warehouse.datasets.withdrawal import purge, withdraw
+from warehouse.storage import query
+from warehouse.storage.stored_screens import pictures
+from warehouse.storage.table_log import TableLog
+from warehouse.storage.tables import Warehouse
+
+pytestmark = pytest.mark.slow
+FIRST = {"iteration": "0001", "stage": "rollouts"}
+
+
+@pytest.fixture
+def store(object_store: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """One that nothing was written to yet."""
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(STORE_VARIABLE, f"s3://{BUCKET}/{uuid.uuid4().hex}")
+    found = Store.from_env()
+    assert found is not None
+    yield found
+
+
+def _hosts(folder: Path, num: int) -> list[Warehouse]:
+    return [Warehouse(Home(folder / f"host-{index}")) for index in range(num)]
+
+
+def _ids(warehouse: Warehouse, **where: Any) -> list[str]:
+    return sorted(warehouse.read("episodes", columns=["episode_id"], **where).column(0).to_pylist())
+
+
+def _start(home: Path, name: str, code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", _PREAMBLE + code, str(home), name], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_what_one_host_commits_the_others_read_at_once_and_at_every_version(tmp_path: Path, store: Store) -> None:
+    one, two = _hosts(tmp_path, 2)
+    assert _ids(two) == []
+    one.replace_partition("episodes", [Make.episode("a"), Make.episode("b")], **FIRST)
+    assert _ids(two) == ["a", "b"]
+    two.replace_partition("episodes", [Make.episode("c")], **FIRST)
+    two.append_partition("episodes", [Make.episode("d")], **FIRST)
+    assert _ids(one) == ["c", "d"] and _ids(one, version=1) == ["a", "b"] and _ids(two, version=2) == ["c"]
+    assert query.run(one, "select count(*) as n from episodes").to_pylist() == [{"n": 2}]
+    assert [commit.version for commit in one.history("episodes")] == [3, 2, 1, 0]
+    found = DeltaTable(f"{store.url}/tables/episodes").to_pyarrow_table(columns=["episode_id"])
+    assert sorted(found.column(0).to_pylist()) == ["c", "d"], "any reader of Delta tables reads it where it lies"
+    assert not (one.home.root / "tables").exists()
+
+
+def test_appends_of_two_hosts_are_all_there_once(tmp_path: Path, store: Store) -> None:
+    code = """
+row = verdicts(1, name)[0]
+for number in range(25):
+    warehouse.append_partition("verdicts", [row | {"episode_id": f"{name}-{number}"}], iteration="0001", stage="verdicts")
+"""
+    names = ("host-0", "host-1")
+    processes = [_start(tmp_path / name, name, code) for name in names]
+    for process in processes:
+        process.communicate(timeout=150)
+    assert [process.returncode for process in processes] == [0, 0]
+    third = Warehouse(Home(tmp_path / "host-2"))
+    found = third.read("verdicts", columns=["episode_id"]).column(0).to_pylist()
+    assert sorted(found) == sorted(f"{name}-{number}" for name in names for number in range(25))
+    assert sum(commit.stage == "verdicts" for commit in third.history("verdicts")) == 50
+
+
+def test_two_hosts_that_write_one_partition_leave_one_of_the_two_whole_at_every_version(tmp_path: Path, store: Store) -> None:
+    code = """
+for count in range(1, 9):
+    warehouse.replace_partition("verdicts", verdicts(count * 10, name), iteration="0001", stage="verdicts")
+"""
+    processes = [_start(tmp_path / name, name, code) for name in ("host-0", "host-1")]
+    for process in processes:
+        process.communicate(timeout=150)
+    assert [process.returncode for process in processes] == [0, 0]
+    third = Warehouse(Home(tmp_path / "host-2"))
+    for version in range(1, third.version("verdicts") + 1):
+        rows = third.read("verdicts", version=version)
+        assert len(set(rows.column("judge").to_pylist())) == 1 and rows.num_rows % 10 == 0
+    assert third.read("verdicts").num_rows == 80
+
+
+def test_pictures_that_two_hosts_add_are_stored_once_and_copied_only_where_they_are_looked_at(tmp_path: Path, store: Store) -> None:
+    code = """
+for batch in range(8):
+    rows = [{"screenshot_id": f"shot-{batch * 5 + i}", "format": "png", "width_px": 1, "height_px": 1, "data": b"x"} for i in range(10)]
+    warehouse.add_screenshots(rows)
+"""
+    processes = [_start(tmp_path / name, name, code) for name in ("host-0", "host-1")]
+    for process in processes:
+        process.communicate(timeout=150)
+    assert [process.returncode for process in processes] == [0, 0]
+    third = Warehouse(Home(tmp_path / "host-2"))
+    assert third.version("screenshots") > 0 and not list(third.folder("screenshots").glob("*.parquet"))
+    ids = third.read("screenshots", columns=["screenshot_id"]).column(0).to_pylist()
+    assert sorted(ids) == sorted(f"shot-{i}" for i in range(45))
+
+
+def test_a_copy_that_was_lost_or_damaged_is_made_again(tmp_path: Path, store: Store) -> None:
+    (one,) = _hosts(tmp_path, 1)
+    one.replace_partition("episodes", [Make.episode("a")], **FIRST)
+    one.append_partition("episodes", [Make.episode("b")], **FIRST)
+    (data, *_), log = one.files("episodes"), TableLog(one.home, "episodes")
+    for path in (data, log.file(1)):
+        path.write_bytes(b"garbled" * 10)
+        assert _ids(Warehouse(one.home)) == ["a", "b"]
+    data.unlink()
+    log.file(2).unlink()
+    assert _ids(Warehouse(one.home)) == ["a", "b"]
+    shutil.rmtree(one.home.root / "cache" / "store")
+    assert _ids(Warehouse(one.home)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("what", ["missing", "cut off", "changed"])
+def test_a_damaged_object_is_named_and_never_read(tmp_path: Path, store: Store, what: str) -> None:
+    one, two = _hosts(tmp_path, 2)
+    one.replace_partition("episodes", [Make.episode("a")], **FIRST)
+    (path,) = one.files("episodes")
+    name = f"tables/episodes/{path.relative_to(one.folder('episodes')).as_posix()}"
+    data = path.read_bytes()
+    match what:
+        case "missing":
+            store.delete([name])
+        case "cut off":
+            store.write(name, data[:-40])
+        case _:
+            store.write(name, data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    with pytest.raises(CorruptTable, match=r"\.parquet .*(is missing|was changed|bytes where)"):
+        two.read("episodes")
+    assert _ids(one) == ["a"], "a sound copy is sound"
+
+
+@pytest.mark.parametrize("what", ["lost", "changed"])
+def test_a_commit_that_was_changed_in_the_store_is_noticed(tmp_path: Path, store: Store, what: str) -> None:
+    one, two = _hosts(tmp_path, 2)
+    for name in "abc":
+        one.append_partition("episodes", [Make.episode(name)], **FIRST)
+    log = TableLog(one.home, "episodes").file(2)
+    name = f"tables/episodes/_delta_log/{log.name}"
+    if what == "lost":
+        store.delete([name])
+    else:
+        store.write(name, log.read_bytes().replace(b'"numRecords', b'"numrecords'))
+    with pytest.raises(CorruptTable, match="is missing, though later commits follow" if what == "lost" else "does not follow the commits"):
+        two.read("episodes")
+
+
+def test_a_writer_that_was_killed_before_its_commit_counted_leaves_nothing_to_read(tmp_path: Path, store: Store) -> None:
+    one, two = _hosts(tmp_path, 2)
+    one.append_partition("verdicts", _verdicts(1), iteration="0001", stage="verdicts")
+    code = """
+import os, signal
+from warehouse.storage.remote import RemoteTable
+def killed(self, version, log):
+    os.kill(os.getpid(), signal.SIGKILL)
+RemoteTable.publish = killed
+warehouse.append_partition("verdicts", verdicts(3, name), iteration="0001", stage="verdicts")
+"""
+    process = _start(one.home.root, "killed", code)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert two.read("verdicts").num_rows == 1
+    two.append_partition("verdicts", _verdicts(2), iteration="0002", stage="verdicts")
+    assert one.read("verdicts").num_rows == 3, "its commit was overtaken"
+    assert any(path.name.endswith(".json") for path in one.home.set_aside.rglob("*"))
+
+
+def _verdicts(count: int) -> list[dict[str, Any]]:
+    return [Make.verdict(f"ep-{uuid.uuid4().hex}") for _ in range(count)]
+
+
+def test_a_purge_erases_the_objects_and_the_copies_of_other_hosts(tmp_path: Path, store: Store) -> None:
+    one, two = _hosts(tmp_path, 2)
+    seed = {"iteration": "0000", "stage": "seed_demonstrations"}
+    one.replace_partition("sft_samples", [Make.sample("keep"), Make.sample("private")], **seed)
+    (path,) = two.files("sft_samples")
+    assert path.exists()
+    withdraw(one, "sft_samples", ["private"], iteration="0001")
+    purge(one)
+    rows = {row["sample_id"]: row["messages"] for row in two.read("sft_samples", stage="seed_demonstrations").to_pylist()}
+    assert list(rows) == ["keep"]
+    assert not path.exists() and not any(each.name.endswith(path.name) for each in store.list("tables/sft_samples"))
+    with pytest.raises(UnknownTable, match="a purge erased version 1"):
+        two.read("sft_samples", version=1)
+
+
+def test_pictures_are_read_through_the_copy(tmp_path: Path, store: Store) -> None:
+    one, two = _hosts(tmp_path, 2)
+    data = b"not looked into"
+    picture_id = bytes_id("screen", data)
+    one.add_screenshots([Make.screenshot(picture_id, data)])
+    assert pictures(two, [picture_id])[picture_id].data == data
+
+
+def test_what_is_wrong_with_the_address_or_the_keys_is_said(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, "s3://no-such-bucket/x")
+    with pytest.raises(ConfigError, match="there is no bucket of s3://no-such-bucket/x"):
+        Warehouse(Home(tmp_path)).read("episodes")
+    monkeypatch.setenv(STORE_VARIABLE, "ftp://x")
+    with pytest.raises(ConfigError, match="s3://bucket/prefix"):
+        Home(tmp_path)
+
+
+def test_versions_that_many_hosts_raced_for_are_told_by_the_log_of_each(tmp_path: Path, store: Store) -> None:
+    one, two = _hosts(tmp_path, 2)
+    for number in range(4):
+        (one, two)[number % 2].append_partition("episodes", [Make.episode(f"e-{number}")], **FIRST)
+    logs = [TableLog(each.home, "episodes") for each in (one, two)]
+    assert one.version("episodes") == two.version("episodes") == 4
+    assert logs[0].commits.head_link() == logs[1].commits.head_link(), "both have the same chain"
+    for line in logs[0].file(4).read_text().splitlines():
+        json.loads(line)
+    assert os.environ[STORE_VARIABLE] == store.url

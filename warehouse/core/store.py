@@ -1,0 +1,245 @@
+"""The object store that FLYWHEEL_STORE names: whole objects put, read, listed and deleted by name, through `obstore`. What is in them is
+the caller's; nothing here is kept on the disk.
+
+An object is there whole or not at all, and `create` puts one only where there is none (`If-None-Match: *`): by that, writers on several
+hosts exclude each other. The keys, the region and an endpoint come from the usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+AWS_REGION, AWS_ENDPOINT_URL …).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from warehouse.core.errors import ConfigError, StoreUnreachable, missing_extra
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+STORE_VARIABLE = "FLYWHEEL_STORE"
+TRIES_S = 60
+"""How long one request is tried again: after a failure of the server's, a lost connection, or no answer."""
+ANSWER_S = 20
+"""Wait for the next bytes of an answer before the connection counts as lost."""
+AT_ONCE = 8
+_URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[^?#]*))?")
+_PUT_AT_ONCE, _READ_AT_ONCE = 32 * 2**20, 4 * 2**20
+_RESUMPTIONS = 8
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One object of a listing. `name` is relative to the store."""
+
+    name: str
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Objects below `s3://bucket/prefix`. Holds nothing open: threads may share it, and processes each make their own.
+
+    Every method raises StoreUnreachable where the store gives no answer or fails for TRIES_S seconds, ConfigError where it refuses."""
+
+    url: str
+
+    @classmethod
+    def of(cls, url: str) -> Store:
+        """Raises ConfigError for an address of another kind."""
+        found = _URL.fullmatch(url.rstrip("/"))
+        if found is None:
+            raise ConfigError(f"{STORE_VARIABLE}={url!r}: an object store is named s3://bucket/prefix")
+        return cls(url.rstrip("/"))
+
+    @classmethod
+    def from_env(cls) -> Store | None:
+        """That of FLYWHEEL_STORE; None where it is not set: then everything lies on the disk."""
+        url = os.environ.get(STORE_VARIABLE)
+        return cls.of(url) if url else None
+
+    def read(self, name: str) -> bytes | None:
+        """All of an object; None where there is none."""
+        import obstore
+
+        with self._asking("read", name):
+            for attempt in range(_RESUMPTIONS + 1):
+                try:
+                    return bytes(obstore.get(self._client, name).bytes())
+                except FileNotFoundError as error:
+                    self._check_bucket(error)
+                    return None
+                except obstore.exceptions.GenericError:  # of a body that was cut off, which the client does not ask for again
+                    if attempt == _RESUMPTIONS:
+                        raise
+        raise AssertionError
+
+    def read_many(self, names: Iterable[str]) -> list[bytes | None]:
+        return at_once(self.read, names)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Put a new object; False where another of that name is there. An answer that was lost on the way is no other: where the object is
+        there with these bytes it was ours, as the bytes of no two writers are the same."""
+        import obstore
+
+        with self._asking("write", name):
+            try:
+                obstore.put(self._client, name, data, mode="create", use_multipart=False)
+            except obstore.exceptions.AlreadyExistsError:
+                return self.read(name) == data
+            except FileNotFoundError as error:
+                self._check_bucket(error)
+                raise
+            except obstore.exceptions.GenericError:
+                if self.read(name) != data:
+                    raise
+        return True
+
+    def write(self, name: str, data: bytes | Path) -> None:
+        """Put an object, in place of what was there. A file is sent in parts, and is there once all are."""
+        import obstore
+
+        with self._asking("write", name):
+            try:
+                obstore.put(self._client, name, data, chunk_size=_PUT_AT_ONCE, max_concurrency=AT_ONCE)
+            except FileNotFoundError as error:
+                self._check_bucket(error)
+                raise
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Copy an object to a file, which is there whole or not at all. A connection that is cut is taken up where it was. Raises
+        FileNotFoundError where there is no such object."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".fetched")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for part in self.stream(name):
+                    file.write(part)
+            os.chmod(aside, 0o644)
+            os.replace(aside, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
+            raise
+
+    def stream(self, name: str, begin: int = 0) -> Iterator[bytes]:
+        """The bytes of an object from `begin` on, in parts. Raises FileNotFoundError."""
+        import obstore
+
+        failures = 0
+        with self._asking("read", name):
+            while True:
+                try:
+                    options: Any = {"range": {"offset": begin}} if begin else None
+                    answer = obstore.get(self._client, name, options=options)
+                    size = answer.meta["size"]
+                    for part in answer.stream(min_chunk_size=_READ_AT_ONCE):
+                        begin += len(part)
+                        yield bytes(part)
+                    if begin >= size:
+                        return
+                except FileNotFoundError as error:
+                    self._check_bucket(error)
+                    raise
+                except obstore.exceptions.GenericError:
+                    if failures == _RESUMPTIONS:
+                        raise
+                failures += 1
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[Found]:
+        """The objects whose names begin with the folder `prefix`, in the order of their names; with `after`, those after that name."""
+        import obstore
+
+        with self._asking("list", prefix):
+            try:
+                for batch in obstore.list(self._client, prefix, offset=after):
+                    for meta in batch:
+                        yield Found(meta["path"], meta["size"], meta["last_modified"])
+            except FileNotFoundError as error:
+                self._check_bucket(error)
+
+    def delete(self, names: Collection[str]) -> None:
+        """Those that are there."""
+        import obstore
+
+        if names:
+            with self._asking("delete", f"{len(names)} objects"), contextlib.suppress(FileNotFoundError):
+                obstore.delete(self._client, list(names))
+
+    @property
+    def _client(self) -> S3Store:
+        return _client_of(self.url)
+
+    @contextlib.contextmanager
+    def _asking(self, verb: str, name: str) -> Iterator[None]:
+        import obstore.exceptions as refusals
+
+        try:
+            yield
+        except (refusals.PermissionDeniedError, refusals.UnauthenticatedError) as error:
+            raise ConfigError(
+                f"{self.url} does not let us {verb} {name} ({_first_line(error)}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys "
+                "that may read, write, list and delete there"
+            ) from error
+        except refusals.BaseError as error:
+            self._check_bucket(error)
+            raise StoreUnreachable(
+                f"could not {verb} {name} in {self.url} ({_first_line(error)}): check that the object store runs and that AWS_ENDPOINT_URL "
+                "names it, then do the same again"
+            ) from error
+
+    def _check_bucket(self, error: BaseException) -> None:
+        if "NoSuchBucket" in str(error):
+            raise ConfigError(f"there is no bucket of {self.url}: make it, or set {STORE_VARIABLE} to one that there is") from error
+
+
+def at_once(do: Callable[[_Argument], _Result], arguments: Iterable[_Argument]) -> list[_Result]:
+    """The results in order, of up to AT_ONCE calls at a time: what each waits for is the network."""
+    listed = list(arguments)
+    if len(listed) < 2:
+        return [do(each) for each in listed]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="store") as pool:
+        return list(pool.map(do, listed))
+
+
+@lru_cache(maxsize=8)
+def _client_of(url: str) -> S3Store:
+    try:
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise ConfigError(f"{STORE_VARIABLE}={url}: {missing_extra(error.name, 's3')}") from error
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise ConfigError(f"{STORE_VARIABLE}={url!r}: an object store is named s3://bucket/prefix")
+    is_plain = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http:")
+    return S3Store(
+        found["bucket"],
+        prefix=found["prefix"] or None,
+        region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+        client_options={
+            "allow_http": is_plain,
+            "connect_timeout": timedelta(seconds=5),
+            "read_timeout": timedelta(seconds=ANSWER_S),
+            "timeout": timedelta(hours=1),
+        },
+        retry_config={
+            "max_retries": 10,
+            "retry_timeout": timedelta(seconds=TRIES_S),
+            "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
+        },
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

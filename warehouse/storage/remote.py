@@ -1,0 +1,140 @@
+"""A table whose home keeps its tables in an object store. What counts is there; the table's folder on the disk is a copy of its log and of
+the data files that were read or written here, and readers read only that. What is there is checked as files of the disk are.
+
+A commit is made in the copy and counts once its log file is put in the store, where none of that version may be yet: the data files that it
+adds are there by then. See table_log.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from warehouse.core.errors import CorruptTable
+from warehouse.core.store import Found, Store, at_once
+from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
+
+LEFT_BY_A_KILL = timedelta(days=1)
+"""Age of a data file that no commit names: younger ones may be of a writer at work."""
+
+
+class RemoteTable:
+    """One table below a store's `tables/`. Any number of threads may share it."""
+
+    def __init__(self, store: Store, table: str, folder: Path) -> None:
+        self._store, self._folder = store, folder
+        self._prefix = f"tables/{table}"
+        self._uploaded: set[Path] = set()
+
+    def url(self, path: Path) -> str:
+        """Of the object that a file of the copy is of."""
+        return f"{self._store.url}/{self._name(path)}"
+
+    def _name(self, path: Path) -> str:
+        return f"{self._prefix}/{path.relative_to(self._folder).as_posix()}"
+
+    def _log_name(self, version: int) -> str:
+        return f"{self._prefix}/_delta_log/{version:020d}.json"
+
+    def log(self, version: int) -> bytes | None:
+        return self._store.read(self._log_name(version))
+
+    def logs(self, num: int) -> list[bytes | None]:
+        """The log files of versions 0 to num - 1, as they are now."""
+        return self._store.read_many(map(self._log_name, range(num)))
+
+    def is_begun(self) -> bool:
+        return next(self._store.list(f"{self._prefix}/_delta_log"), None) is not None
+
+    def logs_from(self, version: int) -> list[bytes]:
+        """The log files of `version` and those after it. Raises CorruptTable for one that is missing before a later one."""
+        first = self.log(version)
+        if first is None and version:
+            return []
+        found = list(self._store.list(f"{self._prefix}/_delta_log", after=self._log_name(version)))
+        versions = [int(name[:20]) for each in found if (name := each.name.rsplit("/", 1)[-1]).endswith(".json") and name[:20].isdigit()]
+        expected = list(range(version + 1, version + 1 + len(versions)))
+        if versions != expected or (first is None and versions):
+            lost = version if first is None else min(set(expected) - set(versions))
+            raise CorruptTable(
+                f"{self._store.url}/{self._log_name(lost)} is missing, though later commits follow. To fix it: {RESTORE_OBJECT}"
+            )
+        if first is None:
+            return []
+        return [first, *(each for each in self._store.read_many(map(self._log_name, versions)) if each is not None)]
+
+    def publish(self, version: int, log: bytes) -> bool:
+        """Have a commit count; False where another writer's has this version. Its data files are there: see `upload`."""
+        return self._store.create(self._log_name(version), log)
+
+    def upload(self, paths: Iterable[Path]) -> None:
+        """Put data files in the store that are not there yet."""
+        fresh = [path for path in paths if path not in self._uploaded]
+        at_once(lambda path: self._store.write(self._name(path), path), fresh)
+        self._uploaded.update(fresh)
+
+    def check(self, paths: Iterable[Path]) -> None:
+        """Have sound copies of data files. Raises CorruptTable, FileNotFoundError."""
+        absent = [path for path in paths if not self._has(path)]
+        at_once(self._fetch, absent)
+
+    def _has(self, path: Path) -> bool:
+        try:
+            check_file(path)
+        except FileNotFoundError:
+            return False
+        except CorruptTable:
+            path.unlink()
+            return False
+        return True
+
+    def _fetch(self, path: Path) -> None:
+        self._store.fetch(self._name(path), path)
+        if not self._has(path):
+            raise CorruptTable(f"{self.url(path)} was changed: its checksum is not the one in its name. To fix it: {RESTORE_OBJECT}")
+
+    def damage(self, files: Iterable[tuple[str, int]], *, wholly: bool) -> dict[str, str]:
+        """What is wrong with objects, by their paths below the table's folder, of files and their sizes; `wholly`: every byte is read."""
+        there = {each.name: each.size for each in self._store.list(self._prefix)}
+
+        def of(path: str, size: int) -> str | None:
+            name = f"{self._prefix}/{path}"
+            if name not in there:
+                return "is missing"
+            if there[name] != size:
+                return f"has {there[name]} bytes where the log says {size}"
+            expected = checksum_in(Path(path).name)
+            if wholly and expected is not None:
+                found = 0
+                for part in self._store.stream(name):
+                    found = crc32(part, found)
+                if f"{found:08x}" != expected:
+                    return "was changed: its checksum is not the one in its name"
+            return None
+
+        listed = list(files)
+        found = at_once(lambda file: of(*file), listed)
+        return {path: what for (path, _), what in zip(listed, found, strict=True) if what is not None}
+
+    def erase(self, removed: Collection[str], held: Collection[str]) -> None:
+        """Delete the data files that commits removed, and what killed writers left; `held` are those that stay. Paths below the folder."""
+        now = datetime.now(UTC)
+
+        def goes(each: Found) -> bool:
+            path = each.name.removeprefix(f"{self._prefix}/")
+            return (
+                not path.startswith("_delta_log/")
+                and path.endswith(".parquet")
+                and path not in held
+                and (path in removed or now - each.modified > LEFT_BY_A_KILL)
+            )
+
+        self._store.delete([each.name for each in self._store.list(self._prefix) if goes(each)])
+
+
+def removed_files(actions: Iterable[dict[str, Any]]) -> Iterable[str]:
+    """Paths, as they are quoted in the log, of the data files that a commit takes out of the table."""
+    return (action["remove"]["path"] for action in actions if "remove" in action)
