@@ -35,6 +35,7 @@ LONGEST_PAUSE_S = 5.0
 """Between two questions to a server that cannot be used."""
 LEASE_WAIT_S = 2.0
 """So long a lease waits at one server before another is looked for."""
+START_TICK_S = 0.02
 SAY_AGAIN_S = 60.0
 """Between two complaints that no server can be used."""
 
@@ -80,6 +81,19 @@ class _Server:
         return 0 if self.status is None else self.status.num_free - (self.num_held - self.num_held_then)
 
 
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A lease that waits for a server."""
+
+    task: Task | None
+    failed: dict[str, SandboxError] = field(default_factory=dict)
+    """Servers that could not open a session for it, and why."""
+    place: asyncio.Future[_Server] = field(init=False)
+    was_served: bool = False
+    none_from_s: float | None = None
+    """Since when no server could be used."""
+
+
 class ServersPool:
     """Satisfies Pool and SizedPool."""
 
@@ -90,7 +104,7 @@ class ServersPool:
         self._patience = patience or Patience()
         self._servers = [_Server(url=each.url, client=SandboxClient(each.url, each.token())) for each in servers]
         self._size, self._places = size, asyncio.Semaphore(size)
-        self._changed = asyncio.Event()
+        self._line: list[_Waiter] = []
         self._watches: list[asyncio.Task[None]] = []
         self._said_s = -SAY_AGAIN_S
         self._is_closed = False
@@ -103,7 +117,7 @@ class ServersPool:
         while not all(server.is_asked for server in self._servers):
             if time.monotonic() > until_s and not all(server.trouble for server in self._servers):
                 break
-            await self._change()
+            await asyncio.sleep(START_TICK_S)
         if all(server.is_hopeless for server in self._servers):
             await self.close()
             raise ConfigError(f"No sandbox server can be used: {self._troubles()}.")
@@ -135,7 +149,6 @@ class ServersPool:
     async def close(self) -> None:
         """Release every session; may be called twice."""
         self._is_closed = True
-        self._changed.set()
         for watch in self._watches:
             watch.cancel()
         if self._watches:
@@ -143,24 +156,9 @@ class ServersPool:
         await asyncio.gather(*(server.client.close() for server in self._servers))
 
     async def _open(self, stack: AsyncExitStack, task: Task | None, screenshots: bool) -> RemoteSession:
-        failed: dict[str, SandboxError] = {}
-        none_from_s = time.monotonic()
+        waiter = _Waiter(task)
         while True:
-            if self._is_closed:
-                raise SandboxError("The pool of sandbox servers is closed.")
-            usable = [server for server in self._servers if not self._trouble_with(server, task)]
-            if usable:
-                none_from_s = time.monotonic()
-            elif self._is_in_vain(task) or time.monotonic() - none_from_s > self._patience.none_s:
-                raise self._no_server(task)
-            else:
-                self._say_none(task)
-            if usable and all(server.url in failed for server in usable):
-                raise next(reversed(failed.values()))
-            server = self._best(usable, failed)
-            if server is None:
-                await self._change()
-                continue
+            server = await self._place(waiter)
             try:
                 return await self._open_on(server, stack, task, screenshots)
             except SandboxBusy:
@@ -172,12 +170,11 @@ class ServersPool:
                 self._note(server, f"refuses the token: {error}", is_hopeless=True)
             except SandboxError as error:
                 _LOG.warning("The sandbox server %s could not open a session: %s", server.url, error)
-                failed[server.url] = error
+                waiter.failed[server.url] = error
                 server.busy_until_s = time.monotonic() + (self._patience.ask_every_s if error.is_retryable else SAY_AGAIN_S)
 
     async def _open_on(self, server: _Server, stack: AsyncExitStack, task: Task | None, screenshots: bool) -> RemoteSession:
-        """Raises what SandboxClient.open raises. The stack gives the session back."""
-        server.num_held += 1
+        """On a server where this lease has its place. Raises what SandboxClient.open raises. The stack gives session and place back."""
         async with AsyncExitStack() as opened:
             opened.callback(self._put_back, server)
             session = await opened.enter_async_context(server.client.lease(task, screenshots=screenshots, wait_s=LEASE_WAIT_S))
@@ -186,13 +183,55 @@ class ServersPool:
 
     def _put_back(self, server: _Server) -> None:
         server.num_held -= 1
-        self._changed.set()
+        self._serve_line()
 
-    def _best(self, usable: Sequence[_Server], failed: dict[str, SandboxError]) -> _Server | None:
-        """The one with the most free sessions; None while all are full."""
+    async def _place(self, waiter: _Waiter) -> _Server:
+        """Wait in line for a server with a free session; it is then counted as leased. One that was turned away stands first."""
+        waiter.place = asyncio.get_running_loop().create_future()
+        self._line.insert(0 if waiter.was_served else len(self._line), waiter)
+        waiter.was_served = True
+        try:
+            while True:
+                self._serve_line()
+                if waiter.place.done():
+                    return waiter.place.result()
+                self._check_hope(waiter)
+                await asyncio.wait({waiter.place}, timeout=self._patience.ask_every_s)
+        except BaseException:
+            if waiter in self._line:
+                self._line.remove(waiter)
+            elif waiter.place.done():
+                self._put_back(waiter.place.result())
+            raise
+
+    def _serve_line(self) -> None:
+        """In the order in which they came; who can use none of the free servers lets the others pass."""
         now_s = time.monotonic()
-        found = [server for server in usable if server.num_free > 0 and server.busy_until_s <= now_s and server.url not in failed]
-        return max(found, key=lambda server: (server.num_free, random.random()), default=None)
+        for waiter in list(self._line):
+            free = [server for server in self._servers if server.num_free > 0 and server.busy_until_s <= now_s and not server.trouble]
+            if not free:
+                return
+            fitting = [each for each in free if each.url not in waiter.failed and not self._trouble_with(each, waiter.task)]
+            if fitting:
+                server = max(fitting, key=lambda server: (server.num_free, random.random()))
+                server.num_held += 1
+                self._line.remove(waiter)
+                waiter.place.set_result(server)
+
+    def _check_hope(self, waiter: _Waiter) -> None:
+        """Raises where waiting is in vain, or has been for too long."""
+        if self._is_closed:
+            raise SandboxError("The pool of sandbox servers is closed.")
+        usable = [server for server in self._servers if not self._trouble_with(server, waiter.task)]
+        if usable:
+            waiter.none_from_s = None
+            if all(server.url in waiter.failed for server in usable):
+                raise next(reversed(waiter.failed.values()))
+            return
+        waiter.none_from_s = waiter.none_from_s or time.monotonic()
+        if self._is_in_vain(waiter.task) or time.monotonic() - waiter.none_from_s > self._patience.none_s:
+            raise self._no_server(waiter.task)
+        self._say_none(waiter.task)
 
     def _trouble_with(self, server: _Server, task: Task | None) -> str:
         """Why the task cannot run there; empty where it can."""
@@ -203,15 +242,6 @@ class ServersPool:
     def _is_in_vain(self, task: Task | None) -> bool:
         """Whether no server can run the task until a person changes something."""
         return all(server.is_hopeless or (not server.trouble and self._trouble_with(server, task)) for server in self._servers)
-
-    async def _change(self) -> None:
-        """Wait until a session came free or a server answered, or for a moment."""
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(self._patience.ask_every_s):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
 
     async def _watch(self, server: _Server) -> None:
         while True:
@@ -235,7 +265,7 @@ class ServersPool:
             self._note(server, trouble, is_hopeless=is_hopeless)
             await server.client.release_left_behind()
         server.is_asked = True
-        self._changed.set()
+        self._serve_line()
 
     @staticmethod
     def _trouble_in(status: ServerStatus) -> tuple[str, bool]:

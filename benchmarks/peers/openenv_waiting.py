@@ -1,0 +1,97 @@
+"""The waiting sessions of benchmarks/nodes.py in OpenEnv's way: one HTTP server with all the environments, a client with a WebSocket each.
+Runs in OpenEnv's venv; the standard library and OpenEnv only.
+
+    openenv_waiting.py serve|play ADDRESS SESSIONS STEP_MS STEPS EPISODES_A_SESSION
+
+`play` waits for the server and prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+import uvicorn
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from openenv.core.generic_client import GenericEnvClient
+
+PORT = 8422
+ROLE, ADDRESS = sys.argv[1:3]
+SESSIONS, STEP_MS, STEPS, EPISODES = (float(argument) for argument in sys.argv[3:7])
+
+
+class Click(Action):
+    x: int = 1
+    y: int = 1
+
+
+class Seen(Observation):
+    text: str = ""
+
+
+class Waiting(Environment):  # type: ignore[misc, type-arg]
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def reset(self, *_: Any, **__: Any) -> Seen:
+        self.count = 0
+        return Seen(text="count 0")
+
+    def step(self, action: Click, *_: Any, **__: Any) -> Seen:  # type: ignore[override]
+        raise NotImplementedError("the server calls step_async")
+
+    async def step_async(self, action: Click, *_: Any, **__: Any) -> Seen:  # type: ignore[override]
+        await asyncio.sleep(STEP_MS / 1000)
+        self.count += 1
+        return Seen(text=f"count {self.count}", done=self.count >= STEPS, reward=float(self.count >= STEPS))
+
+    @property
+    def state(self) -> State:
+        return State(step_count=self.count)
+
+
+async def _episodes(num: int) -> int:
+    solved = 0
+    for _ in range(num):  # a session of its own for each episode, as a lease is
+        async with GenericEnvClient(base_url=f"http://{ADDRESS}:{PORT}") as env:
+            result = await env.reset()
+            while not result.done:
+                result = await env.step({"x": 1, "y": 1})
+            solved += result.reward == 1.0
+    return solved
+
+
+async def _play() -> None:
+    deadline_s = time.monotonic() + 120
+    while True:
+        try:
+            await _episodes(1)
+            break
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(0.2)
+    await asyncio.gather(*(_episodes(1) for _ in range(int(SESSIONS))))
+    before_s = time.process_time()
+    done_s = await asyncio.gather(*(_episodes(int(EPISODES)) for _ in range(int(SESSIONS))))
+    num = int(SESSIONS * EPISODES)
+    row = {
+        "done_s": sorted(at_s for each in done_s for at_s in each),
+        "head_cpu_ms": 1000 * (time.process_time() - before_s) / (num * STEPS),
+    }
+    print(json.dumps({**row, "num_steps_served": (num + SESSIONS + 1) * STEPS}))
+
+
+if ROLE == "serve":
+    app = create_fastapi_app(Waiting, Click, Seen, max_concurrent_envs=int(2 * SESSIONS))
+    uvicorn.run(app, host=ADDRESS, port=PORT, log_level="warning")
+else:
+    asyncio.run(_play())
