@@ -66,8 +66,9 @@ class Settings:
     """What is measured."""
 
     sessions_per_node: int = 4
-    step_ms: float = 500.0
-    episodes_per_session: int = 12
+    step_ms: float = 1000.0
+    episodes_per_session: int = 8
+    recovery_step_ms: float = 500.0
     repeats: int = 3
     num_deaths_episodes: int = 10_000
     deaths_step_ms: float = 10.0
@@ -142,10 +143,9 @@ async def play(
     return [(time.monotonic(), episode) async for episode in collector.play(source, wanted, log=log)]
 
 
-def rate(done_s: Sequence[float]) -> float:
-    """Done a second, between the first and the last tenth: while all sessions are busy."""
-    first, last = len(done_s) // 10, len(done_s) - len(done_s) // 10 - 1
-    return (last - first) / (done_s[last] - done_s[first])
+def rate(started_s: float, done_s: Sequence[float], at_once: int) -> float:
+    """Done a second while all sessions are busy: until the last episode begins."""
+    return (len(done_s) - at_once) / (done_s[-at_once - 1] - started_s)
 
 
 # ---- throughput ------------------------------------------------------------------------------------------------------------------------
@@ -156,17 +156,18 @@ def our_throughput(num_nodes: int, settings: Settings) -> Row:
     sessions = num_nodes * settings.sessions_per_node
     with nodes(num_nodes, settings.sessions_per_node, settings.step_ms) as made:
 
-        async def main() -> list[tuple[float, Episode]]:
+        async def main() -> tuple[float, list[tuple[float, Episode]]]:
             async with ServersPool(made.addresses(), size=sessions) as pool:
                 await play(pool, requests(sessions, first=1_000_000), sessions, Clicking())  # connections and imports
-                return await play(pool, requests(sessions * settings.episodes_per_session), sessions, Clicking())
+                started_s = time.monotonic()
+                return started_s, await play(pool, requests(sessions * settings.episodes_per_session), sessions, Clicking())
 
         before_s, own_s = made.cpu_s(), time.process_time()
-        done = asyncio.run(main())
+        started_s, done = asyncio.run(main())
         steps = len(done) * STEPS * (1 + 1 / settings.episodes_per_session)
         cpu = {"node_cpu_ms": 1000 * (made.cpu_s() - before_s) / steps, "head_cpu_ms": 1000 * (time.process_time() - own_s) / steps}
     assert all(episode.reward == 1.0 for _, episode in done), "an episode failed"
-    episodes_per_s = rate([at_s for at_s, _ in done])
+    episodes_per_s = rate(started_s, [at_s for at_s, _ in done], sessions)
     return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu}
 
 
@@ -182,7 +183,7 @@ def openenv_throughput(settings: Settings) -> Row:
         row: Row = json.loads(ran.stdout.strip().splitlines()[-1])
         times = [psutil.Process(pid).cpu_times() for pid in node.pids()]
     node_cpu_ms = 1000 * sum(each.user + each.system for each in times) / row["num_steps_served"]
-    episodes_per_s = rate(row["done_s"])
+    episodes_per_s = rate(row["started_s"], row["done_s"], sessions)
     cpu = {"node_cpu_ms": node_cpu_ms, "head_cpu_ms": row["head_cpu_ms"]}
     return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu}
 
@@ -205,13 +206,13 @@ class Watched:
 def recovery(what: str, settings: Settings) -> Row:
     """`kill` or `cut`: of one of four nodes under full load."""
     size = settings.sessions_per_node
-    with nodes(4, size, settings.step_ms) as made:
+    with nodes(4, size, settings.recovery_step_ms) as made:
         source, node = Watched(), made.hosts[0]
         url = made.addresses()[0].url
 
         async def main() -> Row:
             async with ServersPool(made.addresses(), size=4 * size) as pool:
-                num = int(4 * size * 60 / (STEPS * settings.step_ms / 1000))
+                num = int(4 * size * 60 / (STEPS * settings.recovery_step_ms / 1000))
                 playing = asyncio.create_task(play(pool, requests(num), 4 * size, source))
                 await asyncio.sleep(8)
                 failed_s = time.monotonic()

@@ -80,13 +80,11 @@ async def _play() -> None:
                 raise
             await asyncio.sleep(0.2)
     await asyncio.gather(*(_episodes(1) for _ in range(int(SESSIONS))))
-    before_s = time.process_time()
+    started_s, before_s = time.monotonic(), time.process_time()
     done_s = await asyncio.gather(*(_episodes(int(EPISODES)) for _ in range(int(SESSIONS))))
     num = int(SESSIONS * EPISODES)
-    row = {
-        "done_s": sorted(at_s for each in done_s for at_s in each),
-        "head_cpu_ms": 1000 * (time.process_time() - before_s) / (num * STEPS),
-    }
+    times = {"started_s": started_s, "done_s": sorted(at_s for each in done_s for at_s in each)}
+    row = {**times, "head_cpu_ms": 1000 * (time.process_time() - before_s) / (num * STEPS)}
     print(json.dumps({**row, "num_steps_served": (num + SESSIONS + 1) * STEPS}))
 
 

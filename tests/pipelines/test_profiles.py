@@ -205,6 +205,19 @@ def test_pixels_are_counted_in_the_picture_that_the_policy_sees():
     assert "(420,224)" in limited.format(None, Click(x=640, y=360), screen)
 
 
+def test_sandbox_servers_are_named_by_address_and_say_themselves_how_they_run_sessions():
+    given = overrides(["sandbox.servers=[http://10.0.0.2:8421/, {url: 'https://a:8600', token_env: A_TOKEN}]"])
+    first, second = load("smoke", given).sandbox.servers
+    assert (first.url, first.token_env, second.url, second.token_env) == ("http://10.0.0.2:8421", None, "https://a:8600", "A_TOKEN")
+    assert load("smoke").sandbox.servers == ()
+    with pytest.raises(ConfigError, match=r"sandbox\.num_workers is 8, and sandbox\.servers are named.*set it to 1"):
+        load("smoke", given | {"sandbox.num_workers": 8})
+    with pytest.raises(ConfigError, match=r"names http://a:1 twice"):
+        load("smoke", {"sandbox.servers": ["http://a:1", "http://a:1/"]})
+    with pytest.raises(ConfigError, match=r"'a:1' is not the address of a sandbox server"):
+        load("smoke", {"sandbox.servers": ["a:1"]})
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -18,7 +18,7 @@ from sandbox.server.tokens import TOKEN_VARIABLE, TOKENS_FILE_VARIABLE, client_t
 from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.task import Task
 from tests.sandbox.own_source import ROOT, write_own_source
-from warehouse.core.errors import ServerUnreachable
+from warehouse.core.errors import SandboxBusy, ServerUnreachable
 from warehouse.core.home import Home
 
 TASK = load_tasks()["click-button"]
@@ -60,6 +60,11 @@ def test_told_to_end_it_releases_everything(tmp_path: Path) -> None:
             session.reset(TASK, 1)
             reported = subprocess.run(listed, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "150"})
             assert session.session_id in reported.stdout and "click-button" in reported.stdout, reported.stdout + reported.stderr
+            drained = subprocess.run([*listed[:4], "drain", *listed[5:]], capture_output=True, text=True, timeout=60)
+            assert f"{url} is draining; 1 sessions are on lease" in drained.stdout, drained.stdout + drained.stderr
+            with pytest.raises(SandboxBusy, match="draining"), SyncSandbox(url, token, wait_s=0) as late, late.lease(TASK):
+                pass
+            assert session.reset(TASK, 2).instruction, "what is on lease goes on"
             processes = family(process.pid)
             assert len(processes) >= 2
             process.send_signal(signal.SIGTERM)
