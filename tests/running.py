@@ -33,6 +33,7 @@ EXPECTED_SKIPS = (
     ("tests/annotation/web/test_page_measured.py::*", "npm cannot fetch", "the package registry may be out of reach"),
     ("tests/sandbox/test_hostile_pages.py::*", "Chromium has no sandbox of its own", "a container may not let it make one"),
     ("tests/deploy/*", "only root gives each service a user of its own", "a container's root may not be allowed to"),
+    ("tests/*", "needs root and iproute2", "a container's root may not make networks of its own"),
     ("tests/models/test_gpu_training.py::*", "torch sees no accelerator", "there is no GPU in continuous integration"),
 )
 """Test (a pattern), words of the reason that pytest is given, and why it may be so in continuous integration."""

@@ -44,6 +44,8 @@ class Host:
     def __init__(self, name: str, address: str, switch: str, port: str) -> None:
         self.name, self.address = name, address
         self._switch, self._port = switch, port
+        self._enter = ("nsenter", f"--net=/run/netns/{name}")
+        """Not `ip netns exec`, which mounts another /sys, without control groups."""
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -59,7 +61,7 @@ class Host:
             with output.open("ab") as file:
                 return self.start(command, env=env, cwd=cwd, output=file)
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *map(str, command)],
+            [*self._enter, *map(str, command)],
             env=None if env is None else dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
@@ -73,7 +75,7 @@ class Host:
     def run(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
         """`subprocess.run` on the host; raises CalledProcessError unless `check=False`."""
         options = {"check": True, "text": True, "capture_output": True, **options}
-        return subprocess.run(["ip", "netns", "exec", self.name, *map(str, command)], **options)
+        return subprocess.run([*self._enter, *map(str, command)], **options)
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -1,0 +1,225 @@
+"""deploy/ for clusters: the manifests of Kubernetes beside the compose file that they follow, the Ray cluster as Ray's own autoscaler
+reads it, SkyPilot's task, and Slurm's script on a real Slurm of two nodes (`long`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.common.hosts import Host, Hosts, can_make_hosts
+from benchmarks.common.venv import python_of
+from tests.deploy.deployment import FOLDER, ROOT, variables_of
+from tests.deploy.test_compose_file import SECRETS, SERVICES, check_command
+
+KUBERNETES = "1.33"
+"""The release whose schemas the manifests are held to."""
+PATCHES = {"confined.yaml", "sessions.yaml"}
+PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line)
+
+
+def documents() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted((FOLDER / "kubernetes").glob("*.yaml")):
+        if path.name not in PATCHES:
+            for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+                yield path.name, document
+
+
+DOCUMENTS = list(documents())
+RAY = next(document for _, document in DOCUMENTS if document["kind"] == "RayCluster")
+WORKLOADS = {
+    document["metadata"]["name"]: document["spec"]["template"]
+    for _, document in DOCUMENTS
+    if document["kind"] in ("Deployment", "StatefulSet")
+}
+
+
+def main_of(name: str) -> dict[str, Any]:
+    (container,) = WORKLOADS[name]["spec"]["containers"]
+    assert container["name"] == "main", "the patches find it by this name"
+    return dict(container)
+
+
+def environment(container: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry for entry in container.get("env", [])}
+
+
+def test_every_file_is_named_and_every_service_is_there() -> None:
+    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
+    named = {Path(name).name for name in kustomization["resources"]} | {Path(patch["path"]).name for patch in kustomization["patches"]}
+    assert named == {path.name for path in (FOLDER / "kubernetes").glob("*.yaml")}
+    assert WORKLOADS.keys() - {"policy"} == SERVICES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"postgres"}))
+def test_a_service_is_what_compose_has(name: str) -> None:
+    """The same command, but for what people or addresses differ by, the same user, and no variable that compose gives and this does not."""
+    service, container = SERVICES[name], main_of(name)
+    words = [str(word) for word in service["command"]]
+    differ = {"annotation": {"--url", "--sandbox"}, "sandbox": {"--allow-host", "--size"}}.get(name, set())
+    for option, here, there in zip(["", *words], container["args"], words, strict=False):
+        assert here == there or option in differ, (option, here, there)
+    assert len(container["args"]) == len(words)
+    accounts = (FOLDER / "accounts.sh").read_text(encoding="utf-8")
+    user = re.search(rf"\b{service['user'].split(':')[0]} (\d+) (\d+)", accounts)
+    assert user is not None
+    security = WORKLOADS[name]["spec"]["securityContext"]
+    assert (security["runAsUser"], security["runAsGroup"]) == (int(user[1]), int(user[2]))
+    shared = next(document["data"] for _, document in DOCUMENTS if document["kind"] == "ConfigMap")
+    given = environment(container).keys() | (shared.keys() if container.get("envFrom") else set())
+    alerts = {"FLYWHEEL_ALERT_WEBHOOK", "FLYWHEEL_ALERT_EMAIL"}
+    assert service["environment"].keys() - alerts <= given
+
+
+def test_commands_exist_and_secrets_are_named_in_the_example() -> None:
+    example = (FOLDER / "env.example").read_text(encoding="utf-8")
+    names = SECRETS.keys() | set(re.findall(r"^#(\w+)=", example, re.MULTILINE))
+    for name in WORKLOADS.keys() - {"postgres"}:
+        container = main_of(name)
+        check_command([str(word) for word in container["args"]])
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if probe in container:
+                check_command([str(word) for word in container[probe]["exec"]["command"]])
+    for _, document in DOCUMENTS:
+        for key in re.findall(
+            r"\{key: (\w+), name: secrets\}|\{name: secrets, key: (\w+)\}", yaml.safe_dump(document, default_flow_style=True)
+        ):
+            assert "".join(key) in names
+
+
+def test_whom_sessions_open_reaches_no_database() -> None:
+    policies = {document["metadata"]["name"]: document["spec"] for _, document in DOCUMENTS if document["kind"] == "NetworkPolicy"}
+    assert policies["nobody-unless-named"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    (rule,) = policies["postgres"]["ingress"]
+    (selector,) = rule["from"]
+    reach = set(selector["podSelector"]["matchExpressions"][0]["values"])
+    on_data = {name for name, service in SERVICES.items() if {"data", "annotation-data"} & set(service["networks"])} - {"postgres"}
+    assert reach == on_data and not reach & {"sandbox", "ray", "policy"}
+
+
+def test_ray_reads_its_cluster() -> None:
+    """By Ray's own autoscaler, as it runs beside KubeRay's head."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+    from ray.autoscaler._private.util import validate_config
+
+    document = {**RAY, "metadata": {**RAY["metadata"], "namespace": "flywheel"}}
+    config = _derive_autoscaling_config_from_ray_cr(document)
+    validate_config(config)
+    kinds = config["available_node_types"]
+    assert kinds["headgroup"]["resources"]["CPU"] == 0, "no episode runs on the head"
+    assert kinds["episodes"]["resources"]["CPU"] == 8 and kinds["episodes"]["max_workers"] == 32
+    assert RAY["spec"]["rayVersion"] == PINS["ray"]
+
+
+@pytest.mark.slow
+def test_manifests_are_valid_by_the_schemas_of_kubernetes(tmp_path: Path) -> None:
+    """After Kustomize, where kubectl is at hand, which shows what the patches make of them; else file by file. Ray's pods as pods."""
+    python = python_of(tmp_path / "venv", ("kubernetes-validate==1.37.0",))
+    whole = [document for _, document in DOCUMENTS]
+    if shutil.which("kubectl"):
+        copy = tmp_path / "deploy"
+        shutil.copytree(FOLDER, copy)
+        (copy / ".env").write_text("".join(f"{name}=s3cret\n" for name in [*variables_of(FOLDER / "env.example"), "POLICY_TOKEN"]))
+        built = subprocess.run(["kubectl", "kustomize", str(copy)], capture_output=True, text=True, check=True).stdout
+        whole = list(yaml.safe_load_all(built))
+        assert "image: flywheel\n" not in built, "an image that Kustomize did not find"
+    spec = RAY["spec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        whole.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": group["template"]["spec"]})
+    (tmp_path / "documents.json").write_text(json.dumps([document for document in whole if document["kind"] != "RayCluster"]))
+    code = (
+        "import json, sys, kubernetes_validate as k\n"
+        f"for d in json.load(open(sys.argv[1])): k.validate(d, {KUBERNETES!r}, strict=True)\nprint('valid')"
+    )
+    done = subprocess.run([str(python), "-c", code, str(tmp_path / "documents.json")], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "valid", done.stderr[-2000:]
+
+
+@pytest.mark.long
+def test_skypilot_takes_its_task(tmp_path: Path) -> None:
+    python = python_of(tmp_path / "venv", ("skypilot==0.14.1",))
+    code = "import sys, sky; t = sky.Task.from_yaml(sys.argv[1]); print(t.num_nodes, sorted(t.envs))"
+    env = {**os.environ, "HOME": str(tmp_path)}
+    command = [str(python), "-c", code, str(FOLDER / "skypilot.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=ROOT)
+    assert done.stdout.strip() == "3 ['FLYWHEEL_STORE', 'ITERATIONS', 'PROFILE']", done.stderr
+
+
+def test_scripts_are_bash_and_their_commands_exist() -> None:
+    slurm, node = ((FOLDER / name).read_text(encoding="utf-8") for name in ("slurm.sbatch", "every-node.sh"))
+    sky = yaml.safe_load((FOLDER / "skypilot.yaml").read_text(encoding="utf-8"))["run"]
+    for script in (slurm, node, sky):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=10)
+    assert (FOLDER / "every-node.sh").stat().st_mode & 0o111
+    for script in (slurm, sky):
+        ((_, words),) = re.findall(r'deploy/every-node.sh ("[^"]+") "[^"]+" (flywheel run .*)', script)
+        check_command([word.strip('"').replace("$ITERATIONS", "1") for word in words.split() if word != '"$@"'])
+
+
+SLURM = """\
+ClusterName=flywheel
+SlurmctldHost=localhost({first.address})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/linear
+SchedulerType=sched/builtin
+MpiDefault=none
+NodeName=n1 NodeAddr={first.address} NodeHostname=n1 CPUs=2
+NodeName=n2 NodeAddr={second.address} NodeHostname=n2 CPUs=2
+PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def start_slurm(folder: Path, first: Host, second: Host) -> dict[str, str]:
+    """A controller and two nodes; the environment in which its commands find it. A node sees its own processes alone, as Ray expects."""
+    for name in ("state", "spool-n1", "spool-n2"):
+        (folder / name).mkdir()
+    (folder / "slurm.conf").write_text(SLURM.format(folder=folder, first=first, second=second))
+    (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+    (folder / "munge.key").write_bytes(os.urandom(64))
+    (folder / "munge.key").chmod(0o600)
+    env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    files = [f"--{kind}={folder}/munge.{ending}" for kind, ending in {"key-file": "key", "socket": "sock", "pid-file": "pid"}.items()]
+    munge = ["munged", "--foreground", "--force", *files, f"--seed-file={folder}/munge.seed", f"--log-file={folder}/munge.log"]
+    first.start(munge, env=env, output=folder / "munge.out")
+    first.start(["slurmctld", "-D"], env=env, output=folder / "slurmctld.out")
+    for host, name in ((first, "n1"), (second, "n2")):
+        alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        host.start([*alone, "slurmd", "-D", "-N", name], env=env, output=folder / f"slurmd-{name}.out")
+    return env
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("slurmctld", "slurmd", "munged"))), reason="apt-get install slurmctld slurmd slurm-client munge"
+)
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root and iproute2")
+def test_slurm_runs_its_script_on_two_nodes(tmp_path: Path) -> None:
+    """Ray is up on both when `flywheel run` begins on the first. A dry run of it: what an iteration does is tested elsewhere."""
+    with Hosts(2) as (first, second), TemporaryDirectory(prefix="r") as short:  # Ray's sockets: a longer path is refused
+        env = start_slurm(tmp_path, first, second)
+        log = tmp_path / "job.log"
+        env |= {"FLYWHEEL_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), "RAY_TMPDIR": short, "PYTHONPATH": str(ROOT)}
+        command = ["sbatch", "--wait", "--nodes", "2", "--output", str(log), "deploy/slurm.sbatch", "--profile", "smoke", "--dry-run"]
+        done = first.run(command, env=env, cwd=ROOT, check=False, timeout=600)
+        said = log.read_text(errors="replace") if log.exists() else done.stderr
+    assert done.returncode == 0, said[-4000:]
+    assert "Head node started" in said and "1/2 nodes started" in said
+    assert "It can run here." in said
