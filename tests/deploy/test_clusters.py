@@ -221,5 +221,4 @@ def test_slurm_runs_its_script_on_two_nodes(tmp_path: Path) -> None:
         done = first.run(command, env=env, cwd=ROOT, check=False, timeout=600)
         said = log.read_text(errors="replace") if log.exists() else done.stderr
     assert done.returncode == 0, said[-4000:]
-    assert "Head node started" in said and "1/2 nodes started" in said
-    assert "It can run here." in said
+    assert said.index("Head node started") < said.index("Running command on head node") < said.index("It can run here.")
