@@ -121,6 +121,7 @@ def orm_model(
         stage="orm_model",
         seed=settings.seed,
         tracking=settings.tracking,
+        hosts=settings.training,
         kind="orm",
         checkpoint_id=base.checkpoint_id,
         dataset_id=str(table["dataset_id"][0].as_py()),

@@ -25,6 +25,7 @@ from models.merging.config import MethodConfig
 from models.rl.config import PpoConfig
 from models.rl.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
+from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.tracking_config import TrackingConfig
 from sandbox.server.address import ServerAddress
 from warehouse.core.errors import ConfigError
@@ -394,6 +395,7 @@ class Profile(_Settings):
     orm: OrmSettings = OrmSettings()
     failure_mining: FailureMiningConfig = FailureMiningConfig()
     tracking: TrackingConfig = Field(TrackingConfig(), description="where the curves of CT, SFT, the ORM and RL go besides TensorBoard")
+    training: TrainingHosts = Field(THIS_MACHINE, description="machines that CT, SFT, the ORM and RL train on (docs/cluster.md)")
     schedule: ScheduleSettings = ScheduleSettings()
     plan: PlanSettings = PlanSettings()
 

@@ -16,10 +16,12 @@ from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.engine.choice import EngineChoice
 from models.rl.config import PpoConfig
 from models.supervised.config import SupervisedConfig
+from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.tracking_config import TrackingConfig
 
 Tracking = Annotated[TrackingConfig, Field(exclude_if=lambda tracking: tracking == TrackingConfig())]
 """Left out of a request that tracks nothing, which is then the request that it was before there were trackers."""
+Hosts = Annotated[TrainingHosts, Field(exclude_if=lambda hosts: hosts == THIS_MACHINE)]
 
 
 class StageRequest(BaseModel):
@@ -61,6 +63,7 @@ class SupervisedRequest(StageRequest):
     dataset_id: str
     config: SupervisedConfig
     tracking: Tracking = TrackingConfig()
+    hosts: Hosts = THIS_MACHINE
 
 
 class RlRequest(StageRequest):
@@ -75,6 +78,7 @@ class RlRequest(StageRequest):
     acting: ActingSettings
     config: PpoConfig
     tracking: Tracking = TrackingConfig()
+    hosts: Hosts = THIS_MACHINE
 
 
 class MergeRequest(StageRequest):

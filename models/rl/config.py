@@ -44,8 +44,8 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         Field(
             ge=1,
             le=64,
-            description="processes of this machine that learn together, each on a GPU of its own where there are any; what is "
-            "learned differs by rounding alone, and a killed run may go on with another number",
+            description="processes, over all of training.hosts, that learn together, each on a GPU of its own where there are "
+            "any; what is learned differs by rounding alone, and a killed run may go on with another number",
         ),
     ] = 1
 

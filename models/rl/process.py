@@ -1,60 +1,55 @@
-"""One rank from 1 up of a run that trains in several processes: `python -m models.rl.process JOB_FILE`. ranks.py starts it and sends it
+"""One rank from 1 up of a run that trains in several processes: `python -m models.rl.process FOLDER`. ranks.py has it started and sends it
 each round.
 
-It learns from each batch as the leader does, and nothing else: it collects nothing and writes nothing of the run. It ends when its standard
-input closes, and when the leader ends.
+It learns from each batch as the leader does, and nothing else: it collects nothing and writes nothing of the run.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from agent.episode.episode import Episode
-from models.rl.learner import Learner, Round
+from models.rl.learner import Learner
 from models.rl.process_group import ProcessGroup
-from models.rl.ranks import BATCH, LOST_A_RANK, MEETING, Job, error_file, ready_file
+from models.rl.ranks import BATCH, JOB_FILE, Job, device_beside, next_round
 from models.rl.replay import ReplayPool
 from models.rl.rollout_log import RolloutLog
-from models.training.processes import leave_error
-from warehouse.core.errors import FlywheelError, ProcessLost
-from warehouse.core.processes import die_with
+from models.training.launcher import NodeJob, store_at
+from models.training.processes import NODE_JOB, work_as_rank
 
 
-def main(job_file: Path) -> int:
-    job = Job.model_validate_json(job_file.read_text())
-    die_with(job.leader_pid)
-    try:
-        _learn(job, job_file.parent)
-    except ProcessLost:
-        traceback.print_exc()
-        return LOST_A_RANK
-    except FlywheelError as error:
-        leave_error(error_file(job_file.parent, job.rank), error)
-        traceback.print_exc()
-        return 1
-    return 0
+def main(folder: Path) -> int:
+    rank = int(os.environ["RANK"]) + 1
+    return work_as_rank(folder, rank, partial(_learn, folder, rank))
 
 
-def _learn(job: Job, folder: Path) -> None:
+def _learn(folder: Path, rank: int) -> None:
+    job = Job.model_validate_json((folder / JOB_FILE).read_text())
+    node = NodeJob.model_validate_json(Path(os.environ[NODE_JOB]).read_text())
+    store = store_at(node.store)
     torch.set_num_threads(1)  # as the leader does: the same sums in the same order
     on_gpu = job.device.startswith("cuda")
+    # Beside the leader the GPUs behind its own, on another host from the first on.
+    base = job.device if node.first_device else job.device.partition(":")[0]
+    device = device_beside(base, node.first_device + int(os.environ["LOCAL_RANK"]))
     if on_gpu:
-        torch.cuda.set_device(job.device)
-    group = ProcessGroup(job.rank, job.config.num_processes)
+        torch.cuda.set_device(device)
+    group = ProcessGroup(rank, job.config.num_processes)
     replay = ReplayPool.as_large_as(job.num_sft, job.num_ct)
-    learner = Learner(job.init, job.config, replay=replay, device=job.device, group=group)
+    learner = Learner(job.init, job.config, replay=replay, device=device, group=group)
     learner.load(job.state)
-    ready_file(folder, job.rank).touch()
-    group.join(folder / MEETING, on_gpu=on_gpu)
+    store.set(f"ready/{rank}", "")
+    group.join(store, node.address, on_gpu=on_gpu)
     learner.check_same_weights()
-    rollout_log = RolloutLog(job.episodes)
-    for line in sys.stdin:
-        round_ = Round.model_validate_json(line)
+    rollout_log, number = RolloutLog(job.episodes), 1
+    while (round_ := next_round(store, number)) is not None:
         learner.learn_from(learner.trajectories(_batch(folder, rollout_log)), round_)
+        number += 1
     group.leave()
 
 

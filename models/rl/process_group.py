@@ -2,7 +2,7 @@
 
 All ranks run the same code on the same numbers and hold the same weights, so all take the same decisions: whether a KL stops an update,
 whether a loss is a finite number, what the next weights are. In a group of one process nothing here does anything. update.py and critic.py
-say what is learned; ranks.py starts and ends the processes.
+say what is learned; ranks.py has the processes started and ended.
 
 Collectives go over gloo, gradients on GPUs over NCCL. When a process dies, gloo fails at once; NCCL may not notice, so every sum of
 gradients comes after a sum over gloo.
@@ -10,20 +10,19 @@ gradients comes after a sum over gloo.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from models.rl.advantages import Floats
 from models.training.batching import share_out
+from models.training.processes import use_interface_of
 from warehouse.core.errors import ModelError, ProcessLost, TrainingDiverged
 
 TIMEOUT = timedelta(minutes=30)
@@ -46,14 +45,13 @@ class ProcessGroup:
     def is_leader(self) -> bool:
         return self.rank == 0
 
-    def join(self, meeting: Path, *, on_gpu: bool) -> None:
-        """Join the other ranks, which all name the same new file. Blocks until all have joined. Raises ProcessLost."""
-        if sys.platform == "linux":  # all ranks are on this machine
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    def join(self, store: Store, address: str, *, on_gpu: bool) -> None:
+        """Join the other ranks, which all have the same store; `address` is where they reach this one's host. Blocks until all have joined.
+        Raises ProcessLost."""
+        use_interface_of(address)
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         with _raising_process_lost():
-            store = dist.FileStore(str(meeting), self.size)  # type: ignore[attr-defined]
+            store = dist.PrefixStore("group", store)  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
         self._has_joined = True
 

@@ -49,6 +49,7 @@ from models.rl.rollout_log import RolloutLog
 from models.rl.rollouts import RolloutPool
 from models.rl.state import read_counters, save_state
 from models.training.adapters import merged_state, save_adapter, without_adapters
+from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.metrics import MetricLog, Progress
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError
@@ -113,6 +114,7 @@ class PpoRun:
     datasets: tuple[str, ...] = ()
     device: str | None = None
     """Where it learns, as torch names it; none: on the GPU where there is one. Of several processes each further one has the GPU behind."""
+    hosts: TrainingHosts = THIS_MACHINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,7 @@ class _Trainer:
             episodes=self.folder / EPISODES,
             replay=run.replay,
             device=device,
+            hosts=run.hosts,
         )
         self.policy_id = self._live_id()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))

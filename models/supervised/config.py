@@ -36,7 +36,7 @@ class SupervisedConfig(AdapterConfig):
         int | None, Field(ge=1, description="stop after so many held-out losses without a new best, and keep the best weights; null: never")
     ] = None
     bf16: Annotated[bool, Field(description="compute in bfloat16; under DeepSpeed weights too, with a float32 master copy")] = False
-    num_processes: Annotated[int, Field(ge=1, le=1024, description="processes on this machine that share each batch")] = 1
+    num_processes: Annotated[int, Field(ge=1, le=1024, description="processes, over all of training.hosts, that share each batch")] = 1
     deepspeed_stage: Annotated[
         int | None, Field(ge=0, le=3, description="ZeRO: 1 shares out optimizer state, 2 gradients too, 3 weights too; null: plain torch")
     ] = None

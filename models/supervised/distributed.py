@@ -1,4 +1,4 @@
-"""A supervised run in several processes of this machine: started by torchrun, watched, and ended with whoever started it.
+"""A supervised run in several processes, on this machine or on several (models/training/launcher.py).
 
 The processes run models/supervised/process.py. They read files (`JOB_FILE` in the run folder, the samples it names) and write files:
 metrics.jsonl while they train, then the gathered weights and a result or an error. With SupervisedConfig.deepspeed_stage they train by
@@ -7,8 +7,6 @@ DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data paral
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Annotated
@@ -24,16 +22,15 @@ from models.supervised.checkpoints import last_complete, step_of
 from models.supervised.config import SupervisedConfig
 from models.supervised.training_set import TrainingSet
 from models.training.adapters import prepare_for_training
+from models.training.hosts import THIS_MACHINE, TrainingHosts
+from models.training.launcher import Launch
 from models.training.metrics import OnProgress, ignore_progress, keep_until, read_metrics
-from models.training.processes import last_words, left_error, start
-from warehouse.core.errors import FlywheelError, ModelError
+from warehouse.core.errors import ModelError, ProcessLost
 from warehouse.core.home import atomic_write
-from warehouse.core.processes import end_group
 
 JOB_FILE = "job.json"
 RESULT_FILE = "result.json"
-ERROR_FILE = "error.json"
-LOG_FILE = "processes.log"
+LAUNCH_FOLDER = "launch"
 WEIGHTS_FOLDER = "weights"
 IMAGES_FOLDER = "images"
 POLL_S = 0.2
@@ -45,7 +42,6 @@ class Job(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     init: Annotated[Path, Field(description="checkpoint to continue from")]
-    launcher_pid: Annotated[int, Field(ge=1, description="they all end when this process ends")]
     config: SupervisedConfig
     trained: Annotated[Path, Field(description="SampleFile of what is trained on")]
     held_out: Annotated[Path, Field(description="SampleFile of what is measured on")]
@@ -59,36 +55,31 @@ def fit_in_processes(
     on_progress: OnProgress = ignore_progress,
     *,
     read_image: ReadImage | None = None,
+    hosts: TrainingHosts = THIS_MACHINE,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
-    """As `fitting.fit` on the checkpoint `init`, in config.num_processes processes: the trained model and the closing metrics.
+    """As `fitting.fit` on the checkpoint `init`, in config.num_processes processes over the hosts: the trained model and the closing
+    metrics.
 
-    Raises what the processes raised where it is an error of this project, ModelError with their last words where they ended otherwise.
+    Raises what the processes raised where it is an error of this project, ProcessLost with their last words where they ended otherwise.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
-    job = Job(
-        init=init.resolve(),
-        launcher_pid=os.getpid(),
-        config=config,
-        trained=chosen.trained.path.resolve(),
-        held_out=chosen.held_out.path.resolve(),
-    )
+    job = Job(init=init.resolve(), config=config, trained=chosen.trained.path.resolve(), held_out=chosen.held_out.path.resolve())
     for name in (*chosen.trained.screenshot_ids(), *chosen.held_out.screenshot_ids()):
         if not (run_folder / IMAGES_FOLDER / name).exists():
             atomic_write(run_folder / IMAGES_FOLDER / name, read_images([name], read_image)[name])
     atomic_write(run_folder / JOB_FILE, job.model_dump_json().encode())
-    for name in (RESULT_FILE, ERROR_FILE):
-        (run_folder / name).unlink(missing_ok=True)
+    (run_folder / RESULT_FILE).unlink(missing_ok=True)
     last = last_complete(run_folder)
     num_seen = keep_until(run_folder, step_of(last) if last else 0)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(config.num_processes)]
-    process = start([*launcher, "-m", "models.supervised.process", str(run_folder.resolve())], run_folder / LOG_FILE)
+    arguments = [str(run_folder.resolve())]
+    launch = Launch("models.supervised.process", arguments, run_folder / LAUNCH_FOLDER, num_processes=config.num_processes, hosts=hosts)
     try:
-        _watch(process, run_folder, num_seen, on_progress)
+        launch.start()
+        _watch(launch, run_folder, num_seen, on_progress)
+    except ProcessLost as lost:
+        raise launch.error() or lost from None
     finally:
-        end_group(process.pid)  # the processes that torchrun starts are in sessions of their own: they watch it, and end with it
-        process.wait()
-    if not (run_folder / RESULT_FILE).exists():
-        raise _failure(run_folder, process.returncode)
+        launch.stop()
     return _trained(init, config, run_folder / WEIGHTS_FOLDER), json.loads((run_folder / RESULT_FILE).read_text())
 
 
@@ -121,20 +112,14 @@ def _fill_adapters(model: PreTrainedModel, weights: Path) -> None:
         )
 
 
-def _watch(process: subprocess.Popen[bytes], run_folder: Path, num_seen: int, on_progress: OnProgress) -> None:
+def _watch(launch: Launch, run_folder: Path, num_seen: int, on_progress: OnProgress) -> None:
     """Pass progress on until the processes end. The reports there are when they start are of the start that they resume."""
-    while True:
-        is_over = process.poll() is not None
-        for progress in read_metrics(run_folder)[num_seen:]:
-            on_progress(progress)
-            num_seen += 1
-        if is_over:
-            return
+    is_over = False
+    while not is_over:
+        try:
+            is_over = launch.is_over()
+        finally:
+            for progress in read_metrics(run_folder)[num_seen:]:
+                on_progress(progress)
+                num_seen += 1
         time.sleep(POLL_S)
-
-
-def _failure(run_folder: Path, status: int) -> FlywheelError:
-    log = run_folder / LOG_FILE
-    return left_error(run_folder / ERROR_FILE) or ModelError(
-        f"the training processes ended with status {status} and no result; the end of {log}:\n{last_words(log)}"
-    )

@@ -1,40 +1,27 @@
-"""One process of a supervised run in several: `torchrun … -m models.supervised.process RUN_FOLDER`. What starts it is distributed.py.
-
-It ends with the process that started the run and with torchrun between them, however either ends: torchrun leaves it behind, in a session
-of its own, when it is killed itself.
-"""
+"""One process of a supervised run in several: `python -m models.supervised.process RUN_FOLDER`. What starts it is distributed.py."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from models.supervised.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
-from models.training.processes import leave_error
-from warehouse.core.errors import FlywheelError
+from models.supervised.distributed import IMAGES_FOLDER, JOB_FILE, LAUNCH_FOLDER, RESULT_FILE, WEIGHTS_FOLDER, Job
+from models.training.processes import work_as_rank
 from warehouse.core.home import atomic_write
-from warehouse.core.processes import die_with
 
 
 def main(run_folder: Path) -> int:
-    job = Job.model_validate_json((run_folder / JOB_FILE).read_text())
-    die_with(job.launcher_pid)
-    die_with_torchrun(job.launcher_pid)
-    try:
-        metrics = _fit(job, run_folder)
-    except FlywheelError as error:
-        leave_error(run_folder / ERROR_FILE, error)
-        traceback.print_exc()
-        return 1
-    if int(os.environ["RANK"]) == 0:
-        atomic_write(run_folder / RESULT_FILE, json.dumps(metrics).encode())
-    return 0
+    rank = int(os.environ["RANK"])
+
+    def work() -> None:
+        metrics = _fit(Job.model_validate_json((run_folder / JOB_FILE).read_text()), run_folder)
+        if rank == 0:
+            atomic_write(run_folder / RESULT_FILE, json.dumps(metrics).encode())
+
+    return work_as_rank(run_folder / LAUNCH_FOLDER, rank, work)
 
 
 def _fit(job: Job, run_folder: Path) -> dict[str, float]:
@@ -79,19 +66,6 @@ def prepare_deepspeed() -> None:
 
     compatible: dict[str, Any] = deepspeed.ops.__compatible_ops__
     compatible["deepspeed_shm_comm"] = False
-
-
-def die_with_torchrun(launcher_pid: int) -> None:
-    """End this process when its parent does, which is a child of process `launcher_pid`; at once when it is gone already, and this one was
-    handed on to another."""
-    parent = os.getppid()
-    die_with(parent)
-    try:
-        is_there = psutil.Process(parent).ppid() == launcher_pid
-    except psutil.NoSuchProcess:
-        is_there = False
-    if not is_there:
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from models.supervised.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_
 from models.supervised.fitting import BEST_FOLDER, fit
 from models.supervised.training_set import SAMPLES_FOLDER, TrainingSample, training_set
 from models.training.adapters import ADAPTER_FOLDER, has_adapters, merge_adapters, prepare_for_training, save_adapter
+from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.metrics import OnProgress, ignore_progress
 from warehouse.core.identity import content_id
 
@@ -41,12 +42,13 @@ def train_supervised(
     datasets: tuple[str, ...] = (),
     on_progress: OnProgress = ignore_progress,
     read_image: ReadImage | None = None,
+    hosts: TrainingHosts = THIS_MACHINE,
 ) -> Card:
     """Train the checkpoint `init` on `samples` and write the checkpoint `output`. What a killed run resumes from lies in `run_folder`
     (`<output>.run` unless given), with metrics.jsonl and TensorBoard's files; a run of other settings, samples or `init` starts it over.
     Encoded samples lie there too while it runs: eight bytes a token of disk, not of memory.
-    `read_image` gives the screenshots that messages name to a model that sees. Weights come out whole: what adapters learned is added in,
-    and kept alone in the checkpoint's folder `adapter`.
+    Several processes run on `hosts`. `read_image` gives the screenshots that messages name to a model that sees. Weights come out whole:
+    what adapters learned is added in, and kept alone in the checkpoint's folder `adapter`.
 
     Raises TrainingDiverged when the loss is not a number, CheckpointError for a bad `init`, ConfigError when there is nothing to learn,
     StorageFull when the disk is full.
@@ -66,7 +68,7 @@ def train_supervised(
     )
     clear_unless_of(run_folder, content_id("run", [config.model_dump(mode="json"), parent, chosen.digest]), keep=SAMPLES_FOLDER)
     if config.is_distributed:
-        model, metrics = fit_in_processes(init, chosen, config, run_folder, on_progress, read_image=read_image)
+        model, metrics = fit_in_processes(init, chosen, config, run_folder, on_progress, read_image=read_image, hosts=hosts)
     else:
         model = load_policy(init)
         prepare_for_training(model, config, seed=config.seed)

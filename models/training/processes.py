@@ -1,50 +1,82 @@
-"""Processes of this machine that train together, whoever starts them: how one is started, the error that it leaves behind, its last words.
+"""What processes that train together share, whoever starts them: the network that they use, how one ends with those that started it, the
+error that it leaves behind, the last words of a log.
 
-Who they are is the business of models/supervised/distributed.py (torchrun's) and models/rl/ranks.py (a trainer's own).
+Who starts them is launcher.py's business, what they do models/supervised/process.py's and models/rl/process.py's.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
+import socket
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
-from warehouse.core.errors import FlywheelError, ModelError, from_plain, to_plain
+import psutil
+
+from warehouse.core.errors import FlywheelError, ModelError, ProcessLost, from_plain, to_plain
 from warehouse.core.home import atomic_write
+from warehouse.core.processes import die_with
 
 LAST_WORDS = 2000
 """Characters of a log that an error repeats."""
+LOST_A_RANK = 75
+"""Exit status of a process that ended because another one had."""
+NODE_PID = "FLYWHEEL_TRAINING_NODE_PID"
+"""Variable with the id of the process of node.py that started this one."""
+NODE_JOB = "FLYWHEEL_TRAINING_NODE_JOB"
+"""Variable with the path of that process's job."""
 
 
-def start(arguments: Sequence[str], log: Path, *, is_spoken_to: bool = False) -> subprocess.Popen[bytes]:
-    """This Python with these arguments and this process's import path, its output in `log`, in a session of its own: Ctrl-C at a terminal
-    reaches its starter alone, which ends it. `is_spoken_to` leaves its standard input to the caller."""
-    with log.open("wb") as said:
-        return subprocess.Popen(
-            [sys.executable, *arguments],
-            stdin=subprocess.PIPE if is_spoken_to else subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            env=_environment(),
-            start_new_session=True,
-        )
+def interface_of(host: str) -> str | None:
+    """The network interface of this machine that has a host's address; None where that is another machine's. Raises OSError for a name that
+    is not known."""
+    address = ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    for name, found in psutil.net_if_addrs().items():
+        for each in found:
+            if each.family in (socket.AF_INET, socket.AF_INET6) and ipaddress.ip_address(each.address.partition("%")[0]) == address:
+                return name
+    return None
 
 
-def _environment() -> dict[str, str]:
-    """This process's, with its import path, wherever it was started. One thread each unless the environment says otherwise."""
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def use_interface_of(host: str) -> None:
+    """Have collectives of this process and of those that it starts go over the interface with this machine's address `host`, unless the
+    environment says which."""
+    interface = interface_of(host)
+    if interface is not None:
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
 
 
-def leave_error(path: Path, error: FlywheelError) -> None:
-    """Write down what ends this process, for whoever started it."""
-    atomic_write(path, json.dumps(to_plain(error)).encode())
+def work_as_rank(folder: Path, rank: int, work: Callable[[], None]) -> int:
+    """Do what a process of `rank` is there for; its exit status. It ends with the process that started it, whose launch is in `folder`. An
+    error of this project is left there."""
+    die_with(int(os.environ[NODE_PID]))
+    try:
+        work()
+    except ProcessLost:
+        traceback.print_exc()
+        return LOST_A_RANK
+    except FlywheelError as error:
+        atomic_write(error_file(folder, rank), json.dumps(to_plain(error)).encode())
+        traceback.print_exc()
+        return 1
+    except RuntimeError as error:
+        if not any(library in str(error) for library in ("gloo", "NCCL")):
+            raise
+        traceback.print_exc()
+        return LOST_A_RANK
+    return 0
+
+
+def error_file(folder: Path, rank: int) -> Path:
+    return folder / f"error-{rank}.json"
 
 
 def left_error(path: Path) -> FlywheelError | None:
-    """What `leave_error` wrote; None where nobody did."""
+    """The error that a process left; None where it left none."""
     try:
         return from_plain(json.loads(path.read_text()), ModelError)
     except FileNotFoundError:

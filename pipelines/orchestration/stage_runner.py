@@ -22,7 +22,7 @@ from assets.requests import StageRequest, StageResult
 from assets.resources import StageRunner
 from assets.stage_assets import is_asked_for
 from pipelines.orchestration.finished_work import find_loss
-from pipelines.orchestration.work_folder import ERROR, REQUEST, finished_result, forget_result, start_afresh, work_folder
+from pipelines.orchestration.work_folder import ERROR, REQUEST, finished_result, forget_result, is_same_work, start_afresh, work_folder
 from warehouse.core.disk import storage_full
 from warehouse.core.errors import CorruptTable, WorkerKilled, to_plain
 from warehouse.core.home import Home, atomic_write
@@ -80,7 +80,7 @@ class PipesStageRunner(StageRunner):
     def _prepare(folder: Path, request: StageRequest) -> None:
         wanted = request.model_dump_json()
         stored = folder / REQUEST
-        if stored.exists() and stored.read_text() != wanted:
+        if stored.exists() and not is_same_work(stored.read_text(), request):
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).unlink(missing_ok=True)

@@ -6,8 +6,10 @@ reads it first.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,10 +23,25 @@ def work_folder(home: Home, iteration: str, stage: str) -> Path:
     return home.work / iteration / stage
 
 
+def is_same_work(stored: str, request: StageRequest) -> bool:
+    """Whether a stored request asks for the same result. In how many processes, and on which hosts, it is trained does not count."""
+    return bool(_work(stored) == _work(request.model_dump_json()))
+
+
+def _work(text: str) -> Any:
+    try:
+        asked = json.loads(text)
+    except ValueError:
+        return text
+    asked.pop("hosts", None)
+    asked.get("config", {}).pop("num_processes", None)
+    return asked
+
+
 def finished_result(folder: Path, request: StageRequest) -> StageResult | None:
     """The stored result, if exactly this request was worked to its end."""
     try:
-        if (folder / REQUEST).read_text() != request.model_dump_json():
+        if not is_same_work((folder / REQUEST).read_text(), request):
             return None
         return StageResult.model_validate_json((folder / RESULT).read_text())
     except (FileNotFoundError, ValidationError, UnicodeDecodeError):  # no result, or what a power cut of before left of one

@@ -103,6 +103,7 @@ def _training(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> 
         stage=request.stage,
         iteration=request.iteration,
         datasets=request.replay_dataset_ids,
+        hosts=request.hosts,
     )
 
 

@@ -49,6 +49,7 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
         iteration=request.iteration,
         datasets=(request.dataset_id,),
         on_progress=report,
+        hosts=request.hosts,
         read_image=spooled_images(warehouse, samples, context.folder / "images") if is_vision(parent.folder) else None,
     )
     curve = [(point.step, point.metrics) for point in read_metrics(context.run_folder)]

@@ -31,7 +31,7 @@ from models.training.adapters import prepare_for_training
 from models.training.batching import EncodedSample, PlannedBatches, plan_batches, share_out
 from models.training.forward import weighted_loss
 from models.training.metrics import read_metrics
-from warehouse.core.errors import ModelError, TrainingDiverged
+from warehouse.core.errors import ModelError, ProcessLost, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=12, warmup_steps=2, batch_tokens=256, save_every=5, log_every=1)
 TOLERANCE = 6e-6
@@ -178,7 +178,7 @@ def test_a_killed_run_leaves_no_process_and_ends_in_the_same_weights(stage: int,
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_processes_end_with_torchrun(seed_checkpoint: Path, tmp_path: Path) -> None:
+def test_processes_end_with_the_agent_that_started_them(seed_checkpoint: Path, tmp_path: Path) -> None:
     """It may be the one that is killed, as for want of memory: the run ends, and nothing of it goes on beside its repetition."""
     config = CONFIG.model_copy(update={"steps": 4000, "num_processes": 2})
     place: dict[str, Any] = {"init": seed_checkpoint, "output": tmp_path / "cut", "stage": "ct_model", "iteration": "0001"}
@@ -187,9 +187,9 @@ def test_processes_end_with_torchrun(seed_checkpoint: Path, tmp_path: Path) -> N
         while len(read_metrics(tmp_path / "cut.run")) < 2 and not run.done():
             time.sleep(0.02)
         assert processes_of(tmp_path / "cut.run")
-        (torchrun,) = (child for child in psutil.Process().children() if "torch.distributed.run" in child.cmdline())
-        torchrun.kill()
-        with pytest.raises(ModelError, match="ended with status -9 and no result"):
+        (agent,) = (child for child in psutil.Process().children() if "models.training.node" in child.cmdline())
+        agent.kill()
+        with pytest.raises(ProcessLost, match=r"host 127\.0\.0\.1 ended with status -9"):
             run.result()
     while processes_of(tmp_path / "cut.run"):
         time.sleep(0.05)  # the test's timeout says when that is too long

@@ -85,22 +85,26 @@ def train(run: PpoRun, collector: Collector, on_progress: OnRound = lambda *_: N
     return asyncio.run(main())
 
 
-def ranks_alive(folder: Path) -> list[psutil.Process]:
+def ranks_alive(folder: Path, module: str = "models.rl.process") -> list[psutil.Process]:
     """Those that are alive of the runs below a folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         command = process.info["cmdline"] or []
         is_alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if is_alive and "models.rl.process" in command and any(part.startswith(str(folder)) for part in command):
+        if is_alive and module in command and any(part.startswith(str(folder)) for part in command):
             found.append(process)
     return found
 
 
 def all_gone(folder: Path) -> bool:
     deadline = time.monotonic() + GONE_S
-    while ranks_alive(folder) and time.monotonic() < deadline:
+
+    def left() -> list[psutil.Process]:
+        return ranks_alive(folder) + ranks_alive(folder, "models.training.node")
+
+    while left() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not ranks_alive(folder)
+    return not left()
 
 
 def learned_again(result: PpoResult, run: PpoRun, folder: Path) -> PpoRun:
@@ -142,14 +146,14 @@ def test_several_processes_learn_what_one_does(seed_checkpoint: Path, tmp_path: 
 def test_a_killed_rank_ends_the_run_which_resumes_without_it(seed_checkpoint: Path, tmp_path: Path, moment: str) -> None:
     def kill(index: int, _: object) -> None:
         if index == 2:
-            (rank,) = (process for process in ranks_alive(tmp_path) if process.cmdline()[-1].endswith("job-2.json"))
+            (rank,) = (process for process in ranks_alive(tmp_path) if process.environ()["RANK"] == "1")
             if moment == "collecting":
                 rank.kill()
             else:  # the others wait for its part of a sum by then
                 rank.suspend()
                 Timer(4.0, rank.kill).start()
 
-    with pytest.raises(ProcessLost, match=r"process 2 of 3 ended with status -9; .*process-2\.log") as lost:
+    with pytest.raises(ProcessLost, match=r"process 2 of 3 ended with status -9; .*node-0\.log") as lost:
         train(a_run(seed_checkpoint, tmp_path, 3), walking(), kill)
     if moment == "learning":
         assert lost.value.__cause__ is not None, "a sum noticed; while episodes are played either may be first"
@@ -167,7 +171,7 @@ def test_the_error_that_keeps_a_rank_from_starting_is_reported(seed_checkpoint: 
         (init / "card.json").unlink()
         return embedded_policy(model, codec, checkpoint_id)
 
-    with pytest.raises(ProcessLost, match=r"CheckpointError: .*card\.json is missing.*; its log is .*process-1\.log"):
+    with pytest.raises(ProcessLost, match=r"CheckpointError: .*card\.json is missing.*; its log is .*node-0\.log"):
         train(a_run(init, tmp_path, 2), Refusing(), make_policy=once_loaded)
     assert all_gone(tmp_path)
 

@@ -245,11 +245,11 @@ def test_a_rank_learns_from_what_the_leader_has_screenshots_and_all(tmp_path: Pa
         replay=ReplayPool(),
         device="cpu",
     )
-    (run / "gang").mkdir()
+    (run / "launch").mkdir()
     others.send(Round(index=1, num_fruitful=0, version=0), episodes)
-    assert process._batch(run / "gang", rollout_log) == episodes
+    assert process._batch(run / "launch", rollout_log) == episodes
     others.stop()
-    assert not list((run / "gang").iterdir())
+    assert not list((run / "launch").iterdir())
 
 
 def test_weights_that_differ_between_ranks_are_noticed() -> None:
