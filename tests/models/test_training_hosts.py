@@ -27,7 +27,7 @@ from warehouse.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 GONE_S = 60.0
-needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="only root makes network namespaces")
+needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root and iproute2")
 
 PROGRAM = """
 import sys
