@@ -10,11 +10,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from benchmarks.common.object_store import Server
+    from warehouse.core.store import Store
 
 gc.disable()  # until all is collected: imports make millions of objects that stay (tests/running.py)
 
@@ -49,3 +55,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
     with mounted_disk(tmp_path / "small", "1m"):
         yield tmp_path / "small"
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An object store on loopback."""
+    from benchmarks.common.object_store import an_object_store
+
+    with an_object_store(tmp_path_factory.mktemp("object-store") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def store(object_store: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A place in it that nothing was written to yet, in which homes keep their tables and checkpoints."""
+    from benchmarks.common.object_store import BUCKET
+    from warehouse.core.store import STORE_VARIABLE, Store
+
+    found = Store.of(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+    for name, value in {**object_store.environment, STORE_VARIABLE: found.url}.items():
+        monkeypatch.setenv(name, value)
+    return found

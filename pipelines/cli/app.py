@@ -41,6 +41,7 @@ GROUPS = {
     "tasks": "pipelines.cli.tasks:tasks",
     "annotate": "pipelines.cli.annotate:annotate",
     "record": "pipelines.cli.record:record",
+    "store": "pipelines.cli.store:store",
 }
 """`flywheel NAME …` → where its commands are."""
 

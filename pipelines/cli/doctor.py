@@ -19,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -40,8 +42,9 @@ from sandbox.tasks.web_apps.install import is_installed
 from sandbox.tasks.web_apps.running import RunningApp, prepare
 from sandbox.terminal.bubblewrap import OPEN_FILES_NEEDED, JailLimits
 from sandbox.terminal.jail import Jail
-from warehouse.core.errors import ConfigError, FlywheelError, MachineLimit, SandboxError
+from warehouse.core.errors import ConfigError, FlywheelError, MachineLimit, SandboxError, StoreUnreachable
 from warehouse.core.home import HOME_VARIABLE, Home
+from warehouse.core.store import STORE_VARIABLE, Store
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -271,6 +274,26 @@ def check_home(home: Home) -> Check:
     return Check(name=name, status="ok", found=f"{home.root} is writable")
 
 
+def check_store(store: Store) -> Check:
+    """Puts an object twice: the second time is to be refused, which is what keeps two hosts from committing the same version."""
+    name = f"doctor/{uuid.uuid4().hex}"
+    try:
+        is_new, again = store.create(name, b"1"), store.create(name, b"2")
+        is_there, is_listed = store.read(name) == b"1", any(each.name == name for each in store.list("doctor"))
+        store.delete([name])
+    except (ConfigError, StoreUnreachable) as error:
+        return Check(name="store", status="fail", found=str(error), fix=f"Without {STORE_VARIABLE} everything lies in the home")
+    if not (is_new and is_there and is_listed) or again:
+        fix = (
+            "Take a store with conditional puts (If-None-Match) and consistent listing, as S3 has them; two hosts lose commits in this one"
+        )
+        return Check(name="store", status="fail", found=f"{store.url} puts an object where one is", fix=fix)
+    found = (
+        f"{store.url} has tables and checkpoints, conditional puts work; databases of Dagster, Prefect and annotation stay on this machine"
+    )
+    return Check(name="store", status="ok", found=found)
+
+
 def check_disk(home: Home, *, needed_gib: float = DISK_NEEDED_GIB, wanted_gib: float = DISK_WANTED_GIB) -> Check:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     free_gib = shutil.disk_usage(folder).free / GIB
@@ -322,6 +345,7 @@ def checks(home: Home) -> list[Check]:
         check_web_apps,
         check_desktop,
         lambda: check_home(home),
+        *((partial(check_store, home.store),) if home.store is not None else ()),
         lambda: check_disk(home),
         check_memory,
         lambda: check_ports(PORTS),

@@ -15,6 +15,7 @@ from warehouse.core.durable import digest
 from warehouse.core.errors import CheckpointError, ConfigError, CorruptTable, IterationLocked, WarehouseError
 from warehouse.core.locks import LOOKED_AT_S, FileLock
 from warehouse.reporting.screens import is_what_its_id_says
+from warehouse.storage import remote_checkpoints
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 from warehouse.storage.integrity import Damage, data_damage
@@ -176,7 +177,12 @@ def _of_checkpoints(warehouse: Warehouse) -> list[Damage]:
         return []
     found = []
     for path, checkpoint_id in sorted({(row["path"], row["checkpoint_id"]) for row in rows}):
-        folder = warehouse.home.root / path
+        folder, store = warehouse.home.root / path, warehouse.home.store
+        if store is not None:
+            if (what := remote_checkpoints.damage(store, path)) is not None:
+                found.append(Damage(path=folder, what=what, fix="copy it there again from a host that has it"))
+            if not folder.exists():
+                continue
         try:
             card = checkpoint.verify(folder)
         except CheckpointError as error:

@@ -34,7 +34,8 @@ def write(warehouse: Warehouse, table: str, iteration: str, names: Sequence[str]
 
 
 def policy(name: str) -> Registered:
-    return Registered(checkpoint_id=name, iteration="0001", stage="released_policy", folder=Path("unused"), parents=(), note="")
+    home = Home(Path("unused"))
+    return Registered(checkpoint_id=name, iteration="0001", stage="released_policy", home=home, path="", parents=(), note="")
 
 
 def test_an_iteration_that_is_routed_again_to_the_same_samples_leaves_the_next_one_fresh(tmp_path: Path) -> None:

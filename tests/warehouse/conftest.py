@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.common.object_store import BUCKET, Server, an_object_store
+from benchmarks.common.object_store import BUCKET, Server
 from warehouse.core.home import Home
 from warehouse.core.store import STORE_VARIABLE
 from warehouse.storage.tables import Warehouse
@@ -238,12 +237,6 @@ def _plant_second(to: Warehouse) -> None:
     to.replace_partition("checkpoints", [trained], iteration="0002", stage="sft_model")
     to.replace_partition("checkpoints", [trained | {"note": "one parent"}], iteration="0002", stage="released_policy")
     to.replace_partition("evaluations", [Make.evaluation("ckpt-sft-2", "sft_model", num_success=9)], iteration="0002", stage="evaluation")
-
-
-@pytest.fixture(scope="session")
-def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with an_object_store(tmp_path_factory.mktemp("object-store") / "log") as server:
-        yield server
 
 
 @pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])

@@ -9,14 +9,12 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from benchmarks.common.object_store import BUCKET, Server
 from tests.warehouse.conftest import Make
 from tests.warehouse.test_concurrency import _PREAMBLE, ROOT
 from warehouse.core.errors import ConfigError, CorruptTable, UnknownTable
@@ -31,17 +29,6 @@ from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.slow
 FIRST = {"iteration": "0001", "stage": "rollouts"}
-
-
-@pytest.fixture
-def store(object_store: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """One that nothing was written to yet."""
-    for name, value in object_store.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv(STORE_VARIABLE, f"s3://{BUCKET}/{uuid.uuid4().hex}")
-    found = Store.from_env()
-    assert found is not None
-    yield found
 
 
 def _hosts(folder: Path, num: int) -> list[Warehouse]:

@@ -15,8 +15,10 @@ from typing import Any
 
 from warehouse.core import stages
 from warehouse.core.errors import CheckpointError
+from warehouse.core.home import Home
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage.release_ledger import RELEASES, read_ledger
+from warehouse.storage.remote_checkpoints import folder_of, send
 from warehouse.storage.tables import Warehouse
 
 RELEASED = "released"
@@ -26,14 +28,21 @@ SEED = "seed_policy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """One row of `checkpoints`, with its folder resolved."""
+    """One row of `checkpoints`."""
 
     checkpoint_id: str
     iteration: str
     stage: str
-    folder: Path
+    home: Home
+    path: str
+    """Below the home's root, and in its store."""
     parents: tuple[str, ...]
     note: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies, copied from the home's store where it is not here. Raises CheckpointError."""
+        return folder_of(self.home, self.path)
 
 
 def register(
@@ -51,9 +60,11 @@ def register(
     note: str = "",
 ) -> int:
     """Record what a stage made; returns the table version. A repeated stage replaces its row."""
+    path = str(folder.relative_to(warehouse.home.root))
+    send(warehouse.home, path)
     row = {
         "checkpoint_id": checkpoint_id,
-        "path": str(folder.relative_to(warehouse.home.root)),
+        "path": path,
         "parents": list(parents),
         "datasets": list(datasets),
         "episode_ids": None if episode_ids is None else list(episode_ids),
@@ -71,7 +82,7 @@ def pass_on(warehouse: Warehouse, source: Registered, *, iteration: str, stage: 
         iteration=iteration,
         stage=stage,
         checkpoint_id=source.checkpoint_id,
-        folder=source.folder,
+        folder=source.home.root / source.path,
         parents=source.parents,
         note=note,
     )
@@ -140,7 +151,8 @@ def _registered(warehouse: Warehouse, row: Mapping[str, Any]) -> Registered:
         checkpoint_id=row["checkpoint_id"],
         iteration=row["iteration"],
         stage=row["stage"],
-        folder=warehouse.home.root / row["path"],
+        home=warehouse.home,
+        path=row["path"],
         parents=tuple(row["parents"]),
         note=row["note"],
     )

@@ -88,10 +88,11 @@ class Chain:
         length = len(self)
         append(self.path, self._lines(records, self.head_link()), at=length * RECORD_BYTES)
 
-    def links(self, records: Sequence[Record]) -> list[str]:
-        """The links that records would have, were they appended."""
-        lines = self._lines(records, self.head_link())
-        return [lines[end - 1 - DIGEST_LENGTH : end - 1].decode() for end in range(RECORD_BYTES, len(lines) + 1, RECORD_BYTES)]
+    def links(self, records: Sequence[Record], *, afresh: bool = False) -> list[str]:
+        """The newest link, and those that records would have, were they appended; with `afresh` as the first of their chain."""
+        first = self._seed() if afresh else self.head_link()
+        lines = self._lines(records, first)
+        return [first, *(lines[end - 1 - DIGEST_LENGTH : end - 1].decode() for end in range(RECORD_BYTES, len(lines) + 1, RECORD_BYTES))]
 
     def lines(self, records: Sequence[Record]) -> bytes:
         """The whole file of a chain that begins with these records."""

@@ -17,6 +17,7 @@ from warehouse.core.errors import CorruptTable
 from warehouse.core.store import Found, Store, at_once
 from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 
+_UNLINKED = "unlinked"
 LEFT_BY_A_KILL = timedelta(days=1)
 """Age of a data file that no commit names: younger ones may be of a writer at work."""
 
@@ -33,6 +34,10 @@ class RemoteTable:
         """Of the object that a file of the copy is of."""
         return f"{self._store.url}/{self._name(path)}"
 
+    @property
+    def url_of_table(self) -> str:
+        return f"{self._store.url}/{self._prefix}"
+
     def _name(self, path: Path) -> str:
         return f"{self._prefix}/{path.relative_to(self._folder).as_posix()}"
 
@@ -45,6 +50,14 @@ class RemoteTable:
     def logs(self, num: int) -> list[bytes | None]:
         """The log files of versions 0 to num - 1, as they are now."""
         return self._store.read_many(map(self._log_name, range(num)))
+
+    def num_unlinked(self) -> int:
+        """How many of the first versions need not say rightly which they follow: see copying.py."""
+        data = self._store.read(f"{self._prefix}/{_UNLINKED}")
+        return int(data) if data is not None and data.isdigit() else 0
+
+    def write_unlinked(self, num: int) -> None:
+        self._store.write(f"{self._prefix}/{_UNLINKED}", str(num).encode())
 
     def is_begun(self) -> bool:
         return next(self._store.list(f"{self._prefix}/_delta_log"), None) is not None
@@ -76,6 +89,24 @@ class RemoteTable:
         at_once(lambda path: self._store.write(self._name(path), path), fresh)
         self._uploaded.update(fresh)
 
+    def put(self, path: Path) -> None:
+        """`upload` of one, also where an object is there."""
+        self._store.write(self._name(path), path)
+
+    def checksum(self, path: Path) -> int | None:
+        """CRC-32 of the object of a data file; None where there is none. All of it is read."""
+        found = 0
+        try:
+            for part in self._store.stream(self._name(path)):
+                found = crc32(part, found)
+        except FileNotFoundError:
+            return None
+        return found
+
+    def sizes(self) -> dict[str, int]:
+        """Of the objects, by their paths below the table's folder."""
+        return {each.name.removeprefix(f"{self._prefix}/"): each.size for each in self._store.list(self._prefix)}
+
     def check(self, paths: Iterable[Path]) -> None:
         """Have sound copies of data files. Raises CorruptTable, FileNotFoundError."""
         absent = [path for path in paths if not self._has(path)]
@@ -98,21 +129,16 @@ class RemoteTable:
 
     def damage(self, files: Iterable[tuple[str, int]], *, wholly: bool) -> dict[str, str]:
         """What is wrong with objects, by their paths below the table's folder, of files and their sizes; `wholly`: every byte is read."""
-        there = {each.name: each.size for each in self._store.list(self._prefix)}
+        there = self.sizes()
 
         def of(path: str, size: int) -> str | None:
-            name = f"{self._prefix}/{path}"
-            if name not in there:
+            if path not in there:
                 return "is missing"
-            if there[name] != size:
-                return f"has {there[name]} bytes where the log says {size}"
+            if there[path] != size:
+                return f"has {there[path]} bytes where the log says {size}"
             expected = checksum_in(Path(path).name)
-            if wholly and expected is not None:
-                found = 0
-                for part in self._store.stream(name):
-                    found = crc32(part, found)
-                if f"{found:08x}" != expected:
-                    return "was changed: its checksum is not the one in its name"
+            if wholly and expected is not None and f"{self.checksum(self._folder / path):08x}" != expected:
+                return "was changed: its checksum is not the one in its name"
             return None
 
         listed = list(files)

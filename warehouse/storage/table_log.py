@@ -31,6 +31,7 @@ from warehouse.core.durable import digest, make_folder, sync, sync_file
 from warehouse.core.errors import ConfigError, CorruptTable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
+from warehouse.core.store import STORE_VARIABLE
 from warehouse.storage.chain import UNKNOWN, Chain, Record
 from warehouse.storage.data_files import RESTORE_OBJECT, check_file
 from warehouse.storage.remote import RemoteTable, removed_files
@@ -223,6 +224,11 @@ class TableLog:
             return
         head = self.commits.head()
         is_behind = remote.is_begun() if head is None else remote.log(head.version + 1) is not None
+        if head is None and not is_behind and (on_disk := self._home.root / "tables" / self.table / "_delta_log").is_dir():
+            raise ConfigError(
+                f"{remote.url_of_table} has no table, but {on_disk.parent} has one: `flywheel store copy` puts the tables of this home there; "
+                f"or unset {STORE_VARIABLE}, or name another home"
+            )
         if not is_behind and not (self.file(0).exists() if head is None else self._is_unsettled(head.version)):
             return
         lock = self.lock()
@@ -267,7 +273,7 @@ class TableLog:
             _copy(log, self.file(record.version))
         for begin in range(0, len(records), _AT_ONCE):
             self.commits.append(records[begin : begin + _AT_ONCE])
-        if any(commit_info(_actions(log)).get("operation") == VACUUMED for log in logs):
+        if any(commit_info(read_actions(log)).get("operation") == VACUUMED for log in logs):
             removed, held = self._removed_and_held(records[-1].version)
             for path in removed - held:
                 (self.folder / path).unlink(missing_ok=True)
@@ -276,20 +282,32 @@ class TableLog:
         """Each commit says which link of the chain it follows: so it is seen where one before it was changed."""
         num = len(self.commits)
         before = [self.commits.link(index) for index in range(max(0, num - _OWN_COMMITS), num)]
-        links = [*(before or [self.commits.head_link()]), *self.commits.links(records)]
-        for index, (record, log) in enumerate(zip(records, logs, strict=True), start=len(links) - len(records)):
-            follows = commit_info(_actions(log)).get(AFTER)
-            if follows is not None and follows not in links[max(0, index - _OWN_COMMITS) : index]:
-                url = remote.url(self.file(record.version))
-                raise CorruptTable(
-                    f"table {self.table}: {url} does not follow the commits before it: it, or one of them, was changed. To fix it: "
-                    f"{RESTORE_OBJECT}"
-                )
+        links = [*before[:-1], *self.commits.links(records)]
+        try:
+            unlinked = _unlinked(links, records[0].version, logs)
+        except ValueError as error:
+            url = remote.url(self.file(records[0].version))
+            raise CorruptTable(
+                f"table {self.table}: {url}, or one after it, is not a log ({error}). To fix it: {RESTORE_OBJECT}"
+            ) from error
+        if unlinked and unlinked[-1] >= remote.num_unlinked():
+            url = remote.url(self.file(unlinked[-1]))
+            raise CorruptTable(
+                f"table {self.table}: {url} does not follow the commits before it: it, or one of them, was changed. To fix it: "
+                f"{RESTORE_OBJECT}"
+            )
+
+    def num_unlinked(self, logs: Sequence[bytes]) -> int:
+        """How many of a table's first versions, of which these are the log files, do not all say rightly which commits they follow: those
+        that a repair has changed, and those of before."""
+        records = [Record(version, len(log), digest(log)) for version, log in enumerate(logs)]
+        unlinked = _unlinked(self.commits.links(records, afresh=True), 0, logs)
+        return unlinked[-1] + 1 if unlinked else 0
 
     def _publish(self, remote: RemoteTable, version: int) -> bool:
         """Have a commit of ours count; False where somebody else's has this version."""
         log = self.file(version).read_bytes()
-        actions = _actions(log)
+        actions = read_actions(log)
         if commit_info(actions).get("operation") == VACUUMED:
             remote.erase(*self._removed_and_held(version))
         remote.upload(self.folder / path for path, _ in added_files(actions))
@@ -457,6 +475,17 @@ class TableLog:
             self.checkpoints.append([self._record(head.version, path)])
 
 
+def _unlinked(links: Sequence[str], version: int, logs: Sequence[bytes]) -> list[int]:
+    """Versions, of the log files from `version` on, that say of themselves that they follow others than those before them. `links` are
+    those of the chain up to the last version, of which at least one is of before the first. Raises ValueError for what is not a log."""
+    found = []
+    for index, log in enumerate(logs, start=len(links) - len(logs)):
+        follows = commit_info(read_actions(log)).get(AFTER)
+        if follows is not None and follows not in links[max(0, index - _OWN_COMMITS) : index]:
+            found.append(version + index - (len(links) - len(logs)))
+    return found
+
+
 def _heads() -> set[str]:
     if not hasattr(_WRITING, "tables"):
         _WRITING.tables = set()
@@ -481,10 +510,11 @@ def _without(version: int) -> str:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The actions of one commit. Raises ValueError for what is none, FileNotFoundError."""
-    return _actions(path.read_bytes())
+    return read_actions(path.read_bytes())
 
 
-def _actions(log: bytes) -> list[dict[str, Any]]:
+def read_actions(log: bytes) -> list[dict[str, Any]]:
+    """The actions of one commit, of the bytes of its log file. Raises ValueError."""
     actions = [json.loads(line) for line in log.splitlines()]
     if not all(isinstance(action, dict) for action in actions):
         raise ValueError("a line holds no action")

@@ -1,0 +1,80 @@
+"""Checkpoints in an object store: sent by the host that made them, copied by those that use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from warehouse.core.errors import CheckpointError
+from warehouse.core.home import Home
+from warehouse.core.store import Store
+from warehouse.lineage import registry
+from warehouse.storage.remote_checkpoints import MANIFEST, damage, put
+from warehouse.storage.tables import Warehouse
+
+pytestmark = pytest.mark.slow
+PATH = "checkpoints/0001/sft_model/checkpoint-1"
+FILES = {"card.json": b"{}", "weights/model.safetensors": bytes(range(256)) * 50_000}
+
+
+def _made(folder: Path) -> Path:
+    for name, data in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def _register(warehouse: Warehouse) -> None:
+    folder = _made(warehouse.home.root / PATH)
+    registry.register(warehouse, iteration="0001", stage="sft_model", checkpoint_id="checkpoint-1", folder=folder)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_one_host_registers_another_copies_when_it_uses_it(tmp_path: Path, store: Store) -> None:
+    one, two = Warehouse(Home(tmp_path / "one")), Warehouse(Home(tmp_path / "two"))
+    _register(one)
+    found = registry.find(two, "checkpoint-1")
+    assert not (two.home.root / PATH).exists(), "nobody has asked for its files"
+    registry.pass_on(two, found, iteration="0002", stage="ct_model", note="passed on")
+    assert not (two.home.root / PATH).exists()
+    assert _files(found.folder) == FILES and found.folder == two.home.root / PATH
+    assert _files(registry.made_by(one, "0002", "ct_model").folder) == FILES
+    assert damage(store, PATH) is None
+
+
+def test_one_that_was_not_sent_whole_is_not_there(tmp_path: Path, store: Store) -> None:
+    one, two = Warehouse(Home(tmp_path / "one")), Warehouse(Home(tmp_path / "two"))
+    _register(one)
+    store.delete([f"{PATH}/{MANIFEST}"])
+    with pytest.raises(CheckpointError, match="holds no whole checkpoint: copy it there again"):
+        _ = registry.find(two, "checkpoint-1").folder
+    assert damage(store, PATH) == "is not in the object store, or not whole"
+    put(store, PATH, one.home.root / PATH)
+    assert _files(registry.find(two, "checkpoint-1").folder) == FILES
+
+
+def test_a_copy_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, store: Store) -> None:
+    one, two = Warehouse(Home(tmp_path / "one")), Warehouse(Home(tmp_path / "two"))
+    _register(one)
+    aside = two.home.root / Path(PATH).with_name(f".{Path(PATH).name}.copying")
+    (aside / "weights").mkdir(parents=True)
+    half = FILES["weights/model.safetensors"][:7_000_000]
+    (aside / "weights" / "model.safetensors.part").write_bytes(half)
+    (aside / "left.part").write_bytes(b"of an older manifest")
+    assert _files(registry.find(two, "checkpoint-1").folder) == FILES
+    assert not aside.exists()
+
+
+def test_a_changed_object_never_becomes_a_checkpoint(tmp_path: Path, store: Store) -> None:
+    one, two = Warehouse(Home(tmp_path / "one")), Warehouse(Home(tmp_path / "two"))
+    _register(one)
+    store.write(f"{PATH}/card.json", b"[]")
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"card\.json was changed since it was sent"):
+            _ = registry.find(two, "checkpoint-1").folder
+    assert not (two.home.root / PATH).exists()
+    assert damage(store, PATH) == "has another card.json in the object store than was sent"
