@@ -39,6 +39,7 @@ def copy(
 
     flywheel store copy s3://bucket/prefix .flywheel
     """
+    from pipelines.orchestration.iteration_lock import lock_path
     from warehouse.storage.copying import to_disk, to_store
 
     is_remote = [place.startswith("s3://") for place in (source, target)]
@@ -48,7 +49,7 @@ def copy(
     home = Home(Path(source if is_remote[1] else target).absolute(), None)
     if is_remote[1]:
         home.check_exists()
-    lock = FileLock(_lock_path(home))
+    lock = FileLock(lock_path(home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(f"process {lock.holder()} is running an iteration in {home.root}; end it, then copy")
     try:
@@ -78,9 +79,3 @@ def copy(
     console.print(_LEFT, highlight=False, soft_wrap=True)
     if is_remote[1]:
         console.print(f"to use it: {STORE_VARIABLE}={target}", highlight=False, soft_wrap=True)
-
-
-def _lock_path(home: Home) -> Path:
-    from pipelines.orchestration.iteration_lock import lock_path
-
-    return lock_path(home)

@@ -226,8 +226,8 @@ class TableLog:
         is_behind = remote.is_begun() if head is None else remote.log(head.version + 1) is not None
         if head is None and not is_behind and (on_disk := self._home.root / "tables" / self.table / "_delta_log").is_dir():
             raise ConfigError(
-                f"{remote.url_of_table} has no table, but {on_disk.parent} has one: `flywheel store copy` puts the tables of this home there; "
-                f"or unset {STORE_VARIABLE}, or name another home"
+                f"{remote.url_of_table} has no table, but {on_disk.parent} has one: `flywheel store copy` puts the tables of this home "
+                f"there; or unset {STORE_VARIABLE}, or name another home"
             )
         if not is_behind and not (self.file(0).exists() if head is None else self._is_unsettled(head.version)):
             return
