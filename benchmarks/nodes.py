@@ -112,7 +112,9 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def nodes(num: int, size: int, step_ms: float) -> Iterator[Nodes]:
-    """So many nodes, all of which answer; within the block this thread is on the head."""
+    """So many nodes, all of which answer; within the block this thread is on the head, and this process has their token."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    os.environ[TOKEN_VARIABLE] = TOKEN
     with Hosts(num + 1) as (head, *hosts):
         made = Nodes(head, hosts, size, step_ms)
         for host in hosts:
@@ -312,8 +314,6 @@ def measure(settings: Settings, parts: Sequence[str], console: Console) -> dict[
         shown = {key: round(value, 3) for key, value in rows[name].items() if isinstance(value, int | float)}
         console.print(name, shown)
 
-    KEPT.mkdir(parents=True, exist_ok=True)
-    os.environ[TOKEN_VARIABLE] = TOKEN
     if "throughput" in parts:
         for repeat in range(settings.repeats):
             for num in NODES:
