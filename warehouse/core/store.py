@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -74,16 +75,16 @@ class Store:
         import obstore
 
         with self._asking("read", name):
-            for attempt in range(_RESUMPTIONS + 1):
+            patience = _Patience()
+            while True:
                 try:
                     return bytes(obstore.get(self._client, name).bytes())
                 except FileNotFoundError as error:
                     self._check_bucket(error)
                     return None
-                except obstore.exceptions.GenericError:  # of a body that was cut off, which the client does not ask for again
-                    if attempt == _RESUMPTIONS:
+                except obstore.exceptions.GenericError:
+                    if patience.is_over():
                         raise
-        raise AssertionError
 
     def read_many(self, names: Iterable[str]) -> list[bytes | None]:
         return at_once(self.read, names)
@@ -137,7 +138,7 @@ class Store:
         """The bytes of an object from `begin` on, in parts. Raises FileNotFoundError."""
         import obstore
 
-        failures = 0
+        patience = _Patience()
         with self._asking("read", name):
             while True:
                 try:
@@ -145,29 +146,37 @@ class Store:
                     answer = obstore.get(self._client, name, options=options)
                     size = answer.meta["size"]
                     for part in answer.stream(min_chunk_size=_READ_AT_ONCE):
-                        begin += len(part)
+                        begin, patience = begin + len(part), _Patience()
                         yield bytes(part)
-                    if begin >= size:
+                    if begin >= size or patience.is_over():  # what is short then is noticed by who checks it
                         return
                 except FileNotFoundError as error:
                     self._check_bucket(error)
                     raise
                 except obstore.exceptions.GenericError:
-                    if failures == _RESUMPTIONS:
+                    if patience.is_over():
                         raise
-                failures += 1
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[Found]:
         """The objects whose names begin with the folder `prefix`, in the order of their names; with `after`, those after that name."""
         import obstore
 
+        patience = _Patience()
         with self._asking("list", prefix):
-            try:
-                for batch in obstore.list(self._client, prefix, offset=after):
-                    for meta in batch:
-                        yield Found(meta["path"], meta["size"], meta["last_modified"])
-            except FileNotFoundError as error:
-                self._check_bucket(error)
+            while True:
+                try:
+                    for batch in obstore.list(self._client, prefix, offset=after):
+                        for meta in batch:
+                            after = meta["path"]
+                            yield Found(after, meta["size"], meta["last_modified"])
+                    return
+                except FileNotFoundError as error:
+                    self._check_bucket(error)
+                    return
+                except obstore.exceptions.GenericError as error:
+                    self._check_bucket(error)
+                    if patience.is_over():
+                        raise
 
     def delete(self, names: Collection[str]) -> None:
         """Those that are there."""
@@ -202,6 +211,17 @@ class Store:
     def _check_bucket(self, error: BaseException) -> None:
         if "NoSuchBucket" in str(error):
             raise ConfigError(f"there is no bucket of {self.url}: make it, or set {STORE_VARIABLE} to one that there is") from error
+
+
+class _Patience:
+    """With answers whose bodies are cut off: the client itself asks again only where there was no answer."""
+
+    def __init__(self) -> None:
+        self._left, self._until = _RESUMPTIONS, time.monotonic() + TRIES_S
+
+    def is_over(self) -> bool:
+        self._left -= 1
+        return self._left < 0 or time.monotonic() > self._until
 
 
 def at_once(do: Callable[[_Argument], _Result], arguments: Iterable[_Argument]) -> list[_Result]:
