@@ -24,6 +24,8 @@ from warehouse.core.errors import SandboxError, WorkerCrashed, from_plain
 
 READS_IN_LOST = 4
 """A worker that has nothing to report says so this often in the time after which it would be lost."""
+REFUSED_S = 3.0
+"""A worker whose machine has refused connections for so long is lost, before Ray says so. A link that is down refuses nothing."""
 PAUSE_S = 0.2
 """Before a call that failed on the way is made again."""
 
@@ -49,6 +51,8 @@ class NodeWorker:
         self._orders: list[Order] = []
         self._has_orders = asyncio.Event()
         self._heard_s = time.monotonic()
+        self._refused_s: float | None = None
+        """Since when it refuses connections; None where it does not."""
         self._answering: set[asyncio.Task[None]] = set()
         self.loss: str | None = None
         """Why it is lost."""
@@ -108,45 +112,51 @@ class NodeWorker:
             self._has_orders.set()
 
     async def _tell(self) -> None:
-        while True:
+        while self.loss is None:
             await self._has_orders.wait()
             orders, self._orders = self._orders, []
             self._has_orders.clear()
-            await self._until_done(partial(_call, self._actor.tell, orders))
+            with suppress(WorkerCrashed):
+                await self._until_done(partial(_call, self._actor.tell, orders))
 
     async def _read(self) -> None:
         confirmed, wait_s = 0, self._lost_after_s / READS_IN_LOST
-        while True:
-            reports = await self._until_done(partial(_call, self._actor.read, confirmed, wait_s))
+        while self.loss is None:
+            reports = []
+            with suppress(WorkerCrashed):
+                reports = await self._until_done(partial(_call, self._actor.read, confirmed, wait_s))
             for number, report in reports:
                 if number > confirmed:
                     confirmed = number
                     self._take(report)
 
     async def _until_done(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Makes the call until it is answered. Does not return once the worker is lost."""
-        while True:
+        """Makes the call until it is answered. Raises WorkerCrashed once the worker is lost."""
+        while self.loss is None:
             left_s = self._heard_s + self._lost_after_s - time.monotonic()
             if left_s <= 0:
                 self.lose(f"{self.node} answered nothing for {self._lost_after_s:g} s")
+                break
             try:
-                async with asyncio.timeout(max(left_s, 0.0)):
+                async with asyncio.timeout(left_s):
                     answer = await call()
             except TimeoutError:
                 continue
             except self._ray.exceptions.ActorUnavailableError:
-                await asyncio.sleep(PAUSE_S)
-            except self._ray.exceptions.RayActorError as error:
+                self._refused_s = self._refused_s or time.monotonic()
+                if (for_s := time.monotonic() - self._refused_s) > REFUSED_S:
+                    self.lose(f"{self.node} has refused connections for {for_s:.0f} s")
+            except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError) as error:
                 self.lose(f"the episode worker on {self.node} died: {_first_line(error)}")
-                await asyncio.sleep(PAUSE_S)
-            except self._ray.exceptions.RayTaskError as error:
-                self.lose(f"the episode worker on {self.node} failed: {type(error.cause).__name__}: {error.cause}")
-                await asyncio.sleep(PAUSE_S)
-            except self._ray.exceptions.RayError:  # e.g. an answer that was on a node which was cut off before it came here
-                await asyncio.sleep(PAUSE_S)
+            except self._ray.exceptions.RayError:
+                pass  # e.g. an answer that was on a node which was cut off before it came here
+            except Exception as error:  # Ray has errors of no class of its own where it does not know an actor any more
+                self.lose(f"the episode worker on {self.node} cannot be asked: {_first_line(error)}")
             else:
-                self._heard_s = time.monotonic()
+                self._heard_s, self._refused_s = time.monotonic(), None
                 return answer
+            await asyncio.sleep(PAUSE_S)
+        raise WorkerCrashed(self.loss)
 
     def _take(self, report: Report) -> None:
         run = self._runs.get(report.run)

@@ -22,10 +22,10 @@ from agent.episode.log import EpisodeLog
 from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings, RaySettings, SandboxSettings, TaskSettings
+from benchmarks.common.ray_nodes import ROOT, Nodes, ray_nodes
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import EpisodeService, open_collector
 from sandbox.tasks.task import Split
-from tests.pipelines.ray_nodes import ROOT, Nodes, ray_nodes
 from warehouse.core.errors import ConfigError, EngineUnreachable, ReportedOnly, SandboxBusy
 from warehouse.core.identity import stable_seed
 
@@ -70,7 +70,7 @@ def essence(episodes: Sequence[Episode]) -> dict[str, Any]:
         episode.episode_id: (
             episode.model_dump(exclude={"duration_ms", "num_retries", "steps"}),
             [step.model_dump(exclude={"latency_ms"}) for step in episode.steps],
-            sorted(episode.screenshots),
+            sorted(episode.screenshots.keys() & {step.screenshot_id for step in episode.steps}),  # what a log keeps
         )
         for episode in episodes
     }

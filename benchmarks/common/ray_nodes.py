@@ -1,0 +1,151 @@
+"""Ray clusters for tests and benchmarks: raylets on this machine, each a node with a loopback address of its own (`ray_nodes`), or each on
+a host of its own (`ray_hosts`). Nothing of another cluster here is touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.hosts import Host, Hosts
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",  # a head has it of itself, all others must be told
+    "RAY_AUTH_TOKEN": "of-trials-on-this-machine-and-as-long-as-it-has-to-be",
+    "RAY_memory_monitor_refresh_ms": "0",  # a busy machine is not a reason to end workers
+}
+HEAD = "127.0.0.2"
+"""127.0.0.1 Ray replaces by the machine's address in its network."""
+PORT = 6379
+STORE_BYTES = 80 * 1024**2
+"""Of a node's object store; less is refused."""
+
+
+def start_command(*options: str, cpus: int) -> list[str]:
+    program = "from ray.scripts.scripts import main; main()"
+    common = ["--block", f"--num-cpus={cpus}", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
+    return [sys.executable, "-c", program, "start", *common, *options]
+
+
+class Nodes:
+    """`address`: of the head, which has no processors, so that no episode is placed there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.output = folder, folder / "output.txt"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as free:
+            free.bind((HEAD, 0))
+            port = free.getsockname()[1]
+        self.address, self._port = f"{HEAD}:{port}", port
+
+    def start_head(self) -> None:
+        self._start("--head", f"--port={self._port}", f"--temp-dir={self.folder}", "--include-dashboard=false", cpus=0)
+        _wait_for(HEAD, self._port, self.output)
+
+    def add(self, *, cpus: int = 1, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        return self._start(f"--address={self.address}", f"--temp-dir={self.folder / str(len(self._processes))}", cpus=cpus, env=env)
+
+    def kill(self, node: subprocess.Popen[bytes]) -> None:
+        """`kill -9` of its raylet and what belongs to it; the workers of it end with it."""
+        os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+
+    def end(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                self.kill(process)
+
+    def _start(self, *options: str, cpus: int, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        address = f"--node-ip-address=127.0.0.{2 + len(self._processes)}"
+        command = start_command(address, *options, cpus=cpus)
+        with self.output.open("ab") as output:
+            process = subprocess.Popen(command, env={**os.environ, **(env or {})}, stdout=output, stderr=output, start_new_session=True)
+        self._processes.append(process)
+        return process
+
+
+class RayHosts:
+    """A head on the first host, and a node on each other with so many processors. `address`: for what runs on one of them."""
+
+    def __init__(self, hosts: Sequence[Host], folder: Path, cpus: int) -> None:
+        self.head, *self.others = hosts
+        self.address, self._folder, self._cpus = f"{self.head.address}:{PORT}", folder, cpus
+        self.output = folder / "output.txt"
+        head = start_command(
+            f"--node-ip-address={self.head.address}",
+            "--head",
+            f"--port={PORT}",
+            f"--temp-dir={folder}",
+            "--include-dashboard=false",
+            cpus=0,
+        )
+        self.head.start(head, env=dict(os.environ), output=self.output)
+        with self.head.entered():
+            _wait_for(self.head.address, PORT, self.output)
+        for host in self.others:
+            self.start(host)
+
+    def start(self, host: Host) -> None:
+        """A node on a host."""
+        own = f"--temp-dir={self._folder / host.address}"  # one for all, and sometimes one of two that start at once waits for ever
+        command = start_command(f"--node-ip-address={host.address}", f"--address={self.address}", own, cpus=self._cpus)
+        host.start(command, env=dict(os.environ), output=self.output)
+
+    def run(self, function: str, *arguments: Any, output: Path) -> subprocess.Popen[bytes]:
+        """`module:function` in a process on the head's host, with these arguments as strings."""
+        module, name = function.split(":")
+        program = f"import sys; from {module} import {name}; {name}(*sys.argv[1:])"
+        return self.head.start([sys.executable, "-c", program, *map(str, arguments)], env=dict(os.environ), cwd=ROOT, output=output)
+
+
+@contextmanager
+def ray_hosts(num_nodes: int, *, cpus: int = 1) -> Iterator[RayHosts]:
+    with _environment() as folder, Hosts(1 + num_nodes) as hosts:
+        yield RayHosts(hosts, folder, cpus)
+
+
+@contextmanager
+def ray_nodes(num_nodes: int) -> Iterator[tuple[Nodes, Sequence[subprocess.Popen[bytes]]]]:
+    with _environment() as folder:
+        nodes = Nodes(folder)
+        try:
+            nodes.start_head()
+            yield nodes, [nodes.add() for _ in range(num_nodes)]
+        finally:
+            nodes.end()
+
+
+@contextmanager
+def _environment() -> Iterator[Path]:
+    """What Ray is told by the environment, and a folder for it: paths of sockets may have 107 bytes."""
+    before, folder = dict(os.environ), Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    os.environ.update(ENVIRONMENT)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _wait_for(address: str, port: int, output: Path) -> None:
+    """Until somebody listens there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as one:
+            if one.connect_ex((address, port)) == 0:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(output.read_text())
