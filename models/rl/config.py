@@ -49,6 +49,16 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         ),
     ] = 1
 
+    zero_stage: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1,
+            description="ZeRO: 1 shares the state of both optimizers out over the processes, 0 has all of it in each; the weights are "
+            "the same",
+        ),
+    ] = 0
+
     # Collection
     rounds: Annotated[Count, Field(description="collect-then-update rounds")] = 6
     episodes_per_task: Annotated[Count, Field(description="episodes a task and round on average, each on a seed of its own")] = 28

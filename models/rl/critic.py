@@ -33,6 +33,7 @@ from models.rl.buffer import (
 )
 from models.rl.losses import value_loss
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.sharded import Optimizer
 from models.training.adapter_config import AdapterConfig
 from models.training.adapters import is_frozen, prepare_for_training, trained_parameters
 from models.training.forward import hidden_where
@@ -156,7 +157,7 @@ def _as_episode(state: State, pad_id: int) -> Trajectory:
 
 def fit_epoch(
     critic: Critic,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     trajectories: Sequence[Trajectory],
     targets: Sequence[Floats],
     chosen: Sequence[int],

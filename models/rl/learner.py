@@ -21,6 +21,7 @@ from models.rl.config import PpoConfig
 from models.rl.critic import Critic
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.replay import ReplayPool
+from models.rl.sharded import Optimizer
 from models.rl.state import Counters, load_state
 from models.rl.update import PolicyLearner
 from models.rl.value_learner import Gate, ValueLearner
@@ -64,8 +65,8 @@ class Learner:
     def modules(self) -> dict[str, torch.nn.Module]:
         return {"policy": self.model} | ({"critic": self.values.critic} if self.values else {})
 
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        optimizers: dict[str, torch.optim.Optimizer] = {"policy": self.policy.optimizer}
+    def optimizers(self) -> dict[str, Optimizer]:
+        optimizers: dict[str, Optimizer] = {"policy": self.policy.optimizer}
         if self.values is not None:
             optimizers["critic"] = self.values.optimizer
         return optimizers

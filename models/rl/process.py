@@ -16,9 +16,10 @@ import torch
 from agent.episode.episode import Episode
 from models.rl.learner import Learner
 from models.rl.process_group import ProcessGroup
-from models.rl.ranks import BATCH, JOB_FILE, Job, device_beside, next_round
+from models.rl.ranks import BATCH, JOB_FILE, Job, Save, device_beside, has_saved, next_order
 from models.rl.replay import ReplayPool
 from models.rl.rollout_log import RolloutLog
+from models.rl.state import save_optimizers
 from models.training.launcher import NodeJob, store_at
 from models.training.processes import NODE_JOB, work_as_rank
 
@@ -47,8 +48,12 @@ def _learn(folder: Path, rank: int) -> None:
     group.join(store, node.address, on_gpu=on_gpu)
     learner.check_same_weights()
     rollout_log, number = RolloutLog(job.episodes), 1
-    while (round_ := next_round(store, number)) is not None:
-        learner.learn_from(learner.trajectories(_batch(folder, rollout_log)), round_)
+    while (order := next_order(store, number)) is not None:
+        if isinstance(order, Save):
+            save_optimizers(order.folder, learner.optimizers())
+            store.set(has_saved(number, rank), "")
+        else:
+            learner.learn_from(learner.trajectories(_batch(folder, rollout_log)), order)
         number += 1
     group.leave()
 

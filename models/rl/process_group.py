@@ -111,6 +111,14 @@ class ProcessGroup:
             for parameter, part in zip(bucket, flat.split([gradient.numel() for gradient in gradients]), strict=True):
                 parameter.grad = part.view_as(parameter)
 
+    def hand_round(self, parameters: Sequence[nn.Parameter], rank: int) -> None:
+        """Give every rank these parameters as `rank` has them."""
+        for bucket in _buckets(parameters) if self.size > 1 else ():
+            flat = torch.cat([parameter.detach().reshape(-1) for parameter in bucket])
+            self._broadcast(flat, rank)
+            for parameter, part in zip(bucket, flat.split([parameter.numel() for parameter in bucket]), strict=True):
+                parameter.detach().copy_(part.view_as(parameter))
+
     def check_same_weights(self, parameters: Sequence[nn.Parameter]) -> None:
         """Check that all ranks hold the same weights, to the bit. Raises ModelError where they differ."""
         if self.size == 1:
@@ -141,6 +149,10 @@ class ProcessGroup:
         with _raising_process_lost():
             dist.all_gather(found, mine)
         return found
+
+    def _broadcast(self, tensor: Tensor, rank: int) -> None:
+        with _raising_process_lost():
+            dist.broadcast(tensor, rank)
 
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
         with _raising_process_lost():

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from agent.episode.episode import Episode
@@ -54,12 +54,28 @@ def device_beside(device: str, place: int) -> str:
     return device_named(f"{kind}:{int(index or 0) + place}") if kind == "cuda" else device
 
 
-def next_round(store: Store, number: int) -> Round | None:
-    """The round that the leader sends as so manieth, once it has; None when there is none to come. Raises RuntimeError when the leader is
+class Save(BaseModel):
+    """Write this process's part of the optimizers into a folder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: Path
+
+
+_ORDER: TypeAdapter[Round | Save] = TypeAdapter(Round | Save)
+
+
+def next_order(store: Store, number: int) -> Round | Save | None:
+    """What the leader sends next, number by number, once it has; None when nothing more will come. Raises RuntimeError when the leader is
     gone."""
-    store.wait([f"round/{number}"], FOREVER)
-    said = store.get(f"round/{number}")
-    return Round.model_validate_json(said) if said else None
+    store.wait([f"order/{number}"], FOREVER)
+    said = store.get(f"order/{number}")
+    return _ORDER.validate_json(said) if said else None
+
+
+def has_saved(number: int, rank: int) -> str:
+    """Key of the store that a rank sets when it has saved, as order `number` said."""
+    return f"saved/{number}/{rank}"
 
 
 class RankProcesses:
@@ -113,7 +129,18 @@ class RankProcesses:
     def _say(self, text: str) -> None:
         if self._launch.store is not None:
             self._num_sent += 1
-            self._launch.store.set(f"round/{self._num_sent}", text)
+            self._launch.store.set(f"order/{self._num_sent}", text)
+
+    def save_parts(self, folder: Path) -> None:
+        """Have them write their parts of the optimizers into a folder, where they have any. Raises ProcessLost."""
+        store = self._launch.store
+        if store is None or not self._job.config.zero_stage:
+            return
+        self._say(Save(folder=folder.resolve()).model_dump_json())
+        keys = [has_saved(self._num_sent, rank) for rank in range(1, self._group.size)]
+        while not all(store.check([key]) for key in keys):
+            self.check()
+            time.sleep(POLL_S)
 
     def check(self) -> None:
         """Raises ProcessLost where one has ended."""

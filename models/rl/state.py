@@ -1,6 +1,8 @@
 """What a killed run resumes from: weights, optimizers and counters after a completed round, in safetensors and JSON.
 
-States are folders `round-0003`, written aside and renamed, so one that exists is whole; the newest counts and older ones are removed.
+Where processes share out optimizers (sharded.py), each writes and reads its own part, in a file `-0-of-2`; any other number of processes,
+one too, reads it. States are folders `round-0003`, written aside and renamed, so one that exists is whole; the newest counts and older ones
+are removed.
 Random generators need no state: each round derives its own from the run's seed (see trainer.py). Requests and episodes are kept by
 rollout_log.py.
 """
@@ -9,16 +11,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
+from models.rl.sharded import Optimizer, ShardedOptimizer
 from models.rl.value_learner import Gate
 from warehouse.core.durable import sync
 from warehouse.core.errors import CheckpointError
@@ -41,16 +43,23 @@ class Counters(BaseModel):
     policy_ids: tuple[str, ...] = ()
 
 
-def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
-    """Write the state of a completed round under `folder` and drop older ones."""
+def save_state(
+    folder: Path,
+    counters: Counters,
+    modules: Mapping[str, nn.Module],
+    optimizers: Mapping[str, Optimizer],
+    save_parts: Callable[[Path], None] = lambda _: None,
+) -> None:
+    """Write the state of a completed round under `folder` and drop older ones. `save_parts` has other processes write their parts of the
+    optimizers (`save_optimizers`) into a folder, and returns when they have."""
     target = folder / f"round-{counters.round_index:04d}"
     aside = folder / f".{target.name}.{os.getpid()}.partial"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     for name, module in modules.items():
         _save_weights(module, aside / f"{name}.safetensors")
-    for name, optimizer in optimizers.items():
-        save_file(_optimizer_tensors(optimizer), str(aside / f"{name}.optimizer.safetensors"))
+    save_optimizers(aside, optimizers)
+    save_parts(aside)
     (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
     for path in (*aside.iterdir(), aside):
         sync(path)
@@ -61,6 +70,13 @@ def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module
     for old in folder.iterdir():
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def save_optimizers(folder: Path, optimizers: Mapping[str, Optimizer]) -> None:
+    """Write this process's part of them."""
+    for name, optimizer in optimizers.items():
+        part = f"-{optimizer.part[0]}-of-{optimizer.part[1]}" if isinstance(optimizer, ShardedOptimizer) else ""
+        save_file(_optimizer_tensors(optimizer), str(folder / f"{name}.optimizer{part}.safetensors"))
 
 
 def read_counters(folder: Path) -> Counters:
@@ -74,7 +90,7 @@ def read_counters(folder: Path) -> Counters:
         raise _unreadable(newest, error) from error
 
 
-def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Counters:
+def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> Counters:
     """Fill modules and optimizers from the newest state; fresh counters where there is none. Raises CheckpointError on a damaged one."""
     counters, newest = read_counters(folder), _newest(folder)
     if newest is None:
@@ -83,7 +99,7 @@ def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mappi
         for name, module in modules.items():
             _load_weights(module, newest / f"{name}.safetensors")
         for name, optimizer in optimizers.items():
-            _fill_optimizer(optimizer, load_file(str(newest / f"{name}.optimizer.safetensors")))
+            _fill_optimizer(optimizer, _optimizer_files(newest, name))
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(newest, error) from error
     return counters
@@ -123,14 +139,38 @@ def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    state: dict[int, dict[str, Any]] = optimizer.state_dict()["state"]
-    return {f"{index}.{key}": torch.as_tensor(value).contiguous() for index, slots in state.items() for key, value in slots.items()}
+def _optimizer_tensors(optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """By the number of the parameter among all of them."""
+    state, indexes = optimizer.state_dict()["state"], _indexes(optimizer)
+    return {
+        f"{index if indexes is None else indexes[index]}.{key}": torch.as_tensor(value).contiguous()
+        for index, slots in state.items()
+        for key, value in slots.items()
+    }
 
 
-def _fill_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+def _optimizer_files(state: Path, name: str) -> list[Path]:
+    """One, or those of all the parts. Raises ValueError where parts are missing."""
+    files = sorted(state.glob(f"{name}.optimizer*.safetensors"))
+    if not files or (len(files) > 1 and any(not file.stem.endswith(f"-of-{len(files)}") for file in files)):
+        raise ValueError(f"parts of the optimizer are missing: {[file.name for file in files]}")
+    return files
+
+
+def _fill_optimizer(optimizer: Optimizer, files: Sequence[Path]) -> None:
+    """Of the files no more is read than this process's part."""
     state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        index, key = name.split(".", maxsplit=1)
-        state.setdefault(int(index), {})[key] = tensor
+    indexes = _indexes(optimizer)
+    places = None if indexes is None else {index: place for place, index in enumerate(indexes)}
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  it is not a mapping
+                index, key = name.split(".", maxsplit=1)
+                place = int(index) if places is None else places.get(int(index))
+                if place is not None:
+                    state.setdefault(place, {})[key] = tensors.get_tensor(name)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _indexes(optimizer: Optimizer) -> list[int] | None:
+    return optimizer.indexes if isinstance(optimizer, ShardedOptimizer) else None

@@ -138,7 +138,7 @@ def rollout_log_of(run: PpoRun) -> RolloutLog:
 
 def _run_id(run: PpoRun, checkpoint_id: str) -> str:
     tasks = [task.task_id for task in run.tasks]
-    config = run.config.model_dump(mode="json", exclude={"num_processes"})  # who computes: a killed run may go on in others
+    config = run.config.model_dump(mode="json", exclude={"num_processes", "zero_stage"})  # who computes: a killed run may go on in others
     parts = [config, checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets)]
     return content_id("rl", parts)
 
@@ -351,7 +351,9 @@ class _Trainer:
         is_due = index % self._config.state_every == 0 or index == self.num_rounds
         if is_due or self.counters.metrics[-1][FRUITLESS]:  # after such a round the run may give up, and must go on behind it
             learner = self.learner
-            self._saving = self._thread.submit(save_state, self._state_folder, self.counters, learner.modules(), learner.optimizers())
+            self._saving = self._thread.submit(
+                save_state, self._state_folder, self.counters, learner.modules(), learner.optimizers(), self._other_ranks.save_parts
+            )
 
     def close(self) -> None:
         """Wait for the thread, then stop the other ranks."""

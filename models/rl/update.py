@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from models.rl.losses import LossSettings, kl_k3, policy_loss, token_weights
 from models.rl.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.replay import ReplayPool
+from models.rl.sharded import optimizer_of
 from models.training.adapters import adapters_off, trained_parameters
 from models.training.forward import hidden_where
 from warehouse.core.errors import TrainingDiverged
@@ -95,7 +97,8 @@ class PolicyLearner:
         """May be the model itself, where it learns through adapters: it is the reference without them."""
         self._loss = loss_settings(config)
         betas = (config.adam_beta1, config.adam_beta2)
-        self.optimizer = torch.optim.Adam(trained_parameters(model), lr=config.learning_rate, betas=betas)
+        make = partial(torch.optim.Adam, lr=config.learning_rate, betas=betas)
+        self.optimizer = optimizer_of(trained_parameters(model), make, group, config.zero_stage)
 
     def update(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.sharded import optimizer_of
 from models.training.adapters import trained_parameters
 from warehouse.core.identity import stable_fraction
 
@@ -67,9 +69,8 @@ class ValueLearner:
         self.gate = gate or Gate()
         self._config = config
         self._batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
-        self.optimizer = torch.optim.AdamW(
-            trained_parameters(critic), lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay
-        )
+        make = partial(torch.optim.AdamW, lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay)
+        self.optimizer = optimizer_of(trained_parameters(critic), make, group, config.zero_stage)
 
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""

@@ -96,7 +96,7 @@ def _whole(home: Home) -> Iterator[Found]:
         folder = home.root / name
         if folder.is_dir() and any(folder.iterdir()):
             yield Found(what=name.replace("_", " "), path=folder, erase=partial(_empty, folder), note=note)
-    for batch in sorted(home.checkpoints.rglob("gang/batch.jsonl")):
+    for batch in sorted(home.checkpoints.rglob("batch.jsonl")):
         yield Found(what="batch that RL's processes were sent", path=batch, erase=partial(batch.unlink, missing_ok=True))
     for images in sorted([*home.work.rglob("images"), *home.checkpoints.rglob("run/images")]):
         if images.is_dir():

@@ -34,7 +34,8 @@ def _work(text: str) -> Any:
     except ValueError:
         return text
     asked.pop("hosts", None)
-    asked.get("config", {}).pop("num_processes", None)
+    for name in ("num_processes", "zero_stage"):
+        asked.get("config", {}).pop(name, None)
     return asked
 
 

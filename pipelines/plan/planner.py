@@ -101,8 +101,8 @@ class Planner:
             config,
             tokens=max(config.microbatch_tokens, work.prompt_tokens + work.response_tokens),
             learned=learned,
-            stage=0,
-            processes=1,
+            stage=config.zero_stage,
+            processes=config.num_processes,
             is_half=_is_half(config),
             image_share=image_share,
         )
@@ -159,7 +159,10 @@ class Planner:
         policy's, so of their activations only what goes beyond the policy's counts."""
         config = self._profile.rl
         states = estimates.model_states(
-            estimates.critic_parameters(self._shape, config), stage=0, num_processes=1, bytes_each=estimates.FLOAT32
+            estimates.critic_parameters(self._shape, config),
+            stage=config.zero_stage,
+            num_processes=config.num_processes,
+            bytes_each=estimates.FLOAT32,
         )
         tokens = max(config.critic_minibatch_tokens, work.prompt_tokens + work.response_tokens)
         activations = estimates.activation_bytes(

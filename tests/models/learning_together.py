@@ -39,6 +39,9 @@ class ThreadGroup(ProcessGroup):
         self._meeting.barrier.wait()  # nobody lays down the next before all have taken this
         return found
 
+    def _broadcast(self, tensor: Tensor, rank: int) -> None:
+        tensor.copy_(self._gather(tensor)[rank])
+
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
         found = torch.stack(self._gather(tensor))
         if operation == dist.ReduceOp.SUM:

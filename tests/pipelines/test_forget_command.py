@@ -230,8 +230,8 @@ def test_an_rl_run_that_learned_from_an_episode_starts_over_and_others_do_not(ho
         if batch is not None:
             log.take(1, batch)
         (folder / "state" / name).mkdir(parents=True)
-    (runs["of_bob"] / "gang").mkdir()
-    (runs["of_bob"] / "gang" / "batch.jsonl").write_text(played[0].model_dump_json())
+    (runs["of_bob"] / "launch").mkdir()
+    (runs["of_bob"] / "launch" / "batch.jsonl").write_text(played[0].model_dump_json())
     said = flywheel(home, "forget", "--episode", ada, "--yes")
     assert "state of RL" in said
     assert [(folder / "state").exists() for folder in runs.values()] == [False, True, True]
