@@ -227,9 +227,11 @@ def recovery(what: str, settings: Settings) -> Row:
                     while pool.free_by_server().get(url, size) >= size:
                         await asyncio.sleep(0.02)
                     again = {"used_again_s": time.monotonic() - mended_s}
-                done = [episode for _, episode in await playing]
-                hit = [episode for episode in done if episode.num_retries]
-                waits = [min(at for at in source.asked_s[one.episode_id] if at > failed_s) - failed_s for one in hit]
+                played = await playing
+                done = [episode for _, episode in played]
+                hit = [(done_s, episode) for done_s, episode in played if episode.num_retries]
+                # One that was cut off after its last decision makes no new one.
+                waits = [min([at for at in source.asked_s[one.episode_id] if at > failed_s] or [at_s]) - failed_s for at_s, one in hit]
                 assert all(episode.reward == 1.0 for episode in done), "an episode failed"
                 return {
                     "num_episodes": len(done),
