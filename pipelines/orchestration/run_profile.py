@@ -18,11 +18,14 @@ from pydantic.fields import FieldInfo
 from assets.profile import Profile
 from assets.resources import ProfileResource
 from pipelines import profiles
+from sandbox.server.address import ServerAddress
 from warehouse.core.errors import ConfigError
 
 NAME = "name"
 """Key of the configuration that names the profile; every other key is a setting of it (a profile's own name is not one)."""
 NAME_MEANING = "name of a profile, or absolute path of a .yaml file; without it the one that this code location was started with"
+FROM_TEXT = (ServerAddress,)
+"""Groups of settings that may be a text instead."""
 WORDS_PER_VALUE = 60
 """Characters of the value that a setting's description shows."""
 
@@ -152,7 +155,8 @@ def _one(kinds: Sequence[Any], standing: Any) -> Any:
     if get_origin(kind) is tuple and len(get_args(kind)) == 2 and get_args(kind)[1] is Ellipsis:
         return dg.Array(_type(get_args(kind)[0], None))
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return dg.Shape(_fields(kind, standing if isinstance(standing, kind) else None))
+        shape = dg.Shape(_fields(kind, standing if isinstance(standing, kind) else None))
+        return dg.ScalarUnion(scalar_type=str, non_scalar_schema=shape) if kind in FROM_TEXT else shape
     return kind if kind in (int, float, str, bool) else dg.Any
 
 

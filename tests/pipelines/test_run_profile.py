@@ -52,9 +52,11 @@ def test_a_run_works_under_the_profile_and_the_changes_that_it_names(place: Any)
         seen.append(profile.load())
 
     resource = run_profile.build_resource(profiles.load("smoke"))
-    config = run_profile.run_config("smoke", {"seed": 4})
+    servers = ["http://10.0.0.2:8421", {"url": "http://10.0.0.3:8421", "token_env": "TOKEN_3"}]
+    config = run_profile.run_config("smoke", {"seed": 4, "sandbox.servers": servers})
     assert dg.materialize([looks], resources={"profile": resource}, run_config=config, instance=place.instance).success
     assert [profile.seed for profile in seen] == [4]
+    assert [server.token_env for server in seen[0].sandbox.servers] == [None, "TOKEN_3"], "an address or a group"
 
 
 def test_the_configuration_of_dotted_keys_is_nested() -> None:
