@@ -170,7 +170,7 @@ def our_throughput(num_nodes: int, settings: Settings) -> Row:
         cpu = {"node_cpu_ms": 1000 * (made.cpu_s() - before_s) / steps, "head_cpu_ms": 1000 * (time.process_time() - own_s) / steps}
     assert all(episode.reward == 1.0 for _, episode in done), "an episode failed"
     episodes_per_s = rate(started_s, [at_s for at_s, _ in done], sessions)
-    return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu}
+    return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu, "load": os.getloadavg()[0]}
 
 
 def openenv_throughput(settings: Settings) -> Row:
@@ -187,7 +187,7 @@ def openenv_throughput(settings: Settings) -> Row:
     node_cpu_ms = 1000 * sum(each.user + each.system for each in times) / row["num_steps_served"]
     episodes_per_s = rate(row["started_s"], row["done_s"], sessions)
     cpu = {"node_cpu_ms": node_cpu_ms, "head_cpu_ms": row["head_cpu_ms"]}
-    return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu}
+    return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu, "load": os.getloadavg()[0]}
 
 
 # ---- recovery --------------------------------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def summary(rows: dict[str, Row], settings: Settings) -> dict[str, Row]:
         arms[name.rpartition("-")[0] or name].append(row)
     found: dict[str, Row] = {}
     for arm, of_arm in arms.items():
-        figures = [key for key, value in of_arm[0].items() if isinstance(value, int | float)]
+        figures = [key for key, value in of_arm[0].items() if isinstance(value, int | float) and all(key in row for row in of_arm)]
         found[arm] = {key: round(statistics.mean(row[key] for row in of_arm), 3) for key in figures}
         found[arm] |= {f"{key}_all": [round(row[key], 3) for row in of_arm] for key in figures if len(of_arm) > 1}
         found[arm]["measured"] = of_arm[-1]["measured"]
