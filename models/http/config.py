@@ -54,6 +54,10 @@ class HttpEngineConfig(BaseModel):
             "reads an adapter's folder; auto: disk where the server can, else lora"
         ),
     ] = "auto"
+    under_way: Annotated[
+        Literal["go_on", "finish"],
+        Field(description="answers under way when weights change: they go on with the new ones, or finish first, where it is up to us"),
+    ] = "go_on"
 
     @field_validator("base_url")
     @classmethod

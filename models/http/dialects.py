@@ -77,6 +77,8 @@ class Loading:
     """What it calls the refusal of a folder that it may not load from; None: it cannot be asked in advance."""
     holds: str | None = None
     """Path that stops generation while weights are loaded; answers under way go on behind `releases`."""
+    holds_when_finished: str | None = None
+    """The same, but answers under way finish first."""
     releases: str | None = None
     before: Sequence[Request] = ()
     after: Callable[[str, int], Sequence[Request]] = lambda checkpoint_id, version: ()

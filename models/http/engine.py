@@ -194,6 +194,10 @@ class HttpEngine:
         ends = [place for stop in self._config.stop if (place := text.find(stop)) >= 0]
         return text[: min(ends)] if ends else text
 
+    def has_lost_weights(self) -> bool:
+        """Asks whether a server has other weights than it was handed, as one does that was started again."""
+        return self._run(self._replicas.have_lost_them())
+
     def load_checkpoint(self, folder: Path, checkpoint_id: str, version: int | None = None) -> None:
         """Answer with the weights in a folder that the server sees under the same path; returns when it does. Raises ModelError where
         the server cannot."""

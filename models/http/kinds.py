@@ -28,6 +28,7 @@ def _vllm_forgets(checkpoint_id: str, version: int) -> Sequence[Request]:
 _VLLM_HELD: Mapping[str, Any] = {
     "needs": WEIGHT_INFO,
     "holds": "/pause?mode=keep",
+    "holds_when_finished": "/pause?mode=wait",
     "releases": "/resume",
     "after": _vllm_forgets,
     "if_lost": (("/update_weight_version", {"new_version": UNKNOWN}),),

@@ -75,8 +75,9 @@ class Replica:
             raise ModelError(f"{self.config.base_url} loads nothing")
         if loading.is_sent:
             await self._opened_sender().open()
-        if loading.holds is not None:
-            await self.client.command(loading.holds, {}, is_retried=False)
+        holds = loading.holds_when_finished if self.config.under_way == "finish" else loading.holds
+        if holds is not None:
+            await self.client.command(holds, {}, is_retried=False)
         try:
             await self._tell(loading.before)
             await self._hand_over(loading, source, checkpoint_id, version)

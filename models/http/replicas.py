@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,6 +157,14 @@ class Replicas:
             loaded()
         finally:
             self._settled.set()
+
+    async def have_lost_them(self) -> bool:
+        """Whether a server has other weights than it was handed: it was started again, or another client loaded them. One that does not
+        answer is left for later."""
+        for replica in self._every:
+            with suppress(EngineUnreachable):
+                await replica.open(self._codec)
+        return self.policy_ids() != {self._weights.policy_id}
 
     async def close(self) -> None:
         for task in list(self._returning):

@@ -78,6 +78,14 @@ class Service:
         )
 
     @property
+    def policy_id(self) -> str:
+        return self.engine.policy_id
+
+    async def has_lost_weights(self) -> bool:
+        """Never: nobody else loads into a server that follows."""
+        return False
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,11 +30,6 @@ policy = typer.Typer(no_args_is_help=True, help="Policies over HTTP: serve a che
 HomeOption = Annotated[
     Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where checkpoints and the token lie \\[default: .flywheel].")
 ]
-
-
-@policy.callback()
-def _policy() -> None:
-    """Keeps `serve` a command of its own while it is the only one."""
 
 
 @policy.command()
@@ -131,6 +126,48 @@ def serve(
             console.print(assumed(whole, folder), soft_wrap=True, highlight=False, markup=False)
         with closing(ServedEngine.open(whole, dtype=dtype, device=device, settings=engine_settings, version=version)) as engine:
             asyncio.run(_serve(engine, token, token_place, settings, host, port, follower))
+
+
+@policy.command()
+def follow(
+    server: Annotated[list[str], typer.Option(help="Address of a running policy server; may repeat: all are handed a release.")],
+    weights: Annotated[str, typer.Option(help="How weights reach it: auto, disk, transfer (docs/serving.md).")] = "auto",
+    token_env: Annotated[str, typer.Option(help="Variable that holds the servers' token; not set: none is sent.")] = TOKEN_VARIABLE,
+    home: HomeOption = None,
+) -> None:
+    """Have servers that run elsewhere serve whichever release is live: vLLM, SGLang, or ours. Until Ctrl-C.
+
+    They read checkpoints from the home under the same path, or are sent them (--weights transfer). Answers under way end with the weights
+    that they began with where the server can do that, as vLLM does. A server that was started again is handed the live release again.
+
+        flywheel policy follow --server http://127.0.0.1:8000
+    """
+    from models.http.config import HttpEngineConfig
+    from models.http.engine import HttpEngine
+    from pipelines.policy_server.following import Follower, ServersElsewhere
+    from warehouse.storage.tables import Warehouse
+
+    place = Home(home.absolute()) if home is not None else Home.from_env()
+    place.check_exists()
+    given = {
+        "base_url": server[0],
+        "replicas": server[1:],
+        "weights": weights,
+        "under_way": "finish",
+        "token_env": token_env if os.environ.get(token_env, "").strip() else None,
+        "retries": 0,
+    }
+    try:
+        config = HttpEngineConfig.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"invalid server: {error.errors()[0]['msg']}") from error
+    with closing(HttpEngine(config)) as engine:
+        gives = engine.capabilities()
+        if gives.loads != "checkpoints":
+            raise ConfigError(f"{server[0]} ({gives.server}) loads {gives.loads}, and a release is a whole checkpoint: see docs/serving.md")
+        _say(f"policy server: {', '.join(server)}, {gives.server}, weights by {gives.weights}")
+        with suppress(KeyboardInterrupt):
+            asyncio.run(Follower(Warehouse(place), _say).follow(ServersElsewhere(engine)))
 
 
 def _say(line: str) -> None:

@@ -26,12 +26,15 @@ from typer.testing import CliRunner
 
 from models.checkpoints.checkpoint import save
 from models.engine.settings import EngineSettings
+from models.http.engine import HttpEngine
+from models.server.settings import ServerSettings
 from pipelines.cli.app import app
 from pipelines.cli.policy import TOKEN_VARIABLE
 from pipelines.policy_server import following
-from pipelines.policy_server.following import Follower, Live, find_live
+from pipelines.policy_server.following import Follower, Live, ServersElsewhere, find_live
 from tests.models.conftest import small_model
-from tests.models.policy_servers import TOKEN, our_server
+from tests.models.policy_servers import TOKEN, config, our_server
+from tests.models.policy_servers import TOKEN_VARIABLE as SERVERS_TOKEN
 from warehouse.core.errors import CheckpointError, ConfigError
 from warehouse.core.home import Home
 from warehouse.lineage import registry
@@ -216,7 +219,10 @@ def test_what_cannot_be_told_is_asked_again_after_the_wait_only(tmp_path: Path, 
         raise OSError("the disk is away")
 
     async def follow(again_s: float, for_s: float) -> None:
-        service: Any = SimpleNamespace(engine=SimpleNamespace(policy_id="checkpoint-1"), following=None)
+        async def has_lost_weights() -> bool:
+            return False
+
+        service: Any = SimpleNamespace(policy_id="checkpoint-1", following=None, has_lost_weights=has_lost_weights)
         with suppress(TimeoutError):
             await asyncio.wait_for(Follower(warehouse, said.append, every_s=0.01, again_s=again_s).follow(service), for_s)
 
@@ -229,6 +235,51 @@ def test_what_cannot_be_told_is_asked_again_after_the_wait_only(tmp_path: Path, 
     asked.clear()
     asyncio.run(follow(again_s=0.1, for_s=1.0))
     assert len(asked) > 1 and all(later - sooner >= 0.1 for sooner, later in pairwise(asked))
+
+
+def test_a_server_elsewhere_is_handed_the_live_release_and_again_when_it_has_lost_it(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SERVERS_TOKEN, TOKEN)
+    one, two = (registry.made_by(warehouse, f"000{number}", "merged_policy") for number in (1, 2))
+    settings = ServerSettings(weight_roots=(warehouse.home.checkpoints,))
+    with our_server(two.folder, settings) as server, server.client() as client:
+        engine = HttpEngine(config(server.url, under_way="finish"))
+        elsewhere, said = ServersElsewhere(engine, every_s=0.05), list[str]()
+
+        async def follow() -> None:
+            following = asyncio.ensure_future(Follower(warehouse, said.append, every_s=0.02).follow(elsewhere))
+            for number, checkpoint in ((1, one), (2, two)):
+                if number > 1:
+                    promote(warehouse, f"000{number}/merged_policy", **WHO)
+                await asyncio.to_thread(until, lambda wanted=checkpoint: server.engine.policy_id == wanted.checkpoint_id)
+            await asyncio.to_thread(until, lambda: len(said) == 2)
+            client.post("/v1/weights", json={"folder": str(one.folder)}).raise_for_status()
+            await asyncio.to_thread(until, lambda: len(said) == 3 and server.engine.policy_id == two.checkpoint_id)
+            following.cancel()
+
+        asyncio.run(follow())
+        assert [line.split(" (")[0] for line in said] == [f"serves 000{number}/merged_policy" for number in (1, 2, 2)]
+        engine.close()
+
+
+@pytest.mark.slow
+def test_the_command_hands_releases_to_a_server_elsewhere(warehouse: Warehouse) -> None:
+    two = registry.made_by(warehouse, "0002", "merged_policy")
+    settings = ServerSettings(weight_roots=(warehouse.home.checkpoints,))
+    with our_server(registry.made_by(warehouse, "0001", "merged_policy").folder, settings) as server:
+        command = [sys.executable, "-m", "pipelines.cli", "policy", "follow", "--server", server.url, "--home", str(warehouse.home.root)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {TOKEN_VARIABLE: TOKEN}, cwd=ROOT) as process:
+            try:
+                assert process.stdout is not None
+                assert "flywheel, weights by disk" in process.stdout.readline()
+                promote(warehouse, "0002/merged_policy", **WHO)
+                assert f"serves 0002/merged_policy ({two.checkpoint_id}) since change 2" in process.stdout.readline()
+                assert server.engine.policy_id == two.checkpoint_id
+                process.send_signal(signal.SIGINT)
+                assert process.wait(60) == 0
+            finally:
+                process.kill()
 
 
 @pytest.mark.slow
