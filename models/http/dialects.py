@@ -85,6 +85,8 @@ class Loading:
     """What else has to be told, of the checkpoint's id and its version."""
     if_lost: Sequence[Request] = ()
     """What is told where loading failed half-way."""
+    keeps_tied_head_on_cpu: bool = False
+    """Whether, on a CPU, an output layer that is tied to the embedding stays as it was; `SERVER_INFO` says where it runs."""
     adds_model: bool = False
     """Whether the weights become a further model with a name of its own, beside the one that was listed."""
     unload_path: str | None = None

@@ -11,8 +11,8 @@ from models.http.routes import OWN_FIELD, UNKNOWN, Chat, Completions, SglangToke
 
 _CHAT_IDS = {"logprobs": True, "return_token_ids": True}
 _PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-WEIGHT_INFO = "/weight_info"
-"""Where vLLM, in its development mode, names the weights that it has."""
+WEIGHT_INFO, SERVER_INFO = "/weight_info", "/server_info"
+"""Where vLLM, in its development mode, names the weights that it has, and tells how it was started."""
 
 
 def _vllm_forgets(checkpoint_id: str, version: int) -> Sequence[Request]:
@@ -60,6 +60,7 @@ KINDS: Mapping[ServerKind, Kind] = {
                 takes="checkpoints",
                 path="/collective_rpc",
                 body=lambda folder, checkpoint_id, version, name: {"method": "reload_weights", "kwargs": {"weights_path": folder}},
+                keeps_tied_head_on_cpu=True,
                 **_VLLM_HELD,
             ),
             "transfer": Loading(

@@ -57,7 +57,7 @@ async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec |
         {
             "server": kind,
             "model": model,
-            "policy_id": await _loaded_id(client, way, kind) or _policy_id(entry, model),
+            "policy_id": await _loaded_id(client, kind) or _policy_id(entry, model),
             "max_context": entry.get("max_model_len"),
             "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None,
             "token_ids": answer.token_ids is not None,
@@ -98,11 +98,14 @@ async def _has(client: HttpClient, path: str) -> bool:
     return True
 
 
-async def _loaded_id(client: HttpClient, way: Way | None, kind: ServerKind) -> str | None:
+async def _loaded_id(client: HttpClient, kind: ServerKind) -> str | None:
     """The checkpoint that was loaded since a server started, where it keeps the name."""
-    if way is None or KINDS[kind].ways[way].needs != WEIGHT_INFO:
+    if all(loading.needs != WEIGHT_INFO for loading in KINDS[kind].ways.values()):
         return None
-    return labelled((await client.get(WEIGHT_INFO)).get("weight_version"))[0]
+    try:
+        return labelled((await client.get(WEIGHT_INFO)).get("weight_version"))[0]
+    except Refused:
+        return None
 
 
 async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -> bool:

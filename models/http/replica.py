@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.checkpoints.model_files import CONFIG_FILE
 from models.families.chat import ChatCodec
-from models.http.client import HttpClient
+from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
 from models.http.dialects import Answer, Ask, Loading, Request
-from models.http.kinds import KINDS
+from models.http.kinds import KINDS, SERVER_INFO
 from models.http.probe import Probed, may_load_from, probe
 from warehouse.core.errors import ModelError
 
@@ -75,6 +77,8 @@ class Replica:
             raise ModelError(f"{self.config.base_url} loads nothing")
         if loading.is_sent:
             await self._opened_sender().open()
+        if loading.keeps_tied_head_on_cpu and isinstance(source, Path):
+            await self._refuse_tied_head(source)
         holds = loading.holds_when_finished if self.config.under_way == "finish" else loading.holds
         if holds is not None:
             await self.client.command(holds, {}, is_retried=False)
@@ -103,6 +107,19 @@ class Replica:
             await self.client.command(loading.path, body, is_retried=loading.holds is None)
         elif not (done := await self.client.post(loading.path, body)).get(loading.confirmed_by):
             raise ModelError(f"{self.config.base_url} did not load the weights of {checkpoint_id}: {done.get('message')}")
+
+    async def _refuse_tied_head(self, folder: Path) -> None:
+        """vLLM 0.32.0 computes the output layer of a CPU with a copy that it packed at its start, and packs it again only where the file
+        has weights of its own for it."""
+        described = json.loads((folder / CONFIG_FILE).read_bytes())
+        is_tied = described.get("tie_word_embeddings") or (described.get("text_config") or {}).get("tie_word_embeddings")
+        with suppress(Refused):
+            if is_tied and "device_config=cpu" in str((await self.client.get(SERVER_INFO)).get("vllm_config")):
+                raise ModelError(
+                    f"{self.config.base_url} would answer with the output layer that it was started with: vLLM on a CPU does not reload "
+                    f"one that is the embedding, as {folder / CONFIG_FILE} says by tie_word_embeddings. Use `weights: transfer` "
+                    "(docs/serving.md), start it again on the checkpoint, or untie the two"
+                )
 
     async def _tell(self, requests: Sequence[Request]) -> None:
         for path, body in requests:

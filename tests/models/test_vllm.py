@@ -12,18 +12,31 @@ from typing import Any
 import pytest
 import torch
 
+from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.policy import Message, Prompt, Response, Sampling
+from agent.prompts.prompt import PromptBuilder
 from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
+from benchmarks.common.tiny_vision import tiny_vision_policy
 from benchmarks.common.vllm_server import VARIABLE, VllmServer, existing_python, vllm_server
 from models.checkpoints.checkpoint import read_card, save
 from models.engine.embedded import EmbeddedEngine
 from models.families.registry import load_policy
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
+from models.rl.config import PpoConfig
+from models.rl.replay import ReplayPool
+from models.rl.trainer import PpoResult, PpoRun, train_ppo
 from models.training.adapter_config import AdapterConfig
 from models.training.adapters import prepare_for_training, save_adapter
+from pipelines.policy_server.following import Follower, ServersElsewhere
+from tests.models.chat_models import png
+from tests.models.corridor import SHORT, CorridorPool
 from tests.models.policy_servers import act
 from warehouse.core.errors import ConfigError, ModelError
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.lineage.releases import promote
+from warehouse.storage.tables import Warehouse
 
 pytestmark = [
     pytest.mark.long,
@@ -119,18 +132,19 @@ def test_a_running_server_takes_whole_weights(server: VllmServer, checkpoints: P
     async def meanwhile() -> list[Response]:
         is_loaded = asyncio.Event()
 
-        async def client(index: int) -> list[Response]:
-            found: list[Response] = []
+        async def client(index: int) -> None:
             while not is_loaded.is_set():
-                sampling = {"temperature": 1.0, "seed": 100 * index + len(found), "max_new_tokens": 400}
-                found += await engine.act([asked("see then " * 4, **sampling)])
-            return found
+                sampling = {"temperature": 1.0, "seed": 100 * index + len(found[index]), "max_new_tokens": 400}
+                found[index] += await engine.act([asked("see then " * 4, **sampling)])
 
+        found: list[list[Response]] = [[] for _ in range(8)]
         clients = [asyncio.ensure_future(client(index)) for index in range(8)]
-        await asyncio.sleep(0.5)
+        while not all(found):
+            await asyncio.sleep(0.02)
         await asyncio.to_thread(engine.load_weights, models["a"].state_dict(), "checkpoint-learning", 3)
         is_loaded.set()
-        return [answer for found in await asyncio.gather(*clients) for answer in found]
+        await asyncio.gather(*clients)
+        return [answer for answers in found for answer in answers]
 
     answers = asyncio.run(meanwhile())
     assert any(set(answer.versions) == {0, 3} for answer in answers), "none was under way"
@@ -172,6 +186,8 @@ def test_a_server_takes_an_adapter(checkpoints: Path, tmp_path: Path) -> None:
                 assert answer.logprobs == pytest.approx(logprobs_of(model, answer), abs=1e-3)
             engine.close()
             assert not list(tmp_path.iterdir())
+        http = config(server, send="token_ids", weights="lora", exchange=str(tmp_path / "exchange"))
+        check_learned(learned(learning(tmp_path / "rl", checkpoints / "a", algorithm="reinforce", rounds=2, lora_rank=4), http))
         whole = HttpEngine.of_checkpoint(config(server, send="token_ids"), checkpoints / "b")
         (answer,) = act(whole, asked(temperature=1.0, seed=1))
         assert (whole.capabilities().weights, answer.policy_id) == ("disk", read_card(checkpoints / "b").checkpoint_id)
@@ -181,3 +197,122 @@ def test_a_server_takes_an_adapter(checkpoints: Path, tmp_path: Path) -> None:
             HttpEngine.of_checkpoint(config(server, weights="transfer"), checkpoints / "a")
     with started(checkpoints, "a") as plain_server, pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
         HttpEngine.of_checkpoint(config(plain_server, weights="disk"), checkpoints / "a")
+
+
+def learning(folder: Path, init: Path, **settings: Any) -> PpoRun:
+    defaults = {"episodes_per_task": 12, "minibatch_episodes": 8, "warmup_steps": 1, "learning_rate": 3e-3, "replay_weight": 0.0}
+    return PpoRun(
+        config=PpoConfig.model_validate(defaults | settings),
+        init_checkpoint=init,
+        tasks=(SHORT,),
+        replay=ReplayPool(),
+        output=folder / "out",
+        run_folder=folder / "run",
+        stage="rl_pointing",
+        iteration="0001",
+    )
+
+
+def learned(run: PpoRun, http: HttpEngineConfig) -> PpoResult:
+    """On the corridor; as a stage of RL opens its engine (pipelines/stages/rl.py)."""
+
+    def at_server(*_: object) -> HttpEngine:
+        engine = HttpEngine.of_checkpoint(http, run.init_checkpoint)
+        engine.require_learnable(run.config.temperature)
+        engine.require_updatable(adapters=bool(run.config.lora_rank))
+        return engine
+
+    async def main() -> PpoResult:
+        settings = CollectorSettings(concurrency=8, max_retries=0, retry_delay_s=0.0)
+        return await train_ppo(run, PoolCollector(CorridorPool(8), PromptBuilder("compact"), settings=settings), make_policy=at_server)
+
+    return asyncio.run(main())
+
+
+def check_learned(result: PpoResult, *, is_streaming: bool = False) -> None:
+    """What is learned from is what was sampled, token by token, and every token says by which weights."""
+    num_learned = sum(metrics["updates"] > 0 for metrics in result.metrics)
+    assert num_learned > 1
+    mismatch = [metrics["mismatch_kl"] for metrics in result.metrics if metrics["updates"]]
+    assert all(each < (0.5 if is_streaming else 1e-6) for each in mismatch)
+    steps = [step for episode in result.rollout_log.episodes() for step in episode.steps]
+    assert all(len(step.response_token_ids) == len(step.response_logprobs) == len(step.response_versions) > 0 for step in steps)
+    assert {version for step in steps for version in step.response_versions} >= set(range(num_learned))
+
+
+@pytest.mark.parametrize("weights", ["disk", "transfer"])
+def test_ppo_through_it_hands_its_weights_over(server: VllmServer, checkpoints: Path, tmp_path: Path, weights: Any) -> None:
+    """Three rounds, the first of which fits the critic alone."""
+    http = config(server, send="token_ids", weights=weights, exchange=str(tmp_path / "exchange"))
+    critic = {"pretraining_rounds": 1, "gate_explained_variance": -1.0}
+    check_learned(learned(learning(tmp_path, checkpoints / "a", rounds=3, **critic), http))
+
+
+def test_learning_streams_through_it(server: VllmServer, checkpoints: Path, tmp_path: Path) -> None:
+    settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 6, "batches_ahead": 1}
+    http = config(server, send="token_ids", exchange=str(tmp_path / "exchange"))
+    check_learned(learned(learning(tmp_path, checkpoints / "a", **settings), http), is_streaming=True)
+
+
+def test_a_release_is_followed_while_it_serves(server: VllmServer, tmp_path: Path) -> None:
+    warehouse, said = Warehouse(Home(tmp_path)), list[str]()
+    for number in (1, 2):
+        folder = warehouse.home.checkpoints / f"{number:04d}"
+        card = save(folder, *tiny_qwen3_policy(WORDS, 10 + number), stage="merged_policy", iteration=f"{number:04d}")
+        registry.register(warehouse, iteration=f"{number:04d}", stage="merged_policy", checkpoint_id=card.checkpoint_id, folder=folder)
+    promote(warehouse, "0001/merged_policy", by="anna", reason="because")
+    follower, client = (HttpEngine(config(server, send="messages", under_way="finish")) for _ in range(2))
+
+    async def main() -> list[Response]:
+        following = asyncio.ensure_future(Follower(warehouse, said.append, every_s=0.05).follow(ServersElsewhere(follower)))
+        answers: list[Response] = []
+        for number in (1, 2):
+            if number > 1:
+                promote(warehouse, "0002/merged_policy", by="anna", reason="because")
+            async with asyncio.timeout(60):
+                while len(said) < number:
+                    await client.act([asked(temperature=1.0, seed=len(answers))])
+            answers += await client.act([asked(temperature=1.0, seed=number)])
+        following.cancel()
+        return answers
+
+    for number, answer in enumerate(asyncio.run(main()), start=1):
+        model = load_policy(warehouse.home.checkpoints / f"{number:04d}")
+        assert answer.logprobs == pytest.approx(logprobs_of(model, answer), abs=1e-3)
+    assert ["cannot" in line for line in said] == [False, False]
+    for engine in (follower, client):
+        engine.close()
+
+
+def test_it_sees_as_the_embedded_engine_does(tmp_path: Path) -> None:
+    """vLLM's vision tower takes squares of two patches, and its CPU kernels differ from torch's by more than those of its text model."""
+    sizes = {"hidden_size": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [4, 6, 6]}}
+    save(tmp_path / "vision", *tiny_vision_policy(WORDS, 0, merge_size=2, **sizes), stage="seed_policy", iteration="0000")
+    embedded = EmbeddedEngine.from_checkpoint(tmp_path / "vision")
+    pictures = {"red": png(96, 64, "red"), "blue": png(64, 96, "blue"), "wide": png(160, 64, (3, 200, 77))}
+    prompts = [
+        Prompt(
+            messages=(Message(role="user", content="see", screenshot_id=name),), images={name: data}, sampling=Sampling(max_new_tokens=12)
+        )
+        for name, data in pictures.items()
+    ]
+    with started(tmp_path, "vision", "--limit-mm-per-prompt", '{"image": 5}') as server:
+        http = HttpEngine.of_checkpoint(config(server), tmp_path / "vision")
+        http.require_learnable()
+        for here, there in zip(act(embedded, *prompts), act(http, *prompts), strict=True):
+            assert (there.prompt_token_ids, there.token_ids) == (here.prompt_token_ids, here.token_ids)
+            assert there.logprobs == pytest.approx(here.logprobs, abs=1e-2)
+        http.close()
+    embedded.close()
+
+
+def test_an_output_layer_that_is_the_embedding_changes_with_it(checkpoints: Path) -> None:
+    """On a CPU vLLM computes it with a copy that it packed at its start: from disk that is refused, by gloo it is packed again."""
+    options = ("--worker-extension-cls", "models.http.vllm_gloo.Gloo", "--weight-transfer-config", '{"backend": "gloo"}')
+    with started(checkpoints, "tied-a", *options, VLLM_SERVER_DEV_MODE="1", PYTHONPATH=SOURCE) as server:
+        with pytest.raises(ModelError, match="tie_word_embeddings"):
+            HttpEngine.of_checkpoint(config(server), checkpoints / "tied-b")
+        engine = HttpEngine.of_checkpoint(config(server, weights="transfer"), checkpoints / "tied-b")
+        (answer,) = act(engine, asked(temperature=1.0, seed=1))
+        assert answer.logprobs == pytest.approx(logprobs_of(load_policy(checkpoints / "tied-b"), answer), abs=1e-3)
+        engine.close()
