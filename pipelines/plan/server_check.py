@@ -17,12 +17,12 @@ NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, ev
 
 
 def check_server(profile: Profile, home: Home) -> Check:
-    """Asks the policy server what it gives, as an engine does when it opens, and whether it may load what the run's stages would have it
+    """Asks each policy server what it gives, as an engine does when it opens, and whether it may load what the run's stages would have it
     load: checkpoints of the home, the merge's candidates among them, and what a learner puts into the exchange folder."""
     http = profile.engine.http
     if http is None:
         return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
-    if http.exchange is None:
+    if http.exchange is None and http.weights != "transfer":
         fix = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
         return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", fix=fix)
     if profile.max_parallel > 1 and len(profile.tasks.specialists) + len(profile.tasks.joint) > 1:
@@ -30,10 +30,15 @@ def check_server(profile: Profile, home: Home) -> Check:
         found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
         return Check(name="server", status="fail", found=found, fix=fix)
     try:
-        found, closed = asyncio.run(_asked(http, [home.root / "checkpoints", Path(http.exchange).absolute()]))
+        folders = [home.root / "checkpoints", *([Path(http.exchange).absolute()] if http.exchange else [])]
+        asked = [asyncio.run(_asked(each, folders)) for each in http.each()]
     except (FlywheelError, OSError) as error:
         fix = "Start it (docs/full-size.md) or fix engine.http; stages that act cannot run without it"
         return Check(name="server", status="fail", found=f"{http.base_url}: {error}", fix=fix)
+    if len(different := dict.fromkeys(text for text, _ in asked)) > 1:
+        fix = "Start all of engine.http.base_url and replicas in the same way"
+        return Check(name="server", status="fail", found="replicas differ: " + " / ".join(different), fix=fix)
+    found, closed = asked[0][0], list(dict.fromkeys(folder for _, folders in asked for folder in folders))
     if closed:
         where = " and ".join(map(str, closed))
         fix = f"Start it with --home {home.root} --weights-root {http.exchange}"
