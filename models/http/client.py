@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from models.http.config import HttpEngineConfig
+from sandbox.http.tokens import sendable
 from warehouse.core.errors import ConfigError, EngineUnreachable, ModelError
 
 REPEATED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -131,7 +132,7 @@ def _token(variable: str) -> str:
     token = os.environ.get(variable, "").strip()
     if not token:
         raise ConfigError(f"token_env names {variable}, which is not set: set it to the server's token, or remove token_env")
-    return token
+    return sendable(token, f"the variable {variable}")
 
 
 def _said(response: httpx.Response) -> tuple[str, str]:

@@ -26,7 +26,7 @@ class Tokens:
         if not by_client:
             raise ConfigError("There is no token: a server without one would be open to all. Name one, or leave the file out.")
         for client, token in by_client.items():
-            if len(token) < MIN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+            if len(token) < MIN_LENGTH or not _is_sendable(token):
                 raise ConfigError(
                     f"The token of {client!r} is not usable: at least {MIN_LENGTH} printable ASCII characters without spaces are needed, "
                     "for instance from `openssl rand -hex 32`."
@@ -42,6 +42,18 @@ class Tokens:
             if hmac.compare_digest(given, digest):
                 found = client
         return found
+
+
+def sendable(token: str, where: str) -> str:
+    """The token, without white space around it, e.g. the line's end that a mounted secret has. `where`: in words, where it is from. Raises
+    ConfigError, without the token, for one that a header cannot carry."""
+    if not _is_sendable(token := token.strip()):
+        raise ConfigError(f"The token in {where} is not usable: a token has printable ASCII characters and no spaces. Set it again.")
+    return token
+
+
+def _is_sendable(token: str) -> bool:
+    return bool(token) and token.isascii() and token.isprintable() and " " not in token
 
 
 def _digest(token: str) -> bytes:

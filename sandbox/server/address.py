@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from sandbox.http.tokens import sendable
 from warehouse.core.errors import ConfigError
 
 
@@ -47,12 +48,12 @@ class ServerAddress(BaseModel):
         return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
 
     def token(self) -> str | None:
-        """The token that it names; None where it names none. Raises ConfigError where the variable is not set."""
+        """The token that it names; None where it names none. Raises ConfigError where the variable is not set or holds what is no token."""
         if self.token_env is None:
             return None
-        if not (token := os.environ.get(self.token_env)):
+        if not (token := os.environ.get(self.token_env, "").strip()):
             raise ConfigError(f"The variable {self.token_env}, the token of the sandbox server {self.url}, is not set: set it.")
-        return token
+        return sendable(token, f"the variable {self.token_env}")
 
 
 def address_of_text(url: str) -> ServerAddress:

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from sandbox import wire
 from sandbox.actions import ACTION, Action
+from sandbox.http.tokens import sendable
 from sandbox.server.bodies import STARTED, STEPPED, ServerStatus, SteppedSession
 from sandbox.server.problems import error_of
 from sandbox.server.tokens import client_token
@@ -141,8 +142,9 @@ class SandboxClient:
     ) -> None:
         """`token`: default the one of the environment or the home. `wait_s`: longest wait for a session, `retry_s`: for a server that
         does not answer. `ttl_s`: a session is reclaimed so long after this process fell silent; default is the server's. Raises
-        ConfigError without a token."""
-        self._url, self._token = url.rstrip("/"), token if token is not None else client_token()
+        ConfigError without a token, and for one that cannot be sent."""
+        self._url = url.rstrip("/")
+        self._token = client_token() if token is None else sendable(token, f"the call for the sandbox server {self._url}")
         self._wait_s, self._retry_s, self._ttl_s = wait_s, retry_s, ttl_s
         self._held: dict[str, RemoteSession] = {}
         self._left_behind: list[str] = []
@@ -298,10 +300,12 @@ class SandboxClient:
                 response = await _unless(given_up, self._client().request(method, path, json=body, params=params, timeout=timeout))
             except httpx.TransportError as error:
                 if time.monotonic() + pause_s > deadline_s:
+                    quotes_us = isinstance(error, httpx.LocalProtocolError)  # it quotes the header that it rejects, the token too
+                    why = type(error).__name__ + ("" if quotes_us else f": {error}")
                     raise ServerUnreachable(
-                        f"The sandbox server at {self._url} does not answer ({type(error).__name__}: {error}). "
+                        f"The sandbox server at {self._url} does not answer ({why}). "
                         "Is it running (`flywheel sandbox serve`), and is this its address?"
-                    ) from error
+                    ) from (None if quotes_us else error)
                 await _unless(given_up, asyncio.sleep(pause_s))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 continue

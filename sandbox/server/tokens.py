@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sandbox.http.tokens import Tokens, own_token, read_token, read_tokens
+from sandbox.http.tokens import Tokens, own_token, read_token, read_tokens, sendable
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 
@@ -27,7 +27,7 @@ def server_tokens(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[
     FLYWHEEL_SANDBOX_TOKEN, else the file in the home, made on first use. Raises ConfigError."""
     if named := environ.get(TOKENS_FILE_VARIABLE):
         return Tokens(read_tokens(Path(named))), f"the file {named}"
-    if token := environ.get(TOKEN_VARIABLE):
+    if token := environ.get(TOKEN_VARIABLE, "").strip():
         return Tokens({DEFAULT_CLIENT: token}), f"the variable {TOKEN_VARIABLE}"
     path = token_path(home)
     return Tokens({DEFAULT_CLIENT: own_token(path)}), f"the file {path}"
@@ -35,12 +35,12 @@ def server_tokens(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[
 
 def client_token(home: Home | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """The token a client sends when it is given none: of the environment, else of a server of the same home. Raises ConfigError."""
-    if token := environ.get(TOKEN_VARIABLE):
-        return token
+    if token := environ.get(TOKEN_VARIABLE, "").strip():
+        return sendable(token, f"the variable {TOKEN_VARIABLE}")
     path = token_path(home or Home.from_env())
     if not path.exists():
         raise ConfigError(
             f"No token for the sandbox server: there is no {path}, which a server makes in its home. Set {TOKEN_VARIABLE}, or "
             "FLYWHEEL_HOME to the home that the server was started in."
         )
-    return read_token(path)
+    return sendable(read_token(path), f"the file {path}")

@@ -7,10 +7,11 @@ import asyncio
 import os
 import subprocess
 import sys
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -88,8 +89,8 @@ def process(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
         server.communicate()
 
 
-def pool_of(*urls: str, size: int = 16, variable: str = "POOL_TOKEN") -> ServersPool:
-    return ServersPool([ServerAddress(url=url, token_env=variable) for url in urls], size=size, patience=PATIENCE)
+def pool_of(*urls: str, size: int = 16, variable: str = "POOL_TOKEN", patience: Patience = PATIENCE) -> ServersPool:
+    return ServersPool([ServerAddress(url=url, token_env=variable) for url in urls], size=size, patience=patience)
 
 
 async def until(condition: Any) -> None:
@@ -158,7 +159,7 @@ def test_a_server_that_is_killed_costs_its_episodes_a_retry_and_none_its_reward(
 def test_a_server_that_comes_back_is_used_again(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         with process() as (server, url):
-            async with pool_of(url) as pool:
+            async with pool_of(url, patience=replace(PATIENCE, none_s=60.0)) as pool:  # as long as a server may take to start
                 async with pool.lease(WAIT) as session:
                     await session.reset(WAIT, 1)
                     server.kill()
@@ -288,6 +289,26 @@ def test_a_server_of_other_code_or_other_task_sources_says_so() -> None:
     assert "runs other code" in other_code(status.model_copy(update={"code": "code-0"}))
     assert "does not know" in other_source(status.model_copy(update={"sources": {}}), "miniwob")
     assert "another task source" in other_source(status.model_copy(update={"sources": {"miniwob": "mine:SOURCE"}}), "miniwob")
+
+
+def test_a_token_that_cannot_be_sent_is_told_by_its_variable_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with nodes(1) as (node,):
+            monkeypatch.setenv("POOL_TOKEN", f"{TOKEN}\n")  # as a mounted secret has it
+            async with pool_of(node.url) as pool:
+                pool.require_one()
+            for unfit in (f"{TOKEN}\n{OTHER}", f"{TOKEN}é", f"{TOKEN} {OTHER}"):
+                monkeypatch.setenv("POOL_TOKEN", unfit)
+                with pytest.raises(ConfigError, match="variable POOL_TOKEN is not usable") as refused:
+                    pool_of(node.url)
+                assert TOKEN not in str(refused.value)
+            async with SandboxClient(node.url, TOKEN) as client:
+                client._token = f"{TOKEN}\n"
+                with pytest.raises(ServerUnreachable, match="LocalProtocolError") as raised:
+                    await client.status(timeout_s=1)
+                assert TOKEN not in "".join(traceback.format_exception(raised.value))
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

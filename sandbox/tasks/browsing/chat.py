@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandbox.http.tokens import sendable
 from warehouse.core.errors import ConfigError, ServerUnreachable
 
 REPEATED = frozenset({408, 429, 500, 502, 503, 504})
@@ -41,10 +42,10 @@ class ChatModel:
         self._settings = settings
         headers = {}
         if settings.token_env is not None:
-            token = os.environ.get(settings.token_env)
+            token = os.environ.get(settings.token_env, "").strip()
             if not token:
                 raise ConfigError(f"token_env is {settings.token_env!r}, but that environment variable is empty: set it to the token.")
-            headers["authorization"] = f"Bearer {token}"
+            headers["authorization"] = f"Bearer {sendable(token, f'the variable {settings.token_env}')}"
         self._http = httpx.Client(base_url=settings.base_url, headers=headers, timeout=settings.timeout_s, trust_env=False)
 
     @property
