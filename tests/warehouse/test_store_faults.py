@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.object_store import Server, environment
-from tests.faulty_proxy import Fault, Proxy, a_faulty_proxy
+from tests.faulty_proxy import SLOW_S, Fault, Proxy, a_faulty_proxy
 from tests.warehouse.conftest import Make
 from tests.warehouse.test_concurrency import _PREAMBLE, ROOT
 from warehouse.core import store as store_module
@@ -70,6 +70,21 @@ def test_a_write_that_meets_a_fault_is_there_once(tmp_path: Path, proxy: Proxy, 
     assert _ids(one) == _ids(two) == ["a", "b"]
 
 
+def test_what_takes_longer_to_send_than_an_answer_may_take_is_sent(tmp_path: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "ANSWER_S", SLOW_S / 2)
+    monkeypatch.setattr(store_module, "_PUT_AT_ONCE", 5 * 2**20)
+    store, data = Store.from_env(), random.Random(2).randbytes(12 * 2**20)
+    assert store is not None
+    (tmp_path / "large").write_bytes(data)
+    proxy.decide = lambda method, path: Fault.SLOW if method == "PUT" else Fault.NONE
+    store.write("small", b"small")
+    store.write("large", tmp_path / "large")
+    assert proxy.met.count(Fault.SLOW) == 4, "each part was sent once"
+    proxy.decide = lambda method, path: Fault.NONE
+    monkeypatch.setattr(store_module, "ANSWER_S", 20)
+    assert store.read("small") == b"small" and store.read("large") == data
+
+
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.SLOW, Fault.CUT_THERE, Fault.LOST_ANSWER, Fault.CUT_BACK])
 def test_a_read_that_meets_a_fault_is_whole(tmp_path: Path, proxy: Proxy, fault: Fault) -> None:
     one, two = Warehouse(Home(tmp_path / "one")), Warehouse(Home(tmp_path / "two"))
@@ -110,6 +125,7 @@ for number in range(8):
 
 def test_a_store_that_is_away_is_named_and_nothing_was_committed(tmp_path: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "TRIES_S", 1)
+    monkeypatch.setattr(store_module, "SEND_S", 1)
     store_module._client_of.cache_clear()
     one = Warehouse(Home(tmp_path / "one"))
     one.append_partition("episodes", [Make.episode("a")], **FIRST)

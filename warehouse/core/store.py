@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +32,15 @@ TRIES_S = 60
 """How long one request is tried again: after a failure of the server's, a lost connection, or no answer."""
 ANSWER_S = 20
 """Wait for the next bytes of an answer before the connection counts as lost."""
+SEND_S = 300
+"""The same where something is sent: the client counts the time that it takes to send, too."""
 AT_ONCE = 8
 _URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[^?#]*))?")
-_PUT_AT_ONCE, _READ_AT_ONCE = 32 * 2**20, 4 * 2**20
+_PUT_AT_ONCE, _READ_AT_ONCE = 8 * 2**20, 4 * 2**20
+_MOST_PARTS = 9_000
+"""Of one object; S3 takes 10,000."""
+_IN_PARTS = threading.Lock()
+"""One object is sent in parts at a time, AT_ONCE of them: else a slow connection has more under way than it can send in SEND_S."""
 _RESUMPTIONS = 8
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")
@@ -52,7 +59,8 @@ class Found:
 class Store:
     """Objects below `s3://bucket/prefix`. Holds nothing open: threads may share it, and processes each make their own.
 
-    Every method raises StoreUnreachable where the store gives no answer or fails for TRIES_S seconds, ConfigError where it refuses."""
+    Every method raises StoreUnreachable where the store gives no answer or fails for TRIES_S seconds (`write`: SEND_S and TRIES_S),
+    ConfigError where it refuses."""
 
     url: str
 
@@ -111,9 +119,11 @@ class Store:
         """Put an object, in place of what was there. A file is sent in parts, and is there once all are."""
         import obstore
 
-        with self._asking("write", name):
+        size = len(data) if isinstance(data, bytes) else data.stat().st_size
+        part = max(_PUT_AT_ONCE, -(-size // _MOST_PARTS))
+        with self._asking("write", name), _IN_PARTS if size > part else contextlib.nullcontext():
             try:
-                obstore.put(self._client, name, data, chunk_size=_PUT_AT_ONCE, max_concurrency=AT_ONCE)
+                obstore.put(_client_of(self.url, SEND_S), name, data, chunk_size=part, max_concurrency=AT_ONCE)
             except FileNotFoundError as error:
                 self._check_bucket(error)
                 raise
@@ -188,7 +198,7 @@ class Store:
 
     @property
     def _client(self) -> S3Store:
-        return _client_of(self.url)
+        return _client_of(self.url, ANSWER_S)
 
     @contextlib.contextmanager
     def _asking(self, verb: str, name: str) -> Iterator[None]:
@@ -234,7 +244,7 @@ def at_once(do: Callable[[_Argument], _Result], arguments: Iterable[_Argument]) 
 
 
 @lru_cache(maxsize=8)
-def _client_of(url: str) -> S3Store:
+def _client_of(url: str, answer_s: float) -> S3Store:
     try:
         from obstore.store import S3Store
     except ImportError as error:
@@ -250,12 +260,12 @@ def _client_of(url: str) -> S3Store:
         client_options={
             "allow_http": is_plain,
             "connect_timeout": timedelta(seconds=5),
-            "read_timeout": timedelta(seconds=ANSWER_S),
+            "read_timeout": timedelta(seconds=answer_s),
             "timeout": timedelta(hours=1),
         },
         retry_config={
             "max_retries": 10,
-            "retry_timeout": timedelta(seconds=TRIES_S),
+            "retry_timeout": timedelta(seconds=TRIES_S if answer_s == ANSWER_S else answer_s + TRIES_S),
             "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
         },
     )
