@@ -99,7 +99,7 @@ def _of_log(warehouse: Warehouse, table: str) -> list[Damage]:
 def _of_remote_log(log: TableLog, remote: RemoteTable) -> list[Damage]:
     log.newest()
     records, found = log.commits.records(0, len(log.commits)), []
-    for record, data in zip(records, remote.logs(len(records)), strict=True):
+    for record, data in zip(records, remote.logs(0, len(records)), strict=True):
         if data is None or digest(data) != record.digest:
             what = "is missing in the object store" if data is None else "in the object store is not as it was committed"
             found.append(Damage(path=log.file(record.version), what=what, fix=RESTORE_OBJECT))

@@ -156,6 +156,40 @@ def test_a_commit_that_was_changed_in_the_store_is_noticed(tmp_path: Path, store
         two.read("episodes")
 
 
+@pytest.mark.parametrize("what", ["emptied", "put back", "written again"])
+def test_a_copy_of_what_the_store_no_longer_has_is_neither_read_nor_written_on(tmp_path: Path, store: Store, what: str) -> None:
+    one, two = _hosts(tmp_path, 2)
+    for name in "abc":
+        one.append_partition("episodes", [Make.episode(name)], **FIRST)
+    before = [each.name for each in store.list("tables/episodes")]
+    store.delete([name for name in before if what != "put back" or name.endswith("3.json")])
+    if what == "written again":
+        for name in "xyz":
+            two.append_partition("episodes", [Make.episode(name)], **FIRST)
+    there = [each.name for each in store.list("tables/episodes")]
+    said = "3.json is another" if what == "written again" else "3.json is missing"
+    with pytest.raises(CorruptTable, match=f"{said}, though it was committed.*delete .*cache/store/"):
+        one.read("episodes")
+    with pytest.raises(CorruptTable, match=said):
+        one.append_partition("episodes", [Make.episode("d")], **FIRST)
+    assert [each.name for each in store.list("tables/episodes") if each.name.endswith(".json")] == [
+        name for name in there if name.endswith(".json")
+    ]
+    shutil.rmtree(one.home.tables.parent)
+    assert _ids(one) == {"emptied": [], "put back": ["a", "b"], "written again": ["x", "y", "z"]}[what]
+
+
+def test_a_commit_that_is_missing_before_later_ones_is_noticed_by_who_commits(tmp_path: Path, store: Store) -> None:
+    one, two = _hosts(tmp_path, 2)
+    one.append_partition("episodes", [Make.episode("a")], **FIRST)
+    assert _ids(two) == ["a"]
+    for name in "bc":
+        one.append_partition("episodes", [Make.episode(name)], **FIRST)
+    store.delete(["tables/episodes/_delta_log/00000000000000000002.json"])
+    with pytest.raises(CorruptTable, match=r"2\.json is missing, though later commits follow"):
+        two.append_partition("episodes", [Make.episode("d")], **FIRST)
+
+
 def test_a_writer_that_was_killed_before_its_commit_counted_leaves_nothing_to_read(tmp_path: Path, store: Store) -> None:
     one, two = _hosts(tmp_path, 2)
     one.append_partition("verdicts", _verdicts(1), iteration="0001", stage="verdicts")

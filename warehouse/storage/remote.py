@@ -47,9 +47,9 @@ class RemoteTable:
     def log(self, version: int) -> bytes | None:
         return self._store.read(self._log_name(version))
 
-    def logs(self, num: int) -> list[bytes | None]:
-        """The log files of versions 0 to num - 1, as they are now."""
-        return self._store.read_many(map(self._log_name, range(num)))
+    def logs(self, begin: int, end: int) -> list[bytes | None]:
+        """The log files of versions `begin` up to, not including, `end`, as they are now."""
+        return self._store.read_many(map(self._log_name, range(begin, end)))
 
     def num_unlinked(self) -> int:
         """How many of the first versions need not say rightly which they follow: see copying.py."""
@@ -64,20 +64,14 @@ class RemoteTable:
 
     def logs_from(self, version: int) -> list[bytes]:
         """The log files of `version` and those after it. Raises CorruptTable for one that is missing before a later one."""
-        first = self.log(version)
-        if first is None and version:
-            return []
-        found = list(self._store.list(f"{self._prefix}/_delta_log", after=self._log_name(version)))
-        versions = [int(name[:20]) for each in found if (name := each.name.rsplit("/", 1)[-1]).endswith(".json") and name[:20].isdigit()]
-        expected = list(range(version + 1, version + 1 + len(versions)))
-        if versions != expected or (first is None and versions):
-            lost = version if first is None else min(set(expected) - set(versions))
+        after = self._log_name(version - 1) if version else None
+        listed = [each.name.rsplit("/", 1)[-1] for each in self._store.list(f"{self._prefix}/_delta_log", after=after)]
+        versions = [int(name[:20]) for name in listed if name.endswith(".json") and name[:20].isdigit()]
+        if missing := sorted(set(range(version, version + len(versions))).difference(versions)):
             raise CorruptTable(
-                f"{self._store.url}/{self._log_name(lost)} is missing, though later commits follow. To fix it: {RESTORE_OBJECT}"
+                f"{self._store.url}/{self._log_name(missing[0])} is missing, though later commits follow. To fix it: {RESTORE_OBJECT}"
             )
-        if first is None:
-            return []
-        return [first, *(each for each in self._store.read_many(map(self._log_name, versions)) if each is not None)]
+        return [each for each in self._store.read_many(map(self._log_name, versions)) if each is not None]
 
     def publish(self, version: int, log: bytes) -> bool:
         """Have a commit count; False where another writer's has this version. Its data files are there: see `upload`."""

@@ -223,7 +223,12 @@ class TableLog:
         if str(self.folder) in _heads():
             return
         head = self.commits.head()
-        is_behind = remote.is_begun() if head is None else remote.log(head.version + 1) is not None
+        if head is None:
+            is_behind = remote.is_begun()
+        else:
+            last, following = remote.logs(head.version, head.version + 2)
+            self._check_head(remote, head, last)
+            is_behind = following is not None
         if head is None and not is_behind and (on_disk := self._home.root / "tables" / self.table / "_delta_log").is_dir():
             raise ConfigError(
                 f"{remote.url_of_table} has no table, but {on_disk.parent} has one: `flywheel store copy` puts the tables of this home "
@@ -242,6 +247,8 @@ class TableLog:
         """`settle` of a table in an object store. Raises CommitFailedError where another writer was faster than ours."""
         head = self.commits.head()
         version = 0 if head is None else head.version + 1
+        if head is not None and not is_own:
+            self._check_head(remote, head, remote.log(head.version))
         theirs = [] if is_own else remote.logs_from(version)
         if theirs:
             self._take_in(remote, version, theirs)
@@ -262,6 +269,15 @@ class TableLog:
             version += 1
         if head is not None:
             self._settle_checkpoints(head.version)
+
+    def _check_head(self, remote: RemoteTable, head: Record, log: bytes | None) -> None:
+        """Raises CorruptTable where the store does not have the last commit of the copy, which nothing may be committed on top of then."""
+        if log is None or digest(log) != head.digest:
+            raise CorruptTable(
+                f"table {self.table}: {remote.url(self.file(head.version))} {'is missing' if log is None else 'is another'}, though it was "
+                f"committed. To fix it: {RESTORE_OBJECT}; where the store was put back to an earlier state, delete "
+                f"{self._home.tables.parent}, and the folder of that name of every other home: these are copies of what was there before"
+            )
 
     def _take_in(self, remote: RemoteTable, version: int, logs: Sequence[bytes]) -> None:
         """Have the copy hold the commits from `version` on, which are in the store."""
