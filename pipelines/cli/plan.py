@@ -20,7 +20,7 @@ def _plan() -> None:
 @plan.command("simulate")
 def simulate(
     nodes: Annotated[str, typer.Option(help="Numbers of machines that run episodes, comma-separated.")] = "1,2,4,8",
-    sessions: Annotated[int | None, typer.Option(min=1, help="Episodes at once on each \\[default: sandbox.num_sessions].")] = None,
+    sessions: Annotated[int | None, typer.Option(min=1, help="Episodes at once on each \\[default: as the profile].")] = None,
     cores: Annotated[int, typer.Option(min=1, help="Processors of each.")] = 2,
     batches: Annotated[int, typer.Option(min=1, help="Updates to simulate.")] = 10,
     batch_episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of an update \\[default: as the profile].")] = None,

@@ -103,12 +103,13 @@ def inputs_of(home: Home, profile: Profile, wanted: Wanted) -> Inputs:
     shape, _ = policy_shape(profile)
     machine = see_machine(profile)
     measured, episodes, update_s = Measured(steps={}), [], None
-    if (home.root / "tables").is_dir():
+    if home.has_tables:
         with connect(Warehouse(home)) as con:
             measured, episodes, update_s = measure(con), recorded_episodes(con), _update_seconds(con)
     work = next(work for work in Workload(profile, shape, measured).iteration(1) if work.kind == "rl")
     planner = Planner(profile, shape, machine)
-    sessions = wanted.sessions_per_node or profile.sandbox.num_sessions
+    # Of servers the profile says how many sessions it has of all together.
+    sessions = wanted.sessions_per_node or -(-profile.sandbox.num_sessions // max(1, len(profile.sandbox.servers)))
     alone_s, each_s = planner.answer_seconds(work, sessions)
     rests_on = []
     if len(episodes) >= MIN_EPISODES:

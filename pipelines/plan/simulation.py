@@ -3,11 +3,13 @@ die. It tells before anything is rented how many nodes are worth their price, wh
 
 Episodes are drawn whole from recorded ones (recorded_episodes), so that long ones are as frequent and as slow as they were. A step waits
 for its turn at the policy server (`answers_per_s`), then for a processor of its node (`step_cpu_s`), then for what is left of its recorded
-time. Admission is the trainer's own (models/rl/curriculum.py). Not simulated: groups of attempts, the network, a trainer that dies.
+time. Admission is the trainer's own (models/rl/curriculum.py); batches take the oldest admitted, and a crashed episode is asked for once
+more, as models/rl/rollouts.py has it. Not simulated: groups of attempts, the network, a trainer that dies.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -136,8 +138,13 @@ class _Node:
 
 
 @dataclass(slots=True, eq=False)
-class _Finished:
-    versions: list[int]
+class _Attempt:
+    """At an episode, the `number`-th that was admitted. `versions`: of the weights behind each step."""
+
+    number: int
+    episode: RecordedEpisode
+    is_second: bool = False
+    versions: list[int] = field(default_factory=list)
 
 
 class _Run:
@@ -148,8 +155,9 @@ class _Run:
         self._nodes = [_Node(simpy.Resource(env, cluster.cores_per_node)) for _ in range(cluster.num_nodes)]
         self._server = simpy.Resource(env, 1)
         self._free = deque(node for _ in range(cluster.sessions_per_node) for node in self._nodes)
-        self._waiting: deque[RecordedEpisode] = deque()
-        self._finished: deque[_Finished] = deque()
+        self._waiting: deque[_Attempt] = deque()
+        self._finished: list[tuple[int, _Attempt]] = []
+        """A heap: the oldest admitted first."""
         self._changed = env.event()
         self._version, self._num_admitted = 0, 0
         self._num_steps, self._num_again, self._idle_s = 0, 0, 0.0
@@ -169,8 +177,8 @@ class _Run:
             num_episodes=learning.num_batches * learning.batch_episodes,
             num_steps=self._num_steps,
             num_run_again=self._num_again,
-            staleness_mean=sum(self._lags) / len(self._lags),
-            staleness_max=max(self._lags),
+            staleness_mean=sum(self._lags) / max(1, len(self._lags)),
+            staleness_max=max(self._lags, default=0),
             sessions_busy=self._busy.mean() / num_sessions,
             trainer_idle=self._idle_s / seconds,
             server_busy=self._served.mean(),
@@ -186,27 +194,21 @@ class _Run:
             more = num_to_admit(
                 self._num_admitted, index, batch_size=size, batches_ahead=learning.batches_ahead, num_batches=learning.num_batches
             )
+            for number in range(self._num_admitted, self._num_admitted + more):
+                self._waiting.append(_Attempt(number, self._drawn.choice(self._episodes)))
             self._num_admitted += more
-            for _ in range(more):
-                self._wait_for_session(self._drawn.choice(self._episodes))
+            self._queue_waiting.add(more)
+            self._start()
             since = self._env.now
             while len(self._finished) < size:
                 self._changed = self._env.event()
                 yield self._changed
             self._idle_s += self._env.now - since
-            batch = [self._finished.popleft() for _ in range(size)]
+            batch = [heapq.heappop(self._finished)[1] for _ in range(size)]
             self._queue_finished.add(-size)
-            self._lags += [index - version for episode in batch for version in episode.versions]
+            self._lags += [index - version for attempt in batch for version in attempt.versions]
             yield self._env.timeout(learning.update_s)
             self._version += 1
-
-    def _wait_for_session(self, episode: RecordedEpisode, *, first: bool = False) -> None:
-        if first:
-            self._waiting.appendleft(episode)
-        else:
-            self._waiting.append(episode)
-        self._queue_waiting.add(1)
-        self._start()
 
     def _start(self) -> None:
         while self._waiting and self._free:
@@ -214,34 +216,48 @@ class _Run:
             if not node.is_up:
                 continue  # its sessions come back with it
             self._queue_waiting.add(-1)
-            episode = self._waiting.popleft()
-            process = self._env.process(self._run(node, episode))
+            process = self._env.process(self._run(node, self._waiting.popleft()))
             node.running.add(process)
             process.callbacks.append(node.running.discard)
 
-    def _run(self, node: _Node, episode: RecordedEpisode) -> Events:
-        """One attempt at an episode, on a session of a node."""
-        versions: list[int] = []
+    def _run(self, node: _Node, attempt: _Attempt) -> Events:
+        """On a session of a node."""
+        attempt.versions.clear()
+        is_lost = False
         try:
             with self._busy.one():
-                for step_s in episode.steps_s:
+                for step_s in attempt.episode.steps_s:
                     yield from self._step(node, step_s)
-                    versions.append(self._version)
+                    attempt.versions.append(self._version)
         except simpy.Interrupt:
-            versions = []
+            is_lost = True
         if node.is_up:
             self._free.append(node)
-        if not versions or episode.is_crashed:
-            self._num_again += 1
-            again = self._drawn.choice(self._episodes) if episode.is_crashed else episode
-            self._wait_for_session(again, first=True)
-            return
-        self._num_steps += len(versions)
-        self._finished.append(_Finished(versions))
+        if is_lost:
+            self._wait_again(attempt, first=True)  # the runner takes another session for it
+        elif attempt.episode.is_crashed and not attempt.is_second:
+            self._wait_again(_Attempt(attempt.number, self._drawn.choice(self._episodes), is_second=True), first=False)
+        else:
+            self._finish(attempt)
+        self._start()
+
+    def _wait_again(self, attempt: _Attempt, *, first: bool) -> None:
+        self._num_again += 1
+        self._queue_waiting.add(1)
+        if first:
+            self._waiting.appendleft(attempt)
+        else:
+            self._waiting.append(attempt)
+
+    def _finish(self, attempt: _Attempt) -> None:
+        """A second crash counts, and teaches nothing."""
+        if attempt.episode.is_crashed:
+            attempt.versions.clear()
+        self._num_steps += len(attempt.versions)
+        heapq.heappush(self._finished, (attempt.number, attempt))
         self._queue_finished.add(1)
         if not self._changed.triggered:
             self._changed.succeed()
-        self._start()
 
     def _step(self, node: _Node, step_s: float) -> Events:
         cluster = self._cluster
@@ -255,7 +271,8 @@ class _Run:
             with node.processors.request() as turn:
                 yield turn
                 yield self._env.timeout(cluster.step_cpu_s)
-        yield self._env.timeout(max(0.0, step_s - cluster.step_cpu_s))
+        answer_s = 0.0 if cluster.answers_per_s is None else 1 / cluster.answers_per_s
+        yield self._env.timeout(max(0.0, step_s - answer_s - cluster.step_cpu_s))
 
     def _die(self, node: _Node, mean_s: float) -> Events:
         """Again and again: a node is lost with all that runs on it, and another takes its place."""

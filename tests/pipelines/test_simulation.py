@@ -38,6 +38,18 @@ def test_the_policy_servers_bound_how_fast_steps_are() -> None:
     assert run.server_busy > 0.97 and run.queue_server > 20
 
 
+def test_an_answer_is_part_of_the_step_that_was_recorded() -> None:
+    alone = Cluster(num_nodes=1, sessions_per_node=1, answers_per_s=2.0, step_cpu_s=0.25)
+    assert simulate(THREE, alone, Learning(batch_episodes=10, num_batches=1)).seconds == pytest.approx(30)
+
+
+def test_batches_take_the_oldest_that_were_admitted() -> None:
+    """Long ones wait for no one, and are learned from before younger ones that ended sooner."""
+    episodes = (RecordedEpisode(steps_s=(1.0,)), RecordedEpisode(steps_s=(1.0,) * 9))
+    run = simulate(episodes, Cluster(num_nodes=1, sessions_per_node=40), Learning(batch_episodes=20, num_batches=4, batches_ahead=1))
+    assert run.num_episodes == 80 and run.staleness_max <= 2
+
+
 def test_a_nodes_processors_bound_it_and_another_node_helps() -> None:
     busy = replace(TWO_SESSIONS, sessions_per_node=20, cores_per_node=1, step_cpu_s=0.5)
     learning = Learning(batch_episodes=200, num_batches=1)
@@ -52,7 +64,7 @@ def test_dead_nodes_and_crashes_cost_time_and_no_episode() -> None:
     learning = Learning(batch_episodes=100, num_batches=3)
     run = simulate(episodes, mortal, learning)
     unharmed = simulate(episodes, replace(mortal, hours_between_deaths=None), learning)
-    assert run.num_episodes == 300 and run.num_steps == 900
+    assert run.num_episodes == 300 and 900 - 3 * 6 <= run.num_steps <= 900  # who crashes twice teaches nothing
     assert run.num_run_again > unharmed.num_run_again > 0
     assert run.seconds > 1.2 * unharmed.seconds
     assert simulate(episodes, mortal, learning) == run
