@@ -55,6 +55,7 @@ def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tm
     marked = [file.name for file in (ROOT / "tests" / "wheel").glob("test_*.py") if "pytest.mark.ci" in file.read_text(encoding="utf-8")]
     assert sorted(marked) == [
         "test_cadences.py",
+        "test_cluster.py",
         "test_faults.py",
         "test_forgetting.py",
         "test_pixels.py",
