@@ -234,12 +234,16 @@ class SandboxClient:
             self._given_up.set_result(error)
             self._given_up = None
 
-    async def release_left_behind(self) -> None:
-        """Once the server answers again: release what was given up, which it would else keep until its time to live ends."""
-        while self._left_behind:
-            session_id = self._left_behind.pop()
+    async def release_left_behind(self, *, timeout_s: float) -> None:
+        """Once the server answers again: release what was given up, which it would else keep until its time to live ends. What it does not
+        answer in time for, or is given up for, is left for another call."""
+        for session_id in list(self._left_behind):
             with suppress(FlywheelError):
-                await self._send("DELETE", f"/v1/sessions/{session_id}", params={"failed": True}, retry_s=0.0)
+                try:
+                    await self._send("DELETE", f"/v1/sessions/{session_id}", params={"failed": True}, retry_s=0.0, timeout_s=timeout_s)
+                except ServerUnreachable:
+                    return
+            self._left_behind.remove(session_id)
 
     async def tasks(self, selection: str | None = None) -> list[Task]:
         """Tasks that the server's sessions can run: all, or `source` or `source:group`."""

@@ -74,6 +74,8 @@ class _Server:
     num_held_then: int = 0
     """When `status` came."""
     busy_until_s: float = 0.0
+    releasing: asyncio.Task[None] | None = None
+    """What was given up."""
 
     @property
     def num_free(self) -> int:
@@ -149,10 +151,10 @@ class ServersPool:
     async def close(self) -> None:
         """Release every session; may be called twice."""
         self._is_closed = True
-        for watch in self._watches:
-            watch.cancel()
-        if self._watches:
-            await asyncio.wait(self._watches)
+        for task in (tasks := [*self._watches, *(server.releasing for server in self._servers if server.releasing is not None)]):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await asyncio.gather(*(server.client.close() for server in self._servers))
 
     async def _open(self, stack: AsyncExitStack, task: Task | None, screenshots: bool) -> RemoteSession:
@@ -263,7 +265,8 @@ class ServersPool:
             server.status, server.num_held_then = status, server.num_held
             trouble, is_hopeless = self._trouble_in(status)
             self._note(server, trouble, is_hopeless=is_hopeless)
-            await server.client.release_left_behind()
+            if server.releasing is None or server.releasing.done():  # apart, so that a silence meanwhile is noticed
+                server.releasing = asyncio.create_task(server.client.release_left_behind(timeout_s=self._patience.silent_s))
         server.is_asked = True
         self._serve_line()
 

@@ -291,6 +291,33 @@ def test_a_server_of_other_code_or_other_task_sources_says_so() -> None:
     assert "another task source" in other_source(status.model_copy(update={"sources": {"miniwob": "mine:SOURCE"}}), "miniwob")
 
 
+def test_a_server_is_watched_while_it_releases_what_was_given_up() -> None:
+    async def main() -> None:
+        async with nodes(2) as (node,), pool_of(node.url) as pool, SandboxClient(node.url, TOKEN) as client:
+            lend, may_end = node.pool.lease, asyncio.Event()
+
+            @asynccontextmanager
+            async def ends_late(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
+                async with lend(*arguments, **options) as session:
+                    try:
+                        yield session
+                    finally:
+                        await may_end.wait()
+
+            node.pool.lease = ends_late  # type: ignore[assignment, method-assign]
+            async with pool.lease(TASK):
+                pool._servers[0].client.give_up(ServerUnreachable("as if it had been silent"))
+            await client.drain()
+            await until(lambda: not pool.free_by_server())
+            await client.drain(False)
+            await until(pool.free_by_server)
+            assert node.num_out == 1
+            may_end.set()
+            await until(lambda: node.num_out == 0)
+
+    asyncio.run(main())
+
+
 def test_a_token_that_cannot_be_sent_is_told_by_its_variable_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with nodes(1) as (node,):
