@@ -215,6 +215,30 @@ class RaySettings(_Settings):
     ] = 300.0
 
 
+class RunnerSettings(_Settings):
+    """Where stages run: `runner: local` or `runner: ray` is short for the kind alone."""
+
+    kind: Literal["local", "ray"] = Field(
+        "local",
+        description="local: a process beside Dagster; ray: a job of a Ray cluster whose nodes share the home's folder (docs/cluster.md)",
+    )
+    address: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="of the cluster's job server, e.g. http://head:8265; null: RAY_API_SERVER_ADDRESS, or the cluster on this machine",
+    )
+    cpus: Annotated[float, Field(ge=0, description="processors that a job takes of its node; 0: it runs on the head")] = 0.0
+    gpus: Annotated[float, Field(ge=0, description="GPUs that a job takes of its node")] = 0.0
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="other resources that its node must have, e.g. {trainer: 1}"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+
 class SandboxSettings(_Settings):
     """How live sessions are run, in every stage that acts: in processes of the stage, or on sandbox servers."""
 
@@ -370,6 +394,7 @@ class Profile(_Settings):
     seed: Count = Field(0, description="seed of everything random that is not fixed by content")
     ct_every: Positive = Field(1, description="CT runs in iterations 1, 1+n, 1+2n, …; in between it passes its input on")
     max_parallel: Positive = Field(2, description="stages that may run at once, e.g. RL of two domains on two cores")
+    runner: RunnerSettings = RunnerSettings()
     policy: PolicySettings = PolicySettings()
     tasks: TaskSettings
     seed_data: SeedSettings

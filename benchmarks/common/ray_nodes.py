@@ -40,19 +40,20 @@ def start_command(*options: str, cpus: int) -> list[str]:
 
 
 class Nodes:
-    """`address`: of the head, which has no processors, so that no episode is placed there."""
+    """`address`: of the head, which has no processors, so that no episode is placed there; `page`: of its page and job server, if any."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.output = folder, folder / "output.txt"
         self._processes: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as free:
-            free.bind((HEAD, 0))
-            port = free.getsockname()[1]
-        self.address, self._port = f"{HEAD}:{port}", port
+        self._port, self.page_port = _free_port(), _free_port()
+        self.address, self.page = f"{HEAD}:{self._port}", f"http://{HEAD}:{self.page_port}"
 
-    def start_head(self) -> None:
-        self._start("--head", f"--port={self._port}", f"--temp-dir={self.folder}", "--include-dashboard=false", cpus=0)
+    def start_head(self, *, job_server: bool) -> None:
+        page = (f"--dashboard-host={HEAD}", f"--dashboard-port={self.page_port}") if job_server else ("--include-dashboard=false",)
+        self._start("--head", f"--port={self._port}", f"--temp-dir={self.folder}", *page, cpus=0)
         _wait_for(HEAD, self._port, self.output)
+        if job_server:
+            _wait_for(HEAD, self.page_port, self.output)
 
     def add(self, *, cpus: int = 1, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         return self._start(f"--address={self.address}", f"--temp-dir={self.folder / str(len(self._processes))}", cpus=cpus, env=env)
@@ -117,11 +118,11 @@ def ray_hosts(num_nodes: int, *, cpus: int = 1) -> Iterator[RayHosts]:
 
 
 @contextmanager
-def ray_nodes(num_nodes: int) -> Iterator[tuple[Nodes, Sequence[subprocess.Popen[bytes]]]]:
+def ray_nodes(num_nodes: int, *, job_server: bool = False) -> Iterator[tuple[Nodes, Sequence[subprocess.Popen[bytes]]]]:
     with _environment() as folder:
         nodes = Nodes(folder)
         try:
-            nodes.start_head()
+            nodes.start_head(job_server=job_server)
             yield nodes, [nodes.add() for _ in range(num_nodes)]
         finally:
             nodes.end()
@@ -138,6 +139,12 @@ def _environment() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         os.environ.clear()
         os.environ.update(before)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind((HEAD, 0))
+        return int(free.getsockname()[1])
 
 
 def _wait_for(address: str, port: int, output: Path) -> None:

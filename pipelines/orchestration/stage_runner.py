@@ -1,4 +1,5 @@
-"""The StageRunner that assets get: it runs `python -m pipelines.stages` through Dagster Pipes, one subprocess a stage.
+"""The StageRunner that assets get: it runs `python -m pipelines.stages` through Dagster Pipes, one subprocess a stage, or one job of a Ray
+cluster where the run's profile says so.
 
 What the two tell each other lies in the stage's folder (pipelines/orchestration/work_folder.py). A finished request is not worked again; a
 half-finished one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
@@ -21,10 +22,11 @@ from assets.failures import failure
 from assets.requests import StageRequest, StageResult
 from assets.resources import StageRunner
 from assets.stage_assets import is_asked_for
+from pipelines.orchestration import run_profile
 from pipelines.orchestration.finished_work import find_loss
 from pipelines.orchestration.work_folder import ERROR, REQUEST, finished_result, forget_result, is_same_work, start_afresh, work_folder
 from warehouse.core.disk import storage_full
-from warehouse.core.errors import CorruptTable, WorkerKilled, to_plain
+from warehouse.core.errors import CorruptTable, FlywheelError, WorkerKilled, to_plain
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.machine import NO_ROOM_BYTES
 from warehouse.storage.tables import Warehouse
@@ -34,7 +36,7 @@ THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_
 
 
 class PipesStageRunner(StageRunner):
-    """Runs each stage in a subprocess of its own, once; streams its log to Dagster, which starts it again where the error says so."""
+    """Runs each stage in a process of its own, once; streams its log to Dagster, which starts it again where the error says so."""
 
     root: str
 
@@ -51,11 +53,12 @@ class PipesStageRunner(StageRunner):
             context.log.info(f"{what} was finished before; its result is reused")
             return stored
         self._prepare(folder, request)
-        client = dg.PipesSubprocessClient(env={**THREADS, "FLYWHEEL_HOME": self.root, "FLYWHEEL_PARENT_PID": str(os.getpid())})
         try:
-            client.run(context=context, command=[sys.executable, "-m", "pipelines.stages", str(folder)])
+            self._work(context, folder)
         except dg.DagsterExecutionInterruptedError:
             raise
+        except FlywheelError as error:
+            raise failure(what, to_plain(error)) from error
         except Exception as error:
             raise self._failure(folder, what, error) from error
         result = finished_result(folder, request)
@@ -63,6 +66,18 @@ class PipesStageRunner(StageRunner):
             killed = WorkerKilled(f"the worker ended well and without a result; its folder is {folder}")
             raise failure(what, to_plain(killed))
         return result
+
+    def _work(self, context: dg.AssetExecutionContext, folder: Path) -> None:
+        """Have a worker work in the folder until it ends."""
+        settings = run_profile.load(run_profile.config_of(context.run.run_config)).runner
+        env = {**THREADS, "FLYWHEEL_HOME": self.root}
+        if settings.kind == "ray":
+            from pipelines.cluster.stage_jobs import run_as_job
+
+            run_as_job(context, folder, settings, env)
+        else:
+            client = dg.PipesSubprocessClient(env={**env, "FLYWHEEL_PARENT_PID": str(os.getpid())})
+            client.run(context=context, command=[sys.executable, "-m", "pipelines.stages", str(folder)])
 
     def _find_loss(self, what: str, result: StageResult) -> str | None:
         try:

@@ -1,0 +1,95 @@
+"""A stage as a job of a Ray cluster instead of a process beside Dagster, by dagster-ray's Pipes client: it streams the job's log, and stops
+the job when the run is cancelled.
+
+Request, result, error and progress lie in the stage's folder as ever, so the cluster's nodes must share the file system of the home. A job
+whose run was killed goes on by itself: the next start of the stage stops it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import dagster as dg
+
+from assets.profile import RunnerSettings
+from pipelines.cluster.connection import import_ray
+from sandbox.tasks.registry import VARIABLE
+from warehouse.core.errors import ConfigError, ServerUnreachable, StageFailed, missing_extra
+from warehouse.core.home import atomic_write
+
+JOB = "ray_job"
+"""File of a stage's folder: the id of its job."""
+PASSED = (VARIABLE, "FLYWHEEL_STORE")
+"""What a job is told of this process's environment. Secrets are not: everyone who sees the cluster's page would read them there."""
+STOP_LIMIT_S = 60.0
+POLL_S = 0.5
+
+
+def run_as_job(context: dg.AssetExecutionContext, folder: Path, settings: RunnerSettings, env: Mapping[str, str]) -> None:
+    """Returns once the job has succeeded. Raises ConfigError, ServerUnreachable, and RuntimeError for a job that failed or was stopped."""
+    import_ray()
+    try:
+        from dagster_ray.core.pipes import PipesRayJobClient, PipesRayJobMessageReader
+    except ModuleNotFoundError as error:
+        raise ConfigError(missing_extra(error.name, "cluster")) from error
+
+    class Reader(PipesRayJobMessageReader):
+        """Theirs leaves the event loop of its thread open."""
+
+        def handle_job_logs(self, handler: Any) -> None:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+            try:
+                super().handle_job_logs(handler)
+            finally:
+                loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.close()
+
+    pipes = PipesRayJobClient(address=settings.address, poll_interval=POLL_S, message_reader=Reader())
+    try:
+        jobs = pipes.client
+    except (ConnectionError, RuntimeError) as error:
+        raise ServerUnreachable(
+            f"no Ray job server answers at runner.address {settings.address or 'RAY_API_SERVER_ADDRESS'!r}: {error}. It is the page of the "
+            "head, http://HEAD:8265 unless told otherwise (`ray start --head --dashboard-host …`)"
+        ) from error
+    _stop_earlier(jobs, folder)
+    job = f"{folder.parent.name}-{folder.name}-{uuid4().hex[:8]}"
+    atomic_write(folder / JOB, job.encode())
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+    wanted: dict[str, Any] = {
+        "entrypoint": shlex.join([sys.executable, "-m", "pipelines.stages", str(folder)]),
+        "submission_id": job,
+        "runtime_env": {"env_vars": {**passed, **env}},
+        "entrypoint_num_cpus": settings.cpus,
+        "entrypoint_num_gpus": settings.gpus,
+        "entrypoint_resources": settings.resources,
+    }
+    pipes.run(context=context, submit_job_params=cast(Any, {name: value for name, value in wanted.items() if value}))
+
+
+def _stop_earlier(jobs: Any, folder: Path) -> None:
+    """Stop the job of an earlier start that still works in the folder."""
+    try:
+        job = (folder / JOB).read_text()
+        status = jobs.get_job_status(job)
+    except (FileNotFoundError, RuntimeError):  # there was none, or the cluster has not heard of it
+        return
+    if status.is_terminal():
+        return
+    jobs.stop_job(job)
+    deadline = time.monotonic() + STOP_LIMIT_S
+    while not jobs.get_job_status(job).is_terminal():
+        if time.monotonic() > deadline:
+            raise StageFailed(
+                f"the Ray job {job} of an earlier start did not stop within {STOP_LIMIT_S:g} s: `ray job stop {job}`, then relaunch"
+            )
+        time.sleep(POLL_S)
