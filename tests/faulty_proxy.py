@@ -32,12 +32,15 @@ class Proxy:
         self.address = address
         self.decide: Callable[[str, str], Fault] = lambda method, path: Fault.NONE
         self.met: list[Fault] = []
+        self.ignored: set[str] = set()
+        """Headers of requests, in small letters, that do not reach the server."""
         self._target = port
 
     def forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self._target, timeout=60)
         try:
-            headers = {name: value for name, value in handler.headers.items() if name.lower() not in ("connection", "transfer-encoding")}
+            dropped = self.ignored | {"connection", "transfer-encoding"}
+            headers = {name: value for name, value in handler.headers.items() if name.lower() not in dropped}
             connection.request(handler.command, handler.path, body, headers)
             answer = connection.getresponse()
             return answer.status, answer.getheaders(), answer.read()

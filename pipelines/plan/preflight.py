@@ -19,7 +19,7 @@ import psutil
 from assets.profile import Profile
 from models.families.shapes import ModelShape
 from models.training.adapter_config import AdapterConfig
-from pipelines.cli.doctor import Check, Status, check_browser, check_desktop, check_terminal, check_web_apps
+from pipelines.cli.doctor import Check, Status, check_browser, check_desktop, check_store, check_terminal, check_web_apps
 from pipelines.plan.plan import Plan, in_bytes
 from pipelines.plan.sandbox_check import check_sandboxes
 from pipelines.plan.server_check import check_server
@@ -246,6 +246,7 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
         check_gpus(plan),
         check_host_memory(plan),
         check_disk_space(plan, home, num_iterations),
+        *((check_store(home.store),) if home.store is not None else ()),
         check_variables(profile),
         check_server(profile, home),
         *(check_sandboxes(profile) if profile.sandbox.servers else check_programs(profile)),

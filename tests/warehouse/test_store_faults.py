@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.object_store import Server, environment
+from pipelines.cli.doctor import check_store
 from tests.faulty_proxy import SLOW_S, Fault, Proxy, a_faulty_proxy
 from tests.warehouse.conftest import Make
 from tests.warehouse.test_concurrency import _PREAMBLE, ROOT
 from warehouse.core import store as store_module
-from warehouse.core.errors import StoreUnreachable, is_retryable
+from warehouse.core.errors import ConfigError, StoreUnreachable, is_retryable
 from warehouse.core.home import Home
 from warehouse.core.store import Store
+from warehouse.storage.copying import to_store
 from warehouse.storage.remote_checkpoints import get, put
 from warehouse.storage.tables import Warehouse
 
@@ -121,6 +123,23 @@ for number in range(8):
     found = third.read("verdicts", columns=["episode_id"]).column(0).to_pylist()
     assert sorted(found) == sorted(f"{name}-{number}" for name in ("one", "two") for number in range(8))
     assert set(proxy.met) == set(Fault)
+
+
+def test_a_store_whose_puts_are_not_conditional_takes_no_commit(tmp_path: Path, proxy: Proxy, store: Store) -> None:
+    proxy.ignored.add("if-none-match")
+    one = Warehouse(Home(tmp_path / "one"))
+    with pytest.raises(ConfigError, match=r"puts an object where one is.*conditional puts"):
+        one.append_partition("episodes", [Make.episode("a")], **FIRST)
+    assert check_store(store).status == "fail"
+    with pytest.raises(ConfigError, match="puts an object where one is"):
+        next(to_store(Home(tmp_path / "disk", None), store))
+    assert not [each for each in store.list("") if each.name.endswith(".json") or each.name.startswith("doctor")]
+    proxy.ignored.clear()
+    one.append_partition("episodes", [Make.episode("a")], **FIRST)
+    assert _ids(one) == ["a"]
+    asked = len(proxy.met)
+    Warehouse(one.home).append_partition("episodes", [Make.episode("b")], **FIRST)
+    assert len(proxy.met) - asked < 10 and _ids(one) == ["a", "b"], "it is tried once"
 
 
 def test_a_store_that_is_away_is_named_and_nothing_was_committed(tmp_path: Path, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

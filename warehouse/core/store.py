@@ -14,6 +14,7 @@ import re
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -111,9 +112,22 @@ class Store:
                 self._check_bucket(error)
                 raise
             except obstore.exceptions.GenericError:
-                if self.read(name) != data:
+                if (there := self.read(name)) is None:
                     raise
+                return there == data
         return True
+
+    def check_creates(self) -> None:
+        """Try whether `create` leaves alone what is there: else two hosts commit the same version of a table. Raises ConfigError."""
+        name = f"doctor/{uuid.uuid4().hex}"
+        is_new, again = self.create(name, b"1"), self.create(name, b"2")
+        is_there, is_listed = self.read(name) == b"1", any(each.name == name for each in self.list("doctor"))
+        self.delete([name])
+        if again or not (is_new and is_there and is_listed):
+            raise ConfigError(
+                f"{self.url} puts an object where one is, or does not list it, so hosts would lose commits there: take a store with "
+                "conditional puts (If-None-Match: *) and consistent listing, as S3 has them"
+            )
 
     def write(self, name: str, data: bytes | Path) -> None:
         """Put an object, in place of what was there. A file is sent in parts, and is there once all are."""

@@ -45,6 +45,7 @@ class _Table:
 
 def to_store(home: Home, store: Store) -> Iterator[Part]:
     """What a home on a disk has, to be put in a store. Raises ConfigError, CorruptTable."""
+    store.check_creates()
     local = Home(home.root, None)
     for table in TABLES:
         log = TableLog(local, table)

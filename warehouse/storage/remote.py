@@ -26,17 +26,17 @@ class RemoteTable:
     """One table below a store's `tables/`. Any number of threads may share it."""
 
     def __init__(self, store: Store, table: str, folder: Path) -> None:
-        self._store, self._folder = store, folder
+        self.store, self._folder = store, folder
         self._prefix = f"tables/{table}"
         self._uploaded: set[Path] = set()
 
     def url(self, path: Path) -> str:
         """Of the object that a file of the copy is of."""
-        return f"{self._store.url}/{self._name(path)}"
+        return f"{self.store.url}/{self._name(path)}"
 
     @property
     def url_of_table(self) -> str:
-        return f"{self._store.url}/{self._prefix}"
+        return f"{self.store.url}/{self._prefix}"
 
     def _name(self, path: Path) -> str:
         return f"{self._prefix}/{path.relative_to(self._folder).as_posix()}"
@@ -45,53 +45,53 @@ class RemoteTable:
         return f"{self._prefix}/_delta_log/{version:020d}.json"
 
     def log(self, version: int) -> bytes | None:
-        return self._store.read(self._log_name(version))
+        return self.store.read(self._log_name(version))
 
     def logs(self, begin: int, end: int) -> list[bytes | None]:
         """The log files of versions `begin` up to, not including, `end`, as they are now."""
-        return self._store.read_many(map(self._log_name, range(begin, end)))
+        return self.store.read_many(map(self._log_name, range(begin, end)))
 
     def num_unlinked(self) -> int:
         """How many of the first versions need not say rightly which they follow: see copying.py."""
-        data = self._store.read(f"{self._prefix}/{_UNLINKED}")
+        data = self.store.read(f"{self._prefix}/{_UNLINKED}")
         return int(data) if data is not None and data.isdigit() else 0
 
     def write_unlinked(self, num: int) -> None:
-        self._store.write(f"{self._prefix}/{_UNLINKED}", str(num).encode())
+        self.store.write(f"{self._prefix}/{_UNLINKED}", str(num).encode())
 
     def is_begun(self) -> bool:
-        return next(self._store.list(f"{self._prefix}/_delta_log"), None) is not None
+        return next(self.store.list(f"{self._prefix}/_delta_log"), None) is not None
 
     def logs_from(self, version: int) -> list[bytes]:
         """The log files of `version` and those after it. Raises CorruptTable for one that is missing before a later one."""
         after = self._log_name(version - 1) if version else None
-        listed = [each.name.rsplit("/", 1)[-1] for each in self._store.list(f"{self._prefix}/_delta_log", after=after)]
+        listed = [each.name.rsplit("/", 1)[-1] for each in self.store.list(f"{self._prefix}/_delta_log", after=after)]
         versions = [int(name[:20]) for name in listed if name.endswith(".json") and name[:20].isdigit()]
         if missing := sorted(set(range(version, version + len(versions))).difference(versions)):
             raise CorruptTable(
-                f"{self._store.url}/{self._log_name(missing[0])} is missing, though later commits follow. To fix it: {RESTORE_OBJECT}"
+                f"{self.store.url}/{self._log_name(missing[0])} is missing, though later commits follow. To fix it: {RESTORE_OBJECT}"
             )
-        return [each for each in self._store.read_many(map(self._log_name, versions)) if each is not None]
+        return [each for each in self.store.read_many(map(self._log_name, versions)) if each is not None]
 
     def publish(self, version: int, log: bytes) -> bool:
         """Have a commit count; False where another writer's has this version. Its data files are there: see `upload`."""
-        return self._store.create(self._log_name(version), log)
+        return self.store.create(self._log_name(version), log)
 
     def upload(self, paths: Iterable[Path]) -> None:
         """Put data files in the store that are not there yet."""
         fresh = [path for path in paths if path not in self._uploaded]
-        at_once(lambda path: self._store.write(self._name(path), path), fresh)
+        at_once(lambda path: self.store.write(self._name(path), path), fresh)
         self._uploaded.update(fresh)
 
     def put(self, path: Path) -> None:
         """`upload` of one, also where an object is there."""
-        self._store.write(self._name(path), path)
+        self.store.write(self._name(path), path)
 
     def checksum(self, path: Path) -> int | None:
         """CRC-32 of the object of a data file; None where there is none. All of it is read."""
         found = 0
         try:
-            for part in self._store.stream(self._name(path)):
+            for part in self.store.stream(self._name(path)):
                 found = crc32(part, found)
         except FileNotFoundError:
             return None
@@ -99,7 +99,7 @@ class RemoteTable:
 
     def sizes(self) -> dict[str, int]:
         """Of the objects, by their paths below the table's folder."""
-        return {each.name.removeprefix(f"{self._prefix}/"): each.size for each in self._store.list(self._prefix)}
+        return {each.name.removeprefix(f"{self._prefix}/"): each.size for each in self.store.list(self._prefix)}
 
     def check(self, paths: Iterable[Path]) -> None:
         """Have sound copies of data files. Raises CorruptTable, FileNotFoundError."""
@@ -117,7 +117,7 @@ class RemoteTable:
         return True
 
     def _fetch(self, path: Path) -> None:
-        self._store.fetch(self._name(path), path)
+        self.store.fetch(self._name(path), path)
         if not self._has(path):
             raise CorruptTable(f"{self.url(path)} was changed: its checksum is not the one in its name. To fix it: {RESTORE_OBJECT}")
 
@@ -152,7 +152,7 @@ class RemoteTable:
                 and (path in removed or now - each.modified > LEFT_BY_A_KILL)
             )
 
-        self._store.delete([each.name for each in self._store.list(self._prefix) if goes(each)])
+        self.store.delete([each.name for each in self.store.list(self._prefix) if goes(each)])
 
 
 def removed_files(actions: Iterable[dict[str, Any]]) -> Iterable[str]:

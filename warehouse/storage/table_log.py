@@ -45,6 +45,8 @@ _OWN_COMMITS = 3
 """How many commits one writer makes in a row, all of which say that they follow what was there before: columns, erasing, rows."""
 _AT_ONCE = 64
 _LOOK_S = 30.0
+_TRIED = "creates-are-safe"
+"""File beside the copies of a store in which conditional puts were seen to work."""
 _WRITING = threading.local()
 """Tables, by their folders, that this thread is at the head of."""
 _CHECKED: dict[str, tuple[int, int, int]] = {}
@@ -321,7 +323,10 @@ class TableLog:
         return unlinked[-1] + 1 if unlinked else 0
 
     def _publish(self, remote: RemoteTable, version: int) -> bool:
-        """Have a commit of ours count; False where somebody else's has this version."""
+        """Have a commit of ours count; False where somebody else's has this version. Raises ConfigError for a store that does not tell."""
+        if not (tried := self._home.tables.parent / _TRIED).exists():
+            remote.store.check_creates()
+            tried.touch()
         log = self.file(version).read_bytes()
         actions = read_actions(log)
         if commit_info(actions).get("operation") == VACUUMED:
