@@ -85,10 +85,14 @@ def test_a_copy_that_was_cut_off_goes_on_and_another_history_is_refused(tmp_path
     assert _content(Warehouse(Home(tmp_path / "far"))) == _content(on_disk)
     other = Warehouse(Home(tmp_path / "other", None))
     other.append_partition("episodes", [Make.episode("x")], iteration="0001", stage="rollouts")
+    other.append_partition("annotations", [Make.annotation("note", "x")], iteration="0001", stage="annotations")
+    before = [(each.name, each.modified) for each in store.list("")]
     with pytest.raises(ConfigError, match="has another history of table episodes from version 0 on"):
         _copy(other.home.root, store.url)
     with pytest.raises(ConfigError, match="has another history of table episodes from version 0 on"):
         _copy(store.url, other.home.root)
+    assert [(each.name, each.modified) for each in store.list("")] == before, "what is refused changes nothing"
+    assert len(list(other.home.tables.rglob("*.parquet"))) == 2
 
 
 def test_a_damaged_home_is_not_copied(on_disk: Warehouse, store: Store) -> None:

@@ -10,6 +10,8 @@ from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
 from warehouse.core.store import Store
 from warehouse.lineage import registry
+from warehouse.storage import remote_checkpoints
+from warehouse.storage.copying import to_store
 from warehouse.storage.remote_checkpoints import MANIFEST, damage, put
 from warehouse.storage.tables import Warehouse
 
@@ -54,6 +56,26 @@ def test_one_that_was_not_sent_whole_is_not_there(tmp_path: Path, store: Store) 
         _ = registry.find(two, "checkpoint-1").folder
     assert damage(store, PATH) == "is not in the object store, or not whole"
     put(store, PATH, one.home.root / PATH)
+    assert _files(registry.find(two, "checkpoint-1").folder) == FILES
+
+
+def test_a_damaged_large_file_and_manifest_are_sent_again_from_a_host_that_has_them(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_checkpoints, "_KNOWN_BY_SIZE", 2**20)
+    one, two = Warehouse(Home(tmp_path / "one")), Warehouse(Home(tmp_path / "two"))
+    _register(one)
+    weights = f"{PATH}/weights/model.safetensors"
+    for damaged, data in ((weights, FILES["weights/model.safetensors"][::-1]), (f"{PATH}/{MANIFEST}", b"{")):
+        store.write(damaged, data)
+        assert damage(store, PATH) is not None
+        for part in to_store(one.home, store):
+            part.copy()
+        assert damage(store, PATH) is None
+    store.delete([f"{PATH}/{MANIFEST}"])  # as a host leaves it that is killed, here with a file that did not arrive as it was
+    store.write(weights, FILES["weights/model.safetensors"][::-1])
+    for part in to_store(one.home, store):
+        part.copy()
     assert _files(registry.find(two, "checkpoint-1").folder) == FILES
 
 

@@ -47,17 +47,22 @@ def to_store(home: Home, store: Store) -> Iterator[Part]:
     """What a home on a disk has, to be put in a store. Raises ConfigError, CorruptTable."""
     store.check_creates()
     local = Home(home.root, None)
+    tables: list[tuple[TableLog, RemoteTable, _Table]] = []
     for table in TABLES:
         log = TableLog(local, table)
         there = _on_disk(log)
-        if there is None:
-            continue
-        remote = RemoteTable(store, table, log.folder)
+        if there is not None:
+            remote = RemoteTable(store, table, log.folder)
+            _check_sent(remote, there)
+            tables.append((log, remote, there))
+    for log, remote, there in tables:
         present = remote.sizes()
         for name, size in there.files.items():
-            yield Part(name=f"{table}/{name}", num_bytes=size, copy=partial(_send, remote, log, name, present.get(name) == size))
-        yield Part(name=f"log of {table}", num_bytes=sum(map(len, there.logs)), copy=partial(_send_log, remote, there))
-    for path in _checkpoints(local):
+            yield Part(name=f"{there.name}/{name}", num_bytes=size, copy=partial(_send, remote, log, name, present.get(name) == size))
+        yield Part(name=f"log of {there.name}", num_bytes=sum(map(len, there.logs)), copy=partial(_send_log, remote, there))
+    # Tables of a home that uses the store are there already; checkpoints that it has replace those that are damaged there.
+    used = [] if tables else [path for path in _checkpoints(Home(home.root, store)) if (home.root / path).is_dir()]
+    for path in _checkpoints(local) if tables else used:
         folder = home.root / path
         yield Part(name=path, num_bytes=_size(folder), copy=partial(_send_checkpoint, store, path, folder))
 
@@ -65,18 +70,21 @@ def to_store(home: Home, store: Store) -> Iterator[Part]:
 def to_disk(store: Store, home: Home) -> Iterator[Part]:
     """What a store has, to be copied to a home on a disk. Raises ConfigError, CorruptTable."""
     local = Home(home.root, None)
+    tables: list[tuple[TableLog, RemoteTable, _Table]] = []
     for table in TABLES:
         log = TableLog(local, table)
         remote = RemoteTable(store, table, log.folder)
         logs = remote.logs_from(0)
-        if not logs:
-            continue
-        sizes = remote.sizes()
-        files = {name: sizes[name] for each in logs for name, _ in added_files(read_actions(each)) if name in sizes}
-        for name, size in files.items():
-            yield Part(name=f"{table}/{name}", num_bytes=size, copy=partial(_get, remote, log, name))
-        there = _Table(name=table, logs=logs, files=files, unlinked=0)
-        yield Part(name=f"log of {table}", num_bytes=sum(map(len, logs)), copy=partial(_get_log, log, there))
+        if logs:
+            sizes = remote.sizes()
+            files = {name: sizes[name] for each in logs for name, _ in added_files(read_actions(each)) if name in sizes}
+            there = _Table(name=table, logs=logs, files=files, unlinked=0)
+            _check_got(log, there)
+            tables.append((log, remote, there))
+    for log, remote, there in tables:
+        for name, size in there.files.items():
+            yield Part(name=f"{there.name}/{name}", num_bytes=size, copy=partial(_get, remote, log, name))
+        yield Part(name=f"log of {there.name}", num_bytes=sum(map(len, there.logs)), copy=partial(_get_log, log, there))
     for name in [each.name for each in store.list("checkpoints") if each.name.endswith(f"/{remote_checkpoints.MANIFEST}")]:
         path = name.removesuffix(f"/{remote_checkpoints.MANIFEST}")
         found = remote_checkpoints.read_manifest(store, path)
@@ -109,13 +117,19 @@ def _send(remote: RemoteTable, log: TableLog, name: str, is_there: bool) -> None
 
 
 def _send_log(remote: RemoteTable, there: _Table) -> None:
+    num = _check_sent(remote, there)
     if there.unlinked:
         remote.write_unlinked(there.unlinked)
-    found = remote.logs_from(0)
-    _check_same(there.name, found[: len(there.logs)], there.logs[: len(found)], remote.url_of_table)
-    for version, log in enumerate(there.logs[len(found) :], start=len(found)):
+    for version, log in enumerate(there.logs[num:], start=num):
         if not remote.publish(version, log):
             raise _other(there.name, version, remote.url_of_table)
+
+
+def _check_sent(remote: RemoteTable, there: _Table) -> int:
+    """How many versions are in the store. Raises ConfigError for another history."""
+    found = remote.logs_from(0)
+    _check_same(there.name, found[: len(there.logs)], there.logs[: len(found)], remote.url_of_table)
+    return len(found)
 
 
 def _get(remote: RemoteTable, log: TableLog, name: str) -> None:
@@ -128,15 +142,21 @@ def _get(remote: RemoteTable, log: TableLog, name: str) -> None:
 def _get_log(log: TableLog, there: _Table) -> None:
     newest = len(there.logs) - 1
     with log.lock():
-        found = sorted(log.path.glob("[0-9]*.json"))
-        _check_same(there.name, [path.read_bytes() for path in found], there.logs[: len(found)], str(log.folder))
-        for version, data in enumerate(there.logs[len(found) :], start=len(found)):
+        num = _check_got(log, there)
+        for version, data in enumerate(there.logs[num:], start=num):
             atomic_write(log.file(version), data)
         sync(log.path)
         log.begin_again(newest)
     records = log.commits.records(0, newest + 1)
     if any(record.digest in (UNKNOWN, "") or record.digest != digest(data) for record, data in zip(records, there.logs, strict=True)):
         raise CorruptTable(f"the log of table {there.name} in {log.folder} is not what was copied: look at its disk")
+
+
+def _check_got(log: TableLog, there: _Table) -> int:
+    """How many versions are on the disk. Raises ConfigError for another history."""
+    found = sorted(log.path.glob("[0-9]*.json"))
+    _check_same(there.name, [path.read_bytes() for path in found], there.logs[: len(found)], str(log.folder))
+    return len(found)
 
 
 def _check_same(table: str, there: Sequence[bytes], ours: Sequence[bytes], where: str) -> None:
@@ -165,10 +185,13 @@ def _size(folder: Path) -> int:
 def _send_checkpoint(store: Store, path: str, folder: Path) -> None:
     if not folder.is_dir():
         raise CheckpointError(f"checkpoint {folder} is registered and is not there: `flywheel verify` says what else is missing")
-    if remote_checkpoints.read_manifest(store, path) is None or remote_checkpoints.damage(store, path) is not None:
-        remote_checkpoints.put(store, path, folder)
-        if (what := remote_checkpoints.damage(store, path)) is not None:
-            raise CheckpointError(f"checkpoint {path} {what}: look at the object store")
+    what = remote_checkpoints.damage(store, path)
+    for again in (False, True):
+        if what is not None and (again or not remote_checkpoints.is_sent(store, path)):
+            remote_checkpoints.put(store, path, folder, again=again)
+            what = remote_checkpoints.damage(store, path)
+    if what is not None:
+        raise CheckpointError(f"checkpoint {path} {what}: look at the object store")
 
 
 def _get_checkpoint(store: Store, path: str, folder: Path) -> None:

@@ -53,9 +53,15 @@ def send(home: Home, path: str) -> None:
     put(home.store, path, home.root / path)
 
 
-def put(store: Store, path: str, folder: Path) -> None:
+def is_sent(store: Store, path: str) -> bool:
+    """Whether a checkpoint was once there whole, whatever became of it."""
+    return store.read(f"{path}/{MANIFEST}") is not None
+
+
+def put(store: Store, path: str, folder: Path, *, again: bool = False) -> None:
+    """Send a checkpoint. `again`: all of it, as what is there may be damaged."""
     names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
-    there = {each.name: each.size for each in store.list(path)}
+    there = {} if again else {each.name: each.size for each in store.list(path)}
 
     def one(name: str) -> StoredFile:
         file = folder / name
@@ -129,7 +135,10 @@ def _copy(store: Store, path: str, file: StoredFile, aside: Path) -> None:
 
 def damage(store: Store, path: str) -> str | None:
     """What is wrong with a checkpoint in the store; every byte is read."""
-    manifest = read_manifest(store, path)
+    try:
+        manifest = read_manifest(store, path)
+    except CheckpointError:
+        return f"has no readable {MANIFEST} in the object store"
     if manifest is None:
         return "is not in the object store, or not whole"
     for file in manifest.files:
