@@ -23,6 +23,7 @@ from warehouse.core.identity import bytes_id
 from warehouse.core.store import STORE_VARIABLE, Store
 from warehouse.datasets.withdrawal import purge, withdraw
 from warehouse.storage import query
+from warehouse.storage.remote import RemoteTable
 from warehouse.storage.stored_screens import pictures
 from warehouse.storage.table_log import TableLog
 from warehouse.storage.tables import Warehouse
@@ -227,6 +228,39 @@ def test_a_purge_erases_the_objects_and_the_copies_of_other_hosts(tmp_path: Path
     assert not path.exists() and not any(each.name.endswith(path.name) for each in store.list("tables/sft_samples"))
     with pytest.raises(UnknownTable, match="a purge erased version 1"):
         two.read("sft_samples", version=1)
+
+
+def test_a_purge_that_another_writer_overtakes_is_done_again_and_one_of_files_that_are_not_here_tells_the_others(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = _hosts(tmp_path, 3)
+    seed = {"iteration": "0000", "stage": "seed_demonstrations"}
+    one.replace_partition("sft_samples", [Make.sample("keep"), Make.sample("private")], **seed)
+    (path,) = two.files("sft_samples")
+    withdraw(one, "sft_samples", ["private"], iteration="0001")
+    publish, num = RemoteTable.publish, 0
+
+    def overtaken(self: RemoteTable, version: int, log: bytes) -> bool:
+        nonlocal num
+        if b"VACUUM" in log and num < 2:
+            num += 1
+            monkeypatch.setattr(RemoteTable, "publish", publish)
+            three.append_partition("sft_samples", [Make.sample(f"more-{num}")], iteration="0001", stage="routing")
+            monkeypatch.setattr(RemoteTable, "publish", overtaken)
+        return publish(self, version, log)
+
+    monkeypatch.setattr(RemoteTable, "publish", overtaken)
+    purge(one, ["sft_samples"])
+    assert num == 2 and not any(each.name.endswith(path.name) for each in store.list("tables/sft_samples"))
+    ids = two.read("sft_samples", columns=["sample_id"], stage="seed_demonstrations").column(0).to_pylist()
+    assert ids == ["keep"] and not path.exists()
+    assert two.read("sft_samples", stage="routing").num_rows == 2
+    withdraw(one, "sft_samples", ["keep"], iteration="0001")
+    (path,) = (each for each in two.files("sft_samples") if "seed_demonstrations" in str(each))
+    one.erase("sft_samples", ["keep"], **seed)
+    purge(Warehouse(Home(tmp_path / "fresh")), ["sft_samples"])
+    assert not any(each.name.endswith(path.name) for each in store.list("tables/sft_samples"))
+    assert two.read("sft_samples", stage="seed_demonstrations").num_rows == 0 and not path.exists()
 
 
 def test_pictures_are_read_through_the_copy(tmp_path: Path, store: Store) -> None:

@@ -7,6 +7,7 @@ of such a key as withdrawn.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from warehouse.core.errors import UnknownId, UnknownTable
 from warehouse.core.locks import FileLock
 from warehouse.datasets import erasing_episodes
 from warehouse.storage.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
+from warehouse.storage.data_files import UNFINISHED
 from warehouse.storage.partitions import check_iteration
 from warehouse.storage.tables import VACUUMED, Warehouse
 
@@ -113,15 +115,25 @@ def _vacuumed(warehouse: Warehouse, table: str, num_rows: int) -> list[Purged]:
     """Remove the files of what was erased from a table; one or none."""
     if not _is_unfinished(warehouse, table):
         return []
-    with warehouse.maintaining(table) as (delta, after):
-        # Full: a writer that was killed has left files that no commit names.
-        erased = delta.vacuum(
-            retention_hours=0,
-            enforce_retention_duration=False,
-            dry_run=False,
-            full=True,
-            commit_properties=CommitProperties(custom_metadata=after),
-        )
+    erased: set[str] = set()
+
+    def attempt() -> int:
+        with warehouse.maintaining(table) as (delta, after):
+            if warehouse.home.store is not None:
+                # Where the files are not in this copy there would be nothing to erase here, and no commit by which the others erase theirs.
+                (warehouse.folder(table) / f"{uuid.uuid4().hex}{UNFINISHED}").touch()
+            # Full: a writer that was killed has left files that no commit names.
+            found = delta.vacuum(
+                retention_hours=0,
+                enforce_retention_duration=False,
+                dry_run=False,
+                full=True,
+                commit_properties=CommitProperties(custom_metadata=after),
+            )
+            erased.update(path for path in found if not path.endswith(UNFINISHED))
+        return len(erased)
+
+    warehouse.retrying(f"purge of table {table}", table, attempt)
     return [Purged(table=table, num_rows=num_rows, num_files=len(erased))] if num_rows or erased else []
 
 

@@ -30,6 +30,8 @@ FILE_BYTES = 128 * 2**20
 """A file is checked whole, so none is much larger."""
 RESTORE = "restore the file from a backup; without one, `flywheel doctor --repair` takes it out of the table and says what has to run again"
 RESTORE_OBJECT = "restore it from an older version of the object or from a backup"
+UNFINISHED = "-unfinished.parquet"
+"""End of the name of a file that is being written."""
 _NAME = re.compile(r"[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
 _CHECKED: dict[str, tuple[int, int, int]] = {}
 """Files that this process has found sound: size, time of change and inode then."""
@@ -73,7 +75,7 @@ def _write_one(spec: Table, groups: Iterator[pa.Table], folder: Path) -> tuple[P
     if first is None:
         return None
     name, num_rows = uuid.uuid4().hex, 0
-    aside = folder / f"{name}-unfinished.parquet"
+    aside = folder / f"{name}{UNFINISHED}"
     compression: dict[str, Any] = {"compression": "zstd", "compression_level": 3} if spec.partitioned else {"compression": "none"}
     try:
         with pa.OSFile(str(aside), "wb") as sink, pq.ParquetWriter(sink, first.schema, **compression) as writer:

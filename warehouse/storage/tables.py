@@ -345,6 +345,10 @@ class Warehouse:
             delta = self._at_head(log)
             yield delta, log.after()
 
+    def retrying(self, what: str, table: str, commit: Callable[[], int]) -> int:
+        """What `commit` returns, called again for as long as other writers are faster. Raises WriteConflict."""
+        return retry_commit(what, self.folder(table), commit, attempts=self._attempts)
+
     def _log(self, table: str) -> TableLog:
         return TableLog(self.home, table)
 
