@@ -221,6 +221,20 @@ def turned_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
     yield from _shared(tmp_path_factory, "turned", lambda: _turn(_new_base(), 1))
 
 
+@pytest.fixture
+def turned_with() -> Iterator[Callable[[dict[str, str]], Turned]]:
+    """The same under other variables, in homes of a test's own."""
+    made: list[Turned] = []
+
+    def turn(settings: dict[str, str]) -> Turned:
+        made.append(_turn(_new_base(), 1, settings))
+        return made[-1]
+
+    yield turn
+    for wheel in made:
+        wheel.remove()
+
+
 @pytest.fixture(scope="session")
 def turned_twice(turned_home: Turned, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
     """The same home turned a second time, over a first iteration whose reported rows say the contrary of what was measured (reported.py).
@@ -284,8 +298,8 @@ def _watched(base: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "FLYWHEEL_TEST_IMPORTERS": str(base / "importers")}
 
 
-def _turn(base: Path, num_iterations: int) -> Turned:
-    wheel = Turned(base, settings=_watched(base))
+def _turn(base: Path, num_iterations: int, settings: dict[str, str] | None = None) -> Turned:
+    wheel = Turned(base, settings={**_watched(base), **(settings or {})})
     started = time.monotonic()
     ran = wheel.flywheel("run", "--iterations", str(num_iterations), "--profile", PROFILE, timeout_s=TURN_TIMEOUT_S)
     seconds = time.monotonic() - started
@@ -293,4 +307,4 @@ def _turn(base: Path, num_iterations: int) -> Turned:
         logs = "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in wheel.home.work.glob("*.log"))
         wheel.remove()
         pytest.fail(f"the wheel did not turn:\n{ran.stdout}\n{ran.stderr}\n{logs}", pytrace=False)
-    return Turned(base, output=ran.stdout, seconds=seconds)
+    return Turned(base, settings=settings or {}, output=ran.stdout, seconds=seconds)

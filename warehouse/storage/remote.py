@@ -18,6 +18,8 @@ from warehouse.core.store import Found, Store, at_once
 from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 
 _UNLINKED = "unlinked"
+_UPLOADED: set[str] = set()
+"""Objects that this process has put."""
 LEFT_BY_A_KILL = timedelta(days=1)
 """Age of a data file that no commit names: younger ones may be of a writer at work."""
 
@@ -28,7 +30,6 @@ class RemoteTable:
     def __init__(self, store: Store, table: str, folder: Path) -> None:
         self.store, self._folder = store, folder
         self._prefix = f"tables/{table}"
-        self._uploaded: set[Path] = set()
 
     def url(self, path: Path) -> str:
         """Of the object that a file of the copy is of."""
@@ -79,9 +80,9 @@ class RemoteTable:
 
     def upload(self, paths: Iterable[Path]) -> None:
         """Put data files in the store that are not there yet."""
-        fresh = [path for path in paths if path not in self._uploaded]
-        at_once(lambda path: self.store.write(self._name(path), path), fresh)
-        self._uploaded.update(fresh)
+        fresh = [path for path in paths if self.url(path) not in _UPLOADED]
+        at_once(self.put, fresh)
+        _UPLOADED.update(map(self.url, fresh))
 
     def put(self, path: Path) -> None:
         """`upload` of one, also where an object is there."""
