@@ -22,7 +22,7 @@ from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
 from warehouse.core.store import STORE_VARIABLE, Store
 from warehouse.datasets.withdrawal import purge, withdraw
-from warehouse.storage import query
+from warehouse.storage import query, table_log, tables
 from warehouse.storage.remote import RemoteTable
 from warehouse.storage.stored_screens import pictures
 from warehouse.storage.table_log import TableLog
@@ -278,6 +278,23 @@ def test_what_is_wrong_with_the_address_or_the_keys_is_said(tmp_path: Path, stor
     monkeypatch.setenv(STORE_VARIABLE, "ftp://x")
     with pytest.raises(ConfigError, match="s3://bucket/prefix"):
         Home(tmp_path)
+
+
+def test_a_long_history_has_checkpoints_of_its_log_in_each_copy(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (table_log, tables):
+        monkeypatch.setattr(module, "COMMITS_PER_CHECKPOINT", 10)
+    one, two, three = _hosts(tmp_path, 3)
+    for number in range(70):
+        (one, two)[number % 2].append_partition("episodes", [Make.episode(f"e-{number:02d}")], **FIRST)
+    expected = [f"e-{number:02d}" for number in range(70)]
+    assert _ids(one) == _ids(two) == _ids(three) == expected and _ids(three, version=41) == expected[:41]
+    log = TableLog(two.home, "episodes")
+    assert log.checkpoint(70).exists() and not any("checkpoint" in each.name for each in store.list("tables/episodes"))
+    log.checkpoint(70).write_bytes(b"torn")
+    again = Warehouse(two.home)
+    assert _ids(again) == expected
+    again.append_partition("episodes", [Make.episode("e-70")], **FIRST)
+    assert _ids(again) == _ids(three) == [*expected, "e-70"]
 
 
 def test_versions_that_many_hosts_raced_for_are_told_by_the_log_of_each(tmp_path: Path, store: Store) -> None:
