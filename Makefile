@@ -70,7 +70,7 @@ audit: setup ## bandit, and semgrep where it is installed: each finding is fixed
 	else echo "semgrep is not installed: the rules of scripts/semgrep.yaml were not asked"; fi
 
 bench: setup ## the benchmarks, one after the other: a table each; hours, most of them for wheel_curves
-	@for name in env_steps game_frames terminal leases nodes recording recording_intake desktop_steps soak fuzz_actions fuzz_imports memory lessons_beside_tasks seed_policies wheel_curves profile_turns novelty reserved overhead reproducibility generation serving vllm packing sft_throughput simulation_accuracy streaming merge rl_conformance rl_curves rl_beside_trl pixels plan_accuracy importing osworld_examples near_duplicates routing_scale sampling_scale orm gpu_training annotators growth damage release_gate blame kills resume power_cut ray_overhead; do echo "== benchmarks/$$name"; $(PYTHON_IN_VENV) -m benchmarks.$$name || exit 1; done
+	@for name in env_steps game_frames terminal leases nodes recording recording_intake desktop_steps soak fuzz_actions fuzz_imports memory lessons_beside_tasks seed_policies wheel_curves profile_turns novelty reserved overhead reproducibility generation serving vllm packing sft_throughput simulation_accuracy streaming merge rl_conformance rl_curves rl_beside_trl pixels plan_accuracy importing osworld_examples near_duplicates routing_scale sampling_scale orm gpu_training annotators growth damage release_gate blame kills resume power_cut object_store ray_overhead; do echo "== benchmarks/$$name"; $(PYTHON_IN_VENV) -m benchmarks.$$name || exit 1; done
 
 mutants: setup ## mutation testing of what decides, module by module: hours (ARGS=--list says which, ARGS="losses gate" some)
 	nice -n 10 $(PYTHON_IN_VENV) scripts/mutants.py $(ARGS)
