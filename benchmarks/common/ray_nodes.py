@@ -3,6 +3,7 @@ a host of its own (`ray_hosts`). Nothing of another cluster here is touched."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # a head has it of itself, all others must be told
     "RAY_AUTH_TOKEN": "of-trials-on-this-machine-and-as-long-as-it-has-to-be",
+    "RAY_FAKE_CLUSTER": "1",  # an autoscaler's nodes are processes here
+    "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     "RAY_memory_monitor_refresh_ms": "0",  # a busy machine is not a reason to end workers
 }
 HEAD = "127.0.0.2"
@@ -48,9 +51,14 @@ class Nodes:
         self._port, self.page_port = _free_port(), _free_port()
         self.address, self.page = f"{HEAD}:{self._port}", f"http://{HEAD}:{self.page_port}"
 
-    def start_head(self, *, job_server: bool) -> None:
+    def start_head(self, *, job_server: bool, max_nodes: int) -> None:
+        """With an autoscaler that starts up to `max_nodes` nodes of one processor, where there are to be any."""
+        scaling = []
+        if max_nodes:
+            (self.folder / "autoscaling.json").write_text(json.dumps(_autoscaling(self.address, max_nodes)))
+            scaling = [f"--autoscaling-config={self.folder / 'autoscaling.json'}"]
         page = (f"--dashboard-host={HEAD}", f"--dashboard-port={self.page_port}") if job_server else ("--include-dashboard=false",)
-        self._start("--head", f"--port={self._port}", f"--temp-dir={self.folder}", *page, cpus=0)
+        self._start("--head", f"--port={self._port}", f"--temp-dir={self.folder}", *page, *scaling, cpus=0)
         _wait_for(HEAD, self._port, self.output)
         if job_server:
             _wait_for(HEAD, self.page_port, self.output)
@@ -75,6 +83,31 @@ class Nodes:
             process = subprocess.Popen(command, env={**os.environ, **(env or {})}, stdout=output, stderr=output, start_new_session=True)
         self._processes.append(process)
         return process
+
+
+def _autoscaling(address: str, max_nodes: int) -> dict[str, Any]:
+    """Of Ray's autoscaler, with the provider of its own tests, which starts nodes on this machine."""
+    head = "ray.head.default"
+    provider = {"type": "fake_multinode", "gcs_address": address, "head_node_id": 51 * "f" + 5 * "0"}
+    directly = {"disable_node_updaters": True, "disable_launch_config_check": True, "foreground_node_launch": True}
+    small = {"resources": {"CPU": 1, "object_store_memory": STORE_BYTES}, "node_config": {}, "min_workers": 0, "max_workers": max_nodes}
+    empty: dict[str, Any] = {
+        **{key: {} for key in ("head_node", "worker_nodes", "file_mounts")},
+        **{key: [] for key in ("cluster_synced_files", "rsync_exclude", "rsync_filter", "initialization_commands", "setup_commands")},
+        **{key: [] for key in ("head_setup_commands", "worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands")},
+    }
+    return {
+        "cluster_name": "trial",
+        "max_workers": max_nodes,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 10,
+        "provider": {**provider, **directly},
+        "auth": {"ssh_user": "nobody"},
+        "available_node_types": {head: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}, "small": small},
+        "head_node_type": head,
+        "file_mounts_sync_continuously": False,
+        **empty,
+    }
 
 
 class RayHosts:
@@ -118,11 +151,11 @@ def ray_hosts(num_nodes: int, *, cpus: int = 1) -> Iterator[RayHosts]:
 
 
 @contextmanager
-def ray_nodes(num_nodes: int, *, job_server: bool = False) -> Iterator[tuple[Nodes, Sequence[subprocess.Popen[bytes]]]]:
+def ray_nodes(num_nodes: int, *, job_server: bool = False, max_nodes: int = 0) -> Iterator[tuple[Nodes, Sequence[subprocess.Popen[bytes]]]]:
     with _environment() as folder:
         nodes = Nodes(folder)
         try:
-            nodes.start_head(job_server=job_server)
+            nodes.start_head(job_server=job_server, max_nodes=max_nodes)
             yield nodes, [nodes.add() for _ in range(num_nodes)]
         finally:
             nodes.end()

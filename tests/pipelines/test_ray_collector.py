@@ -198,3 +198,21 @@ def test_a_node_with_other_code_is_named_and_refused(tmp_path: Path, monkeypatch
             asyncio.run(collected(acting(RaySettings(address=nodes.address)), requests(1)))
         with pytest.raises(SandboxBusy, match=r"no node that runs episodes; each needs 64 CPU, 1 lab"):
             asyncio.run(collected(acting(RaySettings(address=nodes.address, cpus=64, resources={"lab": 1}, wait_s=3)), requests(1)))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_an_autoscaler_is_asked_for_the_first_node_and_for_more_while_all_places_are_taken() -> None:
+    """Ray's own, whose nodes are processes of this machine."""
+    with ray_nodes(0, max_nodes=3) as (nodes, _):
+
+        async def main() -> int:
+            async with open_collector(acting(RaySettings(address=nodes.address, workers=2), num_sessions=1)) as collector:
+                cluster = collector._cluster  # type: ignore[attr-defined]
+                async with aclosing(collector.collect(Drawing(wait_s=1.0), requests(100))) as episodes:  # type: ignore[type-var]
+                    async for _ in episodes:
+                        if len(cluster.workers) == 2:
+                            break
+                return len(cluster.workers)
+
+        assert asyncio.run(main()) == 2
