@@ -22,11 +22,13 @@ from pipelines.orchestration.work_folder import work_folder
 from pipelines.stages import initialise
 from pipelines.stages.context import WorkerContext
 from tests.pipelines.test_schedules_and_sensors import sample
+from warehouse.core.errors import CorruptTable
 from warehouse.core.home import Home
+from warehouse.core.store import Store
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
-_BLOCK = re.compile(r"^```bash (\w+)\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"^```bash ([\w ]+)\n(.*?)^```$", re.M | re.S)
 pytestmark = pytest.mark.slow
 
 
@@ -93,3 +95,22 @@ def test_what_is_backed_up_is_there_again_elsewhere(tmp_path: Path, socket: Path
             assert [user.name for user in accounts.users(session)] == ["anna"]
     finally:
         database.close()
+
+
+def test_an_object_store_is_backed_up_and_restored_elsewhere_and_where_it_was(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = Home(tmp_path / "home"), f"{store.url}-new"
+    variables = {"FLYWHEEL_HOME": str(home.root), "NEW_STORE": elsewhere}
+    Warehouse(home).append_partition("sft_samples", [sample(1)], iteration="0001", stage="routing")
+    before = Warehouse(home).read("sft_samples").to_pylist()
+    run("store backup", tmp_path / "backup", tmp_path, variables)
+    Warehouse(home).append_partition("sft_samples", [sample(2)], iteration="0001", stage="routing")
+    run("store restore", tmp_path / "backup", tmp_path, variables)
+    assert Warehouse(Home(home.root, Store.of(elsewhere))).read("sft_samples").to_pylist() == before
+    store.delete([each.name for each in store.list("")])
+    run("store restore", tmp_path / "backup", tmp_path, variables | {"NEW_STORE": store.url})
+    with pytest.raises(CorruptTable, match=r"delete .*cache/store"):
+        Warehouse(home).read("sft_samples")
+    run("store copies", tmp_path / "backup", tmp_path, variables)
+    assert Warehouse(home).read("sft_samples").to_pylist() == before

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from deltalake import DeltaTable
 
 from tests.warehouse.conftest import Make
 from tests.warehouse.test_concurrency import _PREAMBLE, ROOT
-from warehouse.core.errors import ConfigError, CorruptTable, UnknownTable
+from warehouse.core.errors import ConfigError, CorruptTable, StoreUnreachable, UnknownTable, WriteConflict
 from warehouse.core.home import Home
 from warehouse.core.identity import bytes_id
 from warehouse.core.store import STORE_VARIABLE, Store
@@ -261,6 +262,67 @@ def test_a_purge_that_another_writer_overtakes_is_done_again_and_one_of_files_th
     purge(Warehouse(Home(tmp_path / "fresh")), ["sft_samples"])
     assert not any(each.name.endswith(path.name) for each in store.list("tables/sft_samples"))
     assert two.read("sft_samples", stage="seed_demonstrations").num_rows == 0 and not path.exists()
+
+
+def _overtake(monkeypatch: pytest.MonkeyPatch, commit: Callable[[], object]) -> None:
+    """Have another host commit before the next commit is put."""
+    publish = RemoteTable.publish
+
+    def overtaken(self: RemoteTable, version: int, log: bytes) -> bool:
+        monkeypatch.setattr(RemoteTable, "publish", publish)
+        commit()
+        return publish(self, version, log)
+
+    monkeypatch.setattr(RemoteTable, "publish", overtaken)
+
+
+def _data_files(store: Store, table: str) -> list[str]:
+    return [each.name for each in store.list(f"tables/{table}") if each.name.endswith(".parquet")]
+
+
+def test_who_adds_pictures_copies_none_and_sends_a_file_once_whoever_is_faster(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = _hosts(tmp_path, 2)
+    for name in "ab":
+        one.add_screenshots([Make.screenshot(name, b"x" * 2**20)])
+    two.add_screenshots([Make.screenshot(name) for name in "abc"])
+    assert len(_data_files(store, "screenshots")) == 3
+    assert len(list(two.folder("screenshots").glob("*.parquet"))) == 1, "its own"
+    write, sent = Store.write, []
+
+    def counted(self: Store, name: str, data: bytes | Path) -> None:
+        sent.append(name)
+        write(self, name, data)
+
+    monkeypatch.setattr(Store, "write", counted)
+    _overtake(monkeypatch, lambda: one.add_screenshots([Make.screenshot("d")]))
+    two.add_screenshots([Make.screenshot("e")])
+    assert len(sent) == 2 and len(_data_files(store, "screenshots")) == 5
+    _overtake(monkeypatch, lambda: one.add_screenshots([Make.screenshot("f")]))
+    two.add_screenshots([Make.screenshot("f")])
+    assert len(sent) == 4 and len(_data_files(store, "screenshots")) == 6, "what the other was faster with is not left there"
+    found = Warehouse(Home(tmp_path / "third")).read("screenshots", columns=["screenshot_id"]).column(0).to_pylist()
+    assert sorted(found) == list("abcdef")
+    monkeypatch.setattr("warehouse.storage.tables.ATTEMPTS_OF_HOSTS", 1)
+    one.replace_partition("episodes", [Make.episode("a")], **FIRST)
+    _overtake(monkeypatch, lambda: one.replace_partition("episodes", [Make.episode("b")], **FIRST))
+    with pytest.raises(WriteConflict):
+        two.replace_partition("episodes", [Make.episode("c")], **FIRST)
+    assert len(_data_files(store, "episodes")) == 2 and _ids(two) == ["b"]
+
+
+def test_a_reader_that_cannot_copy_what_others_committed_says_so(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = _hosts(tmp_path, 2)
+    one.append_partition("episodes", [Make.episode("a")], **FIRST)
+    assert _ids(two) == ["a"]
+    monkeypatch.setattr("warehouse.storage.table_log._LOOK_S", 0.2)
+    with TableLog(two.home, "episodes").lock():
+        assert _ids(Warehouse(two.home)) == ["a"], "there is nothing that it lacks"
+        one.append_partition("episodes", [Make.episode("b")], **FIRST)
+        with pytest.raises(StoreUnreachable, match=f"process {os.getpid()}.* has not let them be copied"):
+            _ids(Warehouse(two.home))
+    assert _ids(two) == ["a", "b"]
 
 
 def test_pictures_are_read_through_the_copy(tmp_path: Path, store: Store) -> None:

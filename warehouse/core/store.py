@@ -9,6 +9,7 @@ AWS_REGION, AWS_ENDPOINT_URL …).
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import tempfile
@@ -181,6 +182,26 @@ class Store:
                     if patience.is_over():
                         raise
 
+    def size(self, name: str) -> int:
+        """In bytes. Raises FileNotFoundError."""
+        import obstore
+
+        with self._asking("read", name):
+            return int(obstore.head(self._client, name)["size"])
+
+    def read_range(self, name: str, begin: int, num: int) -> bytes:
+        """Raises FileNotFoundError."""
+        import obstore
+
+        with self._asking("read", name):
+            patience = _Patience()
+            while True:
+                try:
+                    return bytes(obstore.get_range(self._client, name, start=begin, length=num)) if num else b""
+                except obstore.exceptions.GenericError:
+                    if patience.is_over():
+                        raise
+
     def list(self, prefix: str, after: str | None = None) -> Iterator[Found]:
         """The objects whose names begin with the folder `prefix`, in the order of their names; with `after`, those after that name."""
         import obstore
@@ -246,6 +267,29 @@ class _Patience:
     def is_over(self) -> bool:
         self._left -= 1
         return self._left < 0 or time.monotonic() > self._until
+
+
+class RangedObject(io.RawIOBase):
+    """An object as a file that is read by ranges, for who needs little of it. Raises FileNotFoundError, as it is made or later."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name, self._size, self._at = store, name, store.size(name), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        left = max(0, self._size - self._at)
+        data = self._store.read_range(self._name, self._at, left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data
 
 
 def at_once(do: Callable[[_Argument], _Result], arguments: Iterable[_Argument]) -> list[_Result]:

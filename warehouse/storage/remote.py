@@ -7,19 +7,19 @@ adds are there by then. See table_log.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from warehouse.core.errors import CorruptTable
-from warehouse.core.store import Found, Store, at_once
+from warehouse.core.store import Found, RangedObject, Store, at_once
 from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 
 _UNLINKED = "unlinked"
 _UPLOADED: set[str] = set()
-"""Objects that this process has put."""
+"""Addresses of data files that this process has put."""
 LEFT_BY_A_KILL = timedelta(days=1)
 """Age of a data file that no commit names: younger ones may be of a writer at work."""
 
@@ -83,6 +83,19 @@ class RemoteTable:
         fresh = [path for path in paths if self.url(path) not in _UPLOADED]
         at_once(self.put, fresh)
         _UPLOADED.update(map(self.url, fresh))
+
+    def take_back(self, paths: Sequence[Path]) -> None:
+        """Delete data files that no commit names."""
+        _UPLOADED.difference_update(map(self.url, paths))
+        self.store.delete([self._name(path) for path in paths])
+
+    def column(self, path: Path, name: str) -> list[Any]:
+        """One column of a data file, without a copy of the others. Raises FileNotFoundError."""
+        import pyarrow.parquet as pq
+
+        with RangedObject(self.store, self._name(path)) as file, pq.ParquetFile(file) as parquet:
+            values: list[Any] = parquet.read(columns=[name]).column(0).to_pylist()
+            return values
 
     def put(self, path: Path) -> None:
         """`upload` of one, also where an object is there."""

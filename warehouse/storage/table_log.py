@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from warehouse.core.durable import digest, make_folder, sync, sync_file
-from warehouse.core.errors import ConfigError, CorruptTable
+from warehouse.core.errors import ConfigError, CorruptTable, StoreUnreachable
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.locks import FileLock
 from warehouse.core.store import STORE_VARIABLE
@@ -244,6 +244,11 @@ class TableLog:
                 self.settle()
             finally:
                 lock.release()
+        elif is_behind and self.commits.head() == head:
+            raise StoreUnreachable(
+                f"table {self.table}: commits of other hosts are in {remote.url_of_table}, and process {lock.holder()}, which commits, "
+                f"has not let them be copied for {_LOOK_S:.0f} s: do the same again once it goes on, or end it"
+            )
 
     def _settle_copy(self, remote: RemoteTable, *, is_own: bool) -> None:
         """`settle` of a table in an object store. Raises CommitFailedError where another writer was faster than ours."""

@@ -18,10 +18,12 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
 
-from warehouse.core.errors import CorruptTable, SchemaMismatch, StoreUnreachable, UnknownTable, WarehouseError
+from warehouse.core.errors import CorruptTable, SchemaMismatch, StoreUnreachable, UnknownTable, WarehouseError, WriteConflict
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
+from warehouse.core.store import at_once
 from warehouse.storage import writing
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.storage.chain import UNKNOWN
@@ -132,24 +134,31 @@ class Warehouse:
         if not data.num_rows:
             return self.version(spec.name)
 
+        places: dict[str, int] = {}
+        for index, each in enumerate(data.column("screenshot_id").to_pylist()):
+            places.setdefault(each, index)
+        files: list[AddAction] = []
+        written: list[int] = []
+
         def add() -> int:
-            version, present = self._screenshot_ids()
-            absent = []
-            for index, screenshot_id in enumerate(data.column("screenshot_id").to_pylist()):
-                if screenshot_id not in present:
-                    present.add(screenshot_id)
-                    absent.append(index)
+            nonlocal files, written
+            version, stored = self._screenshot_ids()
+            absent = [index for each, index in places.items() if each not in stored]
+            if files and absent != written:
+                self._take_back(spec, files)
+                files = []
             if not absent:
                 return version
-            try:
-                return self._commit(spec, lambda: nullcontext(data.take(absent)), "append", iteration, stage, after=version)
-            except (WarehouseError, CommitFailedError):
-                self._known_screenshots.clear()
-                self._read_screenshot_files.clear()
-                raise
+            if not files:
+                files, written = self._write(spec, lambda: nullcontext(data.take(absent)), iteration, stage), absent
+            return self._commit_files(spec, files, "append", iteration, stage, after=version)
 
         with FileLock(self.home.locks / "screenshots.lock"):
-            return retry_commit("table screenshots", self.folder(spec.name), add, attempts=self._attempts)
+            try:
+                return self.retrying("table screenshots", spec.name, add)
+            except WriteConflict:
+                self._take_back(spec, files)
+                raise
 
     def read(
         self,
@@ -414,49 +423,76 @@ class Warehouse:
             self._known_screenshots.clear()
         import pyarrow.parquet as pq
 
-        for uri in there - self._read_screenshot_files:
-            with self._reading("screenshots"):
-                self._check("screenshots")([path := local_path(uri)])
-                self._known_screenshots.update(pq.read_table(path, columns=["screenshot_id"], partitioning=None).column(0).to_pylist())
-            self._read_screenshot_files.add(uri)
+        remote = self._log("screenshots").remote
+
+        def ids(uri: str) -> list[str]:
+            path = local_path(uri)
+            if remote is not None and not path.exists():
+                return remote.column(path, "screenshot_id")
+            self._check("screenshots")([path])
+            found: list[str] = pq.read_table(path, columns=["screenshot_id"], partitioning=None).column(0).to_pylist()
+            return found
+
+        fresh = sorted(there - self._read_screenshot_files)
+        with self._reading("screenshots"):
+            for uri, found in zip(fresh, map(ids, fresh) if remote is None else at_once(ids, fresh), strict=True):
+                self._known_screenshots.update(found)
+                self._read_screenshot_files.add(uri)
         return NO_VERSION if delta is None else int(delta.version()), self._known_screenshots
 
-    def _commit(
-        self,
-        spec: Table,
-        rows: Source,
-        mode: Literal["append", "overwrite"],
-        iteration: str | None,
-        stage: str | None,
-        *,
-        after: int | None = None,
-    ) -> int:
-        """Add rows to their partition, or replace it by them. `after`: only on top of this version, else CommitFailedError is raised."""
-        metadata = {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
-        place = metadata if spec.partitioned else {}
+    def _commit(self, spec: Table, rows: Source, mode: Literal["append", "overwrite"], iteration: str | None, stage: str | None) -> int:
+        """Add rows to their partition, or replace it by them."""
+        files = self._write(spec, rows, iteration, stage)
+        try:
+            return self.retrying(_place(spec, iteration, stage), spec.name, lambda: self._commit_files(spec, files, mode, iteration, stage))
+        except WriteConflict:
+            self._take_back(spec, files)
+            raise
 
-        what, folder, log = f"table {spec.name}, partition {iteration}/{stage}", self.folder(spec.name), self._log(spec.name)
-
-        def attempt() -> int:
-            with self.maintaining(spec.name) as (delta, follows):
-                if after is not None and delta.version() > max(after, 0):
-                    raise CommitFailedError(f"table {spec.name} is at version {delta.version()}, not {after}")
-                return writing.commit(delta, spec, files, place, metadata | follows, mode)
+    def _write(self, spec: Table, rows: Source, iteration: str | None, stage: str | None) -> list[AddAction]:
+        """Data files for a commit, in the store too where there is one."""
+        what, folder, log = _place(spec, iteration, stage), self.folder(spec.name), self._log(spec.name)
 
         def begin() -> int:
             with self.maintaining(spec.name) as (delta, _):
                 return int(delta.version())
 
         if log.commits.head() is None:  # data files without a log would look like a table that has lost its own
-            retry_commit(what, folder, begin, attempts=self._attempts)
+            self.retrying(what, spec.name, begin)
+        place = _metadata(iteration, stage) if spec.partitioned else {}
         with naming_a_full_disk(what, folder), rows() as data:
             files = write_files(spec, data, folder, place)
         if log.remote is not None:
             log.remote.upload(folder / unquote(file.path) for file in files)
-        version = attempt() if after is not None else retry_commit(what, folder, attempt, attempts=self._attempts)
+        return files
+
+    def _commit_files(
+        self,
+        spec: Table,
+        files: Sequence[AddAction],
+        mode: Literal["append", "overwrite"],
+        iteration: str | None,
+        stage: str | None,
+        *,
+        after: int | None = None,
+    ) -> int:
+        """Raises CommitFailedError where another writer was faster. `after`: only on top of this version, else that is raised, too."""
+        metadata = _metadata(iteration, stage)
+        with self.maintaining(spec.name) as (delta, follows):
+            if after is not None and delta.version() > max(after, 0):
+                raise CommitFailedError(f"table {spec.name} is at version {delta.version()}, not {after}")
+            version = writing.commit(delta, spec, files, metadata if spec.partitioned else {}, metadata | follows, mode)
         if version % COMMITS_PER_CHECKPOINT == 0:
-            log.make_checkpoint()
+            self._log(spec.name).make_checkpoint()
         return version
+
+    def _take_back(self, spec: Table, files: Sequence[AddAction]) -> None:
+        """Delete data files that no commit names: nobody else would before a day has passed."""
+        paths = [self.folder(spec.name) / unquote(file.path) for file in files]
+        if (remote := self._log(spec.name).remote) is not None:
+            remote.take_back(paths)
+        for path in paths:
+            path.unlink(missing_ok=True)
 
     def erase(self, table: str, ids: Sequence[str], *, iteration: str, stage: str) -> int:
         """Take the rows with these keys out of a partition, in one commit; returns how many. Their files stay until a vacuum, so this is
@@ -533,6 +569,14 @@ def local_path(uri: str) -> Path:
         return Path(unquote(urlparse(uri).path))
     path = Path(uri)
     return path if path.exists() else Path(unquote(uri))  # deltalake quotes the folder of the table, e.g. a space in the home's path
+
+
+def _metadata(iteration: str | None, stage: str | None) -> dict[str, str]:
+    return {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
+
+
+def _place(spec: Table, iteration: str | None, stage: str | None) -> str:
+    return f"table {spec.name}, partition {iteration}/{stage}"
 
 
 def _known(table: str) -> Table:
