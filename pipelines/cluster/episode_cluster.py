@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -24,10 +25,10 @@ from assets.profile import ActingSettings, RaySettings
 from pipelines.cluster.connection import connected
 from pipelines.cluster.episode_worker import EpisodeActor
 from pipelines.cluster.node_worker import NodeWorker
-from pipelines.cluster.wire import About, WorkerSettings
+from pipelines.cluster.wire import About, WorkerSettings, own_code
 from pipelines.stages.sandboxes import num_waiting
+from sandbox.server.identity import source_ids
 from sandbox.tasks.registry import VARIABLE
-from warehouse.core.code import code_digest
 from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy, SandboxError
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ START_LIMIT_S = 120.0
 """A worker that is not ready by then is ended and started again, e.g. on a node whose processors others hold."""
 GROWTH = 2
 """While all places are taken, so many times as many nodes are asked for."""
+ASK_AGAIN_S = 10.0
+"""Between two requests to the autoscaler for the same."""
 MAX_CALLS = 100
 """Calls of a worker that may be under way at once."""
 
@@ -45,7 +48,7 @@ MAX_CALLS = 100
 @asynccontextmanager
 async def open_cluster(acting: ActingSettings, settings: RaySettings, *, to_choose: bool) -> AsyncIterator[EpisodeCluster]:
     """Runs episodes until the block ends. Raises what `connected` raises, and as EpisodeCluster.run where there is no node."""
-    told = WorkerSettings(acting=acting, to_choose=to_choose, task_sources=os.environ.get(VARIABLE))
+    told = WorkerSettings(acting=acting, to_choose=to_choose, task_sources=os.environ.get(VARIABLE), source_ids=source_ids())
     connection = connected(settings)
     ray = await asyncio.to_thread(connection.__enter__)
     try:
@@ -70,15 +73,20 @@ class EpisodeCluster:
         self._bundle = {"CPU": settings.cpus or float(sandbox.num_workers), **settings.resources}
         self._workers: dict[str, NodeWorker] = {}
         """By the id of its node."""
+        self._fitting: set[str] = set()
+        """Ids of the nodes that have the resources and are not refused."""
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._refused: dict[str, str] = {}
         """By the id of the node, why it gets no work."""
         self._changed = asyncio.Condition()
         self._num_waiting = 0
-        self._num_asked_for = 0
+        self._num_asked_for, self._asked_s = 0, 0.0
+        self._asking = threading.Lock()
         self._without_s = time.monotonic()
         """Since when there has been no worker, where there is none."""
+        self._has_lost = False
+        """Whether a node went away that had a worker."""
         self._meter = LeaseMeter()
         self._watch: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -86,6 +94,11 @@ class EpisodeCluster:
     @property
     def workers(self) -> list[NodeWorker]:
         return list(self._workers.values())
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that have a worker or may get one, as last seen."""
+        return len(self._workers.keys() | self._fitting)
 
     @property
     def num_places(self) -> int:
@@ -171,10 +184,10 @@ class EpisodeCluster:
                         await self._changed.wait()
 
     def _require_hope(self) -> None:
-        """Raises where no node can be expected."""
+        """Raises where no node can be expected: at once where all there are were refused, unless one was lost and may come again."""
         waited_s = time.monotonic() - self._without_s
         refused = "".join(f"\n  {why}" for why in self._refused.values())
-        if refused and not self._starting and waited_s > 2 * LOOK_S:
+        if refused and not self._has_lost and not self._starting and waited_s > 2 * LOOK_S:
             raise ConfigError(f"no node of the Ray cluster may run episodes:{refused}")
         if waited_s > self._settings.wait_s:
             needs = ", ".join(f"{amount:g} {name}" for name, amount in self._bundle.items())
@@ -190,19 +203,24 @@ class EpisodeCluster:
     async def _look(self) -> None:
         """Start a worker wherever one is missing, and ask for nodes."""
         while True:
-            nodes: list[Mapping[str, Any]] = []
             with suppress(self._ray.exceptions.RayError, RuntimeError, OSError):
-                nodes = await asyncio.to_thread(self._ray.nodes)
-            alive = {node["NodeID"]: node for node in nodes if node["Alive"]}
-            for node_id in alive.keys() - self._workers.keys() - self._starting.keys() - self._refused.keys():
-                at_most = self._settings.workers
-                if at_most is not None and len(self._workers) + len(self._starting) >= at_most:
-                    break
-                has = alive[node_id]["Resources"]
-                if all(has.get(name, 0.0) >= amount for name, amount in self._bundle.items()):
-                    self._starting[node_id] = asyncio.create_task(self._start(node_id, _name(alive[node_id])), name=f"start-{node_id}")
+                self._start_on(await asyncio.to_thread(self._ray.nodes))
             await self._grow()
             await asyncio.sleep(LOOK_S)
+
+    def _start_on(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """Start a worker on each of these that lacks one."""
+        alive = {node["NodeID"]: node for node in nodes if node["Alive"]}
+        self._refused = {node_id: why for node_id, why in self._refused.items() if node_id in alive}
+        self._fitting = {node_id for node_id, node in alive.items() if self._fits(node)} - self._refused.keys()
+        for node_id in self._fitting - self._workers.keys() - self._starting.keys():
+            at_most = self._settings.workers
+            if at_most is not None and len(self._workers) + len(self._starting) >= at_most:
+                break
+            self._starting[node_id] = asyncio.create_task(self._start(node_id, _name(alive[node_id])), name=f"start-{node_id}")
+
+    def _fits(self, node: Mapping[str, Any]) -> bool:
+        return all(node["Resources"].get(name, 0.0) >= amount for name, amount in self._bundle.items())
 
     async def _start(self, node_id: str, name: str) -> None:
         """A worker on the node; one that cannot be had now is tried again by the next look."""
@@ -211,7 +229,7 @@ class EpisodeCluster:
             actor = await asyncio.to_thread(self._place, node_id)
             async with asyncio.timeout(START_LIMIT_S):
                 about = await actor.about.remote()
-                if about.code != code_digest():
+                if about.code != own_code():
                     self._refuse_node(node_id, _other_code(name, about))
                 else:
                     await actor.open.remote(self._told.model_dump_json())
@@ -262,6 +280,7 @@ class EpisodeCluster:
             return
         del self._workers[node_id]
         self._without_s = time.monotonic()
+        self._has_lost = self._has_lost or node_id not in self._refused
         if not self._is_closed:
             _LOG.warning("%s; its %d episodes run again elsewhere", worker.loss, worker.num_running)
             task = asyncio.create_task(self._end(worker), name=f"end-{node_id}")
@@ -283,24 +302,29 @@ class EpisodeCluster:
         _LOG.warning("a node of the Ray cluster gets no episodes: %s", why)
 
     async def _grow(self) -> None:
-        """Ask the autoscaler for more nodes while all places are taken. Without one this says what nobody reads."""
+        """Ask the autoscaler for more nodes while all places are taken, and again and again for those asked for, since it knows only what
+        was last asked for in the whole cluster. Without one this says what nobody reads."""
         num_running = sum(worker.num_running for worker in self._workers.values())
         if not self._workers:
             wanted = 1
         elif self._num_waiting or num_running >= self.num_places:
             wanted = GROWTH * len(self._workers)
         else:
-            return
-        wanted = max(self._num_asked_for, wanted if self._settings.workers is None else min(wanted, self._settings.workers))
-        if wanted != self._num_asked_for:
-            self._num_asked_for = wanted
-            with suppress(self._ray.exceptions.RayError, RuntimeError, OSError):
-                await asyncio.to_thread(self._ask_for, wanted)
+            wanted = 0
+        if wanted:  # those that are refused count for the autoscaler
+            wanted = min(wanted, self._settings.workers or wanted) + len(self._refused)
+        wanted = max(self._num_asked_for, wanted)
+        if wanted > self._num_asked_for or (wanted and time.monotonic() - self._asked_s > ASK_AGAIN_S):
+            self._num_asked_for, self._asked_s = wanted, time.monotonic()
+            await asyncio.to_thread(self._ask_for, wanted)
 
     def _ask_for(self, num_nodes: int) -> None:
+        """Blocks for a moment. Nothing is asked for after the stage has asked for none."""
         from ray.autoscaler.sdk import request_resources
 
-        request_resources(bundles=[self._bundle] * num_nodes)
+        with self._asking, suppress(self._ray.exceptions.RayError, RuntimeError, OSError):
+            if not (num_nodes and self._is_closed):
+                request_resources(bundles=[self._bundle] * num_nodes)
 
 
 def _name(node: Mapping[str, Any]) -> str:
@@ -308,4 +332,4 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 def _other_code(name: str, about: About) -> str:
-    return f"{name} has other code than this process ({about.code} and {code_digest()}): install the same release on every node"
+    return f"{name} has other code than this process ({about.code} and {own_code()}): install the same release on every node"

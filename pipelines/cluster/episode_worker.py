@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from agent.episode.runner import EpisodeRunner
 from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Prompt, Response
-from pipelines.cluster.wire import About, Answer, Cancel, Ended, Failed, Order, Play, Question, Report, Seated, WorkerSettings
+from pipelines.cluster.wire import About, Answer, Cancel, Ended, Failed, Order, Play, Question, Report, Seated, WorkerSettings, own_code
 from pipelines.stages.sandboxes import collecting, limits, open_pool
 from sandbox.loop_thread import LoopThread
+from sandbox.server.identity import source_ids
 from sandbox.tasks.registry import VARIABLE
-from warehouse.core.code import code_digest
 from warehouse.core.errors import to_plain
 
 T = TypeVar("T")
@@ -44,15 +44,16 @@ class EpisodeWorker:
         self._has_reports = asyncio.Event()
 
     async def about(self) -> About:
-        return About(code=code_digest(), host=socket.gethostname(), pid=os.getpid())
+        return About(code=own_code(), host=socket.gethostname(), pid=os.getpid())
 
     async def open(self, settings: str) -> None:
-        """Get the sessions ready; may be called twice. Raises what the pool raises."""
+        """Get the sessions ready; may be called twice. Raises ConfigError for other task sources, and what the pool raises."""
         if self._runner is not None:
             return
         told = WorkerSettings.model_validate_json(settings)
         if told.task_sources is not None:
             os.environ[VARIABLE] = told.task_sources
+        told.require_sources(source_ids())
         acting = told.acting
         pool = await self._stack.enter_async_context(open_pool(acting.sandbox))
         self._runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=told.to_choose)

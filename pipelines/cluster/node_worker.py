@@ -1,7 +1,8 @@
 """NodeWorker: the episode worker of one node, as the stage holds it. It hands out episodes, answers questions, and notices that it is lost.
 
 A call that fails on the way is made again, since either side ignores what it knows; a worker that answered nothing for `lost_after_s`, or
-that Ray says is dead, is lost with all its episodes: they get WorkerCrashed, and whoever ran them runs them elsewhere.
+that Ray says is dead, is lost with all its episodes: they get WorkerCrashed, and whoever ran them runs them elsewhere. Time in which this
+process's own event loop stood still, and so heard nobody, does not count.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from warehouse.core.errors import SandboxError, WorkerCrashed, from_plain
 
 READS_IN_LOST = 4
 """A worker that has nothing to report says so this often in the time after which it would be lost."""
+TICKS_IN_LOST = 20
 REFUSED_S = 3.0
 """A worker whose machine has refused connections for so long is lost, before Ray says so. A link that is down refuses nothing."""
 PAUSE_S = 0.2
@@ -50,13 +52,14 @@ class NodeWorker:
         self._numbers = count(1)
         self._orders: list[Order] = []
         self._has_orders = asyncio.Event()
-        self._heard_s = time.monotonic()
+        self._silent_ticks = 0
         self._refused_s: float | None = None
         """Since when it refuses connections; None where it does not."""
         self._answering: set[asyncio.Task[None]] = set()
         self.loss: str | None = None
         """Why it is lost."""
-        self._tasks = [asyncio.create_task(self._read(), name=f"read-{node}"), asyncio.create_task(self._tell(), name=f"tell-{node}")]
+        work = {"read": self._read(), "tell": self._tell(), "watch": self._watch()}
+        self._tasks = [asyncio.create_task(each, name=f"{name}-{node}") for name, each in work.items()]
 
     @property
     def num_running(self) -> int:
@@ -133,12 +136,8 @@ class NodeWorker:
     async def _until_done(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Makes the call until it is answered. Raises WorkerCrashed once the worker is lost."""
         while self.loss is None:
-            left_s = self._heard_s + self._lost_after_s - time.monotonic()
-            if left_s <= 0:
-                self.lose(f"{self.node} answered nothing for {self._lost_after_s:g} s")
-                break
             try:
-                async with asyncio.timeout(left_s):
+                async with asyncio.timeout(self._lost_after_s):
                     answer = await call()
             except TimeoutError:
                 continue
@@ -153,10 +152,18 @@ class NodeWorker:
             except Exception as error:  # Ray has errors of no class of its own where it does not know an actor any more
                 self.lose(f"the episode worker on {self.node} cannot be asked: {_first_line(error)}")
             else:
-                self._heard_s, self._refused_s = time.monotonic(), None
+                self._silent_ticks, self._refused_s = 0, None
                 return answer
             await asyncio.sleep(PAUSE_S)
         raise WorkerCrashed(self.loss)
+
+    async def _watch(self) -> None:
+        """Lose it once it has been silent for too long: by ticks, of which a loop that stood still has missed all but one."""
+        while self.loss is None:
+            await asyncio.sleep(self._lost_after_s / TICKS_IN_LOST)
+            self._silent_ticks += 1
+            if self._silent_ticks > TICKS_IN_LOST:
+                self.lose(f"{self.node} answered nothing for {self._lost_after_s:g} s")
 
     def _take(self, report: Report) -> None:
         run = self._runs.get(report.run)

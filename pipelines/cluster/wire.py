@@ -6,6 +6,7 @@ what is known is ignored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,21 +16,32 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.policy.action_source import ActionSource
 from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings
+from sandbox.server.identity import code_id
+from warehouse.core.code import code_digest
+from warehouse.core.errors import ConfigError
 
 
 class WorkerSettings(BaseModel):
-    """All that an episode worker is told at its start. `task_sources`: the text of FLYWHEEL_TASK_SOURCES."""
+    """All that an episode worker is told at its start. `task_sources`: the text of FLYWHEEL_TASK_SOURCES; `source_ids`: what it stands for
+    here, as sandbox/server/identity.py has it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     acting: ActingSettings
     to_choose: bool = False
     task_sources: str | None = None
+    source_ids: dict[str, str] = {}
+
+    def require_sources(self, found: Mapping[str, str]) -> None:
+        """Raises ConfigError where a node that found these has other task sources."""
+        others = [f"{name!r} is {found.get(name)}, not {own}" for name, own in self.source_ids.items() if found.get(name) != own]
+        if others:
+            raise ConfigError(f"it has other task sources than the stage ({'; '.join(others)}): put the same files on every node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Who a worker is. `code`: digest of the project's files there."""
+    """Who a worker is. `code`: its `own_code()`."""
 
     code: str
     host: str
@@ -93,6 +105,11 @@ class Failed:
 
     run: int
     error: dict[str, Any]
+
+
+def own_code() -> str:
+    """What this process runs: a digest of the project's code, and one of the sandbox's pages and task lists."""
+    return f"{code_digest()} {code_id()}"
 
 
 Report = Question | Seated | Ended | Failed

@@ -107,11 +107,12 @@ class _Search:
     async def _try_all(self, collector: StageCollector, mixtures: Sequence[Weights]) -> None:
         total = len(self._tried) + len(mixtures)
         for weights in mixtures:
-            merge(self._parents, weights, self._candidate, self._request.merge.config, base=self._base, stage="candidate")
+            config = self._request.merge.config
+            await asyncio.to_thread(merge, self._parents, weights, self._candidate, config, base=self._base, stage="candidate")
             await self._play(collector, self._request.merge.method, weights, self._candidate, total)
 
     async def _play(self, collector: StageCollector, method: str, weights: Weights, folder: Path, total: int) -> None:
-        engine = open_engine(folder, self._request.acting.engine)
+        engine = await asyncio.to_thread(open_engine, folder, self._request.acting.engine)
         requests = requests_to_choose(self._request.acting, engine.policy_id, self._request.merge.instances_per_task)
         with closing(engine):
             async for _ in self._kept.play(collector, engine, requests):

@@ -137,10 +137,10 @@ class EpisodeService:
         settings = self._acting.sandbox
         self._batcher = Batcher(self._policy, fixed_batch=settings.fixed_batch)
         if settings.ray is not None:
-            from pipelines.cluster.episode_cluster import open_cluster
+            from pipelines.cluster.episode_cluster import GROWTH, open_cluster
 
             cluster = await self._stack.enter_async_context(open_cluster(self._acting, settings.ray, to_choose=False))
-            self._runner, nodes = cluster, settings.ray.workers or len(cluster.workers)
+            self._runner, nodes = cluster, settings.ray.workers or GROWTH * cluster.num_nodes
         else:
             pool = await self._stack.enter_async_context(open_pool(settings))
             self._runner, nodes = EpisodeRunner(pool, self._acting.agent.builder(), limits(self._acting), collecting(settings)), 1

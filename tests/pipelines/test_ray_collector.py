@@ -23,6 +23,7 @@ from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings, RaySettings, SandboxSettings, TaskSettings
 from benchmarks.common.ray_nodes import ROOT, Nodes, ray_nodes
+from pipelines.cluster import episode_cluster
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import EpisodeService, open_collector
 from sandbox.tasks.task import Split
@@ -49,6 +50,20 @@ class Drawing:
             Response(text=text, prompt_token_ids=(1,), token_ids=(2,), logprobs=(-0.1,), policy_id=self.policy_id)
             for text in (ANSWERS[stable_seed("answer", prompt.sampling.seed) % len(ANSWERS)] for prompt in prompts)
         ]
+
+
+class Stalling(Drawing):
+    """Once keeps the event loop from everything else for so long."""
+
+    def __init__(self, stall_s: float) -> None:
+        super().__init__()
+        self.stall_s = stall_s
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        if self.num_prompts:
+            time.sleep(self.stall_s)
+            self.stall_s = 0.0
+        return await super().act(prompts)
 
 
 class Refusing(Drawing):
@@ -155,6 +170,29 @@ def test_closing_cancels_and_requests_are_taken_as_there_is_room(cluster: Any) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+def test_a_stage_that_stands_still_loses_no_node(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+    lost_after_s = 6.0
+    ray, policy = RaySettings(address=cluster[0].address, lost_after_s=lost_after_s), Stalling(lost_after_s + 2)
+
+    async def main() -> None:
+        async with open_collector(acting(ray)) as collector:
+            assert len([episode async for episode in collector.collect(policy, requests(4))]) == 4
+
+    asyncio.run(main())
+    assert policy.stall_s == 0 and "run again elsewhere" not in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_node_with_other_task_sources_is_named_and_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {**episode_cluster.source_ids(), "shop": "file-0:SOURCE"}
+    monkeypatch.setattr(episode_cluster, "source_ids", lambda: own)
+    with pytest.raises(ConfigError, match=r"other task sources than the stage \('shop' is None, not file-0:SOURCE\)"):
+        asyncio.run(collected(acting(RaySettings(address=cluster[0].address)), requests(1)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_killed_node_costs_no_episode_and_one_that_joins_is_used(cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Through the service that a Prefect flow asks. The raylet of a node and all on it are killed in the middle."""
     caplog.set_level(logging.INFO)
@@ -163,6 +201,7 @@ def test_a_killed_node_costs_no_episode_and_one_that_joins_is_used(cluster: Any,
     here = asyncio.run(collected(acting(None), asked))
     ray = RaySettings(address=nodes.address, lost_after_s=20)
     with EpisodeService(acting(ray), Drawing(wait_s=0.3), log) as service:
+        assert service.num_at_once == 2 * (2 * 12), "twice what the two nodes take, however many are ready"
         deadline = time.monotonic() + 60
         while len(service._runner.workers) < 2 and time.monotonic() < deadline:  # type: ignore[union-attr]
             time.sleep(0.2)
@@ -186,15 +225,24 @@ def test_a_killed_node_costs_no_episode_and_one_that_joins_is_used(cluster: Any,
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_node_with_other_code_is_named_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone it ends the stage; where no node has the resources, the stage waits and then says what it lacks."""
+    """Alone it ends the stage, but not where another was lost; where no node has the resources, the stage waits and says what it lacks."""
     for room in ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines"):
         shutil.copytree(ROOT / room, tmp_path / "code" / room, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "code" / "warehouse" / "core" / "code.py").open("a") as file:
         file.write("# another release\n")
     monkeypatch.chdir(tmp_path)  # Ray would let its workers import from where we are
     with ray_nodes(0) as (nodes, _):
-        nodes.add(env={"PYTHONPATH": str(tmp_path / "code")})
-        with pytest.raises(ConfigError, match=r"node 127\.0\.0\.3 .* has other code than this process .*install the same release"):
+        good = nodes.add()
+        ray = RaySettings(address=nodes.address, lost_after_s=5, wait_s=30)
+        with EpisodeService(acting(ray), Drawing(), EpisodeLog(tmp_path)) as service:
+            nodes.add(env={"PYTHONPATH": str(tmp_path / "code")})
+            deadline = time.monotonic() + 60
+            while not service._runner._refused and time.monotonic() < deadline:  # type: ignore[union-attr]
+                time.sleep(0.2)
+            nodes.kill(good)
+            with pytest.raises(SandboxBusy, match=r"no node that runs episodes.*\n  node 127\.0\.0\.4 .* has other code"):
+                service.submit(requests(1)[0]).result(timeout=120)
+        with pytest.raises(ConfigError, match=r"node 127\.0\.0\.4 .* has other code than this process .*install the same release"):
             asyncio.run(collected(acting(RaySettings(address=nodes.address)), requests(1)))
         with pytest.raises(SandboxBusy, match=r"no node that runs episodes; each needs 64 CPU, 1 lab"):
             asyncio.run(collected(acting(RaySettings(address=nodes.address, cpus=64, resources={"lab": 1}, wait_s=3)), requests(1)))
