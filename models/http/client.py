@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -48,20 +49,32 @@ class HttpClient:
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._jitter = random.Random()
         self.num_retries = 0
+        self.num_lost = 0
+        """Attempts that ended without an answer, as where the server was stopped."""
 
     async def get(self, path: str) -> dict[str, Any]:
         """A list or a status: where a server fails at it by itself (500), asking again would not help."""
         return await self._request("GET", path, None, repeated=REPEATED_STATUSES - {500})
 
-    async def post(
-        self, path: str, body: Mapping[str, Any], is_broken_off: Callable[[Any], bool] = lambda _: False, *, retries: int | None = None
-    ) -> dict[str, Any]:
-        """`is_broken_off` recognises an answer that the server aborted: the request is retried. `retries` in place of the settings'."""
-        return await self._request("POST", path, body, is_broken_off, retries=retries)
+    async def check_alive(self, path: str) -> None:
+        """Raises EngineUnreachable where the server does not answer within connect_timeout_s."""
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                with suppress(Refused):
+                    await self._request("GET", path, None, expects_json=False, retries=0)
+        except TimeoutError as error:
+            raise EngineUnreachable(f"{self._config.base_url} did not answer within {self._config.connect_timeout_s:g} s") from error
 
-    async def command(self, path: str, body: Mapping[str, Any], *, is_retried: bool = True) -> None:
-        """A request whose answer carries nothing but its status."""
-        await self._request("POST", path, body, expects_json=False, retries=None if is_retried else 0)
+    async def post(
+        self, path: str, body: Mapping[str, Any], is_broken_off: Callable[[Any], bool] = lambda _: False, *, waits_for_lost: bool = True
+    ) -> dict[str, Any]:
+        """`is_broken_off` recognises an answer that the server aborted: the request is retried. `waits_for_lost`: also where there is no
+        answer at all."""
+        return await self._request("POST", path, body, is_broken_off, waits_for_lost=waits_for_lost)
+
+    async def command(self, path: str, body: Mapping[str, Any], *, retries: int | None = None) -> None:
+        """A request whose answer carries nothing but its status. `retries` in place of the settings'."""
+        await self._request("POST", path, body, expects_json=False, retries=retries)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -76,12 +89,13 @@ class HttpClient:
         expects_json: bool = True,
         repeated: frozenset[int] = REPEATED_STATUSES,
         retries: int | None = None,
+        waits_for_lost: bool = True,
     ) -> dict[str, Any]:
         retries = self._config.retries if retries is None else retries
         async with self._slots:
-            failure = ""
+            failure, num_tried = "", 0
             for attempt in range(retries + 1):
-                pause_s = 0.0
+                pause_s, num_tried = 0.0, attempt + 1
                 try:
                     response = await self._http.request(method, path, json=body)
                     if response.status_code in repeated:
@@ -91,15 +105,17 @@ class HttpClient:
                         failure = "an answer that the server broke off"
                     else:
                         return data
-                except httpx.TimeoutException as error:
-                    failure = f"no answer in time ({type(error).__name__})"
                 except httpx.TransportError as error:
-                    failure = f"{type(error).__name__}: {error}"
+                    self.num_lost += 1
+                    is_late = isinstance(error, httpx.TimeoutException)
+                    failure = f"no answer in time ({type(error).__name__})" if is_late else f"{type(error).__name__}: {error}"
+                    if not waits_for_lost:
+                        break
                 if attempt < retries:
                     self.num_retries += 1
                     await asyncio.sleep(self._pause_s(attempt, pause_s))
             raise EngineUnreachable(
-                f"{self._config.base_url}{path} failed {retries + 1} times, last with {failure}. Check that the server runs there and is "
+                f"{self._config.base_url}{path} failed {num_tried} times, last with {failure}. Check that the server runs there and is "
                 "healthy; retries, backoff_s and timeout_s of the engine's settings say how long to wait for it"
             )
 

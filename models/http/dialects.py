@@ -37,6 +37,8 @@ class Answer:
     top_logprob: float | None = None
     versions: tuple[int, ...] = ()
     policy_id: str | None = None
+    is_unnamed: bool = False
+    """Whether the server says that its weights are those that it started with."""
 
 
 class Dialect(Protocol):

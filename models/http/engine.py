@@ -65,7 +65,7 @@ class HttpEngine:
         self._replicas = Replicas(config, own_model=f"policy-{secrets.token_hex(4)}")
         self._weights = Weights("")
         try:
-            self._weights = Weights(self._loop.run(self._replicas.open(codec)))
+            self._weights = self._loop.run(self._replicas.open(codec))
         except BaseException:
             self.close()
             raise
@@ -218,7 +218,7 @@ class HttpEngine:
 
     def _load(self, source: Path | Mapping[str, torch.Tensor], checkpoint_id: str, version: int | None) -> None:
         self._asked_for = (self._asked_for or {self.policy_id}) | {checkpoint_id}
-        weights = Weights(checkpoint_id, version if version is not None else self._weights.version)
+        weights = Weights(checkpoint_id, version if version is not None else self._weights.version, is_named=True)
 
         def loaded() -> None:
             self._weights = weights

@@ -11,6 +11,7 @@ from models.http.routes import OWN_FIELD, UNKNOWN, Chat, Completions, SglangToke
 
 _CHAT_IDS = {"logprobs": True, "return_token_ids": True}
 _PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+MODELS = "/v1/models"
 WEIGHT_INFO, SERVER_INFO = "/weight_info", "/server_info"
 """Where vLLM, in its development mode, names the weights that it has, and tells how it was started."""
 

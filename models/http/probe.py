@@ -21,8 +21,8 @@ from models.checkpoints.model_files import CARD_FILE
 from models.families.chat import ChatCodec
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig, ServerKind, Way
-from models.http.dialects import Answer, Ask, Dialect
-from models.http.kinds import KINDS, WEIGHT_INFO, dialects_for, kind_owning
+from models.http.dialects import Answer, Ask, Dialect, Loading
+from models.http.kinds import KINDS, MODELS, WEIGHT_INFO, dialects_for, kind_owning
 from models.http.routes import VllmTokens, labelled
 from warehouse.core.errors import ConfigError, ModelError
 
@@ -38,6 +38,10 @@ class Probed:
     gives: Capabilities
     dialect: Dialect
     extras: Mapping[str, Any]
+    has_named_weights: bool = False
+    """Whether the server names weights that it was handed since it started."""
+    has_seen_sampling: bool = True
+    """Whether it could be seen what the log-probabilities follow: not where the first token is certain."""
 
 
 async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec | None) -> Probed:
@@ -52,12 +56,14 @@ async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec |
     ids = codec.encode(QUESTION).token_ids if config.send == "token_ids" and codec is not None else None
     dialect, extras, answer = await _richest(client, dialects, model, ids)
     asking = _Asking(client, dialect, model, ids)
-    follows_temperature, follows_top_p = (False, False) if answer.logprobs is None else await asking.what_logprobs_follow(extras)
+    follows = (False, False) if answer.logprobs is None else await asking.what_logprobs_follow(extras)
+    follows_temperature, follows_top_p = follows or (False, False)
+    loaded_id = answer.policy_id or await _loaded_id(client, kind)
     found = Capabilities.model_validate(
         {
             "server": kind,
             "model": model,
-            "policy_id": await _loaded_id(client, kind) or _policy_id(entry, model),
+            "policy_id": loaded_id or _policy_id(entry, model),
             "max_context": entry.get("max_model_len"),
             "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None,
             "token_ids": answer.token_ids is not None,
@@ -69,7 +75,8 @@ async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec |
             "weights": way,
         }
     )
-    return Probed(gives=found, dialect=dialect, extras=extras)
+    is_named, is_seen = loaded_id is not None, follows is not None
+    return Probed(gives=found, dialect=dialect, extras=extras, has_named_weights=is_named, has_seen_sampling=is_seen)
 
 
 async def _way(client: HttpClient, config: HttpEngineConfig, kind: ServerKind) -> Way | None:
@@ -108,6 +115,16 @@ async def _loaded_id(client: HttpClient, kind: ServerKind) -> str | None:
         return None
 
 
+async def is_unnamed(client: HttpClient, loading: Loading) -> bool:
+    """Whether a server that names its weights on request has those that it started with."""
+    if loading.needs != WEIGHT_INFO:
+        return False
+    try:
+        return labelled((await client.get(WEIGHT_INFO)).get("weight_version"))[0] is None
+    except Refused:
+        return True  # it was started without its development mode
+
+
 async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -> bool:
     """Whether a server may load from below a folder, as far as it says. Where possible it is probed with a folder that does not exist, so
     that nothing changes: it checks permission first. Raises EngineUnreachable, ModelError."""
@@ -124,7 +141,7 @@ async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -
 async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str, Any]:
     """The entry of the requests' model in the server's list. Without a list the configuration's model is used."""
     try:
-        listed = (await client.get("/v1/models")).get("data")
+        listed = (await client.get(MODELS)).get("data")
     except Refused as error:
         if config.model is None:
             raise ConfigError(f"{error}; the server does not list its models: set `model`") from error
@@ -188,8 +205,8 @@ class _Asking:
                 continue  # it refuses fields that it does not know
         return last, await self._ask(last)
 
-    async def what_logprobs_follow(self, extras: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Whether temperature, and whether top-p, change log-probabilities. Where it cannot be seen, they are taken not to."""
+    async def what_logprobs_follow(self, extras: Mapping[str, Any]) -> tuple[bool, bool] | None:
+        """Whether temperature, and whether top-p, change log-probabilities; None where it cannot be seen, and they are taken not to."""
         asked = dict(extras) | dict(self._dialect.top_fields)
         try:
             plain, cool, narrow = [
@@ -199,7 +216,7 @@ class _Asking:
         except Refused:
             return False, False
         if plain is None or cool is None or narrow is None or plain > -TOLERANCE:
-            return False, False
+            return None
         return abs(cool - plain) > TOLERANCE, narrow > -TOLERANCE
 
     async def _ask(self, extras: Mapping[str, Any], *, temperature: float = 1.0, top_p: float = 1.0) -> Answer:

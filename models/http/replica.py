@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,8 +15,8 @@ from models.families.chat import ChatCodec
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
 from models.http.dialects import Answer, Ask, Loading, Request
-from models.http.kinds import KINDS, SERVER_INFO
-from models.http.probe import Probed, may_load_from, probe
+from models.http.kinds import KINDS, MODELS, SERVER_INFO
+from models.http.probe import Probed, is_unnamed, may_load_from, probe
 from warehouse.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -24,21 +25,30 @@ if TYPE_CHECKING:
     from models.http.transfer import WeightSender
 
 
+RELEASE_RETRIES = 2
+"""Where weights could not be loaded, perhaps because the server is gone."""
+
+
 class Replica:
-    """Lives in the loop of its engine. `open` it before anything else; `down_s` is the time at which it stopped answering."""
+    """Lives in the loop of its engine. `open` it before anything else; `down_s` is the time at which it stopped answering, `why_down` how.
+    Who loads weights holds `loading_lock`."""
 
     def __init__(self, config: HttpEngineConfig, own_model: str) -> None:
         """`own_model` is the name under which the server adds an adapter that it loads, where it does."""
         self.config, self.client, self._own_model = config, HttpClient(config), own_model
         self.num_running = 0
         self.down_s: float | None = None
+        self.why_down = ""
+        self.loading_lock = asyncio.Lock()
         self._probed: Probed | None = None
         self._sender: WeightSender | None = None
-        self._has_own_model = False
+        self._has_own_model = self._is_held = False
+        self._num_lost = 0
+        """The client's, when the server was last asked whose weights it has."""
 
     @property
     def gives(self) -> Capabilities:
-        return self._found.gives
+        return self.found.gives
 
     @property
     def loading(self) -> Loading | None:
@@ -46,7 +56,7 @@ class Replica:
         return None if self.gives.weights is None else KINDS[self.gives.server].ways[self.gives.weights]
 
     @property
-    def _found(self) -> Probed:
+    def found(self) -> Probed:
         if self._probed is None:
             raise ModelError(f"{self.config.base_url} was not asked yet what it gives")
         return self._probed
@@ -54,18 +64,30 @@ class Replica:
     async def open(self, codec: ChatCodec | None) -> None:
         self._probed = await probe(self.client, self.config, codec)
 
-    async def ask(self, ask: Ask, *, retries: int | None = None) -> Answer:
-        """`retries` in place of the settings'. What a server says of its weights is about those beneath an adapter, where it has ours."""
-        found = self._found
+    async def ask(self, ask: Ask, *, waits_for_lost: bool = True, has_named_weights: bool = False) -> Answer:
+        """`waits_for_lost`: try again where it does not answer at all. `has_named_weights`: it was handed weights, so that after a lost
+        connection it is asked whether it still has them, where answers do not say. What a server says of its weights is about those
+        beneath an adapter, where it has ours."""
+        found = self.found
         model = self._own_model if self._has_own_model else found.gives.model
         body = found.dialect.body(replace(ask, model=model, extras=found.extras))
         self.num_running += 1
         try:
-            data = await self.client.post(found.dialect.path, body, found.dialect.is_broken_off, retries=retries)
+            data = await self.client.post(found.dialect.path, body, found.dialect.is_broken_off, waits_for_lost=waits_for_lost)
         finally:
             self.num_running -= 1
         answer = found.dialect.read(data)
-        return replace(answer, versions=(), policy_id=None) if self._has_own_model else answer
+        if self._has_own_model:
+            return replace(answer, versions=(), policy_id=None, is_unnamed=False)
+        num_lost = self.client.num_lost
+        if has_named_weights and num_lost != self._num_lost and not found.gives.versions and self.loading is not None:
+            if await is_unnamed(self.client, self.loading):
+                return replace(answer, is_unnamed=True)
+            self._num_lost = num_lost
+        return answer
+
+    async def check_alive(self) -> None:
+        await self.client.check_alive(MODELS)
 
     async def may_load_from(self, folder: Path) -> bool:
         return await may_load_from(self.client, self.gives, folder)
@@ -81,7 +103,25 @@ class Replica:
             await self._refuse_tied_head(source)
         holds = loading.holds_when_finished if self.config.under_way == "finish" else loading.holds
         if holds is not None:
-            await self.client.command(holds, {}, is_retried=False)
+            self._is_held = True  # also where the answer to this request is lost
+        try:
+            if holds is not None:
+                await self.client.command(holds, {}, retries=0)
+            await self._change(loading, source, checkpoint_id, version)
+        except BaseException:
+            with suppress(ModelError):
+                await self.release(retries=RELEASE_RETRIES)
+            raise
+        await self.release()
+        self._has_own_model = loading.adds_model
+
+    async def release(self, *, retries: int | None = None) -> None:
+        """Have it generate again, where it was stopped for loading and did not confirm that it goes on."""
+        if self._is_held and self.loading is not None and self.loading.releases is not None:
+            await self.client.command(self.loading.releases, {}, retries=retries)
+        self._is_held = False
+
+    async def _change(self, loading: Loading, source: Path | Mapping[str, torch.Tensor], checkpoint_id: str, version: int) -> None:
         try:
             await self._tell(loading.before)
             await self._hand_over(loading, source, checkpoint_id, version)
@@ -90,11 +130,6 @@ class Replica:
             with suppress(ModelError):
                 await self._tell(loading.if_lost)
             raise
-        finally:
-            if loading.releases is not None:
-                with suppress(ModelError):
-                    await self.client.command(loading.releases, {}, is_retried=False)
-        self._has_own_model = loading.adds_model
 
     async def _hand_over(self, loading: Loading, source: Path | Mapping[str, torch.Tensor], checkpoint_id: str, version: int) -> None:
         if loading.is_sent:
@@ -104,7 +139,7 @@ class Replica:
             raise ModelError(f"{self.config.base_url} loads from folders")
         body = loading.body(str(source.absolute()), checkpoint_id, version, self._own_model)
         if loading.confirmed_by is None:
-            await self.client.command(loading.path, body, is_retried=loading.holds is None)
+            await self.client.command(loading.path, body, retries=None if loading.holds is None else 0)
         elif not (done := await self.client.post(loading.path, body)).get(loading.confirmed_by):
             raise ModelError(f"{self.config.base_url} did not load the weights of {checkpoint_id}: {done.get('message')}")
 
@@ -123,7 +158,7 @@ class Replica:
 
     async def _tell(self, requests: Sequence[Request]) -> None:
         for path, body in requests:
-            await self.client.command(path, body, is_retried=False)
+            await self.client.command(path, body, retries=0)
 
     def _opened_sender(self) -> WeightSender:
         if self._sender is None:
@@ -137,7 +172,7 @@ class Replica:
         loading = None if self._probed is None else self.loading
         if self._has_own_model and loading is not None and loading.unload_path is not None:
             with suppress(ModelError):
-                await self.client.command(loading.unload_path, loading.unload_body(self._own_model), is_retried=False)
+                await self.client.command(loading.unload_path, loading.unload_body(self._own_model), retries=0)
         if self._sender is not None:
             self._sender.close()
         await self.client.close()

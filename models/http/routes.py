@@ -123,6 +123,7 @@ class SglangTokens:
             logprobs=logprobs,
             top_logprob=float(top[0][0][0]) if top and top[0] else None,
             policy_id=_named(meta),
+            is_unnamed=_is_unnamed(meta),
         )
 
     def is_broken_off(self, data: Any) -> bool:
@@ -157,6 +158,7 @@ class VllmTokens:
             top_logprob=top_logprob,
             versions=versions if len(versions) == len(ids) else (),
             policy_id=named[-1][0] if named else None,
+            is_unnamed=bool(named) and named[-1][0] is None,
         )
 
     def is_broken_off(self, data: Any) -> bool:
@@ -241,6 +243,7 @@ def _answer(
         top_logprob=top_logprob,
         versions=tuple(own.get("versions") or ()),
         policy_id=own.get("policy_id") or _named(data.get("metadata")),
+        is_unnamed=_is_unnamed(data.get("metadata")),
     )
 
 
@@ -249,6 +252,10 @@ def _named(meta: Any) -> str | None:
     client's. Those that it started with have none."""
     name = meta.get("weight_version") if isinstance(meta, dict) else None
     return str(name) if name not in (None, UNNAMED) else None
+
+
+def _is_unnamed(meta: Any) -> bool:
+    return isinstance(meta, dict) and meta.get("weight_version") == UNNAMED
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:

@@ -47,7 +47,7 @@ class WeightSender:
         world_size = 1 + int((await self._client.get(WORLD_SIZE))["world_size"])
         self._store = torch_distributed.TCPStore(address, 0, world_size, is_master=True, timeout=self._timeout, wait_for_workers=False)
         where = {"master_address": address, "master_port": self._store.port, "rank_offset": 1, "world_size": world_size}
-        asking = asyncio.ensure_future(self._client.command(INIT, {"init_info": where}, is_retried=False))
+        asking = asyncio.ensure_future(self._client.command(INIT, {"init_info": where}, retries=0))
         await asyncio.wait({asking}, timeout=REFUSED_S)
         joining = _aside(_join, self._store, world_size, address, self._timeout) if not asking.done() else None
         try:
@@ -71,7 +71,7 @@ class WeightSender:
         }
         sending = _aside(self._broadcast, list(state.values()))
         try:
-            await self._client.command(path, {"update_info": described}, is_retried=False)
+            await self._client.command(path, {"update_info": described}, retries=0)
         except ModelError:
             self.close()  # a group with a lost member is of no further use
             raise

@@ -31,18 +31,24 @@ def check_server(profile: Profile, home: Home) -> Check:
         return Check(name="server", status="fail", found=found, fix=fix)
     try:
         folders = [home.root / "checkpoints", *([Path(http.exchange).absolute()] if http.exchange else [])]
-        asked = [asyncio.run(_asked(each, folders)) for each in http.each()]
+        asked = {each.base_url: asyncio.run(_asked(each, folders)) for each in http.each()}
     except (FlywheelError, OSError) as error:
         fix = "Start it (docs/full-size.md) or fix engine.http; stages that act cannot run without it"
         return Check(name="server", status="fail", found=f"{http.base_url}: {error}", fix=fix)
-    if len(different := dict.fromkeys(text for text, _ in asked)) > 1:
+    if len({text for text, _ in asked.values()}) > 1:
         fix = "Start all of engine.http.base_url and replicas in the same way"
-        return Check(name="server", status="fail", found="replicas differ: " + " / ".join(different), fix=fix)
-    found, closed = asked[0][0], list(dict.fromkeys(folder for _, folders in asked for folder in folders))
-    if closed:
-        where = " and ".join(map(str, closed))
-        fix = f"Start it with --home {home.root} --weights-root {http.exchange}"
-        return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", fix=fix)
+        return Check(
+            name="server",
+            status="fail",
+            found="replicas differ: " + " / ".join(f"{url}: {text}" for url, (text, _) in asked.items()),
+            fix=fix,
+        )
+    found = asked[http.base_url][0]
+    for url, (_, closed) in asked.items():
+        if closed:
+            where = " and ".join(map(str, closed))
+            fix = f"Start it with --home {home.root}" + (f" --weights-root {http.exchange}" if http.exchange else "")
+            return Check(name="server", status="fail", found=f"{url}: {found}; it loads nothing from {where}", fix=fix)
     if NO_CHECKPOINTS in found:
         fix = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
         status: Status = "fail" if profile.tasks.specialists else "warn"

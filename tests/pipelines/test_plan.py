@@ -28,6 +28,7 @@ from pipelines.plan.planner import make_plan
 from pipelines.plan.server_check import check_server
 from pipelines.plan.simulation import RecordedEpisode, recorded_episodes
 from pipelines.plan.workload import Measured, Workload, measure
+from tests.models.policy_servers import OK, Reply, chat_answer, flaky, played_server
 from warehouse.core.errors import CheckpointError, ConfigError
 from warehouse.core.home import Home
 from warehouse.storage.query import connect
@@ -397,6 +398,32 @@ def test_the_policy_server_is_asked(served: str, tmp_path: Path) -> None:
     assert closed.status == "fail" and closed.found.endswith(f"it loads nothing from {exchange}")
     assert f"--weights-root {exchange}" in closed.fix
     assert check_server(profiles.load("smoke"), home).status == "ok"
+
+
+def test_each_policy_server_is_asked(served: str, tmp_path: Path) -> None:
+    def check(*others: str) -> Check:
+        there = {"engine.kind": "http", "engine.http.base_url": served, "engine.http.replicas": list(others), "max_parallel": 1}
+        there["engine.http.exchange"] = str(tmp_path / "checkpoints")
+        return check_server(profiles.load("smoke", there), Home(tmp_path))
+
+    dead = "http://127.0.0.1:9"
+    found = check(dead)
+    assert found.status == "fail" and f"{dead}/v1/models failed" in found.found
+    with played_server(flaky()) as other:
+        found = check(other.url)
+    assert found.status == "fail" and "replicas differ" in found.found and f"{other.url}: openai, model m, loads nothing" in found.found
+
+
+def test_weights_over_the_network_need_no_folder(tmp_path: Path) -> None:
+    def reply(method: str, path: str, body: Any) -> Reply:
+        if path == "/v1/models":
+            return 200, OK, {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
+        return 200, OK, {"weight_version": "default"} if path == "/weight_info" else chat_answer()
+
+    with played_server(reply) as played:
+        there = {"engine.kind": "http", "engine.http.base_url": played.url, "engine.http.weights": "transfer", "max_parallel": 1}
+        found = check_server(profiles.load("smoke", there), Home(tmp_path))
+    assert (found.status, found.found.split("; ")[0]) == ("ok", f"{played.url}: vllm, model m, loads checkpoints")
 
 
 def test_the_launcher_names_what_is_used_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
