@@ -67,7 +67,7 @@ def collected_while(hosts: RayHosts, folder: Path, num: int, wait_s: float, happ
 @pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_a_host_that_is_killed_costs_no_episode(tmp_path: Path) -> None:
-    num = 24
+    num = 16
     with ray_hosts(2) as hosts:
         said = collected_while(hosts, tmp_path, num, 0.3, hosts.others[0].kill)
     there = played(tmp_path / "log")
