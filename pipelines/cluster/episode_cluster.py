@@ -21,7 +21,7 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
 from agent.episode.runner import LeaseMeter, Live, crashed_episode
 from agent.policy.action_source import ActionSource
-from assets.profile import ActingSettings, RaySettings
+from assets.profile import ActingSettings, RaySettings, SandboxSettings
 from pipelines.cluster.connection import connected
 from pipelines.cluster.episode_worker import EpisodeActor
 from pipelines.cluster.node_worker import NodeWorker
@@ -70,7 +70,7 @@ class EpisodeCluster:
         sandbox = told.acting.sandbox
         self._max_retries = sandbox.max_retries
         self.places_per_node, self._sessions_per_node = num_waiting(sandbox), sandbox.num_sessions
-        self._bundle = {"CPU": settings.cpus or float(sandbox.num_workers), **settings.resources}
+        self._bundle = needs_of_node(sandbox)
         self._workers: dict[str, NodeWorker] = {}
         """By the id of its node."""
         self._fitting: set[str] = set()
@@ -212,15 +212,12 @@ class EpisodeCluster:
         """Start a worker on each of these that lacks one."""
         alive = {node["NodeID"]: node for node in nodes if node["Alive"]}
         self._refused = {node_id: why for node_id, why in self._refused.items() if node_id in alive}
-        self._fitting = {node_id for node_id, node in alive.items() if self._fits(node)} - self._refused.keys()
+        self._fitting = {node_id for node_id, node in alive.items() if fits(node, self._bundle)} - self._refused.keys()
         for node_id in self._fitting - self._workers.keys() - self._starting.keys():
             at_most = self._settings.workers
             if at_most is not None and len(self._workers) + len(self._starting) >= at_most:
                 break
             self._starting[node_id] = asyncio.create_task(self._start(node_id, _name(alive[node_id])), name=f"start-{node_id}")
-
-    def _fits(self, node: Mapping[str, Any]) -> bool:
-        return all(node["Resources"].get(name, 0.0) >= amount for name, amount in self._bundle.items())
 
     async def _start(self, node_id: str, name: str) -> None:
         """A worker on the node; one that cannot be had now is tried again by the next look."""
@@ -325,6 +322,17 @@ class EpisodeCluster:
         with self._asking, suppress(self._ray.exceptions.RayError, RuntimeError, OSError):
             if not (num_nodes and self._is_closed):
                 request_resources(bundles=[self._bundle] * num_nodes)
+
+
+def needs_of_node(sandbox: SandboxSettings) -> dict[str, float]:
+    """What an episode worker takes of its node."""
+    settings = sandbox.ray or RaySettings()
+    return {"CPU": settings.cpus or float(sandbox.num_workers), **settings.resources}
+
+
+def fits(node: Mapping[str, Any], needs: Mapping[str, float]) -> bool:
+    """Whether a node, as Ray describes it, has so much at all."""
+    return all(node["Resources"].get(name, 0.0) >= amount for name, amount in needs.items())
 
 
 def _name(node: Mapping[str, Any]) -> str:

@@ -249,5 +249,14 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
         *((check_store(home.store),) if home.store is not None else ()),
         check_variables(profile),
         check_server(profile, home),
-        *(check_sandboxes(profile) if profile.sandbox.servers else check_programs(profile)),
+        *_check_sessions(profile),
     ]
+
+
+def _check_sessions(profile: Profile) -> list[Check]:
+    """Where sessions would run."""
+    if profile.sandbox.ray is not None:
+        from pipelines.plan.ray_check import check_ray
+
+        return [check_ray(profile), *check_programs(profile)]
+    return check_sandboxes(profile) if profile.sandbox.servers else check_programs(profile)

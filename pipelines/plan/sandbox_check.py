@@ -61,6 +61,8 @@ async def _check(server: ServerAddress, by_kind: dict[SessionKind, Task], source
             text = (
                 f"{status.version}, {status.num_free} of {status.num_sessions} sessions free, {status.free_disk_mib:,.0f} MiB of disk free"
             )
+            if status.is_disk_short:
+                return said("fail", f"{text}: too little to lend any", "Free some, or start it with a lower --min-free-disk"), status
             if not status.num_free:
                 return said("warn", f"{text}; none was tried", "Others use it: a run would wait"), status
             started = [await _start(client, kind, task) for kind, task in by_kind.items()]

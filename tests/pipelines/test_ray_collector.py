@@ -23,7 +23,10 @@ from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings, RaySettings, SandboxSettings, TaskSettings
 from benchmarks.common.ray_nodes import ROOT, Nodes, ray_nodes
+from pipelines import profiles
+from pipelines.cli.doctor import Check
 from pipelines.cluster import episode_cluster
+from pipelines.plan.ray_check import check_ray
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import EpisodeService, open_collector
 from sandbox.tasks.task import Split
@@ -166,6 +169,21 @@ def test_closing_cancels_and_requests_are_taken_as_there_is_room(cluster: Any) -
             assert len([episode async for episode in collector.collect(policy, requests(2))]) == 2
 
     asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_dry_run_asks_the_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def checked(**ray: Any) -> Check:
+        return check_ray(profiles.load("smoke", {"sandbox.ray": {"address": cluster[0].address, **ray}}))
+
+    deadline = time.monotonic() + 120
+    while "2 of 3 nodes have what episodes need, 1 CPU each" not in (found := checked(cpus=1)).found:
+        assert time.monotonic() < deadline, found
+    assert found.status == "ok" and checked(cpus=64).status == "warn"
+    assert checked(address="127.0.0.1:9").status == "fail"
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "flywheel[cluster]" in checked().found
 
 
 @pytest.mark.slow

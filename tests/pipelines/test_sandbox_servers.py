@@ -33,16 +33,23 @@ from benchmarks.common.delay import DelayingProxy
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from models.engine.choice import EngineChoice
 from pipelines import profiles
+from pipelines.cli.doctor import Check
+from pipelines.plan import sandbox_check
 from pipelines.plan.sandbox_check import check_sandboxes
 from pipelines.stages import context as contexts
 from pipelines.stages import evaluate
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.sandboxes import open_collector
+from sandbox.http.tokens import Tokens
+from sandbox.server.address import ServerAddress
 from sandbox.server.client import SandboxClient
+from sandbox.server.serve import serving as serving_here
+from sandbox.server.settings import ServerSettings
 from sandbox.server.tokens import TOKEN_VARIABLE
 from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split
 from tests.disks import fill, mounted_disk
+from tests.sandbox.counting import CountingPool
 from warehouse.core.home import Home
 from warehouse.core.identity import stable_fraction
 
@@ -154,6 +161,16 @@ def test_an_evaluation_on_servers_gives_what_a_local_one_gives(tmp_path: Path, m
         assert first.status == second.status == "ok" and "2 of 2 sessions free" in first.found and "started: page" in first.found
         assert absent.status == "fail" and "does not answer" in absent.found
         assert total.status == "warn" and "4 sessions on 3 servers, 12 wanted" in total.found
+
+
+def test_a_server_without_disk_is_not_told_to_be_in_use() -> None:
+    async def main() -> Check:
+        settings = ServerSettings(oracles=True, min_free_disk_mib=1e12)  # more than any disk has
+        async with serving_here(CountingPool(1), Tokens({"default": TOKEN}), settings) as url:
+            return (await sandbox_check._check(ServerAddress(url=url), {}, []))[0]
+
+    check = asyncio.run(main())
+    assert check.status == "fail" and "too little to lend any" in check.found and "--min-free-disk" in check.fix
 
 
 # ---- machines that fail -----------------------------------------------------------------------------------------------------------------
