@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from models.checkpoints.checkpoint import quiet
 from models.families.registry import load_policy, model_class
 from models.families.vision import ReadImage, read_images
-from models.supervised.checkpoints import last_complete, step_of
+from models.supervised.checkpoints import last_complete, readable_by, step_of
 from models.supervised.config import SupervisedConfig
 from models.supervised.training_set import TrainingSet
 from models.training.adapters import prepare_for_training
@@ -70,6 +70,8 @@ def fit_in_processes(
     atomic_write(run_folder / JOB_FILE, job.model_dump_json().encode())
     (run_folder / RESULT_FILE).unlink(missing_ok=True)
     last = last_complete(run_folder)
+    if last is not None:
+        readable_by(last, config.num_processes)
     num_seen = keep_until(run_folder, step_of(last) if last else 0)
     arguments = [str(run_folder.resolve())]
     launch = Launch("models.supervised.process", arguments, run_folder / LAUNCH_FOLDER, num_processes=config.num_processes, hosts=hosts)

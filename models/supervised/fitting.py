@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 
 from models.checkpoints.checkpoint import quiet
 from models.families.vision import PixelLoader
-from models.supervised.checkpoints import last_complete, mark_complete, step_of
+from models.supervised.checkpoints import is_universal, last_complete, mark_complete, step_of
 from models.supervised.config import SupervisedConfig
 from models.supervised.early_stop import HeldOutCurve, load_curve
 from models.supervised.sample_file import sizes
@@ -75,7 +75,7 @@ def fit(
     trainer = _WeightedTrainer(
         model=model,
         config=config,
-        args=_arguments(config, run_folder),
+        args=_arguments(config, run_folder, last),
         callbacks=[_Reporter(log, config)],
         train_dataset=batches,
         data_collator=lambda items: items[0],
@@ -84,6 +84,8 @@ def fit(
     if held_out:
         trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log, pixels))
     trainer.add_callback(_CompletionMarker())
+    if config.deepspeed_stage == 3 and last is not None and is_universal(last):
+        trainer.add_callback(_AsItWasInEachGroup(trainer))
     trainer.remove_callback(PrinterCallback)
     started = time.process_time()
     try:
@@ -259,6 +261,22 @@ class _HeldOut(TrainerCallback):
         return loss
 
 
+class _AsItWasInEachGroup(TrainerCallback):
+    """DeepSpeed reads a universal checkpoint at stage 3 as if the optimizer had one group: all get the first one's weight decay, and one
+    tensor counts the steps of all, several at a time (`load_hp_checkpoint_state_from_checkpoint_dir_stage3`, 0.19.8)."""
+
+    def __init__(self, trainer: _WeightedTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        engine: Any = self._trainer.model_wrapped
+        optimizer = engine.optimizer.optimizer
+        for group, weight_decay in zip(optimizer.param_groups, (self._trainer._config.weight_decay, 0.0), strict=True):
+            group["weight_decay"] = weight_decay
+        for slots in optimizer.state.values():
+            slots["step"] = slots["step"].clone()
+
+
 class _CompletionMarker(TrainerCallback):
     """Marks a trainer checkpoint as whole, after all its files and those of every process. The last of the callbacks."""
 
@@ -277,7 +295,7 @@ def _rank_and_number(config: SupervisedConfig) -> tuple[int, int]:
     return (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if config.is_distributed else (0, 1)
 
 
-def _arguments(config: SupervisedConfig, run_folder: Path) -> TrainingArguments:
+def _arguments(config: SupervisedConfig, run_folder: Path, last: Path | None) -> TrainingArguments:
     has_gpu = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(run_folder),
@@ -296,11 +314,11 @@ def _arguments(config: SupervisedConfig, run_folder: Path) -> TrainingArguments:
         seed=config.seed,
         dataloader_pin_memory=False,
         remove_unused_columns=False,
-        **_distributed_arguments(config, has_gpu),
+        **_distributed_arguments(config, has_gpu, last),
     )
 
 
-def _distributed_arguments(config: SupervisedConfig, has_gpu: bool) -> dict[str, Any]:
+def _distributed_arguments(config: SupervisedConfig, has_gpu: bool, last: Path | None) -> dict[str, Any]:
     if not config.is_distributed:
         return {}
     if config.deepspeed_stage is None:
@@ -310,6 +328,7 @@ def _distributed_arguments(config: SupervisedConfig, has_gpu: bool) -> dict[str,
         "deepspeed": {
             "zero_optimization": {"stage": config.deepspeed_stage, "stage3_gather_16bit_weights_on_model_save": True},
             "bf16": {"enabled": config.bf16},
+            "checkpoint": {"load_universal": last is not None and is_universal(last)},
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
             "gradient_clipping": config.max_grad_norm,

@@ -66,7 +66,8 @@ def train_supervised(
         max_tokens=max_positions(init),
         read_image=read_image,
     )
-    clear_unless_of(run_folder, content_id("run", [config.model_dump(mode="json"), parent, chosen.digest]), keep=SAMPLES_FOLDER)
+    what = config.model_dump(mode="json", exclude={"num_processes"})  # who computes: a killed run may go on in others
+    clear_unless_of(run_folder, content_id("run", [what, parent, chosen.digest]), keep=SAMPLES_FOLDER)
     if config.is_distributed:
         model, metrics = fit_in_processes(init, chosen, config, run_folder, on_progress, read_image=read_image, hosts=hosts)
     else:

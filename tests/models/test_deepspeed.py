@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from agent.policy.policy import Message
-from models.checkpoints.checkpoint import read_card, save, verify
+from models.checkpoints.checkpoint import Card, read_card, save, verify
 from models.families.registry import load_policy
 from models.supervised.config import SupervisedConfig
 from models.supervised.distributed import _trained
@@ -30,7 +30,7 @@ from models.supervised.training_set import TrainingSample
 from models.training.adapters import prepare_for_training
 from models.training.batching import EncodedSample, PlannedBatches, plan_batches, share_out
 from models.training.forward import weighted_loss
-from models.training.metrics import read_metrics
+from models.training.metrics import Progress, read_metrics
 from warehouse.core.errors import ModelError, ProcessLost, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=12, warmup_steps=2, batch_tokens=256, save_every=5, log_every=1)
@@ -174,6 +174,34 @@ def test_a_killed_run_leaves_no_process_and_ends_in_the_same_weights(stage: int,
     assert resumed.metrics["resumed_from_step"] >= 10
     assert resumed.checkpoint_id == read_card(tmp_path / "whole").checkpoint_id
     assert read_metrics(run_folder) == read_metrics(tmp_path / "whole.run"), "every step is reported once"
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("stage", "first", "then"), [(None, 2, 1), (None, 2, 3), (0, 2, 1), (1, 2, 3), (2, 2, 1), (3, 2, 1), (3, 2, 3)])
+def test_another_number_of_processes_goes_on(
+    stage: int | None, first: int, then: int, alone: Path, seed_checkpoint: Path, tmp_path: Path
+) -> None:
+    """It stops at step 8, behind the checkpoint of step 5."""
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 8:
+            raise Stopped
+
+    def train(num: int, **options: Any) -> Card:
+        config = CONFIG.model_copy(update={"num_processes": num, "deepspeed_stage": stage})
+        place: dict[str, Any] = {"init": seed_checkpoint, "output": tmp_path / "end", "stage": "sft_model", "iteration": "0001"}
+        return train_supervised(config, samples(), **place, **options)
+
+    with pytest.raises(Stopped):
+        train(first, on_progress=stop)
+    assert train(then).metrics["resumed_from_step"] == 5
+    losses = [[point.metrics["loss"] for point in read_metrics(path.with_name("end.run"))] for path in (alone, tmp_path / "end")]
+    assert losses[1] == pytest.approx(losses[0], abs=TOLERANCE, rel=0)
 
 
 @pytest.mark.long
