@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import psutil
 import pytest
 
 from agent.episode.episode import Episode, EpisodeRequest
@@ -52,6 +54,7 @@ from tests.disks import fill, mounted_disk
 from tests.sandbox.counting import CountingPool
 from warehouse.core.home import Home
 from warehouse.core.identity import stable_fraction
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "token-of-all-nodes-0123456789"
@@ -349,3 +352,35 @@ def test_a_node_of_another_version_is_named_and_not_used(site: Site, caplog: pyt
     urls = [site.serve(site.nodes[0], tree=tree), site.serve(site.nodes[1])]
     site.play(urls, 10, lambda done: None)
     assert f"{urls[0]} is not used: it runs other code" in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_whole_iteration_needs_no_browser_where_it_runs_and_survives_a_killed_server(tmp_path: Path) -> None:
+    home, log = tmp_path / "home", tmp_path / "run.log"
+    with local_nodes(tmp_path, 2) as urls:
+        servers = ", ".join(urls)
+        command = [sys.executable, "-m", "pipelines.cli", "run", "--profile", "smoke", "--iterations", "1", "--home", str(home)]
+        settings = ["--set", f"sandbox.servers=[{servers}]", "--set", "sandbox.num_sessions=4"]
+        without = {**os.environ, "FLYWHEEL_CHROMIUM": "/no/such/browser", "PYTHONPATH": str(ROOT)}
+        with log.open("ab") as file:
+            run = subprocess.Popen([*command, *settings], cwd=ROOT, env=without, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        try:
+            while "▸ rl_" not in log.read_text() and run.poll() is None:
+                time.sleep(0.2)
+            time.sleep(3)
+            (first,) = [int(pid) for pid in _listeners(urls[0])]
+            os.kill(first, signal.SIGKILL)
+            assert run.wait(timeout=1200) == 0, log.read_text()
+        finally:
+            run.kill()
+            run.wait()
+    found = Warehouse(Home(home)).read("episodes").to_pylist()
+    assert {row["purpose"] for row in found} == {"seed", "rollout", "annotation", "rl", "evaluation"}
+    assert "crashed" not in {row["outcome"] for row in found}
+
+
+def _listeners(url: str) -> list[int]:
+    """Processes that listen there."""
+    port = int(url.rpartition(":")[2])
+    return [one.pid for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port and one.pid is not None]
