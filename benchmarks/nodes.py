@@ -28,7 +28,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
@@ -308,7 +308,7 @@ def _missing(folder: Path, wanted: Sequence[EpisodeRequest]) -> list[EpisodeRequ
 
 def measure(settings: Settings, parts: Sequence[str], console: Console) -> dict[str, Row]:
     """Rows by name, those that are kept as they are."""
-    recipe = fingerprint(*(getattr(settings, name) for name in settings.__slots__), OPENENV)
+    recipe = fingerprint({name: value for name, value in asdict(settings).items() if name != "repeats"}, OPENENV)
     rows: dict[str, Row] = {}
 
     def add(name: str, work: Callable[[], Row]) -> None:
