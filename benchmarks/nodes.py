@@ -58,6 +58,8 @@ TOKEN = "token-of-the-nodes-0123456789"
 PORT = 8421
 STEPS = CLICKS + 1
 NODES = (1, 2, 4, 8)
+NAMED = ("repeats", "sessions_per_node")
+"""Settings that a row's name says, nodes times sessions and which repeat, so that rows of others may lie beside it."""
 CUT_S = 30.0
 
 
@@ -308,7 +310,7 @@ def _missing(folder: Path, wanted: Sequence[EpisodeRequest]) -> list[EpisodeRequ
 
 def measure(settings: Settings, parts: Sequence[str], console: Console) -> dict[str, Row]:
     """Rows by name, those that are kept as they are."""
-    recipe = fingerprint({name: value for name, value in asdict(settings).items() if name != "repeats"}, OPENENV)
+    recipe = fingerprint({name: value for name, value in asdict(settings).items() if name not in NAMED}, OPENENV)
     rows: dict[str, Row] = {}
 
     def add(name: str, work: Callable[[], Row]) -> None:
@@ -316,15 +318,16 @@ def measure(settings: Settings, parts: Sequence[str], console: Console) -> dict[
         shown = {key: round(value, 3) for key, value in rows[name].items() if isinstance(value, int | float)}
         console.print(name, shown)
 
+    size = settings.sessions_per_node
     if "throughput" in parts:
         for repeat in range(settings.repeats):
             for num in NODES:
-                add(f"nodes-{num}-{repeat}", lambda num=num: our_throughput(num, settings))  # type: ignore[misc]
-            add(f"openenv-{repeat}", lambda: openenv_throughput(settings))
+                add(f"nodes-{num}x{size}-{repeat}", lambda num=num: our_throughput(num, settings))  # type: ignore[misc]
+            add(f"openenv-1x{max(NODES) * size}-{repeat}", lambda: openenv_throughput(settings))
     if "recovery" in parts:
         for repeat in range(settings.repeats):
             for what in ("kill", "cut"):
-                add(f"{what}-{repeat}", lambda what=what: recovery(what, settings))  # type: ignore[misc]
+                add(f"{what}-4x{size}-{repeat}", lambda what=what: recovery(what, settings))  # type: ignore[misc]
     if "deaths" in parts:
         add("deaths", lambda: deaths(settings, recipe))
     return rows
@@ -341,12 +344,11 @@ def summary(rows: dict[str, Row], settings: Settings) -> dict[str, Row]:
         found[arm] = {key: round(statistics.mean(row[key] for row in of_arm), 3) for key in figures}
         found[arm] |= {f"{key}_all": [round(row[key], 3) for row in of_arm] for key in figures if len(of_arm) > 1}
         found[arm]["measured"] = of_arm[-1]["measured"]
-    if "nodes-1" in found:
+    size = settings.sessions_per_node
+    if one := found.get(f"nodes-1x{size}"):
         for num in NODES:
-            found[f"nodes-{num}"]["share_of_linear"] = round(
-                found[f"nodes-{num}"]["episodes_per_s"] / (num * found["nodes-1"]["episodes_per_s"]), 3
-            )
-            found[f"nodes-{num}"] |= {"sessions": num * settings.sessions_per_node, "step_ms": settings.step_ms}
+            row = found[f"nodes-{num}x{size}"]
+            row["share_of_linear"] = round(row["episodes_per_s"] / (num * one["episodes_per_s"]), 3)
     return found
 
 
@@ -361,11 +363,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["throughput", "recovery", "deaths"], help="which of the three [default: all]")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sessions", type=int, default=4, help="sessions a node [default: 4]")
     parser.add_argument("--publish", action="store_true", help="write docs/measured/nodes.json")
     parser.add_argument("--json", type=Path, help="write the figures here")
     chosen = parser.parse_args()
     console = Console()
-    settings = Settings(repeats=chosen.repeats)
+    settings = Settings(repeats=chosen.repeats, sessions_per_node=chosen.sessions)
     found = summary(measure(settings, chosen.parts, console), settings)
     print_summary(found, console)
     if chosen.json:
