@@ -208,8 +208,8 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-SYSTEM_LIBRARIES = {"gi": ("sandbox/desktop/inside/", "annotation/recorder/inside/")}
-"""Not from our environment: imported by programs that run under the Python of a distribution, which brings them."""
+SYSTEM_LIBRARIES = {"gi": ("sandbox/desktop/inside/", "annotation/recorder/inside/"), "vllm": ("models/http/vllm_gloo.py",)}
+"""Not from our environment: imported by what runs under the Python of a distribution, or within a server, which bring them."""
 
 
 @pytest.mark.slow
