@@ -229,7 +229,14 @@ class Store:
 
         if names:
             with self._asking("delete", f"{len(names)} objects"), contextlib.suppress(FileNotFoundError):
-                obstore.delete(self._client, list(names))
+                patience = _Patience()
+                while True:
+                    try:
+                        obstore.delete(self._client, list(names))
+                        return
+                    except obstore.exceptions.GenericError:
+                        if patience.is_over():
+                            raise
 
     @property
     def _client(self) -> S3Store:
