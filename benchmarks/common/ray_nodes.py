@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -29,8 +30,6 @@ ENVIRONMENT = {
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     "RAY_memory_monitor_refresh_ms": "0",  # a busy machine is not a reason to end workers
 }
-HEAD = "127.0.0.2"
-"""127.0.0.1 Ray replaces by the machine's address in its network."""
 PORT = 6379
 STORE_BYTES = 80 * 1024**2
 """Of a node's object store; less is refused."""
@@ -43,13 +42,17 @@ def start_command(*options: str, cpus: int) -> list[str]:
 
 
 class Nodes:
-    """`address`: of the head, which has no processors, so that no episode is placed there; `page`: of its page and job server, if any."""
+    """`address`: of the head, which has no processors, so that no episode is placed there; `page`: of its page and job server, if any. Each
+    cluster has loopback addresses of its own, since some of Ray's ports are fixed, and a node ends whose part finds its port taken."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.output = folder, folder / "output.txt"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._port, self.page_port = _free_port(), _free_port()
-        self.address, self.page = f"{HEAD}:{self._port}", f"http://{HEAD}:{self.page_port}"
+        # 127.0.0.1 Ray replaces by the machine's address in its network.
+        self._network = f"127.{1 + os.getpid() % 250}.{random.SystemRandom().randrange(1, 250)}"
+        self._head = f"{self._network}.2"
+        self._port, self.page_port = _free_port(self._head), _free_port(self._head)
+        self.address, self.page = f"{self._head}:{self._port}", f"http://{self._head}:{self.page_port}"
 
     def start_head(self, *, job_server: bool, max_nodes: int) -> None:
         """With an autoscaler that starts up to `max_nodes` nodes of one processor, where there are to be any."""
@@ -57,11 +60,11 @@ class Nodes:
         if max_nodes:
             (self.folder / "autoscaling.json").write_text(json.dumps(_autoscaling(self.address, max_nodes)))
             scaling = [f"--autoscaling-config={self.folder / 'autoscaling.json'}"]
-        page = (f"--dashboard-host={HEAD}", f"--dashboard-port={self.page_port}") if job_server else ("--include-dashboard=false",)
+        page = (f"--dashboard-host={self._head}", f"--dashboard-port={self.page_port}") if job_server else ("--include-dashboard=false",)
         self._start("--head", f"--port={self._port}", f"--temp-dir={self.folder}", *page, *scaling, cpus=0)
-        _wait_for(HEAD, self._port, self.output)
+        _wait_for(self._head, self._port, self.output)
         if job_server:
-            _wait_for(HEAD, self.page_port, self.output)
+            _wait_for(self._head, self.page_port, self.output)
 
     def add(self, *, cpus: int = 1, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         return self._start(f"--address={self.address}", f"--temp-dir={self.folder / str(len(self._processes))}", cpus=cpus, env=env)
@@ -77,7 +80,7 @@ class Nodes:
                 self.kill(process)
 
     def _start(self, *options: str, cpus: int, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        address = f"--node-ip-address=127.0.0.{2 + len(self._processes)}"
+        address = f"--node-ip-address={self._network}.{2 + len(self._processes)}"
         command = start_command(address, *options, cpus=cpus)
         with self.output.open("ab") as output:
             process = subprocess.Popen(command, env={**os.environ, **(env or {})}, stdout=output, stderr=output, start_new_session=True)
@@ -174,9 +177,9 @@ def _environment() -> Iterator[Path]:
         os.environ.update(before)
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as free:
-        free.bind((HEAD, 0))
+        free.bind((address, 0))
         return int(free.getsockname()[1])
 
 

@@ -121,7 +121,7 @@ def cluster() -> Iterator[tuple[Nodes, list[subprocess.Popen[bytes]]]]:
         yield nodes, list(started)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_episodes_are_those_of_one_machine_each_once(cluster: Any, tmp_path: Path) -> None:
     """Of a policy and of an oracle; a stage that learns is refused what is only reported; what a policy raises is raised."""
@@ -148,7 +148,7 @@ def test_episodes_are_those_of_one_machine_each_once(cluster: Any, tmp_path: Pat
     assert essence(list(log.episodes())) == essence(here)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_closing_cancels_and_requests_are_taken_as_there_is_room(cluster: Any) -> None:
     ray = RaySettings(address=cluster[0].address, workers=1)
@@ -171,7 +171,7 @@ def test_closing_cancels_and_requests_are_taken_as_there_is_room(cluster: Any) -
     asyncio.run(main())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_dry_run_asks_the_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def checked(**ray: Any) -> Check:
@@ -186,7 +186,7 @@ def test_a_dry_run_asks_the_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatc
     assert "flywheel[cluster]" in checked().found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_stage_that_stands_still_loses_no_node(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     lost_after_s = 6.0
@@ -200,7 +200,7 @@ def test_a_stage_that_stands_still_loses_no_node(cluster: Any, caplog: pytest.Lo
     assert policy.stall_s == 0 and "run again elsewhere" not in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_node_with_other_task_sources_is_named_and_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {**episode_cluster.source_ids(), "shop": "file-0:SOURCE"}
@@ -209,7 +209,7 @@ def test_a_node_with_other_task_sources_is_named_and_refused(cluster: Any, monke
         asyncio.run(collected(acting(RaySettings(address=cluster[0].address)), requests(1)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_killed_node_costs_no_episode_and_one_that_joins_is_used(cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Through the service that a Prefect flow asks. The raylet of a node and all on it are killed in the middle."""

@@ -117,7 +117,7 @@ def test_a_job_gives_what_a_process_gives(place: Any, page: str) -> None:
     assert "seed_demonstrations of iteration 0000: ConfigError" in said and not may_try_again
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_is_stopped_is_seen_and_may_be_tried_again(place: Any, page: str) -> None:
     folder = work_folder(place.home, GOOD.iteration, GOOD.stage)
 
