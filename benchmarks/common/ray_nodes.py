@@ -65,6 +65,7 @@ class Nodes:
         _wait_for(self._head, self._port, self.output)
         if job_server:
             _wait_for(self._head, self.page_port, self.output)
+            _wait_for_jobs(self.page)
 
     def add(self, *, cpus: int = 1, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         return self._start(f"--address={self.address}", f"--temp-dir={self.folder / str(len(self._processes))}", cpus=cpus, env=env)
@@ -192,3 +193,18 @@ def _wait_for(address: str, port: int, output: Path) -> None:
                 return
         time.sleep(0.1)
     raise TimeoutError(output.read_text())
+
+
+def _wait_for_jobs(page: str) -> None:
+    """Until the job server takes jobs: it answers before the agents are there that would run them."""
+    from ray.job_submission import JobSubmissionClient
+
+    client, deadline = JobSubmissionClient(page), time.monotonic() + 120
+    while True:
+        try:
+            client.submit_job(entrypoint="true")
+            return
+        except RuntimeError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
