@@ -31,7 +31,9 @@ from warehouse.core.processes import end_group
 LOOPBACK = "127.0.0.1"
 POLL_S, GRACE_S = 0.05, 10.0
 PASSED_ON = ("GLOO_", "NCCL_", "TORCH_", "OMP_", "CUDA_")
-"""Beginnings of the names of variables that processes on other hosts get as they are here, but for those that name an interface."""
+"""Beginnings of the names of variables that processes on other hosts get as they are here, but for those of THEIR_OWN."""
+THEIR_OWN = ("_IFNAME", "CUDA_VISIBLE_DEVICES")
+"""Ends of the names of variables that say what one host has: its interfaces, its GPUs."""
 
 
 class NodeJob(BaseModel):
@@ -246,6 +248,6 @@ def _shell_command(command: Sequence[str]) -> str:
     given = {
         name: value
         for name, value in _environment().items()
-        if name == "PYTHONPATH" or (name.startswith(PASSED_ON) and not name.endswith("_IFNAME"))
+        if name == "PYTHONPATH" or (name.startswith(PASSED_ON) and not name.endswith(THEIR_OWN))
     }
     return shlex.join(["exec", "env", *(f"{name}={value}" for name, value in given.items()), *command])
