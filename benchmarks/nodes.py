@@ -1,13 +1,16 @@
-"""Sandbox servers on many machines: what they come to together, what comes back when one dies, and what is lost. Machines are network
-namespaces (benchmarks/common/hosts.py: Linux, root), so all share this one's processors; sessions only wait (waiting_node.py), so that this
-says what the servers, the client and the pool do, and nothing of browsers. Server, client, pool and episode runner are the real ones.
+"""Episodes on many machines, by sandbox servers or by Ray: what they come to together, what comes back when one dies, and what is lost.
+Machines are network namespaces (benchmarks/common/hosts.py: Linux, root), so all share this one's processors; sessions only wait
+(waiting_node.py), so that this says what servers, cluster and collector do, and nothing of browsers. Server, client, pool, Ray, episode
+worker and episode runner are the real ones (waiting_hosts.py).
 
     python -m benchmarks.nodes --publish
+    python -m benchmarks.nodes --placement ray --publish
 
-throughput  episodes by 1, 2, 4 and 8 nodes of the same number of sessions, whose steps take a stated time; beside them one OpenEnv server
-            with as many sessions as the eight nodes, a client a session (its own way, in a venv of its own), in turn
-recovery    the longest wait of an episode whose node was killed, or whose link was cut for 30 s, until it makes its next step elsewhere;
-            and how long the mended node waits for its next lease
+throughput  episodes by 1, 2, 4 and 8 nodes of the same number of sessions, whose steps take a stated time, and the processor time of it;
+            beside servers one OpenEnv server with as many sessions as the eight nodes, a client a session (its own way, in a venv of its
+            own), in turn
+recovery    the longest wait of an episode whose node was killed, or whose link was cut for 30 s, until it makes its next step elsewhere
+            (on Ray the first one again); and how long the node waits for its next episode once the link is back
 deaths      10,000 short episodes on four nodes, one of which is killed every few seconds and started again: lost, doubled, not rewarded
 
 Interrupted, it goes on where it was: what was measured is kept under .bench/nodes.
@@ -17,19 +20,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -37,30 +43,26 @@ from rich.table import Table
 
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
-from agent.episode.loop import EpisodeLimits
-from agent.episode.pool_collector import CollectorSettings, PoolCollector
-from agent.policy.action_source import ActionSource, StepContext
-from agent.policy.policy import Response
-from agent.prompts.prompt import PromptBuilder
-from benchmarks.common.hosts import Host, Hosts
+from benchmarks.common.hosts import Hosts
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import provenance, publish_rows
 from benchmarks.common.venv import python_of
-from benchmarks.common.waiting_node import CLICKS, TASK, Clicking
-from sandbox.server.address import ServerAddress
-from sandbox.server.servers_pool import ServersPool
-from sandbox.server.tokens import TOKEN_VARIABLE
+from benchmarks.common.waiting_hosts import PLACEMENTS, Placed, Processors, WaitingHosts, processors
+from benchmarks.common.waiting_node import CLICKS, TASK, ClickingPolicy
 
 KEPT = Path(".bench/nodes")
 OPENENV = ("openenv-core==0.3.0",)
 ROOT = Path(__file__).resolve().parents[1]
-TOKEN = "token-of-the-nodes-0123456789"
-PORT = 8421
 STEPS = CLICKS + 1
 NODES = (1, 2, 4, 8)
+CORES = len(os.sched_getaffinity(0))
+PREFIX = {"servers": "", "ray": "ray-"}
+"""Of the names of rows."""
 NAMED = ("repeats", "sessions_per_node")
 """Settings that a row's name says, nodes times sessions and which repeat, so that rows of others may lie beside it."""
-CUT_S = 30.0
+IDLE_S, BEFORE_S, CUT_S, AFTER_S = 5.0, 8.0, 30.0, 20.0
+SETTLE_S = 0.5
+"""What a killed or cut node had sent by then may still be answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,77 +76,33 @@ class Settings:
     repeats: int = 3
     num_deaths_episodes: int = 10_000
     deaths_step_ms: float = 10.0
-    death_every_s: float = 8.0
+    death_every_s: Mapping[str, float] = field(default_factory=lambda: {"servers": 8.0, "ray": 20.0})
+    """By placement: a raylet takes longer to start."""
 
 
-@dataclass
-class Nodes:
-    """A head, and nodes that serve."""
-
-    head: Host
-    hosts: list[Host]
-    size: int
-    step_ms: float
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def start(self, host: Host) -> None:
-        command = [sys.executable, "-m", "benchmarks.common.waiting_node", "--host", host.address, "--port", PORT, "--size", self.size]
-        output = KEPT / f"{host.address}.log"
-        self.processes[host.address] = host.start(
-            [str(part) for part in [*command, "--step-ms", self.step_ms]], env=_environment(), cwd=ROOT, output=output
-        )
-
-    def addresses(self) -> list[ServerAddress]:
-        return [ServerAddress(url=f"http://{host.address}:{PORT}") for host in self.hosts]
-
-    def cpu_s(self) -> float:
-        """Of all that runs on the nodes."""
-        found = 0.0
-        for host in self.hosts:
-            for pid in host.pids():
-                with suppress(psutil.Error):
-                    times = psutil.Process(pid).cpu_times()
-                    found += times.user + times.system
-        return found
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, TOKEN_VARIABLE: TOKEN, "PYTHONPATH": str(ROOT)}
-
-
-@contextmanager
-def nodes(num: int, size: int, step_ms: float) -> Iterator[Nodes]:
-    """So many nodes, all of which answer; within the block this thread is on the head, and this process has their token."""
-    KEPT.mkdir(parents=True, exist_ok=True)
-    os.environ[TOKEN_VARIABLE] = TOKEN
-    with Hosts(num + 1) as (head, *hosts):
-        made = Nodes(head, hosts, size, step_ms)
-        for host in hosts:
-            made.start(host)
-        with head.entered():
-            asyncio.run(_all_answer(made))
-            yield made
-
-
-async def _all_answer(made: Nodes) -> None:
-    async with asyncio.timeout(120), ServersPool(made.addresses(), size=1) as pool:
-        while len(pool.free_by_server()) < len(made.hosts):
-            await asyncio.sleep(0.05)
+def apart(function: Callable[..., Row], *arguments: Any) -> Row:
+    """Its result, in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(function, *arguments).result()
 
 
 def requests(num: int, first: int = 0) -> list[EpisodeRequest]:
-    return [
-        EpisodeRequest(task=TASK, seed=seed, purpose="rollout", policy_id="clicking", screenshots=False)
-        for seed in range(first, first + num)
-    ]
+    return [request(seed) for seed in range(first, first + num)]
+
+
+def until(over: asyncio.Event) -> Iterator[EpisodeRequest]:
+    yield from itertools.takewhile(lambda _: not over.is_set(), map(request, itertools.count()))
+
+
+def request(seed: int) -> EpisodeRequest:
+    return EpisodeRequest(task=TASK, seed=seed, purpose="rollout", policy_id="clicking", screenshots=False)
 
 
 async def play(
-    pool: ServersPool, wanted: Sequence[EpisodeRequest], at_once: int, source: ActionSource, log: EpisodeLog | None = None
+    placed: Placed, wanted: Iterable[EpisodeRequest], policy: ClickingPolicy, log: EpisodeLog | None = None
 ) -> list[tuple[float, Episode]]:
     """Episodes, each with the time at which it was done."""
-    collector = PoolCollector(pool, PromptBuilder("uitars15"), EpisodeLimits(), CollectorSettings(concurrency=at_once))
-    return [(time.monotonic(), episode) async for episode in collector.play(source, wanted, log=log)]
+    return [(time.monotonic(), episode) async for episode in placed.collector.collect(policy, wanted, log=log)]
 
 
 def rate(started_s: float, done_s: Sequence[float], at_once: int) -> float:
@@ -155,24 +113,40 @@ def rate(started_s: float, done_s: Sequence[float], at_once: int) -> float:
 # ---- throughput ------------------------------------------------------------------------------------------------------------------------
 
 
-def our_throughput(num_nodes: int, settings: Settings) -> Row:
-    """Episodes a second while all sessions are busy, and processor time by step."""
+def throughput(placement: str, num_nodes: int, settings: Settings) -> Row:
+    """Episodes a second while all sessions are busy, and processor time: by step, that of nodes without work included; of the nodes while
+    nothing runs, as a share of one core each; and of how many cores all of it and the whole machine took."""
     sessions = num_nodes * settings.sessions_per_node
-    with nodes(num_nodes, settings.sessions_per_node, settings.step_ms) as made:
+    with PLACEMENTS[placement](num_nodes, settings.sessions_per_node, settings.step_ms) as made:
 
-        async def main() -> tuple[float, list[tuple[float, Episode]]]:
-            async with ServersPool(made.addresses(), size=sessions) as pool:
-                await play(pool, requests(sessions, first=1_000_000), sessions, Clicking())  # connections and imports
-                started_s = time.monotonic()
-                return started_s, await play(pool, requests(sessions * settings.episodes_per_session), sessions, Clicking())
+        async def main() -> Row:
+            async with made.collector() as placed:
+                await play(placed, requests(sessions, first=1_000_000), ClickingPolicy())  # connections and imports
+                idle = processors(made)
+                await asyncio.sleep(IDLE_S)
+                before = processors(made)
+                done = await play(placed, requests(sessions * settings.episodes_per_session), ClickingPolicy())
+                return throughput_row(done, sessions, idle, before, processors(made))
 
-        before_s, own_s = made.cpu_s(), time.process_time()
-        started_s, done = asyncio.run(main())
-        steps = len(done) * STEPS * (1 + 1 / settings.episodes_per_session)
-        cpu = {"node_cpu_ms": 1000 * (made.cpu_s() - before_s) / steps, "head_cpu_ms": 1000 * (time.process_time() - own_s) / steps}
+        row = asyncio.run(main())
+    return {**row, "full_at_nodes": CORES * num_nodes / row["cores"], "load": os.getloadavg()[0]}
+
+
+def throughput_row(done: Sequence[tuple[float, Episode]], at_once: int, idle: Processors, before: Processors, after: Processors) -> Row:
     assert all(episode.reward == 1.0 for _, episode in done), "an episode failed"
-    episodes_per_s = rate(started_s, [at_s for at_s, _ in done], sessions)
-    return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu, "load": os.getloadavg()[0]}
+    num_steps, wall_s = len(done) * STEPS, after.clock_s - before.clock_s
+    nodes_s, own_s, head_s = after.nodes_s - before.nodes_s, after.own_s - before.own_s, after.head_s - before.head_s
+    episodes_per_s = rate(before.clock_s, [at_s for at_s, _ in done], at_once)
+    return {
+        "episodes_per_s": episodes_per_s,
+        "steps_per_s": episodes_per_s * STEPS,
+        "node_cpu_ms": 1000 * nodes_s / num_steps,
+        "stage_cpu_ms": 1000 * own_s / num_steps,
+        "head_cpu_ms": 1000 * head_s / num_steps,
+        "nodes_idle_cores": (before.nodes_s - idle.nodes_s) / (before.clock_s - idle.clock_s),
+        "cores": (nodes_s + own_s + head_s) / wall_s,
+        "machine_cores": (after.machine_s - before.machine_s) / wall_s,
+    }
 
 
 def openenv_throughput(settings: Settings) -> Row:
@@ -188,83 +162,70 @@ def openenv_throughput(settings: Settings) -> Row:
         times = [psutil.Process(pid).cpu_times() for pid in node.pids()]
     node_cpu_ms = 1000 * sum(each.user + each.system for each in times) / row["num_steps_served"]
     episodes_per_s = rate(row["started_s"], row["done_s"], sessions)
-    cpu = {"node_cpu_ms": node_cpu_ms, "head_cpu_ms": row["head_cpu_ms"]}
+    cpu = {"node_cpu_ms": node_cpu_ms, "stage_cpu_ms": row["head_cpu_ms"]}
     return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu, "load": os.getloadavg()[0]}
 
 
 # ---- recovery --------------------------------------------------------------------------------------------------------------------------
 
 
-class Watched:
-    """An action source that notes when each episode asked for a new step."""
-
-    def __init__(self) -> None:
-        self._source = Clicking()
-        self.asked_s: defaultdict[str, list[float]] = defaultdict(list)
-
-    async def respond(self, context: StepContext) -> Response | None:
-        self.asked_s[context.request.episode_id].append(time.monotonic())
-        return await self._source.respond(context)
-
-
-def recovery(what: str, settings: Settings) -> Row:
+def recovery(placement: str, what: str, settings: Settings) -> Row:
     """`kill` or `cut`: of one of four nodes under full load."""
-    size = settings.sessions_per_node
-    with nodes(4, size, settings.recovery_step_ms) as made:
-        source, node = Watched(), made.hosts[0]
-        url = made.addresses()[0].url
+    with PLACEMENTS[placement](4, settings.sessions_per_node, settings.recovery_step_ms) as made:
 
         async def main() -> Row:
-            async with ServersPool(made.addresses(), size=4 * size) as pool:
-                num = int(4 * size * 60 / (STEPS * settings.recovery_step_ms / 1000))
-                playing = asyncio.create_task(play(pool, requests(num), 4 * size, source))
-                await asyncio.sleep(8)
-                failed_s = time.monotonic()
-                await asyncio.to_thread(node.kill if what == "kill" else node.cut)
-                again: Row = {}
+            async with made.collector() as placed:
+                policy, over = ClickingPolicy(), asyncio.Event()
+                playing = asyncio.create_task(play(placed, until(over), policy))
+                await asyncio.sleep(BEFORE_S)
+                failed_s, again = time.monotonic(), dict[str, float]()
+                await asyncio.to_thread(made.hosts[0].kill if what == "kill" else made.hosts[0].cut)
                 if what == "cut":
                     await asyncio.sleep(CUT_S - (time.monotonic() - failed_s))
-                    await asyncio.to_thread(node.mend)
-                    mended_s = time.monotonic()
-                    while pool.free_by_server().get(url, size) >= size:
-                        await asyncio.sleep(0.02)
-                    again = {"used_again_s": time.monotonic() - mended_s}
-                played = await playing
-                done = [episode for _, episode in played]
-                hit = [(done_s, episode) for done_s, episode in played if episode.num_retries]
-                # One that was cut off after its last decision makes no new one.
-                waits = [min([at for at in source.asked_s[one.episode_id] if at > failed_s] or [at_s]) - failed_s for at_s, one in hit]
-                assert all(episode.reward == 1.0 for episode in done), "an episode failed"
-                return {
-                    "num_episodes": len(done),
-                    "num_hit": len(hit),
-                    "longest_s": max(waits),
-                    "median_s": statistics.median(waits),
-                    **again,
-                }
+                    again = {"used_again_s": await used_again(made, placed)}
+                await asyncio.sleep(AFTER_S)
+                over.set()
+                return {**recovery_row(await playing, policy, failed_s), **again}
 
         return asyncio.run(main())
+
+
+async def used_again(made: WaitingHosts, placed: Placed) -> float:
+    """Seconds from the return of the first node's link to an episode on it."""
+    await asyncio.to_thread(made.hosts[0].mend)
+    mended_s = time.monotonic()
+    while not placed.is_used(made.hosts[0]):
+        made.start_ended()
+        await asyncio.sleep(0.05)
+    return time.monotonic() - mended_s
+
+
+def recovery_row(played: Sequence[tuple[float, Episode]], policy: ClickingPolicy, failed_s: float) -> Row:
+    """How long episodes that had begun and were cut off waited for their next step: those cut off after their last decision, until they
+    were done."""
+    assert all(episode.reward == 1.0 for _, episode in played), "an episode failed"
+    hit = [(done_s, policy.asked_s[one.episode_id]) for done_s, one in played if one.num_retries]
+    waits = [min([at for at in asked_s if at > failed_s + SETTLE_S] or [done_s]) - failed_s for done_s, asked_s in hit]
+    return {"num_episodes": len(played), "num_hit": len(hit), "longest_s": max(waits), "median_s": statistics.median(waits)}
 
 
 # ---- deaths ----------------------------------------------------------------------------------------------------------------------------
 
 
-def deaths(settings: Settings, recipe: str) -> Row:
+def deaths(placement: str, folder: Path, settings: Settings) -> Row:
     """Interrupted, the next call goes on with the episodes that are missing."""
-    folder, size = KEPT / "deaths", 8
-    claim(folder, recipe)
     log = EpisodeLog(folder)
     log.repair()
     wanted = requests(settings.num_deaths_episodes)
     counts_file = folder / "deaths.json"
     counts = json.loads(counts_file.read_text()) if counts_file.exists() else {"num_deaths": 0, "wall_s": 0.0}
-    missing = _missing(folder, wanted)
-    with nodes(4, size, settings.deaths_step_ms) as made:
+    missing, every_s = _missing(folder, wanted), settings.death_every_s[placement]
+    with PLACEMENTS[placement](4, 8, settings.deaths_step_ms) as made:
         stop, started_s = threading.Event(), time.monotonic()
 
         def kill_and_start() -> None:
             dice = random.Random(counts["num_deaths"])
-            while not stop.wait(dice.expovariate(1 / settings.death_every_s)):
+            while not stop.wait(dice.expovariate(1 / every_s)):
                 host = dice.choice(made.hosts)
                 host.kill()
                 counts["num_deaths"] += 1
@@ -272,16 +233,17 @@ def deaths(settings: Settings, recipe: str) -> Row:
                     made.start(host)
 
         async def main() -> None:
-            async with ServersPool(made.addresses(), size=4 * size) as pool:
-                await play(pool, missing, 4 * size, Clicking(), log)
+            async with made.collector() as placed:
+                killer.start()
+                await play(placed, missing, ClickingPolicy(), log)
 
         killer = threading.Thread(target=kill_and_start)
-        killer.start()
         try:
             asyncio.run(main())
         finally:
             stop.set()
-            killer.join()
+            if killer.ident is not None:  # it began
+                killer.join()
             counts["wall_s"] += time.monotonic() - started_s
             counts_file.write_text(json.dumps(counts))
     lines = [json.loads(line) for line in (folder / "episodes.jsonl").read_bytes().splitlines()]
@@ -308,7 +270,7 @@ def _missing(folder: Path, wanted: Sequence[EpisodeRequest]) -> list[EpisodeRequ
 # ---- all of it -------------------------------------------------------------------------------------------------------------------------
 
 
-def measure(settings: Settings, parts: Sequence[str], console: Console) -> dict[str, Row]:
+def measure(settings: Settings, placement: str, parts: Sequence[str], console: Console) -> dict[str, Row]:
     """Rows by name, those that are kept as they are."""
     recipe = fingerprint({name: value for name, value in asdict(settings).items() if name not in NAMED}, OPENENV)
     rows: dict[str, Row] = {}
@@ -318,18 +280,20 @@ def measure(settings: Settings, parts: Sequence[str], console: Console) -> dict[
         shown = {key: round(value, 3) for key, value in rows[name].items() if isinstance(value, int | float)}
         console.print(name, shown)
 
-    size = settings.sessions_per_node
+    size, first = settings.sessions_per_node, PREFIX[placement]
     if "throughput" in parts:
         for repeat in range(settings.repeats):
             for num in NODES:
-                add(f"nodes-{num}x{size}-{repeat}", lambda num=num: our_throughput(num, settings))  # type: ignore[misc]
-            add(f"openenv-1x{max(NODES) * size}-{repeat}", lambda: openenv_throughput(settings))
+                add(f"{first}nodes-{num}x{size}-{repeat}", partial(apart, throughput, placement, num, settings))
+            if placement == "servers":
+                add(f"openenv-1x{max(NODES) * size}-{repeat}", partial(openenv_throughput, settings))
     if "recovery" in parts:
         for repeat in range(settings.repeats):
             for what in ("kill", "cut"):
-                add(f"{what}-4x{size}-{repeat}", lambda what=what: recovery(what, settings))  # type: ignore[misc]
+                add(f"{first}{what}-4x{size}-{repeat}", partial(apart, recovery, placement, what, settings))
     if "deaths" in parts:
-        add("deaths", lambda: deaths(settings, recipe))
+        claim(KEPT / f"{first}deaths", recipe)
+        add(f"{first}deaths", partial(apart, deaths, placement, KEPT / f"{first}deaths", settings))
     return rows
 
 
@@ -345,15 +309,15 @@ def summary(rows: dict[str, Row], settings: Settings) -> dict[str, Row]:
         found[arm] |= {f"{key}_all": [round(row[key], 3) for row in of_arm] for key in figures if len(of_arm) > 1}
         found[arm]["measured"] = of_arm[-1]["measured"]
     size = settings.sessions_per_node
-    if one := found.get(f"nodes-1x{size}"):
-        for num in NODES:
-            row = found[f"nodes-{num}x{size}"]
+    for first, num in itertools.product(PREFIX.values(), NODES):
+        if f"{first}nodes-{num}x{size}" in found:
+            row, one = found[f"{first}nodes-{num}x{size}"], found[f"{first}nodes-1x{size}"]
             row["share_of_linear"] = round(row["episodes_per_s"] / (num * one["episodes_per_s"]), 3)
     return found
 
 
 def print_summary(found: dict[str, Row], console: Console) -> None:
-    table = Table("arm", "figures", title="sandbox servers on many machines", title_justify="left")
+    table = Table("arm", "figures", title="episodes on many machines", title_justify="left")
     for arm, row in found.items():
         table.add_row(arm, ", ".join(f"{key} {value:g}" for key, value in row.items() if isinstance(value, int | float)))
     console.print(table)
@@ -362,6 +326,7 @@ def print_summary(found: dict[str, Row], console: Console) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["throughput", "recovery", "deaths"], help="which of the three [default: all]")
+    parser.add_argument("--placement", choices=sorted(PREFIX), default="servers", help="what plays the episodes [default: servers]")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sessions", type=int, default=4, help="sessions a node [default: 4]")
     parser.add_argument("--publish", action="store_true", help="write docs/measured/nodes.json")
@@ -369,7 +334,7 @@ def main() -> int:
     chosen = parser.parse_args()
     console = Console()
     settings = Settings(repeats=chosen.repeats, sessions_per_node=chosen.sessions)
-    found = summary(measure(settings, chosen.parts, console), settings)
+    found = summary(measure(settings, chosen.placement, chosen.parts, console), settings)
     print_summary(found, console)
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1))

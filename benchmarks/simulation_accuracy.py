@@ -32,8 +32,9 @@ from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
+from benchmarks.common.waiting_hosts import server_nodes
 from benchmarks.common.waiting_node import TASK
-from benchmarks.nodes import NODES, nodes
+from benchmarks.nodes import NODES
 from models.rl.curriculum import num_to_admit
 from models.rl.rollout_log import RolloutLog
 from models.rl.rollouts import RolloutPool
@@ -89,7 +90,7 @@ def num_steps(seed: int) -> int:
 
 def measured(num_nodes: int, way: str, settings: Settings) -> Row:
     """A run on real servers."""
-    with nodes(num_nodes, settings.sessions_per_node, settings.step_ms) as made, tempfile.TemporaryDirectory() as folder:
+    with server_nodes(num_nodes, settings.sessions_per_node, settings.step_ms) as made, tempfile.TemporaryDirectory() as folder:
         sessions = num_nodes * settings.sessions_per_node
 
         async def main() -> Row:

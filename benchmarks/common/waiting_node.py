@@ -13,12 +13,14 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agent.policy.action_source import StepContext
-from agent.policy.policy import Response
+from agent.policy.policy import Prompt, Response
 from sandbox.actions import Action, Click, Finished
 from sandbox.http.serving import bind
 from sandbox.server.serve import serve
@@ -80,12 +82,33 @@ class WaitingPool:
 
 
 class Clicking:
-    """The policy that solves it."""
+    """What solves it, without a prompt."""
 
     async def respond(self, context: StepContext) -> Response:
-        action = "click(start_box='(1,1)')" if context.step_index < CLICKS else "finished(content='')"
-        text = f"Thought: Go on.\nAction: {action}"
-        return Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id="clicking")
+        return Response(text=_answer(context.step_index), prompt_token_ids=(), token_ids=(), logprobs=(), policy_id="clicking")
+
+
+class ClickingPolicy:
+    """The policy that solves it. `asked_s`: when each episode asked."""
+
+    policy_id = "clicking"
+    is_continuous = True
+
+    def __init__(self) -> None:
+        self.asked_s: defaultdict[str, list[float]] = defaultdict(list)
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        return [self._answer(prompt) for prompt in prompts]
+
+    def _answer(self, prompt: Prompt) -> Response:
+        self.asked_s[prompt.conversation or ""].append(time.monotonic())
+        text = _answer(sum(message.role == "assistant" for message in prompt.messages))
+        return Response(text=text, prompt_token_ids=(1,), token_ids=(1,), logprobs=(0.0,), policy_id=self.policy_id)
+
+
+def _answer(step_index: int) -> str:
+    action = "click(start_box='(1,1)')" if step_index < CLICKS else "finished(content='')"
+    return f"Thought: Go on.\nAction: {action}"
 
 
 async def _serve(host: str, port: int, size: int, step_s: float) -> None:

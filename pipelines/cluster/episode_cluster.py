@@ -23,10 +23,10 @@ from agent.episode.runner import LeaseMeter, Live, crashed_episode
 from agent.policy.action_source import ActionSource
 from assets.profile import ActingSettings, RaySettings, SandboxSettings
 from pipelines.cluster.connection import connected
-from pipelines.cluster.episode_worker import EpisodeActor
+from pipelines.cluster.episode_worker import EpisodeActor, OpenPool
 from pipelines.cluster.node_worker import NodeWorker
 from pipelines.cluster.wire import About, WorkerSettings, own_code
-from pipelines.stages.sandboxes import num_waiting
+from pipelines.stages.sandboxes import num_waiting, open_pool
 from sandbox.server.identity import source_ids
 from sandbox.tasks.registry import VARIABLE
 from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy, SandboxError
@@ -46,13 +46,16 @@ MAX_CALLS = 100
 
 
 @asynccontextmanager
-async def open_cluster(acting: ActingSettings, settings: RaySettings, *, to_choose: bool) -> AsyncIterator[EpisodeCluster]:
-    """Runs episodes until the block ends. Raises what `connected` raises, and as EpisodeCluster.run where there is no node."""
+async def open_cluster(
+    acting: ActingSettings, settings: RaySettings, *, to_choose: bool, open_pool: OpenPool = open_pool
+) -> AsyncIterator[EpisodeCluster]:
+    """Runs episodes until the block ends, on the sessions that `open_pool` opens on each node. Raises what `connected` raises, and as
+    EpisodeCluster.run where there is no node."""
     told = WorkerSettings(acting=acting, to_choose=to_choose, task_sources=os.environ.get(VARIABLE), source_ids=source_ids())
     connection = connected(settings)
     ray = await asyncio.to_thread(connection.__enter__)
     try:
-        cluster = EpisodeCluster(ray, settings, told)
+        cluster = EpisodeCluster(ray, settings, told, open_pool)
         try:
             await cluster.start()
             yield cluster
@@ -65,8 +68,8 @@ async def open_cluster(acting: ActingSettings, settings: RaySettings, *, to_choo
 class EpisodeCluster:
     """Belongs to the event loop in which it was started."""
 
-    def __init__(self, ray: Any, settings: RaySettings, told: WorkerSettings) -> None:
-        self._ray, self._settings, self._told = ray, settings, told
+    def __init__(self, ray: Any, settings: RaySettings, told: WorkerSettings, open_pool: OpenPool = open_pool) -> None:
+        self._ray, self._settings, self._told, self._open_pool = ray, settings, told, open_pool
         sandbox = told.acting.sandbox
         self._max_retries = sandbox.max_retries
         self.places_per_node, self._sessions_per_node = num_waiting(sandbox), sandbox.num_sessions
@@ -270,7 +273,7 @@ class EpisodeCluster:
             max_restarts=0,
             max_concurrency=MAX_CALLS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-        ).remote()
+        ).remote(self._open_pool)
 
     def _lost(self, node_id: str, worker: NodeWorker) -> None:
         if self._workers.get(node_id) is not worker:

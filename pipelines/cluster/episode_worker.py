@@ -10,28 +10,32 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar
 
 from agent.episode.runner import EpisodeRunner
 from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Prompt, Response
+from assets.profile import SandboxSettings
 from pipelines.cluster.wire import About, Answer, Cancel, Ended, Failed, Order, Play, Question, Report, Seated, WorkerSettings, own_code
 from pipelines.stages.sandboxes import collecting, limits, open_pool
 from sandbox.loop_thread import LoopThread
+from sandbox.pool.pool_protocol import Pool
 from sandbox.server.identity import source_ids
 from sandbox.tasks.registry import VARIABLE
 from warehouse.core.errors import to_plain
 
 T = TypeVar("T")
+OpenPool = Callable[[SandboxSettings], AbstractAsyncContextManager[Pool]]
 
 
 class EpisodeWorker:
     """`open`, then `tell` it orders and `read` its reports, until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_pool: OpenPool = open_pool) -> None:
+        self._open_pool = open_pool
         self._stack = AsyncExitStack()
         self._runner: EpisodeRunner | None = None
         self._runs: dict[int, asyncio.Task[None]] = {}
@@ -55,7 +59,7 @@ class EpisodeWorker:
             os.environ[VARIABLE] = told.task_sources
         told.require_sources(source_ids())
         acting = told.acting
-        pool = await self._stack.enter_async_context(open_pool(acting.sandbox))
+        pool = await self._stack.enter_async_context(self._open_pool(acting.sandbox))
         self._runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=told.to_choose)
 
     async def tell(self, orders: Sequence[Order]) -> None:
@@ -129,9 +133,9 @@ class EpisodeWorker:
 class EpisodeActor:
     """The worker as an actor: on an event loop of asyncio. Ray makes all loops of its processes uvloop's, on which a fleet does not run."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_pool: OpenPool = open_pool) -> None:
         asyncio.set_event_loop_policy(None)
-        self._worker, self._loop = EpisodeWorker(), LoopThread("episodes")
+        self._worker, self._loop = EpisodeWorker(open_pool), LoopThread("episodes")
 
     async def about(self) -> About:
         return await self._run(self._worker.about())
