@@ -19,6 +19,8 @@ from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.routing import COLLECTED
 from assets.stage_assets import stage_asset, stage_assets, stage_spec
 from assets.training import policy_into
+from models.judges.own import OwnJudge
+from models.judges.registry import JUDGES
 from warehouse.core.errors import CheckpointError
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.evaluation.judge_reports import report_rows
@@ -30,7 +32,7 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 OFF = "this profile has no ORM: orm.enabled is false"
-NO_JUDGE = "nothing judges in this profile: orm.enabled is false and verdicts.judge.engine is null"
+NO_JUDGE = "nothing judges in this profile: orm.enabled is false, verdicts.judge.engine is null and verdicts.judges is empty"
 
 
 @stage_assets(
@@ -157,7 +159,7 @@ def judging(
 ) -> Iterator[dg.MaterializeResult[None]]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     orm_id, note = _judging_orm(warehouse, settings, iteration)
-    if orm_id is None and settings.verdicts.judge.engine is None:
+    if orm_id is None and settings.verdicts.judge.engine is None and not settings.verdicts.judges:
         runner.forget(iteration, "judgements")
         _clear(warehouse, iteration, {"verdicts": "judgements", "judge_reports": "judge_reports"})
         yield from (_passed(note, key) for key in ("judgements", "judge_reports"))
@@ -171,6 +173,7 @@ def judging(
         orm_id=orm_id,
         orm=settings.orm,
         verdicts=settings.verdicts,
+        judge_versions={name: OwnJudge(name, JUDGES[name]).version for name in settings.verdicts.judges},
         layout=settings.agent.builder().grammar.layout,
         engine=settings.engine,
         success_threshold=settings.quality.success_threshold,

@@ -66,12 +66,6 @@ class TaskSettings(_Settings):
     lists: tuple[str, ...] = Field(
         min_length=1, description="SOURCE:GROUP of each list, e.g. miniwob:quickstart (sandbox/tasks/sources.py)"
     )
-    sources: dict[str, str] | tuple[str, ...] = Field(
-        (),
-        exclude=True,  # workers have it from the environment; a request is the same wherever the profile lies
-        description="task sources of your own, by name or as a list: module:attribute or path/to/file.py:attribute, with paths from the "
-        "profile's folder (docs/page-tasks.md)",
-    )
     domains: tuple[str, ...] = Field(min_length=1, description="what is collected, trained on and evaluated")
     rl_domains: tuple[str, ...] | None = Field(None, min_length=1, description="domains that get an RL specialist; null: all of them")
     joint: tuple[tuple[str, ...], ...] = Field(
@@ -387,6 +381,18 @@ class ScheduleSettings(_Settings):
     regression: Annotated[float, Field(gt=0, le=1, description="drop in eval success that asks for a re-evaluation")] = 0.05
 
 
+References = dict[str, str] | tuple[str, ...]
+"""By name or as a list: module:attribute or path/to/file.py:attribute, with paths from the profile's folder."""
+
+
+class PluginSettings(_Settings):
+    """Plug-ins of your own (docs/plugins.md). Processes have them from the environment (warehouse/core/plugins.py)."""
+
+    task_sources: References = Field((), description="sources of tasks, which tasks.lists may then name (docs/page-tasks.md)")
+    grammars: References = Field((), description="ways of writing actions, which agent.grammar may then name")
+    judges: References = Field((), description="functions or addresses that judge episodes, where verdicts.judges names them")
+
+
 class Profile(_Settings):
     """All settings of an iteration."""
 
@@ -395,6 +401,7 @@ class Profile(_Settings):
     ct_every: Positive = Field(1, description="CT runs in iterations 1, 1+n, 1+2n, …; in between it passes its input on")
     max_parallel: Positive = Field(2, description="stages that may run at once, e.g. RL of two domains on two cores")
     runner: RunnerSettings = RunnerSettings()
+    plugins: PluginSettings = Field(PluginSettings(), exclude=True)  # what is made is the same wherever the files lie
     policy: PolicySettings = PolicySettings()
     tasks: TaskSettings
     seed_data: SeedSettings
@@ -451,10 +458,10 @@ class Profile(_Settings):
         unverified = self.verdicts.unverified_domains
         if unknown := [domain for domain in unverified if domain not in self.tasks.domains]:
             raise ValueError(f"verdicts.unverified_domains has {', '.join(unknown)}, not among the domains {', '.join(self.tasks.domains)}")
-        if unverified and not self.orm.enabled and self.verdicts.judge.engine is None:
+        if unverified and not self.orm.enabled and self.verdicts.judge.engine is None and not self.verdicts.judges:
             raise ValueError(
-                f"verdicts.unverified_domains has {', '.join(unverified)}, but there is no judge for them: set orm.enabled, or "
-                "verdicts.judge.engine"
+                f"verdicts.unverified_domains has {', '.join(unverified)}, but there is no judge for them: set orm.enabled, "
+                "verdicts.judge.engine or verdicts.judges"
             )
         return self
 

@@ -135,6 +135,7 @@ class JudgeRequest(StageRequest):
     orm_id: str | None = Field(description="checkpoint of the ORM; null: none judges")
     orm: OrmSettings
     verdicts: VerdictSettings
+    judge_versions: dict[str, str] = Field({}, description="of the judges of one's own: another version judges again")
     layout: Literal["elements", "chat"] = Field(description="of the profile's grammar")
     engine: EngineChoice
     success_threshold: float = Field(description="reward from which on the verifier calls an episode good")

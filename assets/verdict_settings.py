@@ -58,6 +58,7 @@ class VerdictSettings(_Settings):
 
     prompt: JudgePromptConfig = JudgePromptConfig()
     judge: JudgeSettings = JudgeSettings()
+    judges: tuple[str, ...] = Field((), description="judges of your own that judge, by their names in plugins.judges (docs/plugins.md)")
     target_precision: float = Field(
         0.95, gt=0, le=1, description="a domain's threshold is the lowest that gives this on the eval part; false positives poison SFT"
     )
@@ -71,6 +72,10 @@ class VerdictSettings(_Settings):
 
     @model_validator(mode="after")
     def _each_once(self) -> VerdictSettings:
-        if len(set(self.unverified_domains)) != len(self.unverified_domains):
-            raise ValueError(f"unverified_domains names a domain twice: {', '.join(self.unverified_domains)}")
+        for key in ("unverified_domains", "judges"):
+            named = getattr(self, key)
+            if len(set(named)) != len(named):
+                raise ValueError(f"{key} has a name twice: {', '.join(named)}")
+        if taken := sorted({"judge", "orm", "verifier", "human"} & set(self.judges)):
+            raise ValueError(f"judges names {', '.join(taken)}, which are Flywheel's own: call yours otherwise")
         return self

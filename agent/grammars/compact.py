@@ -354,6 +354,9 @@ class CompactGrammar:
                 raise NotRepresentable(f"compact grammar: an invalid action ({reason}) cannot be written")
 
 
+GRAMMAR = CompactGrammar()
+
+
 def _key(key: str) -> str:
     if not key or (len(key) > 1 and key != key.lower()):
         raise NotRepresentable(f"compact grammar: key {key!r}; allowed are lower-case names such as enter, and single characters")

@@ -19,3 +19,6 @@ class DoubaoGrammar(ThoughtActionGrammar):
 
     def parameter_name(self, name: str) -> str:
         return name
+
+
+GRAMMAR = DoubaoGrammar()

@@ -20,3 +20,6 @@ class UiTars1Grammar(ThoughtActionGrammar):
 
     def parameter_name(self, name: str) -> str:
         return {"point": "start_box", "start_point": "start_box", "end_point": "end_box"}[name]
+
+
+GRAMMAR = UiTars1Grammar()

@@ -21,3 +21,6 @@ class UiTars15Grammar(UiTars1Grammar):
             return smart_resize(observation.width_px, observation.height_px, max_area_px=self._max_area_px)
         except ValueError as error:
             raise BadText(str(error)) from None
+
+
+GRAMMAR = UiTars15Grammar()

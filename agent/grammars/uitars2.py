@@ -184,6 +184,9 @@ class UiTars2Grammar:
         return written
 
 
+GRAMMAR = UiTars2Grammar()
+
+
 def _find_calls(text: str) -> tuple[str, list[RawCall]]:
     """What stands before the calls, and the calls: functions, else an `Action:`, else lines at the end that are known calls and nothing
     else. No calls where the text has none. Raises BadText."""

@@ -117,7 +117,7 @@ def show_sets(
 
 @imports.command("demonstrations")
 def import_demonstrations(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="agentnet, mind2web or sharegpt.")],
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="agentnet, mind2web, sharegpt, or FILE.py:ATTRIBUTE of your own.")],
     files: Annotated[list[Path], typer.Argument(help="JSON lines, JSON or Parquet.")],
     track: Annotated[
         str,

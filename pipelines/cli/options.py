@@ -46,9 +46,9 @@ def use_sources(given: list[str] | None, profile: str | None) -> None:
 
         load(profile)
     if given:
-        from sandbox.tasks.registry import use
+        from sandbox.tasks.registry import SOURCES
 
-        use(given, Path.cwd(), keep=True)
+        SOURCES.use(given, Path.cwd(), keep=True)
 
 
 def warehouse_of(home: Home) -> Warehouse:
@@ -83,8 +83,9 @@ def profile_of(home: Home, given: str | None, set_: list[str] | None) -> tuple[s
 
 
 def overrides(items: list[str] | None) -> dict[str, Any]:
-    """What --set says, by key; paths of task sources count from here. Raises ConfigError."""
-    from pipelines.profiles import located_sources, parse_value
+    """What --set says, by key; paths of plug-ins count from here. Raises ConfigError."""
+    from pipelines.profiles import parse_value
+    from warehouse.core.plugins import located_all
 
     found = {}
     for item in items or []:
@@ -92,6 +93,6 @@ def overrides(items: list[str] | None) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigError(f"--set {item!r} is not KEY=VALUE, e.g. --set rl.rounds=4")
         found[key] = parse_value(value, f"the value of --set {item!r}")
-        if key.startswith("tasks.sources"):
-            found[key] = located_sources(found[key], Path.cwd())
+        if key.split(".")[0] == "plugins":
+            found[key] = located_all(found[key], Path.cwd())
     return found

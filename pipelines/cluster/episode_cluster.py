@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -28,8 +27,8 @@ from pipelines.cluster.node_worker import NodeWorker
 from pipelines.cluster.wire import About, WorkerSettings, own_code
 from pipelines.stages.sandboxes import num_waiting, open_pool
 from sandbox.server.identity import source_ids
-from sandbox.tasks.registry import VARIABLE
 from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy, SandboxError
+from warehouse.core.plugins import environment
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ async def open_cluster(
 ) -> AsyncIterator[EpisodeCluster]:
     """Runs episodes until the block ends, on the sessions that `open_pool` opens on each node. Raises what `connected` raises, and as
     EpisodeCluster.run where there is no node."""
-    told = WorkerSettings(acting=acting, to_choose=to_choose, task_sources=os.environ.get(VARIABLE), source_ids=source_ids())
+    told = WorkerSettings(acting=acting, to_choose=to_choose, plugins=environment(), source_ids=source_ids())
     connection = connected(settings)
     ray = await asyncio.to_thread(connection.__enter__)
     try:

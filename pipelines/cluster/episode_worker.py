@@ -24,7 +24,6 @@ from pipelines.stages.sandboxes import collecting, limits, open_pool
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool_protocol import Pool
 from sandbox.server.identity import source_ids
-from sandbox.tasks.registry import VARIABLE
 from warehouse.core.errors import to_plain
 
 T = TypeVar("T")
@@ -55,8 +54,7 @@ class EpisodeWorker:
         if self._runner is not None:
             return
         told = WorkerSettings.model_validate_json(settings)
-        if told.task_sources is not None:
-            os.environ[VARIABLE] = told.task_sources
+        os.environ.update(told.plugins)
         told.require_sources(source_ids())
         acting = told.acting
         pool = await self._stack.enter_async_context(self._open_pool(acting.sandbox))

@@ -21,13 +21,13 @@ import dagster as dg
 
 from assets.profile import RunnerSettings
 from pipelines.cluster.connection import import_ray
-from sandbox.tasks.registry import VARIABLE
 from warehouse.core.errors import ConfigError, ServerUnreachable, StageFailed, missing_extra
 from warehouse.core.home import atomic_write
+from warehouse.core.plugins import VARIABLES
 
 JOB = "ray_job"
 """File of a stage's folder: the id of its job."""
-PASSED = (VARIABLE, "FLYWHEEL_STORE")
+PASSED = ("FLYWHEEL_STORE", *VARIABLES.values())
 """What a job is told of this process's environment. Secrets are not: everyone who sees the cluster's page would read them there."""
 STOP_LIMIT_S = 60.0
 POLL_S = 0.5

@@ -22,14 +22,14 @@ from warehouse.core.errors import ConfigError
 
 
 class WorkerSettings(BaseModel):
-    """All that an episode worker is told at its start. `task_sources`: the text of FLYWHEEL_TASK_SOURCES; `source_ids`: what it stands for
-    here, as sandbox/server/identity.py has it."""
+    """All that an episode worker is told at its start. `plugins`: the variables that name them (warehouse/core/plugins.py); `source_ids`:
+    what the task sources are here, as sandbox/server/identity.py has it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     acting: ActingSettings
     to_choose: bool = False
-    task_sources: str | None = None
+    plugins: dict[str, str] = {}
     source_ids: dict[str, str] = {}
 
     def require_sources(self, found: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.importing.reading import OnBytes, raw_records
-from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Pictures
+from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Pictures
 from sandbox.tasks.imported.mapping import BadRecord, Fields
 from sandbox.tasks.imported.pyautogui_calls import BadCode, Hand
 from sandbox.tasks.imported.pyautogui_code import parse_code
@@ -28,6 +28,9 @@ def agentnet_entries(path: Path, pictures: Pictures, on_bytes: OnBytes) -> Itera
             except BadRecord as error:
                 entry.why_not = str(error)
         yield entry
+
+
+IMPORTER = Importer(name="agentnet", entries=agentnet_entries, acted_by="human")
 
 
 def _demonstration(record: Any, pictures: Pictures, unknown: list[str]) -> Demonstration:

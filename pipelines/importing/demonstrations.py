@@ -19,14 +19,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from agent.grammars.registry import grammar_named
-from pipelines.importing.agentnet import agentnet_entries
 from pipelines.importing.licences import add_licence
-from pipelines.importing.mind2web import mind2web_entries
+from pipelines.importing.registry import importer_named
 from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, print_report, progress_on
 from pipelines.importing.rows import DemonstrationSettings, RowMaker, Rows
 from pipelines.importing.screening import Screening
-from pipelines.importing.sharegpt import chat_entries
-from pipelines.importing.trajectories import Demonstration, Entry, EntryReader, Pictures
+from pipelines.importing.trajectories import Demonstration, Entry, EntryReader, Importer, Pictures
 from sandbox.tasks.imported.mapping import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
@@ -34,7 +32,6 @@ from warehouse.core.locks import FileLock
 from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
 from warehouse.storage.tables import Warehouse
 
-DEMONSTRATION_FORMATS = ("agentnet", "mind2web", "sharegpt")
 LOSS_UNKNOWN = "what its actions cannot say: it is stored, and cannot be read any more"
 CHUNK_RECORDS = 64
 CHUNK_BYTES = 64 << 20
@@ -116,7 +113,9 @@ def import_demonstration_files(
 ) -> Report:
     """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
-    read, maker, screening = _reader(format, settings), RowMaker(format, settings), Screening(settings)
+    importer = importer_named(format)
+    format = importer.name
+    read, maker, screening = _reader(importer, settings), RowMaker(importer, settings), Screening(settings)
     for path in paths:
         if not path.is_file():
             raise ConfigError(f"there is no file {path}")
@@ -167,17 +166,12 @@ def _check_settings(folder: Path, manifest: Mapping[str, Any], name: str, *, rep
         )
 
 
-def _reader(format: str, settings: DemonstrationSettings) -> EntryReader:
-    if settings.answers is not None and format != "sharegpt":
-        raise ConfigError(f"--answers says how chats are read: it goes with sharegpt, not with {format}")
-    readers: Mapping[str, EntryReader] = {
-        "agentnet": agentnet_entries,
-        "mind2web": mind2web_entries,
-        "sharegpt": chat_entries(None if settings.answers is None else grammar_named(settings.answers)),
-    }
-    if format not in readers:
-        raise ConfigError(f"no format of demonstrations {format!r}: the formats are {', '.join(DEMONSTRATION_FORMATS)}")
-    return readers[format]
+def _reader(importer: Importer, settings: DemonstrationSettings) -> EntryReader:
+    if settings.answers is None:
+        return importer.entries
+    if importer.answers is None:
+        raise ConfigError(f"--answers says how chats are read: it goes with sharegpt, not with {importer.name}")
+    return importer.answers(grammar_named(settings.answers))
 
 
 def _take(entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: Kept, *, dry_run: bool) -> None:

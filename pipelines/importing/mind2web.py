@@ -16,7 +16,7 @@ from typing import Any
 
 from agent.grammars.elements import MAX_ELEMENTS
 from pipelines.importing.reading import OnBytes, RawRecord, raw_records
-from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Picture, Pictures
+from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Picture, Pictures
 from sandbox.actions import Action, Click, Hotkey, MoveTo, SelectOption, TypeText
 from sandbox.session import Element
 from sandbox.tasks.imported.mapping import BadRecord, Fields
@@ -42,6 +42,9 @@ def mind2web_entries(path: Path, pictures: Pictures, on_bytes: OnBytes) -> Itera
             except BadRecord as error:
                 entry.why_not = str(error)
         yield entry
+
+
+IMPORTER = Importer(name="mind2web", entries=mind2web_entries, acted_by="human")
 
 
 def _traces(records: Iterator[RawRecord]) -> Iterator[RawRecord]:

@@ -20,7 +20,7 @@ from agent.grammars.elements import render_observation
 from agent.grammars.registry import grammar_named
 from agent.prompts.prompt import PromptBuilder
 from agent.prompts.texts import Mode
-from pipelines.importing.trajectories import Chat, DemonstratedStep, Demonstration, Entry
+from pipelines.importing.trajectories import Chat, DemonstratedStep, Demonstration, Entry, Importer
 from sandbox.actions import Action
 from sandbox.session import Observation
 from sandbox.tasks.imported.mapping import BadRecord, slug
@@ -29,9 +29,6 @@ from warehouse.core.errors import ConfigError
 from warehouse.core.identity import stable_seed
 from warehouse.routing.samples import chat_row, sample_row
 
-ACTED_BY = {"agentnet": "human", "mind2web": "human"}
-"""Who acted, where the import does not say: the formats of recorded people. Of chats nobody knows."""
-UNKNOWN_ACTOR = "unknown"
 JUDGE_VERSION = "1"
 CT_ORIGIN = "annotation"
 """What people did, as CT takes it: the mixture's pool `in_situ`."""
@@ -88,12 +85,12 @@ class Rows:
 
 
 class RowMaker:
-    """Rows of one import's records. `format` and `settings` are the same for all of them."""
+    """Rows of one import's records. `importer` and `settings` are the same for all of them."""
 
-    def __init__(self, format: str, settings: DemonstrationSettings) -> None:
+    def __init__(self, importer: Importer, settings: DemonstrationSettings) -> None:
         """Raises ConfigError for an unknown grammar."""
-        self._format, self._settings = format, settings
-        self._policy_id = settings.policy or ACTED_BY.get(format, UNKNOWN_ACTOR)
+        self._format, self._settings = importer.name, settings
+        self._policy_id = settings.policy or importer.acted_by
         self._grammar: Grammar = grammar_named(settings.grammar)
         self._builders = {
             is_listed: PromptBuilder(self._grammar, mode=settings.mode, list_elements=is_listed) for is_listed in (False, True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent.grammars.base import Grammar
 from pipelines.importing.reading import OnBytes, raw_records
-from pipelines.importing.trajectories import Chat, DemonstratedStep, Demonstration, Entry, EntryReader, Picture, Pictures
+from pipelines.importing.trajectories import Chat, DemonstratedStep, Demonstration, Entry, EntryReader, Importer, Picture, Pictures
 from sandbox.session import Observation
 from sandbox.tasks.imported.mapping import BadRecord, Fields
 from warehouse.datasets.chat_formats import IMAGE_TOKEN, SHAREGPT_NAMES, VERDICTS
@@ -49,6 +49,9 @@ def chat_entries(answers: Grammar | None) -> EntryReader:
             yield entry
 
     return entries
+
+
+IMPORTER = Importer(name="sharegpt", entries=chat_entries(None), answers=chat_entries)
 
 
 def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry, digest: str) -> Chat | Demonstration:

@@ -4,6 +4,7 @@ was a good one. Formats are agentnet.py's, mind2web.py's and sharegpt.py's; rows
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from agent.grammars.base import Grammar
 from sandbox.actions import Action
 from sandbox.session import Element
 from sandbox.tasks.imported.mapping import BadRecord
-from warehouse.core.errors import UnreadablePicture
+from warehouse.core.errors import ConfigError, UnreadablePicture
 from warehouse.core.identity import bytes_id
 from warehouse.storage import pictures
 
@@ -136,3 +138,20 @@ class EntryReader(Protocol):
     """Entries of one file, in order. `on_bytes` is told how far it has been read."""
 
     def __call__(self, path: Path, pictures: Pictures, on_bytes: Callable[[int], None]) -> Iterator[Entry]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer:
+    """A format of demonstrations. Raises ConfigError for a name that tables cannot carry."""
+
+    name: str
+    """What `flywheel import demonstrations` is given, and `Task.source` of what it imports."""
+    entries: EntryReader
+    answers: Callable[[Grammar], EntryReader] | None = None
+    """Reads chats whose answers are written in a grammar as trajectories, for a format of chats."""
+    acted_by: str = "unknown"
+    """Who acted, where the import does not say, e.g. human."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", self.name):
+            raise ConfigError(f"the importer's name is {self.name!r}: use lower-case letters, digits, _ and -, beginning with a letter")

@@ -12,14 +12,19 @@ from typing import Any
 
 import yaml
 
+from agent.grammars.registry import GRAMMARS
 from assets.profile import Profile, parse_profile
-from sandbox.tasks import registry
+from models.judges.registry import JUDGES
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
 from warehouse.core.errors import ConfigError
+from warehouse.core.plugins import Plugins, located_all
 
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
 OVERRIDES_VARIABLE = "FLYWHEEL_PROFILE_OVERRIDES"
 DEFAULT_PROFILE = "quickstart"
+PLUGINS: Mapping[str, Plugins[Any]] = {plugins.kind: plugins for plugins in (SOURCES, GRAMMARS, JUDGES)}
+"""What a profile may bring along, by its keys below `plugins`."""
 _REQUIRED = frozenset(name for name, field in Profile.model_fields.items() if field.is_required())
 
 
@@ -32,7 +37,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
     """A profile by name, or from a YAML file of one's own. A file may begin with `extends: NAME` and say only what differs;
     the path of another file counts from its own folder. A file without a `name` is named after itself.
 
-    The task sources that it names are registered here, and in every process that this one starts.
+    The plug-ins that it names are registered here, and in every process that this one starts.
 
     Raises ConfigError that names what is wrong and what is allowed.
     """
@@ -40,6 +45,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
     for dotted, value in (overrides or {}).items():
         _set(data, dotted, value)
     source = f"{name_or_path} with {', '.join(overrides)}" if overrides else name_or_path
+    _use_plugins(data.get("plugins"), source)
     try:
         profile = parse_profile(data, source)
     except ConfigError as error:
@@ -48,8 +54,8 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
                 f"{error}\nA profile of your own begins with `extends: {DEFAULT_PROFILE}` and says only what differs"
             ) from error
         raise
-    _use_sources(profile, source)
     _check_tasks(profile, source)
+    _check_judges(profile, source)
     return profile
 
 
@@ -90,12 +96,23 @@ def parse_value(text: str, source: str) -> Any:
         raise ConfigError(f"{source} is not YAML (text with signs of YAML, such as * or {{, goes into quotes): {error}") from error
 
 
-def _use_sources(profile: Profile, source: str) -> None:
-    if profile.tasks.sources:
-        try:
-            registry.use(profile.tasks.sources, Path.cwd())
-        except ConfigError as error:
-            raise ConfigError(f"tasks.sources of the profile {source}: {error}") from error
+def _use_plugins(given: Any, source: str) -> None:
+    """Before the profile is read: other settings name them. What is not a reference is left to whoever reads it."""
+    for kind, declared in given.items() if isinstance(given, Mapping) else ():
+        names = declared.values() if isinstance(declared, Mapping) else declared if isinstance(declared, list) else [declared]
+        if kind in PLUGINS and declared and all(isinstance(name, str) for name in names):
+            try:
+                PLUGINS[kind].use(declared, Path.cwd())
+            except ConfigError as error:
+                raise ConfigError(f"plugins.{kind} of the profile {source}: {error}") from error
+
+
+def _check_judges(profile: Profile, source: str) -> None:
+    if unknown := [name for name in profile.verdicts.judges if name not in JUDGES]:
+        raise ConfigError(
+            f"verdicts.judges of the profile {source} names {', '.join(unknown)}; known are {', '.join(JUDGES) or 'none'}. Name yours in "
+            'plugins.judges, e.g. `plugins: {judges: {mine: "judge.py:judge"}}`'
+        )
 
 
 def _check_tasks(profile: Profile, source: str) -> None:
@@ -130,9 +147,8 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
     if _is_path(name_or_path):
         data.setdefault("name", path.stem)
-    tasks = data.get("tasks")
-    if _is_path(name_or_path) and isinstance(tasks, dict) and "sources" in tasks:
-        data["tasks"] = {**tasks, "sources": located_sources(tasks["sources"], path.parent)}
+    if _is_path(name_or_path) and "plugins" in data:
+        data["plugins"] = located_all(data["plugins"], path.parent)
     parent = data.pop("extends", None)
     return _merge(_read(located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
 
@@ -151,15 +167,6 @@ def _text(path: Path) -> str:
 def located(name_or_path: str, folder: Path) -> str:
     """A path, absolute and counted from a folder; a name as it is."""
     return str((folder / name_or_path).resolve()) if _is_path(name_or_path) else name_or_path
-
-
-def located_sources(sources: Any, folder: Path) -> Any:
-    """References to task sources, in whatever shape, with their paths counted from a folder. What is not a reference stays as it is."""
-    if isinstance(sources, str):
-        return registry.located(sources, folder)
-    if isinstance(sources, Mapping):
-        return {name: located_sources(each, folder) for name, each in sources.items()}
-    return [located_sources(each, folder) for each in sources] if isinstance(sources, list) else sources
 
 
 def _is_path(name_or_path: str) -> bool:

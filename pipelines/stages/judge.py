@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.engine.choice import EngineChoice
 from models.families.vision import screenshot_ids
 from models.judges.judge import Case, Judge, Judgement
+from models.judges.own import OwnJudge
+from models.judges.registry import JUDGES
 from models.supervised.training_set import TrainingSample
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.engines import open_engine
@@ -91,7 +94,7 @@ def to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest, log: Callabl
     known = known_episodes(con, request.iteration, success_threshold=request.success_threshold, unverified=settings.unverified_domains)
     rows = {row["episode_id"]: row for row in [*routed, *(each.row for each in to_measure(known, settings.max_measured))]}
     found: dict[str, str] = {}
-    if settings.judge.engine is not None:
+    if settings.judge.engine is not None or settings.judges:
         found, unknown = references(con, rows.values(), settings.judge.rubrics)
         for reason, num in unknown.most_common():
             log(f"no reference for {num} instances: {reason}")
@@ -124,6 +127,8 @@ def open_judges(request: JudgeRequest, context: WorkerContext, stack: ExitStack)
     if request.verdicts.judge.engine is not None:
         builder = request.verdicts.prompt.builder("chat")  # whatever the policy's own layout is: another model answers
         yield open_reference_judge(request.verdicts, builder, stack), builder
+    for name in request.verdicts.judges:
+        yield OwnJudge(name, JUDGES[name]), request.verdicts.prompt.builder("chat")
 
 
 def open_orm(folder: Path, choice: EngineChoice, settings: OrmSettings, builder: JudgeBuilder, stack: ExitStack) -> Judge:
@@ -161,7 +166,8 @@ def open_reference_judge(settings: VerdictSettings, builder: JudgeBuilder, stack
 
 def _judgements(judge: Judge, builder: JudgeBuilder, wanted: ToJudge, context: WorkerContext) -> Iterator[list[Judgement]]:
     """What the judge says, what it has said before first. Those who judge alike share a file: its name is of judge and version."""
-    log = context.folder / f"{judge.name}-{judge.version.replace('/', '_')[:80]}.jsonl"
+    version = re.sub(r"[^\w.-]", "_", judge.version)
+    log = context.folder / f"{judge.name}-{version[:80]}.jsonl"
     said = _read_log(log)
     before = [said[episode_id] for episode_id in wanted.rows if episode_id in said]
     if before:

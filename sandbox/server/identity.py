@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from sandbox.tasks.registry import references
+from sandbox.tasks.registry import SOURCES
 from warehouse.core.identity import digests_id, file_digest
 
 SUFFIXES = (".py", ".js", ".html", ".css", ".json", ".yaml", ".sh")
@@ -23,7 +23,7 @@ def code_id() -> str:
 
 def source_ids() -> dict[str, str]:
     """By the name of each task source of this process: the id of its file where it is a file of its own, else its module."""
-    return {name: _source_id(reference) for name, reference in references().items()}
+    return {name: _source_id(reference) for name, reference in SOURCES.references().items()}
 
 
 @cache

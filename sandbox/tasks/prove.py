@@ -31,7 +31,7 @@ from sandbox.actions import Action, Click, TypeText
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.session import Observation, Session
-from sandbox.tasks.registry import SOURCES, use
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError, SandboxError
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     try:
         if options.source:
-            use(options.source, Path.cwd(), keep=True)
+            SOURCES.use(options.source, Path.cwd(), keep=True)
         tasks = chosen_tasks(options.selections, options.tasks)
         workers = {} if options.workers is None else {"max_workers": options.workers}
         settings = FleetSettings(sessions_per_worker=options.sessions, **workers)

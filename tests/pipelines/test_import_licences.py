@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pipelines.cli.app import app
 from sandbox.tasks.licences import task_sources
-from sandbox.tasks.registry import SOURCES, installed
+from sandbox.tasks.registry import SOURCES
 from tests.pipelines.demonstration_files import agentnet, images, write_lines
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
@@ -73,5 +73,7 @@ def test_a_set_of_tasks_has_the_licence_that_it_was_imported_under(tmp_path: Pat
 
 def test_each_source_that_ships_says_its_licence_and_where_it_is_from() -> None:
     assert [
-        name for name in installed() if name != "imported" and "unknown" in (SOURCES[name].licence, SOURCES[name].origin or "unknown")
+        name
+        for name in SOURCES.installed()
+        if name != "imported" and "unknown" in (SOURCES[name].licence, SOURCES[name].origin or "unknown")
     ] == []

@@ -20,7 +20,7 @@ from pipelines.cli.options import overrides
 from pipelines.profiles import load
 from sandbox.actions import Click
 from sandbox.session import Observation
-from sandbox.tasks.registry import VARIABLE, parse
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
 from tests.sandbox.own_source import ROOT, write_own_source
 from warehouse.core.errors import ConfigError
@@ -235,7 +235,7 @@ def test_a_policy_that_cannot_be_is_refused(settings: dict[str, str], words: str
 @pytest.fixture
 def own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a user's own task source, as docs/page-tasks.md has it."""
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(SOURCES.variable, "")
     monkeypatch.setattr(sys, "path", [*sys.path])
     return write_own_source(tmp_path)
 
@@ -249,7 +249,7 @@ def test_a_profile_brings_task_sources_from_its_own_folder(own_source: Path, sou
     child.write_text("extends: ../mine.yaml\nname: child\ntasks: {lists: [press], domains: [pointing]}\n")
     profile = load(str(child))
     assert [task.name for task in tasks_in(profile.tasks.lists).values()] == ["press-letter"]
-    assert parse(os.environ[VARIABLE]) == [("press", f"{own_source / 'press.py'}:SOURCE")]
+    assert SOURCES.parse(os.environ[SOURCES.variable]) == [("press", f"{own_source / 'press.py'}:SOURCE")]
     assert str(own_source) not in profile.acting.model_dump_json(), "a stage's request is the same wherever the profile lies"
     program = "from sandbox.tasks.sources import tasks_of; print(*(task.name for task in tasks_of('press')))"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -258,22 +258,24 @@ def test_a_profile_brings_task_sources_from_its_own_folder(own_source: Path, sou
 
 def test_a_source_given_on_the_command_line_counts_from_here(own_source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own_source)
-    changes = overrides(["tasks.sources={press: press.py:SOURCE}", "tasks.lists=[press]", "tasks.domains=[pointing]"])
-    assert changes["tasks.sources"] == {"press": f"{own_source / 'press.py'}:SOURCE"}
+    changes = overrides(["plugins.task_sources={press: press.py:SOURCE}", "tasks.lists=[press]", "tasks.domains=[pointing]"])
+    assert changes["plugins.task_sources"] == {"press": f"{own_source / 'press.py'}:SOURCE"}
     assert load("smoke", changes).tasks.lists == ("press",)
 
 
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ('{press: "gone.py:SOURCE"}', r"tasks\.lists of the profile .*gone\.py:SOURCE cannot be imported: FileNotFoundError"),
+        ('{press: "gone.py:SOURCE"}', r"plugins\.task_sources of the profile .*gone\.py:SOURCE cannot be imported: FileNotFoundError"),
         ('{press: "press.py:GONE"}', r"has no 'GONE'; its task sources are SOURCE"),
-        ('["press.py:PressPage"]', r"tasks\.sources of the profile .* is a type: expected a TaskSource"),
-        ('{miniwob: "press.py:SOURCE"}', r"tasks\.sources of the profile .*'miniwob' .* has the name of another one"),
-        ("3", r"tasks\.sources"),
+        ('["press.py:PressPage"]', r"plugins\.task_sources of the profile .* is a type: expected a TaskSource"),
+        ('{miniwob: "press.py:SOURCE"}', r"plugins\.task_sources of the profile .*'miniwob' .* has the name of another one"),
+        ("3", r"plugins\.task_sources"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_named(own_source: Path, sources: str, message: str) -> None:
-    (own_source / "wrong.yaml").write_text(f"extends: smoke\nname: wrong\ntasks: {{sources: {sources}, lists: [press]}}\n")
+    (own_source / "wrong.yaml").write_text(
+        f"extends: smoke\nname: wrong\nplugins: {{task_sources: {sources}}}\ntasks: {{lists: [press]}}\n"
+    )
     with pytest.raises(ConfigError, match=message):
         load(str(own_source / "wrong.yaml"))

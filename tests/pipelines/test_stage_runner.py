@@ -21,7 +21,7 @@ from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest,
 from assets.resources import StageRunner
 from pipelines.orchestration.stage_runner import PipesStageRunner
 from pipelines.orchestration.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
-from sandbox.tasks.registry import VARIABLE, use
+from sandbox.tasks.registry import SOURCES
 from tests.sandbox.own_source import write_own_source
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
@@ -99,9 +99,9 @@ def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
 @pytest.mark.slow
 def test_a_stage_plays_the_tasks_of_a_user_s_own_source(tmp_path: Path, run_stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Registered here, as a profile does it; its worker and its fleet's workers are processes that only inherit the environment."""
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(SOURCES.variable, "")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    use("press.py:SOURCE", write_own_source(tmp_path))
+    SOURCES.use("press.py:SOURCE", write_own_source(tmp_path))
     worked = run_stage(demonstrate("press", "pointing"))
     assert worked.run.success and worked.result.counts["episodes"] == 1, worked.log
 

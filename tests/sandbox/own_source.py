@@ -1,4 +1,4 @@
-"""The user's own source of docs/page-tasks.md as files in a folder outside the repository."""
+"""The user's own files that a page of docs/ shows, as files in a folder outside the repository."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_BLOCK = re.compile(r"^`([\w.]+)`, the \w+\..*?^```\w+\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"^`(\w+\.\w+)`, (?:the|an?)\b.*?^```\w+\n(.*?)^```$", re.M | re.S)
 
 
 def write_own_source(folder: Path) -> Path:
-    """The page's three files, copied as the document has them; returns the folder."""
-    found = dict(_BLOCK.findall((ROOT / "docs" / "page-tasks.md").read_text(encoding="utf-8")))
-    assert sorted(found) == ["mine.yaml", "press.html", "press.py"]
+    """The files of a task source; returns the folder."""
+    return write_files_of("page-tasks.md", folder, ["mine.yaml", "press.html", "press.py"])
+
+
+def write_files_of(page: str, folder: Path, names: list[str]) -> Path:
+    """The files that a page shows, which have to be these, copied as it has them; returns the folder."""
+    found = dict(_BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
+    assert sorted(found) == names
     for name, text in found.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder

@@ -17,12 +17,13 @@ from sandbox.fleet.settings import FleetSettings
 from sandbox.gym.env import FlywheelEnv
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.describe import describe
-from sandbox.tasks.registry import SOURCES, VARIABLE, installed, load, located, use
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import all_tasks, kind_of, page_tasks, tasks_of
 from sandbox.tasks.task_source import TaskSource
 from tests.sandbox.own_source import ROOT, write_own_source
 from tests.sandbox.test_sources import solves
 from warehouse.core.errors import ConfigError
+from warehouse.core.plugins import located
 
 OK = "from sandbox.tasks.task_source import TaskSource\nfrom press import SOURCE as PRESS, PressPage, load_tasks\n"
 
@@ -37,7 +38,7 @@ env.close()
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(SOURCES.variable, "")
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in [name for name in sys.modules if name == "press"]:
         monkeypatch.delitem(sys.modules, name)
@@ -45,8 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_outside_the_repository_is_a_source_like_any_other(folder: Path) -> None:
-    use("press.py:SOURCE", folder)
-    assert "press" in SOURCES and "press" in page_tasks() and [*SOURCES][:-1] == [*installed()]
+    SOURCES.use("press.py:SOURCE", folder)
+    assert "press" in SOURCES and "press" in page_tasks() and [*SOURCES][:-1] == [*SOURCES.installed()]
     (task,) = tasks_of("press:small")
     assert (task.name, kind_of(task), describe(task)) == ("press-letter", "page", "Press A.") and task in all_tasks()
     with pytest.raises(ConfigError, match="no task group 'large'"):
@@ -55,7 +56,7 @@ def test_a_file_outside_the_repository_is_a_source_like_any_other(folder: Path) 
 
 @pytest.mark.parametrize("reference", ["press.py:SOURCE", "press:SOURCE"])
 def test_it_is_played_in_a_pool_and_in_a_worker_of_a_fleet(folder: Path, reference: str) -> None:
-    use({"press": reference}, folder)
+    SOURCES.use({"press": reference}, folder)
     (task,) = tasks_of("press")
 
     async def play() -> None:
@@ -68,7 +69,7 @@ def test_it_is_played_in_a_pool_and_in_a_worker_of_a_fleet(folder: Path, referen
 
 
 def test_it_is_a_gymnasium_environment(folder: Path) -> None:
-    use("press.py:SOURCE", folder)
+    SOURCES.use("press.py:SOURCE", folder)
     env = FlywheelEnv("press/press-letter")
     try:
         env.reset(options={"instance": 1})
@@ -105,10 +106,10 @@ def test_commands_take_it_by_option_profile_and_variable(folder: Path) -> None:
 
 def test_a_source_registers_beside_others_and_one_call_replaces_the_last(folder: Path) -> None:
     (folder / "second.py").write_text(OK + "SOURCE = TaskSource(name='second', kind='page', load_tasks=load_tasks, page=PressPage())")
-    use("press.py:SOURCE", folder)
-    use("second.py:SOURCE", folder, keep=True)
+    SOURCES.use("press.py:SOURCE", folder)
+    SOURCES.use("second.py:SOURCE", folder, keep=True)
     assert {"press", "second"} <= set(SOURCES)
-    use(["second.py:SOURCE"], folder)
+    SOURCES.use(["second.py:SOURCE"], folder)
     assert "press" not in SOURCES and SOURCES["second"].name == "second"
 
 
@@ -137,34 +138,34 @@ def test_a_source_registers_beside_others_and_one_call_replaces_the_last(folder:
 def test_what_cannot_be_used_is_refused_with_the_reason(folder: Path, text: str, message: str) -> None:
     (folder / "wrong.py").write_text(text)
     with pytest.raises(ConfigError, match=message):
-        use("wrong.py:SOURCE", folder)
-    assert os.environ[VARIABLE] == "" and list(SOURCES) == list(installed()), "nothing has changed"
+        SOURCES.use("wrong.py:SOURCE", folder)
+    assert os.environ[SOURCES.variable] == "" and list(SOURCES) == list(SOURCES.installed()), "nothing has changed"
 
 
 @pytest.mark.parametrize("reference", ["", "press", "press.py", ":SOURCE", "press.py:", "press:a b", "none.py:SOURCE", "nonesuch:SOURCE"])
 def test_a_reference_that_names_nothing(folder: Path, reference: str) -> None:
     with pytest.raises(ConfigError, match=r"expected module:attribute or path|there is no file|No module named 'nonesuch'"):
-        use([reference], folder)
+        SOURCES.use([reference], folder)
 
 
 @pytest.mark.parametrize("text", ["{press: 3}", "[[press]]", "3", "{press: [}"])
 def test_a_variable_that_is_no_list_of_references(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(ConfigError, match=f"{VARIABLE} is"):
+    monkeypatch.setenv(SOURCES.variable, text)
+    with pytest.raises(ConfigError, match=f"{SOURCES.variable} is"):
         list(SOURCES)
 
 
 def test_a_source_has_one_name(folder: Path) -> None:
-    use({"mine": "press.py:SOURCE"}, folder)
+    SOURCES.use({"mine": "press.py:SOURCE"}, folder)
     with pytest.raises(ConfigError, match=r"'mine' .* calls itself 'press'"):
         tasks_of("mine")
     with pytest.raises(ConfigError, match="'mine' is given twice"):
-        use({"mine": "other.py:SOURCE"}, folder, keep=True)
+        SOURCES.use({"mine": "other.py:SOURCE"}, folder, keep=True)
 
 
 def test_tasks_are_of_their_source(folder: Path) -> None:
     (folder / "stray.py").write_text(OK + "SOURCE = TaskSource(name='stray', kind='page', page=PressPage(), load_tasks=load_tasks)")
-    use("stray.py:SOURCE", folder)
+    SOURCES.use("stray.py:SOURCE", folder)
     with pytest.raises(ConfigError, match="'stray' gives tasks of the source 'press'"):
         tasks_of("stray")
 
@@ -174,7 +175,7 @@ def test_no_task_is_called_as_erased_episodes_are(folder: Path) -> None:
         "from sandbox.tasks.task import Task\ntasks = lambda _: {'erased': Task(source='gone', name='erased', domain='d', max_steps=3)}\n"
     )
     (folder / "gone.py").write_text(OK + made + "SOURCE = TaskSource(name='gone', kind='page', page=PressPage(), load_tasks=tasks)")
-    use("gone.py:SOURCE", folder)
+    SOURCES.use("gone.py:SOURCE", folder)
     with pytest.raises(ConfigError, match="'gone' calls a task 'erased'"):
         tasks_of("gone")
 
@@ -208,6 +209,6 @@ def test_a_source_is_imported_when_it_is_asked_for_and_no_other() -> None:
 
 
 def test_every_shipped_source_is_what_its_entry_point_says() -> None:
-    assert set(installed()) >= {"miniwob", "games", "terminal", "hybrid", "browsing", "web", "desktop", "android", "imported"}
-    found: dict[str, Any] = {name: load(reference) for name, reference in installed().items()}
+    assert set(SOURCES.installed()) >= {"miniwob", "games", "terminal", "hybrid", "browsing", "web", "desktop", "android", "imported"}
+    found: dict[str, Any] = {name: SOURCES.load(reference) for name, reference in SOURCES.installed().items()}
     assert all(isinstance(source, TaskSource) and source.name == name for name, source in found.items())

@@ -12,7 +12,7 @@ from sandbox.android.instance import AndroidInstance
 from sandbox.desktop.instance import Instance as DesktopInstance
 from sandbox.hybrid.tasks import HybridInstance
 from sandbox.tasks.describe import describe
-from sandbox.tasks.registry import SOURCES, VARIABLE, installed, use
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task, first_seed
 from sandbox.tasks.task_source import TaskSource, instance_of
 from sandbox.terminal.tasks import Instance as TerminalInstance
@@ -25,15 +25,15 @@ INSTANCES: dict[str, type] = {
     "desktop": DesktopInstance,
     "android": AndroidInstance,
 }
-NAMES = [*(name for name in installed() if name != "imported"), "press"]
+NAMES = [*(name for name in SOURCES.installed() if name != "imported"), "press"]
 """What is imported lies in a home: test_imported.py."""
 
 
 @pytest.fixture(params=NAMES)
 def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskSource:
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(SOURCES.variable, "")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    use("press.py:SOURCE", write_own_source(tmp_path))
+    SOURCES.use("press.py:SOURCE", write_own_source(tmp_path))
     return SOURCES[request.param]
 
 

@@ -12,7 +12,7 @@ import pytest
 from sandbox.actions import Click, Finished, ToolCall, TypeText
 from sandbox.session import Element, Observation
 from sandbox.tasks.prove import Attempt
-from sandbox.tasks.registry import SOURCES, VARIABLE
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.supply_page import figures, page, samples, summary_rows, to_json
 from sandbox.tasks.supply_report import MAX_REFUSED, NO_INSTANCE, Supplied, Supply, duplicates_of, gather, in_words
@@ -49,7 +49,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
         facts=lambda task, seed: module.facts(task, seed),
     )
     monkeypatch.setitem(sys.modules, "planted_source", module)
-    monkeypatch.setenv(VARIABLE, "planted_source:SOURCE")
+    monkeypatch.setenv(SOURCES.variable, "planted_source:SOURCE")
     return module
 
 
