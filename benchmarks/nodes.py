@@ -76,7 +76,7 @@ class Settings:
     repeats: int = 3
     num_deaths_episodes: int = 10_000
     deaths_step_ms: float = 10.0
-    death_every_s: Mapping[str, float] = field(default_factory=lambda: {"servers": 8.0, "ray": 20.0})
+    death_every_s: Mapping[str, float] = field(default_factory=lambda: {"servers": 8.0, "ray": 45.0})
     """By placement: a raylet takes longer to start."""
 
 
@@ -179,7 +179,8 @@ def recovery(placement: str, what: str, settings: Settings) -> Row:
                 playing = asyncio.create_task(play(placed, until(over), policy))
                 await asyncio.sleep(BEFORE_S)
                 failed_s, again = time.monotonic(), dict[str, float]()
-                await asyncio.to_thread(made.hosts[0].kill if what == "kill" else made.hosts[0].cut)
+                made.stay_down = {made.hosts[0].address} if what == "kill" else set()
+                await asyncio.to_thread(partial(made.kill, made.hosts[0]) if what == "kill" else made.hosts[0].cut)
                 if what == "cut":
                     await asyncio.sleep(CUT_S - (time.monotonic() - failed_s))
                     again = {"used_again_s": await used_again(made, placed)}
@@ -195,7 +196,6 @@ async def used_again(made: WaitingHosts, placed: Placed) -> float:
     await asyncio.to_thread(made.hosts[0].mend)
     mended_s = time.monotonic()
     while not placed.is_used(made.hosts[0]):
-        made.start_ended()
         await asyncio.sleep(0.05)
     return time.monotonic() - mended_s
 
@@ -223,27 +223,27 @@ def deaths(placement: str, folder: Path, settings: Settings) -> Row:
     with PLACEMENTS[placement](4, 8, settings.deaths_step_ms) as made:
         stop, started_s = threading.Event(), time.monotonic()
 
-        def kill_and_start() -> None:
-            dice = random.Random(counts["num_deaths"])
-            while not stop.wait(dice.expovariate(1 / every_s)):
-                host = dice.choice(made.hosts)
-                host.kill()
-                counts["num_deaths"] += 1
-                if not stop.wait(dice.uniform(0, 4)):
-                    made.start(host)
-
         async def main() -> None:
             async with made.collector() as placed:
+                killer = threading.Thread(target=kill, args=(placed,))
                 killer.start()
-                await play(placed, missing, ClickingPolicy(), log)
+                try:
+                    await play(placed, missing, ClickingPolicy(), log)
+                finally:
+                    stop.set()
+                    await asyncio.to_thread(killer.join)
 
-        killer = threading.Thread(target=kill_and_start)
+        def kill(placed: Placed) -> None:
+            """Nodes on which episodes run; they are started again."""
+            dice = random.Random(counts["num_deaths"])
+            while not stop.wait(dice.expovariate(1 / every_s)):
+                if used := [host for host in made.hosts if placed.is_used(host)]:
+                    made.kill(dice.choice(used))
+                    counts["num_deaths"] += 1
+
         try:
             asyncio.run(main())
         finally:
-            stop.set()
-            if killer.ident is not None:  # it began
-                killer.join()
             counts["wall_s"] += time.monotonic() - started_s
             counts_file.write_text(json.dumps(counts))
     lines = [json.loads(line) for line in (folder / "episodes.jsonl").read_bytes().splitlines()]

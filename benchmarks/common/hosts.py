@@ -72,6 +72,10 @@ class Host:
         self._started.append(process)
         return process
 
+    def has_ended(self) -> bool:
+        """Whether none of what was started here runs any more."""
+        return all(process.poll() is not None for process in self._started)
+
     def run(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
         """`subprocess.run` on the host; raises CalledProcessError unless `check=False`."""
         options = {"check": True, "text": True, "capture_output": True, **options}

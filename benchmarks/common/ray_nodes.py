@@ -121,8 +121,6 @@ class RayHosts:
         self.head, *self.others = hosts
         self.address, self._folder, self._cpus = f"{self.head.address}:{PORT}", folder, cpus
         self.output = folder / "output.txt"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        """Of the nodes, by address."""
         head = start_command(
             f"--node-ip-address={self.head.address}",
             "--head",
@@ -137,11 +135,11 @@ class RayHosts:
         for host in self.others:
             self.start(host)
 
-    def start(self, host: Host) -> None:
+    def start(self, host: Host) -> subprocess.Popen[bytes]:
         """A node on a host."""
         own = f"--temp-dir={self._folder / host.address}"  # one for all, and sometimes one of two that start at once waits for ever
         command = start_command(f"--node-ip-address={host.address}", f"--address={self.address}", own, cpus=self._cpus)
-        self.processes[host.address] = host.start(command, env=dict(os.environ), output=self.output)
+        return host.start(command, env=dict(os.environ), output=self.output)
 
     def run(self, function: str, *arguments: Any, output: Path) -> subprocess.Popen[bytes]:
         """`module:function` in a process on the head's host, with these arguments as strings."""

@@ -14,13 +14,14 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -43,7 +44,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "token-of-the-nodes-0123456789"
 PORT = 8421
 GRAMMAR = "uitars15"
-START_LIMIT_S = 240.0
+NODE_WAIT_S = 900.0
+"""For nodes to start, on a busy machine."""
+RESTART_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,46 +69,59 @@ class Processors:
     clock_s: float
 
 
-class WaitingHosts(Protocol):
-    head: Host
-    hosts: Sequence[Host]
+class WaitingHosts(ABC):
+    """A head, and nodes with so many sessions. `stay_down`: addresses where what ended is not started again."""
 
-    def start(self, host: Host) -> None:
-        """Start what a node has, e.g. on one that was killed."""
-        ...
+    def __init__(self, head: Host, hosts: Sequence[Host], size: int, step_ms: float) -> None:
+        self.head, self.hosts, self.size, self.step_ms = head, hosts, size, step_ms
+        self.stay_down: set[str] = set()
+        self._lock = threading.Lock()
 
-    def start_ended(self) -> None:
-        """The same on every node where it has ended, as a service manager would."""
-        ...
+    @abstractmethod
+    def start(self, host: Host) -> subprocess.Popen[bytes]:
+        """What a node has."""
 
+    @abstractmethod
     def collector(self) -> AbstractAsyncContextManager[Placed]:
         """Plays as many episodes at once as there are sessions."""
-        ...
+
+    def kill(self, host: Host) -> None:
+        with self._lock:
+            host.kill()
+
+    @asynccontextmanager
+    async def kept_started(self) -> AsyncIterator[None]:
+        """Start what has ended again, as a service manager would."""
+        task = asyncio.create_task(self._keep_started())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep_started(self) -> None:
+        while True:
+            await asyncio.to_thread(self._start_ended)
+            await asyncio.sleep(RESTART_S)
+
+    def _start_ended(self) -> None:
+        with self._lock:
+            for host in self.hosts:
+                if host.address not in self.stay_down and host.has_ended():
+                    self.start(host)
 
 
 Make = Callable[[int, int, float], AbstractContextManager[WaitingHosts]]
 
 
-@dataclass
-class ServerNodes:
-    """A head, and nodes that serve."""
+class ServerNodes(WaitingHosts):
+    """Nodes that serve."""
 
-    head: Host
-    hosts: Sequence[Host]
-    size: int
-    step_ms: float
-
-    def __post_init__(self) -> None:
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, host: Host) -> None:
+    def start(self, host: Host) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "benchmarks.common.waiting_node", "--host", host.address, "--port", PORT, "--size", self.size]
         arguments = [str(part) for part in [*command, "--step-ms", self.step_ms]]
         env = {**os.environ, TOKEN_VARIABLE: TOKEN, "PYTHONPATH": str(ROOT)}
-        self._processes[host.address] = host.start(arguments, env=env, cwd=ROOT, output=LOGS / f"{host.address}.log")
-
-    def start_ended(self) -> None:
-        _start_ended(self, self._processes)
+        return host.start(arguments, env=env, cwd=ROOT, output=LOGS / f"{host.address}.log")
 
     def addresses(self) -> list[ServerAddress]:
         return [ServerAddress(url=_url(host)) for host in self.hosts]
@@ -113,7 +129,7 @@ class ServerNodes:
     @asynccontextmanager
     async def collector(self) -> AsyncIterator[Placed]:
         num_sessions = len(self.hosts) * self.size
-        async with ServersPool(self.addresses(), size=num_sessions) as pool:
+        async with self.kept_started(), ServersPool(self.addresses(), size=num_sessions) as pool:
             playing = PoolCollector(pool, PromptBuilder(GRAMMAR), EpisodeLimits(), CollectorSettings(concurrency=num_sessions))
             yield Placed(collector=playing, is_used=lambda host: pool.free_by_server().get(_url(host), self.size) < self.size)
 
@@ -133,41 +149,36 @@ def server_nodes(num: int, size: int, step_ms: float) -> Iterator[ServerNodes]:
 
 
 async def _all_answer(made: ServerNodes) -> None:
-    async with asyncio.timeout(START_LIMIT_S), ServersPool(made.addresses(), size=1) as pool:
+    async with asyncio.timeout(NODE_WAIT_S), ServersPool(made.addresses(), size=1) as pool:
         while len(pool.free_by_server()) < len(made.hosts):
             await asyncio.sleep(0.05)
 
 
-class RayNodes:
-    """A head of a Ray cluster, and nodes."""
+class RayNodes(WaitingHosts):
+    """Nodes of a Ray cluster."""
 
     def __init__(self, cluster: RayHosts, size: int, step_ms: float) -> None:
-        self.head = cluster.head
-        self.hosts: Sequence[Host] = cluster.others
-        self._cluster, self._size, self._step_ms = cluster, size, step_ms
+        super().__init__(cluster.head, cluster.others, size, step_ms)
+        self._cluster = cluster
 
-    def start(self, host: Host) -> None:
-        self._cluster.start(host)
-
-    def start_ended(self) -> None:
-        _start_ended(self, self._cluster.processes)
+    def start(self, host: Host) -> subprocess.Popen[bytes]:
+        return self._cluster.start(host)
 
     @asynccontextmanager
     async def collector(self) -> AsyncIterator[Placed]:
-        ray = RaySettings(address=self._cluster.address, cpus=1)
-        sandbox = SandboxSettings(num_sessions=self._size, ray=ray)
+        ray = RaySettings(address=self._cluster.address, cpus=1, wait_s=NODE_WAIT_S)
+        sandbox = SandboxSettings(num_sessions=self.size, ray=ray)
         acting = ActingSettings(
             tasks=TaskSettings(lists=("miniwob:smoke",), domains=("forms",)), agent=AgentSettings(grammar=GRAMMAR), sandbox=sandbox
         )
-        sessions = partial(waiting_sessions, step_ms=self._step_ms)
-        async with asyncio.timeout(None) as limit, open_cluster(acting, ray, to_choose=False, open_pool=sessions) as cluster:
-            cluster.places_per_node = self._size  # a stage has more, which wait for a session on their node
+        sessions = partial(waiting_sessions, step_ms=self.step_ms)
+        async with self.kept_started(), open_cluster(acting, ray, to_choose=False, open_pool=sessions) as cluster:
+            cluster.places_per_node = self.size  # a stage has more, which wait for a session on their node
             for worker in cluster.workers:
-                worker.num_places = self._size
-            limit.reschedule(asyncio.get_running_loop().time() + START_LIMIT_S)
-            while len(cluster.workers) < len(self.hosts):
-                await asyncio.sleep(0.05)
-            limit.reschedule(None)
+                worker.num_places = self.size
+            async with asyncio.timeout(NODE_WAIT_S):
+                while len(cluster.workers) < len(self.hosts):
+                    await asyncio.sleep(0.05)
 
             def is_used(host: Host) -> bool:
                 return any(worker.num_running for worker in cluster.workers if f" {host.address} " in worker.node)
@@ -211,12 +222,6 @@ def _cpu_s(host: Host) -> float:
             times = psutil.Process(pid).cpu_times()
             found += times.user + times.system
     return found
-
-
-def _start_ended(made: WaitingHosts, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    for host in made.hosts:
-        if processes[host.address].poll() is not None:
-            made.start(host)
 
 
 def _url(host: Host) -> str:
