@@ -31,6 +31,7 @@ from sandbox.server.address import ServerAddress
 from warehouse.core.errors import ConfigError
 from warehouse.datasets.mixing import MixtureConfig
 from warehouse.quality.config import QualityConfig
+from warehouse.routing.ct_objectives import OF_OBSERVATIONS
 from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.routes import RoutingConfig
 
@@ -462,6 +463,17 @@ class Profile(_Settings):
             raise ValueError(
                 f"verdicts.unverified_domains has {', '.join(unverified)}, but there is no judge for them: set orm.enabled, "
                 "verdicts.judge.engine or verdicts.judges"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _objectives_that_weigh(self) -> Profile:
+        """A prompt that weighs nothing is not learned, whatever the objective."""
+        asked = [objective for objective in self.failure_mining.ct_objectives if objective in OF_OBSERVATIONS]
+        if asked and self.ct_refresh.prompt_loss_weight == 0:
+            raise ValueError(
+                f"failure_mining.ct_objectives has {', '.join(asked)}, but ct_refresh.prompt_loss_weight is 0, so no prompt and no "
+                "observation is learned: set it above 0, e.g. 0.1"
             )
         return self
 

@@ -109,9 +109,9 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         data_version=data_version(content_digest(warehouse, ["routes"], iteration=iteration, stage="routing")),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
-    left_out: Counter[str] = Counter({"trimmed steps": 0})
+    left_out: Counter[str] = Counter()
     for table, stored in store_routed_samples(warehouse, iteration, settings.failure_mining, left_out=left_out).items():
-        of_table = left_out if table == "ct_samples" else {}
+        of_table = {f"steps without/{name}": num for name, num in left_out.items()} if table == "ct_samples" else {}
         by_origin = {f"samples/{origin}": num for origin, num in stored.by_origin.items()}
         yield dg.MaterializeResult(
             asset_key=table,

@@ -15,7 +15,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ def measure(profile: Profile, policy: Path, split: Split, num_episodes: int) -> 
     return found
 
 
-def print_rows(rows: list[Mapping[str, Any]], console: Console) -> None:
+def print_rows(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     table = Table(title="Greedy success, mean over tasks")
     for column in ("seed", "policy", "tasks", "split", "success", "95 % interval", "episodes", "CPU seconds of training"):
         table.add_column(column, justify="right" if column in ("success", "episodes") else "left")

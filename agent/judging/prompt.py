@@ -22,6 +22,7 @@ from agent.grammars.base import Layout
 from agent.grammars.quoting import escape
 from agent.policy.policy import Message
 from agent.prompts.prompt import IMAGE_PATCH_PX, estimate_tokens
+from warehouse.quality.element_lines import elements_named
 
 GOOD, BAD = WORDS = ("yes", "no")
 """The verdict's two words: whether the task was carried out. Words of the quickstart's pages, so that its policies have tokens for them."""
@@ -37,7 +38,6 @@ MAX_INSTRUCTION_CHARS = 4000
 _MARK_IN_TEXT = re.compile(MARK, re.IGNORECASE)
 _VERDICT = re.compile(rf"(?:^|\n|\s){MARK}\s*[:：]?\s*\**({GOOD}|{BAD})\**[.!]?\s*$", re.IGNORECASE)
 _LAST_LINE = re.compile(rf"^\W*{MARK}\W*\s*[:：]?\W*({GOOD}|{BAD})\W*$", re.IGNORECASE)
-_NUMBERED = re.compile(r"\[(\d{1,4})\]")
 _RULES = (
     "You judge whether an agent carried out a task on a computer. You get the task, the record of all that the agent did, and the last "
     "screens it saw, each before the step that is named with it.\n"
@@ -139,7 +139,8 @@ def _turn(row: Mapping[str, Any], changed: bool | None) -> Turn:
 def _described(action: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """The executed action: the elements that the answer numbers as they stood on the screen, not as the agent calls them."""
     kind = str(action.get("kind", "invalid"))
-    elements = _elements_named(row) if action.get("x") is not None else []
+    named = elements_named(row["response"] or "", row["observation"] or "") if action.get("x") is not None else []
+    elements = [unforgeable(line) for line in named]
     words = [kind, *elements]
     if kind == "click" and action.get("count", 1) != 1:
         words.insert(1, f"{action['count']} times")
@@ -155,16 +156,6 @@ def _described(action: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         elif not elements:
             words.append(f"{key} {value}")
     return " ".join(words)
-
-
-def _elements_named(row: Mapping[str, Any]) -> list[str]:
-    """The lines of the screen whose numbers stand in the action of the answer; none where it names points."""
-    _, _, written = re.sub(r'"[^"]*"', '""', row["response"] or "").rpartition("Action")
-    lines = {}
-    for line in (row["observation"] or "").split("\n"):
-        if found := _NUMBERED.search(line.rsplit(">", 1)[-1]):
-            lines[found.group(1)] = line
-    return [unforgeable(lines[number]) for number in _NUMBERED.findall(written) if number in lines]
 
 
 def unforgeable(text: str) -> str:

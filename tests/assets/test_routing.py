@@ -42,7 +42,7 @@ def test_every_episode_is_judged_routed_and_cut_into_samples(tmp_path: Path) -> 
     (judged,) = result.asset_materializations_for_node("verdicts")
     assert judged.metadata["failed/loop"].value == 1 and judged.metadata["failed/duplicate"].value == 1
     reported = {event.asset_key.to_user_string(): event for event in result.asset_materializations_for_node("routing")}
-    for table, origins in (("ct_samples", {"trimmed steps": 0, "samples/rollout": 4}), ("sft_samples", {"samples/rollout": 3})):
+    for table, origins in (("ct_samples", {"samples/rollout": 4}), ("sft_samples", {"samples/rollout": 3})):
         ids = sorted(warehouse.read(table)["sample_id"].to_pylist())
         assert (reported[table].tags or {})["dagster/data_version"] == content_id("data", [ids])
         counts = {"samples": len(ids), **origins}

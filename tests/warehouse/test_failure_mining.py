@@ -12,7 +12,7 @@ import pytest
 from tests.warehouse.test_samples import annotation, episode, load, sampled, step
 from warehouse.routing.failure_mining import FailureMiningConfig
 
-EVERYTHING = FailureMiningConfig(trim_failures=True, corrections=True, reflections=True, solved_attempts_tell=True)
+EVERYTHING = FailureMiningConfig(ct_objectives=("until_first_error",), corrections=True, reflections=True, solved_attempts_tell=True)
 CERTAIN = EVERYTHING.model_copy(update={"solved_attempts_tell": False})
 
 
@@ -114,9 +114,9 @@ def test_annotations_and_step_rewards_tell_the_first_wrong_step(con: duckdb.Duck
     alone = {"episodes": PAIR["episodes"][:1], "steps": FAILED, "routes": route_rows(failed="ct")}
     load(con, **(alone | changes))
     left_out: Counter[str] = Counter()
-    rows = sampled(con, mining=FailureMiningConfig(trim_failures=True), left_out=left_out)["ct_samples"]
+    rows = sampled(con, mining=FailureMiningConfig(ct_objectives=("until_first_error",)), left_out=left_out)["ct_samples"]
     assert [row["step_index"] for row in rows] == list(range(kept))
-    assert left_out == {"trimmed steps": len(FAILED) - kept}
+    assert left_out == Counter({"until_first_error": len(FAILED) - kept})
 
 
 def test_several_that_failed_after_the_same_beginning_give_one_pair_which_names_them_all(con: duckdb.DuckDBPyConnection) -> None:

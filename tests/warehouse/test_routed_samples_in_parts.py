@@ -118,9 +118,11 @@ def test_what_leaves_stays_withdrawn_with_its_chat_as_long_as_its_source_is_stor
 def test_a_failure_half_way_leaves_what_was_there(played: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     send(played, "sft", but=dict.fromkeys(range(1, NUM_EPISODES), "withheld"))
     version = store_routed_samples(played, "0001")["sft_samples"].version
-    make, last = samples.sample_row, f"ep-{NUM_EPISODES - 1:02d}"
+    make, last = samples._finish, f"ep-{NUM_EPISODES - 1:02d}"
     monkeypatch.setattr(
-        samples, "sample_row", lambda kind, **row: make(kind, **row) | ({"domain": None} if row["episode_id"] == last else {})
+        samples,
+        "_finish",
+        lambda kind, messages, **row: make(kind, messages, **row) | ({"domain": None} if row["episode_id"] == last else {}),
     )
     send(played, "sft")
     with pytest.raises(SchemaMismatch, match="domain"):

@@ -121,10 +121,9 @@ def test_each_step_becomes_one_sample_where_its_episode_went(con: duckdb.DuckDBP
     assert [(row["episode_id"], row["step_index"]) for row in samples["sft_samples"]] == [("good", 0), ("good", 1)]
     assert [(row["episode_id"], row["step_index"]) for row in samples["ct_samples"]] == [("bad", 0)], "an empty answer teaches nothing"
     good, bad = samples["sft_samples"][0], samples["ct_samples"][0]
-    assert [m["loss"] for m in good["messages"]] == [0.0, 1.0] and [m["loss"] for m in bad["messages"]] == [1.0, 1.0]
+    assert [m["loss"] for m in good["messages"]] == [0.0, 1.0] and [m["loss"] for m in bad["messages"]] == [0.0, 1.0]
     assert good["messages"][-1] == {"role": "assistant", "content": "Action click [1]", "screenshot_id": None, "loss": 1.0}
     assert good["verdict"] is True and bad["verdict"] is False and good["origin"] == bad["origin"] == "rollout"
-    assert [m["loss"] for m in sampled(con, ct_prompt_loss=0.25)["ct_samples"][0]["messages"]] == [0.25, 1.0]
     assert sampled(con, "0002") == {"ct_samples": [], "sft_samples": []}
 
 
@@ -238,7 +237,6 @@ def test_parts_are_bounded_and_together_what_each_step_gives_alone(con: duckdb.D
                 origin="rollout",
                 domain="pointing",
                 messages=PROMPT,
-                prompt_loss=float(kind == "ct"),
                 response=answer,
                 episode_id=name,
                 step_index=index,

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Annotated
 
 import duckdb
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from warehouse.routing.ct_objectives import CtObjective
 
 VIEWS = Path(__file__).with_name("failure_mining.sql")
 PAIR_ORIGINS = ("correction", "reflection")
@@ -46,13 +48,17 @@ class FailureMiningConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    trim_failures: Annotated[
-        bool,
+    ct_objectives: Annotated[
+        tuple[CtObjective, ...],
         Field(
-            description="CT learns a failed episode only up to its first wrong step, where annotations or step rewards tell it (or solved "
-            "attempts: solved_attempts_tell)"
+            min_length=1,
+            description="what CT learns of each episode that is routed to it. answers: the policy's answers; all_tokens: its prompts as "
+            "well; next_observation: what the environment showed after each action; hindsight: a failed episode's answers under the "
+            "instruction that they do carry out, where solved attempts tell it; until_first_error: the answers before the first wrong "
+            "step, where annotations or step rewards tell it (or solved attempts: solved_attempts_tell). Prompts and observations weigh "
+            "prompt_loss_weight. Several: a sample of each",
         ),
-    ] = False
+    ] = ("answers",)
     corrections: Annotated[
         bool, Field(description="SFT learns, at a failed episode's first wrong step, the answer of a solved attempt on the same screen")
     ] = False
@@ -66,6 +72,13 @@ class FailureMiningConfig(BaseModel):
             "screens show all and that are solved in one way"
         ),
     ] = False
+
+    @field_validator("ct_objectives")
+    @classmethod
+    def _each_once(cls, objectives: tuple[CtObjective, ...]) -> tuple[CtObjective, ...]:
+        if len(set(objectives)) < len(objectives):
+            raise ValueError(f"ct_objectives is [{', '.join(objectives)}]: name each objective once")
+        return objectives
 
     @property
     def pair_origins(self) -> tuple[str, ...]:

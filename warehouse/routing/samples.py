@@ -1,7 +1,7 @@
 """Samples: rows of `ct_samples` and `sft_samples` made of routed episodes, annotations, demonstrations and tutorials.
 
-A sample is a chat: the prompt exactly as it was asked, and the answer that stands. The answer weighs 1 in the loss; the prompt weighs 0
-for SFT and `ct_prompt_loss` for CT, which a training run scales again by its `prompt_loss_weight` (0, its default, learns answers only).
+A sample is a chat: the prompt exactly as it was asked, and the answer that stands. For SFT the answer weighs 1 in the loss and the prompt
+0; what CT learns of an episode is ct_objectives.py's business.
 What an iteration gives need not fit memory: it comes in parts, a few thousand chats at a time. How it is stored is routed_samples.py's
 business; which samples a run reads, and how often, is mixing.py's.
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, Literal
 
 import duckdb
@@ -18,7 +20,9 @@ import pyarrow as pa
 
 from warehouse.core.identity import content_id
 from warehouse.datasets.withdrawal import TAKEN_BACK
+from warehouse.routing.ct_objectives import OBJECTIVES, OF_TRAJECTORIES, CtObjective, message_row, weighed
 from warehouse.routing.failure_mining import FailureMiningConfig, first_wrong_steps, pairs
+from warehouse.routing.hindsight import Wordings, wordings_of
 from warehouse.storage.catalogue import TABLES
 
 Kind = Literal["ct", "sft", "orm"]
@@ -37,7 +41,7 @@ _NOBODY = "(select null::varchar as episode_id, null::bigint as step_index where
 
 _SAMPLED_EPISODES = """
 create or replace temp table sampled_episodes as
-select r.episode_id, r.decided_verdict as verdict, min(e.domain) as domain,
+select r.episode_id, r.decided_verdict as verdict, min(e.domain) as domain, min(e.task_id) as task_id, min(e.instruction) as instruction,
     min(case when not r.decided_verdict then w.step_index end) as first_wrong
 from routes r
 join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration
@@ -51,15 +55,27 @@ create or replace temp table decided_steps as
 select distinct episode_id, step_index from annotations where iteration = $iteration and $route = 'sft'
 """
 _ROUTED_STEPS = """
-select 'rollout' as origin, e.domain, e.verdict, s.response, s.episode_id, s.step_index,
-    case when coalesce(s.step_index < e.first_wrong, true) then s.messages end as messages
+select 'rollout' as origin, e.domain, e.verdict, s.response, s.episode_id, s.step_index, s.messages, e.first_wrong{more}
 from steps s
 join sampled_episodes e on e.episode_id = s.episode_id
 anti join decided_steps d on d.episode_id = s.episode_id and d.step_index = s.step_index
 where s.iteration = $iteration and trim(s.response) <> ''
 """
-"""Steps that speak for themselves. A step of a solved episode that an annotator has decided on comes in by that decision instead. One
-from the first wrong one on comes without its prompt, to be counted."""
+"""Steps that speak for themselves. A step of a solved episode that an annotator has decided on comes in by that decision instead."""
+_TRAJECTORY = ", s.observation, s.action, e.task_id, e.instruction"
+_SOLVED_STEPS = """
+with solved as (
+    select e.episode_id, min(e.task_id) as task_id, min(e.instruction) as instruction
+    from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
+    where e.iteration <= $iteration and e.split = 'train' and coalesce(r.decided_verdict, e.outcome = 'success')
+        and coalesce(r.route, 'sft') <> 'withheld'
+    group by all
+)
+select s.episode_id, s.step_index, s.response, s.observation, s.action, solved.task_id, solved.instruction
+from steps s join solved on solved.episode_id = s.episode_id
+where s.iteration <= $iteration
+"""
+"""What tells hindsight: solved attempts so far, demonstrations among them."""
 _ANNOTATED_STEPS = """
 select 'annotation' as origin, e.domain, r.decided_verdict as verdict, a.messages, a.response, a.episode_id, a.step_index,
     a.annotation_id
@@ -77,7 +93,6 @@ def sample_parts(
     table: RoutedTable,
     iteration: str,
     *,
-    ct_prompt_loss: float = 1.0,
     mining: FailureMiningConfig | None = None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[pa.Table]:
@@ -86,19 +101,22 @@ def sample_parts(
 
     Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
     episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `mining`
-    says what else failed episodes give. `left_out` is told how many steps were not taken: `trimmed steps`, from the first wrong one of a
-    failed episode on.
+    says what CT learns of an episode, and what else failed ones give. `left_out` is told of how many steps an objective learns nothing,
+    by its name.
 
     On a connection that is not sealed and that only SQL of ours reads, since temporary tables and views are made there; nothing else may
     be asked on it until the last part has come.
     """
     settings, kind = mining or FailureMiningConfig(), _KIND_OF[table]
     asked, to_route = {"iteration": iteration}, {"iteration": iteration, "route": kind}
-    first_wrong = first_wrong_steps(con, settings) if kind == "ct" and settings.trim_failures else _NOBODY
+    objectives: tuple[CtObjective, ...] = settings.ct_objectives if kind == "ct" else ("answers",)
+    first_wrong = first_wrong_steps(con, settings) if "until_first_error" in objectives else _NOBODY
     con.execute(_SAMPLED_EPISODES.format(first_wrong=first_wrong, taken_back=TAKEN_BACK), to_route)
     con.execute(_DECIDED_STEPS, to_route)
+    steps = _ROUTED_STEPS.format(more=_TRAJECTORY if OF_TRAJECTORIES.intersection(objectives) else "")
     with joined_as_written(con):
-        yield from _parts(con.sql(_ROUTED_STEPS, params=asked), kind, ct_prompt_loss if kind == "ct" else 0.0, left_out)
+        wordings = wordings_of(_episodes(con.sql(_SOLVED_STEPS, params=asked))) if "hindsight" in objectives else {}
+        yield from _in_tables(_taught(kind, _episodes(con.sql(steps, params=asked)), objectives, wordings, left_out))
     if kind == "sft":
         yield from _parts(con.sql(_ANNOTATED_STEPS, params=asked), "sft")
         yield from pair_parts(con, iteration, settings)
@@ -128,17 +146,41 @@ def joined_as_written(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
             con.execute("reset disabled_optimizers")
 
 
-def _parts(
-    steps: duckdb.DuckDBPyRelation, kind: Kind, prompt_loss: float = 0.0, left_out: Counter[str] | None = None
-) -> Iterator[pa.Table]:
-    num_trimmed = 0
+def _episodes(steps: duckdb.DuckDBPyRelation) -> Iterator[list[dict[str, Any]]]:
+    """Steps of one episode after another, as they are stored: side by side and in order."""
+    rows = (row for batch in in_parts(steps) for row in batch.to_pylist())
+    for _, of_episode in groupby(rows, key=itemgetter("episode_id")):
+        yield list(of_episode)
+
+
+def _taught(
+    kind: Kind,
+    episodes: Iterable[list[dict[str, Any]]],
+    objectives: Sequence[CtObjective],
+    wordings: Wordings,
+    left_out: Counter[str] | None,
+) -> Iterator[dict[str, Any]]:
+    """Samples of each episode, objective by objective."""
+    for steps in episodes:
+        for objective in objectives:
+            num = 0
+            for step, messages in OBJECTIVES[objective](steps, wordings):
+                num += 1
+                source = {name: step[name] for name in ("origin", "domain", "verdict", "episode_id", "step_index")}
+                yield _finish(kind, messages, **source)
+            if left_out is not None and num < len(steps):
+                left_out[objective] += len(steps) - num
+
+
+def _in_tables(samples: Iterable[dict[str, Any]]) -> Iterator[pa.Table]:
+    left = iter(samples)
+    while part := list(islice(left, PART_ROWS)):
+        yield pa.Table.from_pylist(part, schema=_SCHEMA)
+
+
+def _parts(steps: duckdb.DuckDBPyRelation, kind: Kind) -> Iterator[pa.Table]:
     for batch in in_parts(steps):
-        rows = batch.to_pylist()
-        samples = [sample_row(kind, prompt_loss=prompt_loss, **row) for row in rows if row["messages"] is not None]
-        num_trimmed += len(rows) - len(samples)
-        yield pa.Table.from_pylist(samples, schema=_SCHEMA)
-    if left_out is not None:
-        left_out["trimmed steps"] += num_trimmed
+        yield pa.Table.from_pylist([sample_row(kind, **row) for row in batch.to_pylist()], schema=_SCHEMA)
 
 
 def demonstration_rows(episodes: Sequence[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -165,14 +207,14 @@ def tutorial_rows(tutorials: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
     occurs twice is one sample."""
     rows = {}
     for messages in tutorials:
-        row = _finish("ct", [_message(message) for message in messages], origin="tutorial", domain=GENERAL)
+        row = _finish("ct", [message_row(message) for message in messages], origin="tutorial", domain=GENERAL)
         rows[row["sample_id"]] = row
     return list(rows.values())
 
 
 def chat_row(kind: Kind, *, origin: str, domain: str, messages: Iterable[Any], verdict: bool | None = None) -> dict[str, Any]:
     """One sample of a whole chat, whose messages have their own loss weights."""
-    return _finish(kind, [_message(message) for message in messages], origin=origin, domain=domain, verdict=verdict)
+    return _finish(kind, [message_row(message) for message in messages], origin=origin, domain=domain, verdict=verdict)
 
 
 def sample_row(
@@ -180,9 +222,7 @@ def sample_row(
 ) -> dict[str, Any]:
     """One sample: a prompt whose messages weigh `prompt_loss`, and the answer, which weighs 1. `source` names the columns
     episode_id, step_index, annotation_id, prompt_episode_ids, prompt_step_indices and verdict, as far as there are any."""
-    prompt = [_message(message) | {"loss": float(prompt_loss)} for message in messages]
-    answer = {"role": "assistant", "content": response, "screenshot_id": None, "loss": 1.0}
-    return _finish(kind, [*prompt, answer], origin=origin, domain=domain, **source)
+    return _finish(kind, weighed(messages, response, prompt_loss=prompt_loss), origin=origin, domain=domain, **source)
 
 
 def _finish(kind: Kind, messages: list[dict[str, Any]], *, origin: str, domain: str, **source: Any) -> dict[str, Any]:
@@ -198,14 +238,4 @@ def _finish(kind: Kind, messages: list[dict[str, Any]], *, origin: str, domain: 
         **made_from,
         **other,
         "withdrawn": False,
-    }
-
-
-def _message(message: Any) -> dict[str, Any]:
-    read = message.get if isinstance(message, Mapping) else lambda name, default=None: getattr(message, name, default)
-    return {
-        "role": read("role"),
-        "content": read("content"),
-        "screenshot_id": read("screenshot_id", None),
-        "loss": float(read("loss", 0.0) or 0.0),
     }

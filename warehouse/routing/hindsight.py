@@ -1,0 +1,160 @@
+"""Which instruction a failed episode does carry out, as far as solved attempts at its task tell.
+
+Nothing is guessed from a task's name. Solved attempts that did the same kinds of things say how their task words what was done: where each
+text that they acted on stands once in their instruction, the rest of it is the task's wording. Where all of them agree on it, and their
+texts differ, a failed attempt of the same form has carried out that wording with its own texts:
+
+    solved   Click on the "Ok" button.    click "Ok" <button>          wording: Click on the "…" button.
+    failed   Click on the "no" button.    click "Yes" <button>         carried out: Click on the "Yes" button.
+
+An action on something that the instruction does not name must have been the same in all of them, and in the failed one. So tasks that ask
+for what has to be found, counted or worked out get no instruction, and neither do answers that name points instead of elements.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from warehouse.quality.element_lines import elements_named
+
+Row = Mapping[str, Any]
+_QUOTED = re.compile(r'"([^"]*)"')
+_NAME = re.compile(r'"([^"\\]*)" <(\w+)> (\[\d+\])')
+
+
+class Deed(NamedTuple):
+    """One action: what was done, to what kind of element, and the text that it was done to or with: of an element without a name its
+    number. `same_as`: the first deed of the episode with this text."""
+
+    kind: str
+    role: str
+    text: str
+    same_as: int
+
+
+Form = tuple[str, tuple[tuple[str, str, int], ...]]
+"""A task, and of each deed all but the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The parts of an instruction between its texts, the deeds whose texts stand between them, and the texts of all others."""
+
+    parts: tuple[str, ...]
+    slots: tuple[int, ...]
+    fixed: tuple[tuple[int, str], ...]
+
+    def filled(self, deeds: Sequence[Deed]) -> str | None:
+        """The instruction that these deeds carry out."""
+        if any(deeds[place].text != text for place, text in self.fixed):
+            return None
+        texts = (deeds[place].text for place in self.slots)
+        return self.parts[0] + "".join(f"{text}{part}" for text, part in zip(texts, self.parts[1:], strict=True))
+
+
+Wordings = Mapping[Form, Sequence[Wording]]
+
+
+def wordings_of(solved: Iterable[Sequence[Row]]) -> dict[Form, list[Wording]]:
+    """What solved episodes, each the rows of its steps, tell together: wordings that two different instructions have, and that none of
+    those episodes contradicts."""
+    told: dict[Form, list[tuple[list[Deed], str]]] = defaultdict(list)
+    for steps in solved:
+        if deeds := _deeds(steps):
+            told[_form(steps, deeds)].append((deeds, steps[0]["instruction"]))
+    return {form: wordings for form, of_form in told.items() if (wordings := _agreed(of_form))}
+
+
+def _agreed(told: Sequence[tuple[Sequence[Deed], str]]) -> list[Wording]:
+    found = {wording: None for deeds, instruction in told if (wording := _wording(instruction, deeds)) is not None}
+    agreed = []
+    for wording in found:
+        filled = [(wording.filled(deeds), instruction) for deeds, instruction in told]
+        fitting = {instruction for made, instruction in filled if made is not None}
+        if len(fitting) > 1 and all(made in (None, instruction) for made, instruction in filled):
+            agreed.append(wording)
+    return agreed
+
+
+def achieved(steps: Sequence[Row], wordings: Wordings) -> str | None:
+    """The instruction that an episode carried out, other than its own; None where nothing tells one, or several."""
+    deeds = _deeds(steps)
+    known = wordings.get(_form(steps, deeds), ()) if deeds else ()
+    made = {instruction for wording in known if (instruction := wording.filled(deeds)) is not None}
+    return made.pop() if len(made) == 1 and steps[0]["instruction"] not in made else None
+
+
+def with_instruction(messages: Sequence[Row], before: str, instruction: str) -> list[dict[str, Any]] | None:
+    """The prompt with another instruction in the place of its own; None where it does not stand in it as it is."""
+    for place, message in enumerate(messages):
+        if message["role"] == "user" and before and before in message["content"]:
+            changed = {**message, "content": message["content"].replace(before, instruction, 1)}
+            return [*map(dict, messages[:place]), changed, *map(dict, messages[place + 1 :])]
+    return None
+
+
+def _form(steps: Sequence[Row], deeds: Sequence[Deed]) -> Form:
+    return steps[0]["task_id"], tuple((deed.kind, deed.role, deed.same_as) for deed in deeds)
+
+
+def _deeds(steps: Sequence[Row]) -> list[Deed]:
+    """Of each step its action; nothing where one of them is not of one element, or cannot be read."""
+    deeds: list[Deed] = []
+    for place, step in enumerate(steps):
+        read = _read(step)
+        if read is None or step["step_index"] != place:
+            return []
+        same = next((deed.same_as for deed in deeds if deed.text == read[2]), place)
+        deeds.append(Deed(*read, same))
+    return deeds
+
+
+def _read(step: Row) -> tuple[str, str, str] | None:
+    """(kind, role, text) of a step's action."""
+    try:
+        action = json.loads(step["action"])
+    except ValueError:
+        return None
+    kind = action.get("kind") if isinstance(action, dict) else None
+    if kind == "type":
+        return "type", "", str(action.get("text", ""))
+    response = step["response"] or ""
+    named = elements_named(response, step["observation"] or "")
+    name = _NAME.search(named[0]) if len(named) == 1 else None
+    if kind != "click" or name is None or _speaks_of_another(response, name[1]):
+        return None
+    return f"click {action.get('count', 1)}", name[2], name[1] or name[3]
+
+
+def _speaks_of_another(response: str, name: str) -> bool:
+    """Whether an answer's thought quotes names, and not that of the element it acts on: an answer that nobody should learn."""
+    quoted = [" ".join(text.split()) for text in _QUOTED.findall(response)]
+    return bool(quoted) and name not in quoted
+
+
+def _wording(instruction: str, deeds: Sequence[Deed]) -> Wording | None:
+    """None where no text, or one more than once, stands in the instruction."""
+    places: list[tuple[int, int, int]] = []
+    fixed: list[tuple[int, str]] = []
+    for number, deed in enumerate(deeds):
+        if deed.same_as != number:
+            continue
+        found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(deed.text)}(?!\w)", instruction)] if deed.text else []
+        if len(found) == 1:
+            places.append((*found[0], number))
+        elif found:
+            return None
+        else:
+            fixed.append((number, deed.text))
+    places.sort()
+    ends = [0, *(end for _, end, _ in places)]
+    begins = [*(begin for begin, _, _ in places), len(instruction)]
+    if not places or any(begin < end for begin, end in zip(begins, ends, strict=True)):
+        return None
+    parts = tuple(instruction[end:begin] for end, begin in zip(ends, begins, strict=True))
+    return Wording(parts, tuple(number for _, _, number in places), tuple(fixed))
