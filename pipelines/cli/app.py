@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": "pipelines.cli.compare",
     "blame": "pipelines.cli.blame",
     "merge": "pipelines.cli.merge",
+    **dict.fromkeys(("init", "check"), "pipelines.cli.plugins"),
 }
 """`flywheel NAME` → the module that has a function of that name."""
 GROUPS = {
