@@ -7,12 +7,13 @@ sheet and common shares of its peak, which were not measured here.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+NodeKind = Literal["head", "trainer", "sandbox", "policy"]
 
 
 class PlanSettings(BaseModel):
@@ -33,6 +34,15 @@ class PlanSettings(BaseModel):
     cpu_training_gflops: Annotated[Positive, Field(description="of one training process on the CPU, forward and backward")] = 60.0
     cpu_prefill_gflops: Annotated[Positive, Field(description="of the embedded engine on the CPU, reading prompts")] = 20.0
     cpu_decode_gflops: Annotated[Positive, Field(description="of the embedded engine on the CPU, writing answers")] = 3.5
+
+    prices: Annotated[
+        dict[NodeKind, Annotated[float, Field(ge=0)]],
+        Field(
+            description="of one machine and hour, in any currency, for what each stage costs; head: the one with Dagster and the stages; "
+            "trainer: each further host of training, or the node of a stage that is a Ray job; sandbox: each sandbox server or Ray node "
+            "with episodes; policy: each policy server. A kind without a price is left out of the cost, and named"
+        ),
+    ] = {}
 
     # The work
     env_latency_s: Annotated[float, Field(ge=0, description="one step of one session, from action to observation, when it is alone")] = 0.03

@@ -3,7 +3,8 @@ nothing had run (assumed lengths), and again with the lengths of its episodes.
 
     python -m benchmarks.plan_accuracy HOME... [--profile quickstart] [--json FILE]
 
-It also measures what `plan` assumes of this machine's CPU: training and generation of the tiny policy, in operations a second.
+It also measures what `plan` assumes of this machine's CPU, training and generation of the tiny policy in operations a second, and the bytes
+that pass between machines (benchmarks/common/network_traffic.py) beside those that the plan says.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from agent.policy.policy import Message, Prompt, Sampling
 from assets.requests import StageResult
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
+from benchmarks.common.network_traffic import measure_traffic
 from models.engine.embedded import EmbeddedEngine
 from models.families.seed_policy import seed_policy
 from models.families.shapes import ModelShape
@@ -107,6 +109,13 @@ async def _answers(engine: EmbeddedEngine, shape: ModelShape, texts: list[tuple[
     return flops / (time.process_time() - started) / 1e9
 
 
+def traffic_table(found: list[dict[str, Any]]) -> Table:
+    table = Table("what", "measured", "planned", "planned/measured", title="bytes between machines")
+    for row in found:
+        table.add_row(row["what"], f"{row['measured']:,.0f}", f"{row['planned']:,.0f}", f"{row['planned'] / row['measured']:.2f}")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("homes", nargs="*", type=Path, help="homes that were turned with the profile")
@@ -128,9 +137,10 @@ def main() -> None:
         errors = [abs(math.log(row[label] / row["took_s"])) for row in found]
         off = math.exp(fmean(errors))
         console.print(f"{label}: in all {summary[label]:.2f} of what it took; a stage is off by a factor of {off:.2f} on average")
-    cpu = measure_cpu(console)
+    cpu, traffic = measure_cpu(console), measure_traffic()
+    console.print(traffic_table(traffic))
     if arguments.json is not None:
-        atomic_write(arguments.json, json.dumps({"stages": found, "in all": summary, "cpu": cpu}, indent=2).encode())
+        atomic_write(arguments.json, json.dumps({"stages": found, "in all": summary, "cpu": cpu, "traffic": traffic}, indent=2).encode())
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class DelayingProxy:
         assert task is not None
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
-        with suppress(OSError):
+        with suppress(OSError, asyncio.CancelledError):  # asyncio reports a cancelled one as a failure
             there, back = await asyncio.open_connection(self._host, self._port)
             try:
                 await asyncio.gather(self._pump(reader, back), self._pump(there, writer))

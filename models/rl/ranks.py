@@ -25,7 +25,7 @@ from models.rl.learner import Round
 from models.rl.process_group import ProcessGroup
 from models.rl.replay import ReplayPool
 from models.training.hosts import THIS_MACHINE, TrainingHosts
-from models.training.launcher import GRACE_S, Launch
+from models.training.launcher import GRACE_S, LAUNCH_FOLDER, Launch
 from warehouse.core.home import atomic_write
 
 JOB_FILE, BATCH = "job.json", "batch.jsonl"
@@ -95,7 +95,7 @@ class RankProcesses:
         hosts: TrainingHosts = THIS_MACHINE,
     ) -> None:
         """Raises ModelError where this machine has too few GPUs, ConfigError where it is none of the hosts."""
-        self._group, self._folder, self._on_gpu = group, run_folder.resolve() / "launch", device.startswith("cuda")
+        self._group, self._folder, self._on_gpu = group, run_folder.resolve() / LAUNCH_FOLDER, device.startswith("cuda")
         self._job = Job(
             device=device,
             init=init.resolve(),

@@ -23,14 +23,13 @@ from models.supervised.config import SupervisedConfig
 from models.supervised.training_set import TrainingSet
 from models.training.adapters import prepare_for_training
 from models.training.hosts import THIS_MACHINE, TrainingHosts
-from models.training.launcher import Launch
+from models.training.launcher import LAUNCH_FOLDER, Launch
 from models.training.metrics import OnProgress, ignore_progress, keep_until, read_metrics
 from warehouse.core.errors import ModelError, ProcessLost
 from warehouse.core.home import atomic_write
 
 JOB_FILE = "job.json"
 RESULT_FILE = "result.json"
-LAUNCH_FOLDER = "launch"
 WEIGHTS_FOLDER = "weights"
 IMAGES_FOLDER = "images"
 POLL_S = 0.2

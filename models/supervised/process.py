@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.supervised.distributed import IMAGES_FOLDER, JOB_FILE, LAUNCH_FOLDER, RESULT_FILE, WEIGHTS_FOLDER, Job
+from models.supervised.distributed import IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
+from models.training.launcher import LAUNCH_FOLDER
 from models.training.processes import work_as_rank
 from warehouse.core.home import atomic_write
 

@@ -28,6 +28,8 @@ from warehouse.core.errors import ConfigError, FlywheelError, ProcessLost
 from warehouse.core.home import atomic_write
 from warehouse.core.processes import end_group
 
+LAUNCH_FOLDER = "launch"
+"""Of a training run's folder: what the processes of a launch share."""
 LOOPBACK = "127.0.0.1"
 POLL_S, GRACE_S = 0.05, 10.0
 PASSED_ON = ("GLOO_", "NCCL_", "TORCH_", "OMP_", "CUDA_")
@@ -106,26 +108,32 @@ class Launch:
             left.unlink()
         self._folder.mkdir(parents=True, exist_ok=True)
         self.store, address = _serve(self.address)
-        nodes = [(host, num) for host, num in self._shares.items() if num]
-        for index, (host, num) in enumerate(nodes):
+        commands = self.commands()
+        for index, (host, command) in enumerate(commands.items()):
             job = NodeJob(
                 module=self._module,
                 arguments=self._arguments,
                 address=host,
-                num_processes=num,
-                num_nodes=len(nodes),
+                num_processes=self._shares[host],
+                num_nodes=len(commands),
                 store=address,
                 first_device=self._first_rank if host == self.address else 0,
             )
             atomic_write(self._job_file(index), job.model_dump_json().encode())
-            command = [sys.executable, "-m", "models.training.node", str(self._job_file(index))]
-            if host != self.address:
-                command = self._hosts.command_on(host, _shell_command(command))
             with self._log(index).open("wb") as said:
                 self._nodes[host] = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=said, stderr=said, env=_environment(), start_new_session=True
                 )
         return self.store
+
+    def commands(self) -> dict[str, list[str]]:
+        """What `start` runs here for each host's agent."""
+        hosts = [host for host, num in self._shares.items() if num]
+        return {host: self._command(index, host) for index, host in enumerate(hosts)}
+
+    def _command(self, index: int, host: str) -> list[str]:
+        command = [sys.executable, "-m", "models.training.node", str(self._job_file(index))]
+        return command if host == self.address else self._hosts.command_on(host, _shell_command(command))
 
     def is_over(self) -> bool:
         """Whether all have ended well. Raises ProcessLost where one has failed, or what is left of its error (`error`)."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ import dagster as dg
 
 from assets.profile import RunnerSettings
 from pipelines.cluster.connection import import_ray
+from pipelines.orchestration.work_folder import worker_command
 from warehouse.core.errors import ConfigError, ServerUnreachable, StageFailed, missing_extra
 from warehouse.core.home import atomic_write
 from warehouse.core.plugins import VARIABLES
@@ -62,18 +62,23 @@ def run_as_job(context: dg.AssetExecutionContext, folder: Path, settings: Runner
             "head, http://HEAD:8265 unless told otherwise (`ray start --head --dashboard-host …`)"
         ) from error
     _stop_earlier(jobs, folder)
-    job = f"{folder.parent.name}-{folder.name}-{uuid4().hex[:8]}"
-    atomic_write(folder / JOB, job.encode())
+    wanted = job_request(folder, settings, env)
+    atomic_write(folder / JOB, wanted["submission_id"].encode())
+    pipes.run(context=context, submit_job_params=cast(Any, wanted))
+
+
+def job_request(folder: Path, settings: RunnerSettings, env: Mapping[str, str]) -> dict[str, Any]:
+    """What the job server is asked for, by the names of Ray's job submission API."""
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     wanted: dict[str, Any] = {
-        "entrypoint": shlex.join([sys.executable, "-m", "pipelines.stages", str(folder)]),
-        "submission_id": job,
+        "entrypoint": shlex.join(worker_command(folder)),
+        "submission_id": f"{folder.parent.name}-{folder.name}-{uuid4().hex[:8]}",
         "runtime_env": {"env_vars": {**passed, **env}},
         "entrypoint_num_cpus": settings.cpus,
         "entrypoint_num_gpus": settings.gpus,
         "entrypoint_resources": settings.resources,
     }
-    pipes.run(context=context, submit_job_params=cast(Any, {name: value for name, value in wanted.items() if value}))
+    return {name: value for name, value in wanted.items() if value}
 
 
 def _stop_earlier(jobs: Any, folder: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import dagster as dg
@@ -24,15 +23,22 @@ from assets.resources import StageRunner
 from assets.stage_assets import is_asked_for
 from pipelines.orchestration import run_profile
 from pipelines.orchestration.finished_work import find_loss
-from pipelines.orchestration.work_folder import ERROR, REQUEST, finished_result, forget_result, is_same_work, start_afresh, work_folder
+from pipelines.orchestration.work_folder import (
+    ERROR,
+    REQUEST,
+    finished_result,
+    forget_result,
+    is_same_work,
+    start_afresh,
+    work_folder,
+    worker_command,
+    worker_environment,
+)
 from warehouse.core.disk import storage_full
 from warehouse.core.errors import CorruptTable, FlywheelError, WorkerKilled, to_plain
 from warehouse.core.home import Home, atomic_write
 from warehouse.core.machine import NO_ROOM_BYTES
 from warehouse.storage.tables import Warehouse
-
-THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-"""One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
 
 
 class PipesStageRunner(StageRunner):
@@ -70,14 +76,14 @@ class PipesStageRunner(StageRunner):
     def _work(self, context: dg.AssetExecutionContext, folder: Path) -> None:
         """Have a worker work in the folder until it ends."""
         settings = run_profile.load(run_profile.config_of(context.run.run_config)).runner
-        env = {**THREADS, "FLYWHEEL_HOME": self.root}
+        env = worker_environment(Home(Path(self.root)))
         if settings.kind == "ray":
             from pipelines.cluster.stage_jobs import run_as_job
 
             run_as_job(context, folder, settings, env)
         else:
             client = dg.PipesSubprocessClient(env={**env, "FLYWHEEL_PARENT_PID": str(os.getpid())})
-            client.run(context=context, command=[sys.executable, "-m", "pipelines.stages", str(folder)])
+            client.run(context=context, command=worker_command(folder))
 
     def _find_loss(self, what: str, result: StageResult) -> str | None:
         try:

@@ -7,7 +7,9 @@ reads it first.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,22 @@ from assets.requests import StageRequest, StageResult
 from warehouse.core.home import Home, atomic_write
 
 REQUEST, RESULT, ERROR, FRESH = "request.json", "result.json", "error.json", "fresh"
+THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+"""One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
 
 
 def work_folder(home: Home, iteration: str, stage: str) -> Path:
     return home.work / iteration / stage
+
+
+def worker_command(folder: Path) -> list[str]:
+    """What works in a stage's folder, beside Dagster or as a job of a cluster."""
+    return [sys.executable, "-m", "pipelines.stages", str(folder)]
+
+
+def worker_environment(home: Home) -> dict[str, str]:
+    """What a worker is told beside the environment that it starts in."""
+    return {**THREADS, "FLYWHEEL_HOME": str(home.root)}
 
 
 def is_same_work(stored: str, request: StageRequest) -> bool:

@@ -15,16 +15,19 @@ from rich.table import Table as RichTable
 from pipelines import profiles
 from pipelines.cli.doctor import Check, Status
 from pipelines.cli.terminal import fits, slim_table
+from pipelines.plan.commands import stage_commands
+from pipelines.plan.cost import all_nodes, cost, cost_rests_on, held_cost, stage_costs
 from pipelines.plan.givens import policy_shape, see_machine
 from pipelines.plan.plan import Plan, StagePlan, in_bytes
 from pipelines.plan.planner import make_plan
 from pipelines.plan.preflight import preflight
 from pipelines.plan.workload import Measured, measure
 from warehouse.core.home import Home
-from warehouse.core.stages import is_rl
+from warehouse.core.stages import SEED_ITERATION, is_rl
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
+FIRST_ITERATION = "0001"
 SHOWN_PARTS_FROM = 1e8
 """Parameters above which it matters what memory is made of."""
 _STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -41,7 +44,7 @@ def dry_run(
     checks = preflight(profile, plan, source, home, num_iterations)
     failed = [check.name for check in checks if check.status == "fail"]
     if as_json:
-        print(json.dumps(_as_json(plan, checks, num_iterations), indent=2))
+        print(json.dumps(_as_json(plan, checks, home, num_iterations), indent=2))
         return 1 if failed else 0
     console.print(_checks_table(profile.name, checks))
     print_stages(plan, "seed", plan.seed, console)
@@ -53,12 +56,16 @@ def dry_run(
     console.print(_in_all(plan, num_iterations), highlight=False)
     for line in rests_on(plan):
         console.print(f"  {line}", highlight=False, style="dim")
+    _print_commands(plan, home, console)
     console.print(f"[bold red]It cannot run like this yet[/]: fix {', '.join(failed)} first." if failed else "It can run here.")
     return 1 if failed else 0
 
 
-def _as_json(plan: Plan, checks: Sequence[Check], num_iterations: int) -> dict[str, Any]:
-    """Seconds and bytes; `later` is an iteration after the first."""
+def _as_json(plan: Plan, checks: Sequence[Check], home: Home, num_iterations: int) -> dict[str, Any]:
+    """Seconds and bytes; `later` is an iteration after the first. Costs are null without prices; commands are those of the seed and the
+    first iteration."""
+    has_prices = bool(plan.profile.plan.prices)
+    parts = {name: getattr(plan, name) for name in ("seed", "first", "later")}
     return {
         "profile": plan.profile.name,
         "iterations": num_iterations,
@@ -66,10 +73,30 @@ def _as_json(plan: Plan, checks: Sequence[Check], num_iterations: int) -> dict[s
         "seconds": plan.seconds(num_iterations),
         "disk_bytes": plan.disk_bytes(num_iterations),
         "gpus": plan.gpus_needed,
+        "network_bytes": plan.network_bytes(num_iterations),
+        "nodes": all_nodes(plan),
+        "cost": cost(plan, num_iterations) if has_prices else None,
+        "cost_held": held_cost(plan, num_iterations) if has_prices else None,
+        "costs": {name: stage_costs(plan, stages) for name, stages in parts.items()} if has_prices else None,
+        "commands": _commands(plan, home),
         "checks": [asdict(check) for check in checks],
-        "stages": {name: [asdict(stage) for stage in getattr(plan, name)] for name in ("seed", "first", "later")},
+        "stages": {name: [asdict(stage) for stage in stages] for name, stages in parts.items()},
         "rests_on": rests_on(plan),
     }
+
+
+def _commands(plan: Plan, home: Home) -> dict[str, list[str]]:
+    """By stage, of the seed and the first iteration."""
+    numbered = ((SEED_ITERATION, plan.seed), (FIRST_ITERATION, plan.first))
+    return {stage.stage: stage_commands(plan.profile, home, number, stage) for number, stages in numbered for stage in stages}
+
+
+def _print_commands(plan: Plan, home: Home, console: Console) -> None:
+    console.print("\n[bold]Commands[/] that the seed and iteration 1 submit; later iterations the same with their number", highlight=False)
+    for stage, commands in _commands(plan, home).items():
+        for command in commands or ["none: within the run's own process"]:
+            console.print(f"[dim]{stage}:[/] {escape(command)}", soft_wrap=True, highlight=False)
+    console.print()
 
 
 def _measured(home: Home) -> Measured:
@@ -105,9 +132,15 @@ def _stages_table(plan: Plan, stages: Sequence[StagePlan], table: RichTable, *, 
         "GPU memory" if on_gpus else "memory": lambda stage: "" if on_gpus and not stage.num_gpus else in_bytes(stage.memory_bytes),
         "server's": lambda stage: in_bytes(stage.server_bytes) if stage.server_bytes else "",
         "disk": lambda stage: in_bytes(stage.disk_bytes) if stage.disk_bytes >= 1 else "",
+        "network": lambda stage: in_bytes(stage.network_bytes) if stage.network_bytes else "",
         "time": lambda stage: in_time(stage.seconds),
+        "cost": lambda stage: in_money(costs[stage.stage]),
     }
-    every = (*plan.seed, *plan.first)
+    every, costs = (*plan.seed, *plan.first), stage_costs(plan, stages)
+    if not any(stage.network_bytes for stage in every):
+        del columns["network"]
+    if not plan.profile.plan.prices:
+        del columns["cost"]
     if not on_gpus:
         del columns["GPUs"]
     if not plan.profile.plan.server_gpus:
@@ -152,7 +185,13 @@ def _in_all(plan: Plan, num_iterations: int) -> str:
     together = f"{min(num, plan.at_once)} specialists at once" if plan.at_once > 1 else "one specialist after another"
     at_once = f"; {together}" if num > 1 else ""
     disk = in_bytes(plan.disk_bytes(num_iterations))
-    return f"[bold]In all[/], {num_iterations} iterations: {in_time(plan.seconds(num_iterations))}{gpus}, {disk} of disk{at_once}."
+    network = f", {in_bytes(sent)} over the network" if (sent := plan.network_bytes(num_iterations)) else ""
+    paid = ""
+    if plan.profile.plan.prices:
+        used, whole = in_money(cost(plan, num_iterations)), in_money(held_cost(plan, num_iterations))
+        paid = f" Cost: {used}, or {whole} where every machine is paid for the whole time."
+    needed = f"{in_time(plan.seconds(num_iterations))}{gpus}, {disk} of disk{network}{at_once}"
+    return f"[bold]In all[/], {num_iterations} iterations: {needed}.{paid}"
 
 
 def rests_on(plan: Plan) -> list[str]:
@@ -190,7 +229,7 @@ def rests_on(plan: Plan) -> list[str]:
     )
     if any(stage.num_processes > 1 for stage in (*plan.first, *plan.later)):
         lines.append("So many processes train so many times as fast: what they lose by waiting for one another is not reckoned.")
-    return lines
+    return [*lines, *cost_rests_on(plan)]
 
 
 def in_time(seconds: float) -> str:
@@ -199,6 +238,11 @@ def in_time(seconds: float) -> str:
         if seconds >= size * (1.5 if unit == "days" else 1):
             return f"{seconds / (60 if unit == 'min' else size):.{0 if unit == 'min' else 1}f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def in_money(amount: float) -> str:
+    """1,234.50, 0.0031: in whatever the prices are in."""
+    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.2g}"
 
 
 def _short(number: float) -> str:

@@ -4,7 +4,7 @@ planner.py makes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assets.profile import Profile
@@ -39,9 +39,17 @@ class StagePlan:
     server_bytes: float
     """of each GPU of the policy server."""
     disk_bytes: float
+    network_parts: Mapping[str, float]
+    """bytes between machines, by what they are (network.py)."""
+    nodes: Mapping[str, int]
+    """machines that it uses, by kind (cost.py)."""
     passing_bytes: float
     """disk that is free again when the stage is done: what a killed run resumes from."""
     seconds: float
+
+    @property
+    def network_bytes(self) -> float:
+        return sum(self.network_parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +96,10 @@ class Plan:
         later = max(0, num_iterations - 1) * sum(stage.disk_bytes for stage in self.later)
         at_first = (*self.seed, *self.first)
         return sum(stage.disk_bytes for stage in at_first) + later + max(stage.passing_bytes for stage in at_first)
+
+    def network_bytes(self, num_iterations: int) -> float:
+        later = max(0, num_iterations - 1) * sum(stage.network_bytes for stage in self.later)
+        return sum(stage.network_bytes for stage in (*self.seed, *self.first)) + later
 
     @property
     def answers_on_gpus(self) -> bool:

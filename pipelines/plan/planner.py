@@ -12,11 +12,11 @@ from models.supervised.config import SupervisedConfig
 from models.training import estimates
 from models.training.adapter_config import AdapterConfig
 from models.training.estimates import TrainingMemory
+from pipelines.plan.cost import nodes_of
+from pipelines.plan.network import SCREEN_BYTES_PER_PX, network_parts, num_handed_on
 from pipelines.plan.plan import GIB, Machine, Plan, StagePlan, answers_on_gpus, in_bytes
 from pipelines.plan.workload import Measured, Work, Workload
 
-SCREEN_BYTES_PER_PX = 0.2
-"""A PNG of a MiniWoB page: 6.9 kB for 160 by 210."""
 STEP_BYTES = 500
 """A row of `steps`, compressed."""
 
@@ -146,9 +146,7 @@ class Planner:
         """A server reads each update's weights from the disk, in bfloat16."""
         if not self._is_served:
             return 0.0
-        config = self._profile.rl
-        batch = config.min_batch_episodes if config.streaming and config.min_batch_episodes else work.num_episodes / config.rounds
-        return math.ceil(work.num_episodes / batch) * estimates.checkpoint_bytes(self._shape) / (1e9 * self._plan.exchange_gb_s)
+        return num_handed_on(self._profile.rl, work) * estimates.checkpoint_bytes(self._shape) / (1e9 * self._plan.exchange_gb_s)
 
     def _merged_bytes(self) -> float:
         """Weights with the adapters added in, as they are handed on between updates, when no activations are kept."""
@@ -334,6 +332,8 @@ class Planner:
             memory_parts=parts,
             server_bytes=server,
             disk_bytes=disk,
+            network_parts=network_parts(self._profile, self._shape, work),
+            nodes=nodes_of(self._profile, work, processes),
             passing_bytes=passing,
             seconds=seconds + (0.0 if work.kind == "small" else self._plan.stage_overhead_s),
         )

@@ -56,6 +56,8 @@ class Work:
     keeps_screens: bool = False
     with_flow: bool = False
     """whether episodes are tasks of a Prefect flow."""
+    num_policies: int = 1
+    """that act."""
 
 
 def measure(con: duckdb.DuckDBPyConnection) -> Measured:
@@ -173,6 +175,7 @@ class Workload:
         oracle: bool = False,
         amount: str = "",
         num: int | None = None,
+        num_policies: int = 1,
     ) -> Work:
         """`num`: of episodes in all, where not every task has so many."""
         num = per_task * len(tasks) if num is None else num
@@ -189,6 +192,7 @@ class Workload:
             prompt_tokens=prompt,
             image_tokens=pictures,
             response_tokens=0.0 if oracle else self.response_tokens,
+            num_policies=num_policies,
         )
 
     def _supervised(self, stage: str, config: SupervisedConfig) -> Work:
@@ -235,7 +239,7 @@ class Workload:
         candidates = math.comb(merge.grid_steps + num - 1, num - 1) + merge.refine_rounds * num * (num - 1)
         amount = f"{candidates} candidates x {merge.instances_per_task} a task"
         found = candidates * self._instances(Split.EVAL, merge.instances_per_task)
-        return self._acting("merged_policy", self._pool, 0, screens=False, amount=amount, num=found)
+        return self._acting("merged_policy", self._pool, 0, screens=False, amount=amount, num=found, num_policies=candidates)
 
     def _instances(self, split: Split, per_task: int) -> int:
         """Of all tasks, of which some have fewer different ones than are asked for, or none."""
@@ -247,4 +251,4 @@ class Workload:
         reported, chosen_by = self._instances(Split.HOLDOUT, settings.holdout_per_task), self._instances(Split.EVAL, settings.eval_per_task)
         num = policies * reported + chosen_by
         amount = f"{policies} policies, {num:,} episodes"
-        return self._acting("evaluations", self._pool, 0, screens=self._shows_screens, amount=amount, num=num)
+        return self._acting("evaluations", self._pool, 0, screens=self._shows_screens, amount=amount, num=num, num_policies=policies)
