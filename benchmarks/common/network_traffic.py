@@ -107,7 +107,8 @@ def _gradients(folder: Path, scratch: Path) -> dict[str, Any]:
         launch = f"""sh -c 'exec ip netns exec {prefix}-${{0##*.}} sh -c "$1"' {{host}} {{command}}"""
         where = TrainingHosts(hosts=(head.address, other.address), launch=launch)
         before = _interface_bytes(head)
-        command = [sys.executable, "-m", "benchmarks.common.network_traffic", folder, scratch / "out", where.model_dump_json()]
+        arguments = (str(folder), str(scratch / "out"), where.model_dump_json())
+        command = [sys.executable, "-m", "benchmarks.common.network_traffic", *arguments]
         environment = {name: value for name, value in os.environ.items() if not name.endswith("_IFNAME")}
         if head.start(command, env={**environment, "OMP_NUM_THREADS": "1"}).wait():
             raise SystemExit("training over two hosts failed")

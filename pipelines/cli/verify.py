@@ -21,8 +21,8 @@ from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 from warehouse.storage.integrity import Damage, data_damage
 from warehouse.storage.lost_screenshots import lost_screenshots
 from warehouse.storage.remote import RemoteTable
-from warehouse.storage.table_log import TableLog, added_files, read_log
-from warehouse.storage.tables import VACUUM_BEGUN, VACUUMED, Warehouse
+from warehouse.storage.table_log import VACUUM_BEGUN, VACUUMED, TableLog, added_files, read_log
+from warehouse.storage.tables import Warehouse
 
 REPAIR = "`flywheel doctor --repair`, or a backup"
 
@@ -51,6 +51,7 @@ def verify(warehouse: Warehouse, console: Console, *, all_versions: bool, as_jso
         console.print_json(data=[asdict(each) | {"path": str(each.path)} for each in found])
     else:
         _show(found, num_old, console)
+        _show_unnamed(warehouse, console)
     return 1 if found else 0
 
 
@@ -64,6 +65,21 @@ def _show(found: list[Damage], num_old: int, console: Console) -> None:
     for each in found:
         table.add_row(escape(str(each.path)), escape(each.what), escape(each.fix))
     console.print(table)
+
+
+def _show_unnamed(warehouse: Warehouse, console: Console) -> None:
+    """What an object store has beside what was committed."""
+    for table in TABLES:
+        try:
+            sizes = warehouse.unnamed_files(table).values()
+        except (CorruptTable, OSError, ValueError):
+            continue  # told above
+        if sizes:
+            console.print(
+                f"{table}: {len(sizes)} data files ({sum(sizes) / 1e6:.1f} MB) in the object store are of no commit: writers that were "
+                "killed left them, or are at work. `flywheel forget` and `flywheel withdraw --purge` delete them",
+                soft_wrap=True,
+            )
 
 
 def _parts(warehouse: Warehouse, all_versions: bool) -> Iterator[tuple[str, Callable[[], list[Damage]]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from assets.plan_settings import NodeKind
 from assets.profile import Profile
 from pipelines.plan.plan import Plan, StagePlan
 from pipelines.plan.workload import Work
@@ -16,13 +17,13 @@ from warehouse.core.stages import is_rl
 HOUR_S = 3600.0
 
 
-def nodes_of(profile: Profile, work: Work, num_processes: int) -> dict[str, int]:
+def nodes_of(profile: Profile, work: Work, num_processes: int) -> dict[NodeKind, int]:
     """Machines by kind that a stage uses: the head has Dagster, the stage's process and the training host that is this machine."""
     acts = work.kind in ("acting", "rl") and work.stage != "judgements"
     is_job = profile.runner.kind == "ray" and bool(profile.runner.cpus or profile.runner.gpus)
     workers = profile.sandbox.ray.workers or 0 if profile.sandbox.ray else 0
     choice = profile.engine.http
-    found = {
+    found: dict[NodeKind, int] = {
         "head": 1,
         "trainer": max(0, min(num_processes, len(profile.training.hosts)) - 1) + is_job,
         "sandbox": len(profile.sandbox.servers) + workers if acts else 0,
@@ -36,7 +37,7 @@ def stage_costs(plan: Plan, stages: Sequence[StagePlan]) -> dict[str, float]:
     trained = sum(stage.seconds for stage in stages if is_rl(stage.stage))
     alone = sum(stage.seconds for stage in stages if not is_rl(stage.stage))
     shared = (plan.elapsed(stages) - alone) / trained if trained else 1.0
-    prices: Mapping[str, float] = plan.profile.plan.prices
+    prices = plan.profile.plan.prices
     return {
         stage.stage: stage.seconds * (shared if is_rl(stage.stage) else 1.0) / HOUR_S * _per_hour(prices, stage.nodes) for stage in stages
     }
@@ -53,7 +54,7 @@ def held_cost(plan: Plan, num_iterations: int) -> float:
     return plan.seconds(num_iterations) / HOUR_S * _per_hour(plan.profile.plan.prices, all_nodes(plan))
 
 
-def all_nodes(plan: Plan) -> dict[str, int]:
+def all_nodes(plan: Plan) -> dict[NodeKind, int]:
     """The most that a stage uses, by kind."""
     every = (*plan.seed, *plan.first, *plan.later)
     return {kind: max(stage.nodes.get(kind, 0) for stage in every) for kind in sorted({kind for stage in every for kind in stage.nodes})}
@@ -75,5 +76,5 @@ def cost_rests_on(plan: Plan) -> list[str]:
     return lines
 
 
-def _per_hour(prices: Mapping[str, float], nodes: Mapping[str, int]) -> float:
+def _per_hour(prices: Mapping[NodeKind, float], nodes: Mapping[NodeKind, int]) -> float:
     return sum(num * prices.get(kind, 0.0) for kind, num in nodes.items())

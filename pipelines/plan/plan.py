@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from assets.plan_settings import NodeKind
 from assets.profile import Profile
 from models.families.shapes import ModelShape
 from pipelines.plan.workload import Measured
@@ -41,7 +42,7 @@ class StagePlan:
     disk_bytes: float
     network_parts: Mapping[str, float]
     """bytes between machines, by what they are (network.py)."""
-    nodes: Mapping[str, int]
+    nodes: Mapping[NodeKind, int]
     """machines that it uses, by kind (cost.py)."""
     passing_bytes: float
     """disk that is free again when the stage is done: what a killed run resumes from."""

@@ -22,7 +22,8 @@ from warehouse.datasets import erasing_episodes
 from warehouse.storage.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
 from warehouse.storage.data_files import UNFINISHED
 from warehouse.storage.partitions import check_iteration
-from warehouse.storage.tables import VACUUMED, Warehouse
+from warehouse.storage.table_log import VACUUMED
+from warehouse.storage.tables import Warehouse
 
 WITHDRAWABLE = tuple(name for name, table in TABLES.items() if any(column.name == "withdrawn" for column in table.columns))
 """Tables whose rows can be taken back: annotations, and samples of each kind."""
@@ -112,8 +113,8 @@ def purge(
 
 
 def _vacuumed(warehouse: Warehouse, table: str, num_rows: int) -> list[Purged]:
-    """Remove the files of what was erased from a table; one or none."""
-    if not _is_unfinished(warehouse, table):
+    """Remove the files of what was erased from a table, and of writers that were killed; one or none."""
+    if not _is_unfinished(warehouse, table) and not warehouse.unnamed_files(table):
         return []
     erased: set[str] = set()
 

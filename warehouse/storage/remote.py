@@ -7,21 +7,19 @@ adds are there by then. See table_log.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from warehouse.core.errors import CorruptTable
-from warehouse.core.store import Found, RangedObject, Store, at_once
+from warehouse.core.store import RangedObject, Store, at_once
+from warehouse.storage.copies import note_use, prune_now_and_then
 from warehouse.storage.data_files import RESTORE_OBJECT, check_file, checksum_in
 
 _UNLINKED = "unlinked"
 _UPLOADED: set[str] = set()
 """Addresses of data files that this process has put."""
-LEFT_BY_A_KILL = timedelta(days=1)
-"""Age of a data file that no commit names: younger ones may be of a writer at work."""
 
 
 class RemoteTable:
@@ -119,8 +117,11 @@ class RemoteTable:
         """Have sound copies of data files. Raises CorruptTable, FileNotFoundError."""
         absent = [path for path in paths if not self._has(path)]
         at_once(self._fetch, absent)
+        if absent:
+            prune_now_and_then(self._folder.parent)
 
     def _has(self, path: Path) -> bool:
+        note_use(path)
         try:
             check_file(path)
         except FileNotFoundError:
@@ -153,20 +154,13 @@ class RemoteTable:
         found = at_once(lambda file: of(*file), listed)
         return {path: what for (path, _), what in zip(listed, found, strict=True) if what is not None}
 
-    def erase(self, removed: Collection[str], held: Collection[str]) -> None:
-        """Delete the data files that commits removed, and what killed writers left; `held` are those that stay. Paths below the folder."""
-        now = datetime.now(UTC)
+    def data_files(self) -> dict[str, int]:
+        """Sizes of those that are there, whether a commit names them or not, by their paths below the table's folder."""
+        return {path: size for path, size in self.sizes().items() if path.endswith(".parquet") and not path.startswith("_delta_log/")}
 
-        def goes(each: Found) -> bool:
-            path = each.name.removeprefix(f"{self._prefix}/")
-            return (
-                not path.startswith("_delta_log/")
-                and path.endswith(".parquet")
-                and path not in held
-                and (path in removed or now - each.modified > LEFT_BY_A_KILL)
-            )
-
-        self.store.delete([each.name for each in self.store.list(self._prefix) if goes(each)])
+    def erase(self, paths: Iterable[str]) -> None:
+        """Delete data files, by their paths below the folder."""
+        self.take_back([self._folder / path for path in paths])
 
 
 def removed_files(actions: Iterable[dict[str, Any]]) -> Iterable[str]:

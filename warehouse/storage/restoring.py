@@ -9,7 +9,8 @@ from deltalake.exceptions import DeltaError
 
 from warehouse.core.errors import UnknownTable
 from warehouse.storage.commits import retry_commit
-from warehouse.storage.tables import VACUUM_BEGUN, VACUUMED, Warehouse
+from warehouse.storage.table_log import VACUUM_BEGUN, VACUUMED
+from warehouse.storage.tables import Warehouse
 
 
 def restore(warehouse: Warehouse, table: str, version: int) -> int:

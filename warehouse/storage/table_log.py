@@ -40,10 +40,13 @@ AFTER = "after"
 """Metadata of every commit: the link in the chain that it follows. A log that holds it had a chain."""
 COMMITS_PER_CHECKPOINT = 100
 HINT = "_last_checkpoint"
-VACUUMED = "VACUUM END"
+VACUUM_BEGUN, VACUUMED = "VACUUM START", "VACUUM END"
+"""Operations of the commits between which older versions lose their files."""
 _OWN_COMMITS = 3
 """How many commits one writer makes in a row, all of which say that they follow what was there before: columns, erasing, rows."""
 _AT_ONCE = 64
+_WRITTEN_S = 3600.0
+"""A data file of the copy that no commit names may be of a writer at work for so long."""
 _LOOK_S = 30.0
 _TRIED = "creates-are-safe"
 """File beside the copies of a store in which conditional puts were seen to work."""
@@ -65,6 +68,8 @@ class TableLog:
         self.checkpoints = Chain(home.chain / f"{table}.checkpoints")
         self.remote = RemoteTable(home.store, table, self.folder) if home.store is not None else None
         self._home = home
+        self._listed: set[str] | None = None
+        """Data files that were in the store when the purge that is under way began."""
 
     def file(self, version: int) -> Path:
         return self.path / f"{version:020d}.json"
@@ -261,7 +266,7 @@ class TableLog:
             self._take_in(remote, version, theirs)
         version += len(theirs)
         while self.file(version).exists():
-            what = self.find_damage(version)
+            what = self.find_damage(version) or self._ends_anothers_purge(version)
             if what is not None and is_own:
                 raise CorruptTable(f"table {self.table}: {self.file(version)} {what}, though it was just written: look at its disk")
             if what is not None:
@@ -297,9 +302,18 @@ class TableLog:
         for begin in range(0, len(records), _AT_ONCE):
             self.commits.append(records[begin : begin + _AT_ONCE])
         if any(commit_info(read_actions(log)).get("operation") == VACUUMED for log in logs):
-            removed, held = self._removed_and_held(records[-1].version)
-            for path in removed - held:
-                (self.folder / path).unlink(missing_ok=True)
+            self._erase_copies(records[-1].version)
+
+    def _erase_copies(self, version: int) -> None:
+        """Of data files that commits up to a version took out of the table, and of what killed writers left."""
+        removed, held = self._removed(version), self._held(version)
+        for path in self.folder.rglob("*.parquet"):
+            name = path.relative_to(self.folder).as_posix()
+            if name in held or "_delta_log" in path.parts:
+                continue
+            with suppress(FileNotFoundError):
+                if name in removed or time.time() - path.stat().st_mtime > _WRITTEN_S:
+                    path.unlink()
 
     def _check_order(self, remote: RemoteTable, records: Sequence[Record], logs: Sequence[bytes]) -> None:
         """Each commit says which link of the chain it follows: so it is seen where one before it was changed."""
@@ -334,16 +348,44 @@ class TableLog:
             tried.touch()
         log = self.file(version).read_bytes()
         actions = read_actions(log)
-        if commit_info(actions).get("operation") == VACUUMED:
-            remote.erase(*self._removed_and_held(version))
+        operation = commit_info(actions).get("operation")
+        if operation == VACUUM_BEGUN:
+            self._listed = set(remote.data_files())
+        elif operation == VACUUMED:
+            remote.erase(sorted((self._listed or set()) - self._held(version)))
         remote.upload(self.folder / path for path, _ in added_files(actions))
         return remote.publish(version, log)
 
-    def _removed_and_held(self, version: int) -> tuple[set[str], set[str]]:
-        """Data files that commits up to a version took out of the table, and those that it has."""
-        removed = {unquote(path) for each in range(version + 1) for path in removed_files(read_log(self.file(each)))}
+    def _ends_anothers_purge(self, version: int) -> str | None:
+        """What is wrong with the end of a purge whose beginning another process has put: what it is to delete, only that one knew. The
+        purge is done again by whoever gives it next."""
+        if commit_info(read_log(self.file(version))).get("operation") == VACUUMED and self._listed is None:
+            return "ends a purge that was cut off"
+        return None
+
+    def is_purged_since(self, version: int) -> bool:
+        """Whether a purge has begun after this version of the chain. It deletes whatever no commit named then, so data files that were
+        written before it may not be committed any more."""
+        head = self.commits.head()
+        later = range(version + 1, head.version + 1) if head is not None else range(0)
+        return any(commit_info(read_log(self.file(each))).get("operation") == VACUUM_BEGUN for each in later)
+
+    def unnamed_files(self) -> dict[str, int]:
+        """Sizes of data files in the store that no commit names: of writers that were killed, or are at work. None of a table on a disk."""
+        if self.remote is None or (head := self.newest()) is None:
+            return {}
+        there = self.remote.data_files()
+        named = {path for version in range(head + 1) for path, _ in added_files(read_log(self.file(version)))}
+        return {path: size for path, size in there.items() if path not in named}
+
+    def _removed(self, version: int) -> set[str]:
+        """Data files that commits up to a version took out of the table."""
+        return {unquote(path) for each in range(version + 1) for path in removed_files(read_log(self.file(each)))}
+
+    def _held(self, version: int) -> set[str]:
+        """Data files of a version."""
         added = pa.table(DeltaTable(self.folder, version=version).get_add_actions(flatten=True)).column("path").to_pylist()
-        return removed, {unquote(path) for path in added}
+        return {unquote(path) for path in added}
 
     def _take_back(self) -> None:
         """Nobody has read what lies beyond the chain: a commit that could not be kept did not happen."""

@@ -32,7 +32,7 @@ from warehouse.storage.data_files import RESTORE, RESTORE_OBJECT, CheckFiles, ch
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.listing_notes import files_of, note_files, noted_files
 from warehouse.storage.partitions import DataFile, check_iteration, check_partition, of_iterations, row_filter
-from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, TableLog, added_files, read_log
+from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, VACUUM_BEGUN, VACUUMED, TableLog, added_files, read_log
 from warehouse.storage.writing import RowsAside, Source, create
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
 PICTURES_AT_ONCE = 32
-VACUUM_BEGUN, VACUUMED = "VACUUM START", "VACUUM END"
-"""Operations of the commits between which older versions lose their files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +54,14 @@ class Commit:
     stage: str | None
     is_purge: bool
     """Rows were erased that had been withdrawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Data files for a commit, and the version that was the newest here before they were written."""
+
+    files: Sequence[AddAction]
+    after: int
 
 
 class Warehouse:
@@ -137,27 +143,28 @@ class Warehouse:
         places: dict[str, int] = {}
         for index, each in enumerate(data.column("screenshot_id").to_pylist()):
             places.setdefault(each, index)
-        files: list[AddAction] = []
-        written: list[int] = []
+        written: Written | None = None
+        of: list[int] = []
 
         def add() -> int:
-            nonlocal files, written
+            nonlocal written, of
             version, stored = self._screenshot_ids()
             absent = [index for each, index in places.items() if each not in stored]
-            if files and absent != written:
-                self._take_back(spec, files)
-                files = []
+            if written is not None and (absent != of or self._is_outdated(spec, written)):
+                self._take_back(spec, written)
+                written = None
             if not absent:
                 return version
-            if not files:
-                files, written = self._write(spec, lambda: nullcontext(data.take(absent)), iteration, stage), absent
-            return self._commit_files(spec, files, "append", iteration, stage, after=version)
+            if written is None:
+                written, of = self._write(spec, lambda: nullcontext(data.take(absent)), iteration, stage), absent
+            return self._commit_files(spec, written, "append", iteration, stage, after=version)
 
         with FileLock(self.home.locks / "screenshots.lock"):
             try:
                 return self.retrying("table screenshots", spec.name, add)
             except WriteConflict:
-                self._take_back(spec, files)
+                if written is not None:
+                    self._take_back(spec, written)
                 raise
 
     def read(
@@ -337,6 +344,10 @@ class Warehouse:
                 raise CorruptTable(f"{path} is missing or cut off. To fix it: {RESTORE}")
             check_file(path)
 
+    def unnamed_files(self, table: str) -> dict[str, int]:
+        """Sizes of the data files in the object store that no commit names; of a table on a disk none. A purge deletes them."""
+        return self._log(_known(table).name).unnamed_files()
+
     def delta(self, table: str) -> DeltaTable | None:
         """The Delta table itself, for maintenance; None when it does not exist yet."""
         return self._open(_known(table), None)
@@ -442,14 +453,22 @@ class Warehouse:
 
     def _commit(self, spec: Table, rows: Source, mode: Literal["append", "overwrite"], iteration: str | None, stage: str | None) -> int:
         """Add rows to their partition, or replace it by them."""
-        files = self._write(spec, rows, iteration, stage)
+        written = self._write(spec, rows, iteration, stage)
+
+        def commit() -> int:
+            nonlocal written
+            if self._is_outdated(spec, written):
+                self._take_back(spec, written)
+                written = self._write(spec, rows, iteration, stage)
+            return self._commit_files(spec, written, mode, iteration, stage)
+
         try:
-            return self.retrying(_place(spec, iteration, stage), spec.name, lambda: self._commit_files(spec, files, mode, iteration, stage))
+            return self.retrying(_place(spec, iteration, stage), spec.name, commit)
         except WriteConflict:
-            self._take_back(spec, files)
+            self._take_back(spec, written)
             raise
 
-    def _write(self, spec: Table, rows: Source, iteration: str | None, stage: str | None) -> list[AddAction]:
+    def _write(self, spec: Table, rows: Source, iteration: str | None, stage: str | None) -> Written:
         """Data files for a commit, in the store too where there is one."""
         what, folder, log = _place(spec, iteration, stage), self.folder(spec.name), self._log(spec.name)
 
@@ -459,17 +478,18 @@ class Warehouse:
 
         if log.commits.head() is None:  # data files without a log would look like a table that has lost its own
             self.retrying(what, spec.name, begin)
+        after = head.version if (head := log.commits.head()) is not None else 0
         place = _metadata(iteration, stage) if spec.partitioned else {}
         with naming_a_full_disk(what, folder), rows() as data:
             files = write_files(spec, data, folder, place)
         if log.remote is not None:
             log.remote.upload(folder / unquote(file.path) for file in files)
-        return files
+        return Written(files=files, after=after)
 
     def _commit_files(
         self,
         spec: Table,
-        files: Sequence[AddAction],
+        written: Written,
         mode: Literal["append", "overwrite"],
         iteration: str | None,
         stage: str | None,
@@ -481,14 +501,20 @@ class Warehouse:
         with self.maintaining(spec.name) as (delta, follows):
             if after is not None and delta.version() > max(after, 0):
                 raise CommitFailedError(f"table {spec.name} is at version {delta.version()}, not {after}")
-            version = writing.commit(delta, spec, files, metadata if spec.partitioned else {}, metadata | follows, mode)
+            if self._is_outdated(spec, written):
+                raise CommitFailedError(f"a purge of table {spec.name} has begun since its data files were written")
+            version = writing.commit(delta, spec, written.files, metadata if spec.partitioned else {}, metadata | follows, mode)
         if version % COMMITS_PER_CHECKPOINT == 0:
             self._log(spec.name).make_checkpoint()
         return version
 
-    def _take_back(self, spec: Table, files: Sequence[AddAction]) -> None:
-        """Delete data files that no commit names: nobody else would before a day has passed."""
-        paths = [self.folder(spec.name) / unquote(file.path) for file in files]
+    def _is_outdated(self, spec: Table, written: Written) -> bool:
+        """Whether a purge that has begun in the object store since then may delete them: they are to be written again."""
+        return self.home.store is not None and self._log(spec.name).is_purged_since(written.after)
+
+    def _take_back(self, spec: Table, written: Written) -> None:
+        """Delete data files that no commit names: nobody else would before the next purge."""
+        paths = [self.folder(spec.name) / unquote(file.path) for file in written.files]
         if (remote := self._log(spec.name).remote) is not None:
             remote.take_back(paths)
         for path in paths:
