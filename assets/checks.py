@@ -111,7 +111,7 @@ GATES = (
         name="merge_gate",
         guards=("merged_policy",),
         suites={"merged_policy": ("checkpoints", "training_metrics", "merge_candidates", "episodes", "steps", "screenshots")},
-        stages=("ct_model", "sft_model", "rl_*", "merged_policy"),
+        stages=("ct_model", "sft_model", "rl_*", "critic_*", "merged_policy"),
     ),
     Gate(
         name="evaluation_gate",

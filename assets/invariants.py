@@ -182,14 +182,17 @@ INVARIANTS = (
     Invariant(
         name="critic_steers_after_its_gate",
         asset="merged_policy",
-        meaning="a specialist follows its critic only once that has explained as much variance as the gate of value pretraining asks, "
-        "unless its gate_policy is open",
+        meaning="a specialist follows its critic only in rounds whose gate that passes, once it has explained as much variance as the gate "
+        "asks, unless its gate_policy is open",
         sql="""select m.run, m.step from training_metrics m join checkpoints c on c.iteration = m.iteration and c.stage = m.run
                where m.iteration = $iteration and m.metric = 'critic_steers' and m.value > 0
-               and json_extract_string(c.config, '$.gate_policy') is distinct from 'open' and not exists (
+               and json_extract_string(c.config, '$.gate_policy') is distinct from 'open' and (exists (
+                 from training_metrics g where g.iteration = m.iteration and g.run = m.run and g.step = m.step
+                 and g.metric = 'value_gate' and g.value = 0)
+               or not exists (
                  from training_metrics g where g.iteration = m.iteration and g.run = m.run and g.step <= m.step
                  and g.metric = 'gate_explained_variance'
-                 and g.value > cast(json_extract_string(c.config, '$.gate_explained_variance') as double))""",
+                 and g.value > cast(json_extract_string(c.config, '$.gate_explained_variance') as double)))""",
     ),
     Invariant(
         name="episodes_counted_once",

@@ -67,13 +67,17 @@ class SupervisedRequest(StageRequest):
 
 
 class RlRequest(StageRequest):
-    """RL of one domain, or of several jointly, on live sessions."""
+    """RL of one domain, or of several jointly, on live sessions. What its critic begins with is left out where there is nothing before."""
 
-    reads = ("checkpoints", "datasets", "ct_samples", "sft_samples")
+    reads = ("checkpoints", "datasets", "ct_samples", "sft_samples", "episodes", "steps")
     worker: Literal["rl"] = "rl"
     domains: tuple[str, ...] = Field(min_length=1, description="one for a specialist; of several each gets its part of the episodes")
     skip_instances: int = Field(0, ge=0, description="train instances of each task that are other runs' of the iteration")
     checkpoint_id: str
+    critic_id: str | None = Field(None, description="critic that an earlier iteration left", exclude_if=lambda id_: id_ is None)
+    stored: tuple[str, ...] = Field(
+        (), description="ITERATION/STAGE of the episodes that the critic is pretrained on", exclude_if=lambda names: not names
+    )
     replay_dataset_ids: tuple[str, ...]
     acting: ActingSettings
     config: PpoConfig

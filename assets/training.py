@@ -3,9 +3,12 @@
 CT may run on a slower cadence than SFT and RL; a skipped stage passes its input on, and says so.
 """
 
+from typing import Any
+
 import dagster as dg
 from pydantic import BaseModel
 
+from assets.critics import critic_start
 from assets.failures import RETRYABLE
 from assets.handoff import iteration_input
 from assets.iteration_keys import iteration_number, previous_key
@@ -20,7 +23,8 @@ from warehouse.core.stages import joint_name, rl_stage
 from warehouse.evaluation.merge_results import kept_by_search, mixtures
 from warehouse.lineage import registry
 from warehouse.reporting.merge_report import mixtures_chart, mixtures_table, retention_table
-from warehouse.reporting.run_charts import training_curves
+from warehouse.reporting.run_charts import run_curves, training_curves
+from warehouse.reporting.steering import steered_rounds, steering_table
 from warehouse.reporting.svg import as_markdown
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
@@ -44,8 +48,11 @@ def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:
 def _trained(warehouse: Warehouse, result: StageResult, iteration: str, stage: str, config: BaseModel) -> dg.MaterializeResult[None]:
     with connect(warehouse, tables=["training_metrics"], iterations=[iteration]) as con:
         curves = training_curves(con, iteration, stage)
+        steered = steered_rounds(run_curves(con, iteration, stage))
     page = warehouse.home.reports / page_name(iteration, stage)
-    more = {"curves": picture(as_markdown(curves)), "page": dg.MetadataValue.path(page)} if curves else {}
+    more: dict[str, Any] = {"curves": picture(as_markdown(curves)), "page": dg.MetadataValue.path(page)} if curves else {}
+    if steered:
+        more["steering"] = dg.MetadataValue.md(steering_table(steered))
     return dg.MaterializeResult(
         data_version=dg.DataVersion(str(result.checkpoint_id)),
         metadata=of_result(result, config=config, **more, checkpoint=result.checkpoint_id),
@@ -140,6 +147,7 @@ def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
             acting=settings.acting,
             config=settings.rl,
             checkpoint_id=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
+            **critic_start(warehouse, iteration, name, settings.rl),
             replay_dataset_ids=tuple(_dataset_id(warehouse, iteration, kind) for kind in ("sft", "ct")),
         )
         try:

@@ -1,6 +1,6 @@
-"""The check on each RL specialist that says whether its critic was fit to steer (UI-TARS-2 on value pretraining).
+"""The check on each RL specialist that says whether its critic was fit to steer (UI-TARS-2 on value pretraining), and in how many rounds.
 
-A critic that was not is an error that keeps the specialist out of the merge where the run was to block (gate_policy), and a warning where
+A critic that never was is an error that keeps the specialist out of the merge where the run was to block (gate_policy), and a warning where
 the per-task baseline stood in for it or it steered all the same. A specialist of an algorithm without a critic passes.
 """
 
@@ -26,7 +26,9 @@ _CURVES = """
            c.checkpoint_id is not null as made_policy,
            json_extract_string(c.config, '$.gate_policy') as policy,
            cast(json_extract_string(c.config, '$.gate_explained_variance') as double) as threshold,
-           arg_max(m.value, m.step) filter (m.metric = 'value_gate') as passed,
+           max(m.value) filter (m.metric = 'value_gate') as passed,
+           sum(m.value) filter (m.metric = 'critic_steers') as rounds_steered,
+           count(*) filter (m.metric = 'critic_steers') as rounds,
            arg_max(m.value, m.step) filter (m.metric = 'gate_explained_variance') as explained_variance,
            arg_max(m.value, m.step) filter (m.metric = 'value_loss_initial') as value_loss_initial,
            arg_max(m.value, m.step) filter (m.metric = 'value_loss_now') as value_loss_now
@@ -84,6 +86,8 @@ def _judge(con: duckdb.DuckDBPyConnection, key: dg.AssetKey, stage: str, iterati
     passed, is_error = bool(row["passed"]), row["policy"] == "block" or not row["made_policy"]
     text = f"explained variance {row['explained_variance']:.3f}"
     text += "" if row["threshold"] is None else f", threshold {row['threshold']:g}"
+    if row["rounds"]:
+        text += f", the critic steered in {row['rounds_steered']:.0f} of {row['rounds']} rounds"
     if not row["made_policy"]:
         text += ": the run failed and left no policy"
     elif not passed:

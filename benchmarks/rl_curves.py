@@ -2,18 +2,21 @@
 
     pointing, forms    the quickstart's MiniWoB++ tasks of the domain, from one demonstration a task
     catch              the shortest game, from what a player solves who errs at every other step
-    ppo                the quickstart's: values a step, lambda 0.95 at least, the per-task baseline steers until the critic has passed
-    paper              UI-TARS-2's: a value a token, length-adaptive lambda without a floor; the policy waits for the critic, or is blocked
+    ppo                values a step, lambda 0.95 at least, the per-task baseline steers while the critic does not pass its gate
+    pretrained         ppo, its critic fitted beforehand to stored episodes of the start, as a wheel has them from its second iteration on
+    adaptive           pretrained, at token level, lambda by length (alpha 0.5, so that it moves at these lengths) without a floor
+    paper              UI-TARS-2's: a value a token, lambda by length (alpha 0.05) without a floor, the mean over tokens, a critic that was
+                       pretrained; the policy waits for it, or is blocked
     unpretrained       ppo, but the critic steers from the first round
     reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer, as published
     replay_only        the control: as many episodes and as much compute, but only the replayed samples teach
     strong             ppo from a start of ten demonstrations a task
 
 All take larger steps than the quickstart's trainer (BOLD, CAREFUL). The arms of a seed share their start, tasks, train instances and number
-of episodes, and environment steps are told beside; measured instances are the same for all, and differences are paired. Beside arms with a
-critic: in how many rounds it steered and between what bounds lambda lay. A run that the gate blocks is judged by its start, which is what
-would go on. State lies under .bench/rl_curves, a file an arm; interrupted, it goes on with what is missing, and refuses what is there of
-other settings.
+of episodes, stored ones counted in, and environment steps are told beside; measured instances are the same for all, and differences are
+paired. Beside arms with a critic: in how many rounds it steered, between what bounds lambda lay, and how much it explained. A run that the
+gate blocks is judged by its start, which is what would go on. State lies under .bench/rl_curves, a file an arm; interrupted, it goes on
+with what is missing, and refuses what is there of other settings.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -34,17 +38,20 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.episode.episode import Episode
+from agent.episode.episode import Episode, Outcome
+from agent.episode.log import EpisodeLog
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start
 from benchmarks.common.splits import add_split
+from models.engine.embedded import EmbeddedEngine
 from models.rl.config import PpoConfig
 from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
+from models.rl.value_pretraining import CriticSource
 from pipelines import profiles
-from pipelines.stages.context import pool_tasks
+from pipelines.stages.context import pool_tasks, requests_for
 from pipelines.stages.sandboxes import open_collector
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ValueGateNotPassed
@@ -63,6 +70,8 @@ DOMAINS: dict[str, dict[str, Any]] = {
 STRONG_SFT_STEPS = 280
 ARMS: dict[str, dict[str, Any]] = {
     "ppo": {},
+    "pretrained": {},
+    "adaptive": {"level": "token", "lambda_alpha": 0.5, "lambda_floor": 0.0},
     "paper": {
         "level": "token",
         "aggregation": "token",
@@ -80,8 +89,13 @@ ARMS: dict[str, dict[str, Any]] = {
     "replay_only": {"mode": "replay_only"},
     "strong": {},
 }
-"""No source says how long value pretraining lasts: two rounds of ten passes fit in the budget. GRPO is a mean over an episode's tokens
+"""No source says how long value pretraining lasts: here until held-out episodes are predicted no better, and where that does not pass the
+gate two rounds of ten passes. GRPO is a mean over an episode's tokens
 (2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread. REINFORCE++ knows no task to skip."""
+STORED = dict.fromkeys(("pretrained", "adaptive", "paper"), 0.2)
+"""Share of an arm's episodes that the start plays beforehand, for its critic to be pretrained on; none of the others."""
+STORED_SKIP = 2000
+"""Train instances of each task that lie before those of stored episodes."""
 WEAK, STRONG = 1, 10
 """Demonstrations a task behind the start."""
 GAME_DEMONSTRATIONS, FUMBLES = 12, 0.5
@@ -111,7 +125,7 @@ async def _demonstrations(profile: Profile, domain: str, num: int, bars: Progres
 def recipe_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
     """Fingerprint of the settings that an arm's figures depend on."""
     start = [profile_of(domain, seed).model_dump(mode="json"), WEAK, STRONG, STRONG_SFT_STEPS, GAME_DEMONSTRATIONS, FUMBLES]
-    return fingerprint(start, ARMS.get(arm), arguments.episodes, arguments.per_task, arguments.split.value)
+    return fingerprint(start, ARMS.get(arm), STORED.get(arm), arguments.episodes, arguments.per_task, arguments.split.value)
 
 
 def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> Row:
@@ -120,7 +134,7 @@ def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, con
     def figures() -> dict[str, Any]:
         with Progress(console=console, transient=True) as bars:
             start = start_of(domain, seed, STRONG if arm.startswith("strong") else WEAK, bars)
-            policy, learned = start.folder, {}
+            policy, learned = start.folder, dict[str, Any]()
             if arm not in ("start", "strong start"):
                 policy, learned = _learn(start, domain, seed, arm, arguments, bars)
             return {**learned, **judged(asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars, split=arguments.split)))}
@@ -138,7 +152,9 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
     """Run an arm's RL; the checkpoint, and what it cost and showed."""
     profile, folder = start.profile, ROOT / name_of(domain, seed, arm, arguments)
     tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
-    settings = {"episodes_per_task": arguments.episodes // len(tasks) // profile.rl.rounds, "seed": seed}
+    num_stored = int(STORED.get(arm, 0.0) * arguments.episodes) // len(tasks)
+    settings = {"episodes_per_task": (arguments.episodes // len(tasks) - num_stored) // profile.rl.rounds, "seed": seed}
+    stored = asyncio.run(_stored(start, num_stored, arguments, bars)) if num_stored else []
     config = PpoConfig.model_validate({**profile.rl.model_dump(), **settings, **ARMS[arm]})
     run = PpoRun(
         config=config,
@@ -149,6 +165,7 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
         run_folder=folder.with_suffix(".run"),
         stage=f"rl_{domain}",
         iteration="0001",
+        critic=CriticSource(stage=f"critic_{domain}", output=folder.with_suffix(".critic"), episodes=lambda: stored) if stored else None,
     )
     bar, curve = Bar(bars, f"{domain} {seed}: {arm}", config.rounds), []
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
@@ -166,7 +183,7 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
         asyncio.run(train())
     except ValueGateNotPassed:
         folder, is_blocked = start.folder, True
-    steps = [len(episode.steps) for episode in rollout_log_of(run).episodes()]
+    steps = [len(episode.steps) for episode in (*stored, *rollout_log_of(run).episodes())]
     shutil.rmtree(run.run_folder, ignore_errors=True)
     return folder, {
         "episodes": len(steps),
@@ -178,12 +195,37 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
     }
 
 
+async def _stored(start: Start, num: int, arguments: argparse.Namespace, bars: Progress) -> list[Episode]:
+    """Episodes of the start on train instances that its RL does not meet, `num` a task; those that were played before are kept."""
+    log, profile = EpisodeLog(start.folder.with_suffix(f".stored-{arguments.episodes}")), start.profile
+    log.repair()
+    engine = EmbeddedEngine.from_checkpoint(start.folder)
+    requests = requests_for(
+        profile.tasks,
+        purpose="rollout",
+        policy_id=engine.policy_id,
+        split=Split.TRAIN,
+        num=num,
+        skip=STORED_SKIP,
+        temperature=profile.rl.temperature,
+        screenshots=False,
+    )
+    known = {episode.episode_id for episode in log.without_screenshots()}
+    missing = [request for request in requests if request.episode_id not in known]
+    bar = Bar(bars, "stored episodes", len(missing))
+    with closing(engine):
+        async with open_collector(profile.acting) as collector:
+            async for _ in collector.collect(engine, missing, log=log):
+                bar.advance()
+    return [episode for episode in log.without_screenshots() if episode.outcome is not Outcome.CRASHED]
+
+
 def table(domain: str, rows: list[dict[str, Any]]) -> Table:
     """An arm a line: success of each seed, the gain over its own start with a paired interval, and what it cost."""
     measured = f"{domain}: greedy success on {rows[0]['split']} instances"
     drawn = Table(title=f"{measured}, mean over tasks ± standard error (95 % interval where it is 0)")
     seeds = sorted({row["seed"] for row in rows})
-    reported = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda")
+    reported = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda", "explained")
     for column in ("arm", *(f"seed {seed}" for seed in seeds), *reported):
         drawn.add_column(column)
     by = {(row["arm"], row["seed"]): row for row in rows}
@@ -207,16 +249,17 @@ def published(domain: str, rows: list[dict[str, Any]]) -> dict[str, dict[str, An
     }
 
 
-def steering(rows: Sequence[Row]) -> tuple[str, str]:
-    """In how many of the rounds of all seeds the critic steered, how many runs its gate blocked, and the least and the greatest lambda of
-    any episode; empty for what has no critic."""
+def steering(rows: Sequence[Row]) -> tuple[str, str, str]:
+    """In how many of the rounds of all seeds the critic steered, how many runs its gate blocked, the least and the greatest lambda of any
+    episode, and the mean of what it explained of a round's returns before it was fitted to them; empty for what has no critic."""
     rounds = [metrics for row in rows for metrics in row.get("curve", []) if "critic_steers" in metrics]
     if not rounds:
-        return "", ""
+        return "", "", ""
     num_blocked = sum(row.get("is_blocked", False) for row in rows)
     share = f"{sum(metrics['critic_steers'] for metrics in rounds):.0f} of {len(rounds)} rounds"
     low, high = min(metrics["lambda_policy_min"] for metrics in rounds), max(metrics["lambda_policy_max"] for metrics in rounds)
-    return share + (f", {num_blocked} of {len(rows)} blocked" if num_blocked else ""), f"{low:.2f} to {high:.2f}"
+    explained = mean(metrics.get("explained_variance", 0.0) for metrics in rounds)
+    return share + (f", {num_blocked} of {len(rows)} blocked" if num_blocked else ""), f"{low:.2f} to {high:.2f}", f"{explained:.2f}"
 
 
 def _gain(arm: str, rows: list[dict[str, Any]], by: dict[tuple[str, int], dict[str, Any]]) -> str:

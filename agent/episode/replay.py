@@ -4,8 +4,6 @@ pipelines/replay/command.py shows the result; nothing is written here.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +11,9 @@ import duckdb
 from PIL import Image, ImageChops
 
 from agent.episode.episode import Outcome
-from agent.episode.rows import SEVERAL
+from agent.episode.rows import stored_actions
 from agent.grammars.elements import render_observation
-from sandbox.actions import ACTION, Action
+from sandbox.actions import Action
 from sandbox.session import Observation, Session, Verdict
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError, UnknownId
@@ -271,17 +269,12 @@ def _step(row: tuple[Any, ...]) -> RecordedStep:
         observation=observation,
         thought=thought,
         response=response,
-        actions=_actions(json.loads(action)),
+        actions=stored_actions(action),
         reward=reward,
         latency_ms=latency_ms,
         screenshot_id=screenshot_id,
         screenshot=data,
     )
-
-
-def _actions(stored: Mapping[str, Any]) -> tuple[Action, ...]:
-    several = stored["actions"] if stored["kind"] == SEVERAL else [stored]
-    return tuple(ACTION.validate_python(action) for action in several)
 
 
 def _bounded(reward: float) -> float:

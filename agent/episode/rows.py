@@ -1,4 +1,4 @@
-"""Episodes as rows of the tables `episodes`, `steps` and `screenshots`.
+"""Episodes as rows of the tables `episodes`, `steps` and `screenshots`, and back.
 
 What the columns mean is warehouse/storage/catalogue.py's; `iteration` and `stage` are filled in by the warehouse when it writes a
 partition.
@@ -7,13 +7,14 @@ partition.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agent.episode.episode import Episode, Step
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy.policy import Message
 from sandbox.actions import ACTION, Action
+from sandbox.tasks.task import Task
 
 SEVERAL = "several"
 """`kind` of the stored action where one response held several: {"kind": "several", "actions": […]}, in the order they were done."""
@@ -54,6 +55,61 @@ def action_json(actions: Sequence[Action]) -> str:
     if len(actions) == 1:
         return ACTION.dump_json(actions[0]).decode()
     return json.dumps({"kind": SEVERAL, "actions": [ACTION.dump_python(action, mode="json") for action in actions]})
+
+
+def stored_actions(action: str) -> tuple[Action, ...]:
+    """The actions of a response, from the column `action`."""
+    stored = json.loads(action)
+    several = stored["actions"] if stored["kind"] == SEVERAL else [stored]
+    return tuple(ACTION.validate_python(each) for each in several)
+
+
+def stored_episode(row: Row, step_rows: Iterable[Row], task: Task, screenshots: Mapping[str, bytes] | None = None) -> Episode:
+    """The episode of a row of `episodes` and its rows of `steps`, in any order. What no table keeps is missing: proposals of an annotated
+    step and the prompt behind a cut."""
+    request = EpisodeRequest(
+        purpose=row["purpose"],
+        task=task,
+        seed=row["seed"],
+        attempt=row["attempt"],
+        policy_id=row["policy_id"],
+        temperature=row["temperature"],
+        screenshots=bool(screenshots),
+    )
+    return Episode(
+        request=request,
+        instruction=row["instruction"],
+        content_id=row["content_id"],
+        steps=tuple(_stored_step(each) for each in sorted(step_rows, key=lambda each: each["step_index"])),
+        outcome=Outcome(row["outcome"]),
+        reward=row["reward"],
+        num_retries=row["num_retries"],
+        error=row["error"],
+        duration_ms=row["duration_ms"],
+        environment=row["environment"],
+        screenshots=dict(screenshots or {}),
+    )
+
+
+def _stored_step(row: Row) -> Step:
+    action, *more = stored_actions(row["action"])
+    return Step(
+        step_index=row["step_index"],
+        policy_id=row["policy_id"],
+        observation=row["observation"],
+        screenshot_id=row["screenshot_id"],
+        messages=tuple(Message(**message) for message in row["messages"]),
+        response=row["response"],
+        thought=row["thought"],
+        action=action,
+        more_actions=tuple(more),
+        prompt_token_ids=row["prompt_token_ids"] or (),
+        response_token_ids=row["response_token_ids"] or (),
+        response_logprobs=row["response_logprobs"] or (),
+        response_versions=row["response_versions"] or (),
+        reward=row["reward"],
+        latency_ms=row["latency_ms"],
+    )
 
 
 def _episode_row(episode: Episode) -> Row:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from models.families.chat import ChatCodec
 
+Kind = Literal["model", "critic"]
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 READABLE = 0o644
 """The mode of a checkpoint's files, as of all files of a home, whose root decides who comes to them."""
@@ -42,6 +43,9 @@ class Card(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     checkpoint_id: Annotated[str, Field(description="hash of weights, configuration and tokenizer", pattern=r"^checkpoint-[0-9a-f]{16}$")]
+    kind: Annotated[
+        Kind, Field(description="model: one that answers; critic: one that estimates values", exclude_if=lambda kind: kind == "model")
+    ] = "model"
     stage: Annotated[str, Field(description="what made it, e.g. sft_model")]
     iteration: Annotated[str, Field(description="0000 is the seed")]
     parents: Annotated[tuple[str, ...], Field(description="checkpoint ids it was made from")] = ()
@@ -70,6 +74,7 @@ def write(
     datasets: tuple[str, ...] = (),
     config: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
+    kind: Kind = "model",
 ) -> Card:
     """Make a checkpoint of the files that `fill` writes into the folder it is handed; replaces what was at `folder`.
 
@@ -83,6 +88,7 @@ def write(
         digests = {path.name: file_digest(path) for path in sorted(aside.iterdir()) if path.is_file()}
         card = Card(
             checkpoint_id=digests_id("checkpoint", digests.items()),
+            kind=kind,
             stage=stage,
             iteration=iteration,
             parents=parents,

@@ -26,7 +26,7 @@ QUICKSTART_MODEL_TYPE = "shift_qwen3"
 def load_codec(folder: Path) -> ChatCodec:
     """The codec of a checkpoint: the quickstart's, or the chat template's of its tokenizer, with a reader of images where its
     configuration has a vision part. Raises CheckpointError when the folder is not whole, ModelError for a model that no codec knows."""
-    verify(folder, weights=False)
+    _verify_model(folder, weights=False)
     model_type = str(read_config(folder)["model_type"])
     if model_type == QUICKSTART_MODEL_TYPE:
         return WordCodec(load_tokenizer(folder))
@@ -41,7 +41,7 @@ def load_codec(folder: Path) -> ChatCodec:
 def load_policy(folder: Path, *, dtype: str = "float32", device: str | torch.device | None = None) -> PreTrainedModel:
     """The checked model of a checkpoint, text or vision-language, in eval mode. `dtype` is a torch name (float32, bfloat16); `device`
     None leaves it on the CPU."""
-    verify(folder)
+    _verify_model(folder)
     import torch
 
     try:
@@ -53,6 +53,12 @@ def load_policy(folder: Path, *, dtype: str = "float32", device: str | torch.dev
         model = model.to(device)
     opened: PreTrainedModel = model.eval()
     return opened
+
+
+def _verify_model(folder: Path, *, weights: bool = True) -> None:
+    card = verify(folder, weights=weights)
+    if card.kind != "model":
+        raise CheckpointError(f"{card.checkpoint_id} in {folder} is a {card.kind}, which answers nothing: name a policy's checkpoint")
 
 
 def device_named(name: str) -> str:

@@ -222,7 +222,23 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         Field(gt=0, description="keeps new value estimates this near to those before the fit (PPO2; 0.2); null, as VAPO: no clipping"),
     ] = None
 
-    # Value pretraining
+    # Value pretraining, before the run on stored episodes, then in its first rounds
+    offline_episodes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="stored episodes of the run's tasks, the newest first, whose returns the critic is fitted to before the first "
+            "round; 0: none. A first iteration has none stored",
+        ),
+    ] = 512
+    offline_patience: Annotated[
+        Count, Field(description="epochs that do not lower the loss on held-out stored episodes end that fit; the best epoch is kept")
+    ] = 2
+    offline_max_epochs: Annotated[Count, Field(description="that fit takes no more passes than this")] = 20
+    carry_critic: Annotated[
+        bool,
+        Field(description="the critic begins as the one that the same stage of an earlier iteration left; else as a copy of the policy"),
+    ] = True
     pretraining_rounds: Annotated[int, Field(ge=0, description="at most so many of the rounds fit the critic before it may steer")] = 1
     pretraining_epochs: Annotated[Count, Field(description="passes of the critic over each of these rounds")] = 3
     pretraining_policy: Annotated[
@@ -231,15 +247,18 @@ class PpoConfig(ShapingConfig, AdapterConfig):
             description="frozen: the policy waits, as published; baseline: it learns by REINFORCE meanwhile, so that no episode is wasted"
         ),
     ] = "frozen"
-    gate_explained_variance: Annotated[float, Field(lt=1, description="the critic passes above this, on episodes it was not fitted to")] = (
-        0.1
-    )
-    gate_holdout: Annotated[float, Field(gt=0, lt=1, description="share of a pretraining round's episodes kept for the gate")] = 0.25
+    gate_explained_variance: Annotated[
+        float, Field(lt=1, description="the critic steers a round above this, on that round's episodes before it is fitted to them")
+    ] = 0.1
+    gate_holdout: Annotated[
+        float, Field(gt=0, lt=1, description="share of the stored episodes, and of a pretraining round's, that the critic is not fitted to")
+    ] = 0.25
     gate_policy: Annotated[
         Literal["block", "fallback", "open"],
         Field(
-            description="when pretraining ends and the critic has not passed: block raises and blocks the merge; fallback lets the "
-            "per-task baseline steer until it passes, and warns; open lets the critic steer all the same, for comparison, and warns"
+            description="when pretraining ends and the critic has never passed: block raises and blocks the merge; fallback lets the "
+            "per-task baseline steer in rounds that it does not pass, and warns; open lets the critic steer all the same, for comparison, "
+            "and warns"
         ),
     ] = "fallback"
 

@@ -1,6 +1,7 @@
 """All that learns in one process of a run: policy, critic and their optimizers; how they are loaded, and what a round does with them.
 
-Each rank of a process group has one and does the same with it. Episodes, counters, files and the live policy are the trainer's.
+Each rank of a process group has one and does the same with it; what the critic learns before the run it is handed as a file. Episodes,
+counters, other files and the live policy are the trainer's.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from agent.episode.episode import Episode
+from models.checkpoints.checkpoint import Card
 from models.engine.vision_units import placeholder_ids
 from models.families.registry import load_codec, load_policy
 from models.families.vision import VisionCodec
 from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Critic
+from models.rl.critic_checkpoint import load_critic
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.replay import ReplayPool
 from models.rl.sharded import Optimizer
@@ -71,13 +74,24 @@ class Learner:
             optimizers["critic"] = self.values.optimizer
         return optimizers
 
-    def load(self, folder: Path) -> Counters:
-        """Go on from the newest state under `folder`, where there is one. Raises CheckpointError."""
+    def load(self, folder: Path, critic: Path | None = None) -> Counters:
+        """Go on from the newest state under `folder`, where there is one, else from the critic's checkpoint, where there is that. Raises
+        CheckpointError."""
+        if critic is not None and critic.exists():
+            self.load_critic(critic)
         counters = load_state(folder, self.modules(), self.optimizers())
         self.policy.num_updates = counters.num_updates
         if self.values is not None and counters.round_index:
             self.values.gate = counters.gate
         return counters
+
+    def load_critic(self, folder: Path) -> Card:
+        """Begin with a critic that was fitted before: each round's fresh episodes judge it. Raises CheckpointError, ConfigError."""
+        if self.values is None:
+            raise ConfigError(f"algorithm {self.config.algorithm} has no critic: use ppo, or none from before")
+        card = load_critic(folder, self.values.critic)
+        self.values.gate = Gate(num_fits=1)
+        return card
 
     @property
     def gate(self) -> Gate | None:

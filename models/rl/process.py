@@ -43,7 +43,7 @@ def _learn(folder: Path, rank: int) -> None:
     group = ProcessGroup(rank, job.config.num_processes)
     replay = ReplayPool.as_large_as(job.num_sft, job.num_ct)
     learner = Learner(job.init, job.config, replay=replay, device=device, group=group)
-    learner.load(job.state)
+    learner.load(job.state, job.critic)
     store.set(f"ready/{rank}", "")
     group.join(store, node.address, on_gpu=on_gpu)
     learner.check_same_weights()

@@ -43,6 +43,7 @@ class Job(BaseModel):
     init: Annotated[Path, Field(description="checkpoint that the run started from")]
     config: PpoConfig
     state: Annotated[Path, Field(description="folder of the run's states; the newest is loaded")]
+    critic: Annotated[Path, Field(description="checkpoint that the critic begins with, where it exists and there is no state")]
     episodes: Annotated[Path, Field(description="folder of the run's rollout log, for screenshots")]
     num_sft: Annotated[int, Field(ge=0, description="SFT samples that the leader can replay")]
     num_ct: Annotated[int, Field(ge=0, description="CT samples that the leader can replay")]
@@ -89,6 +90,7 @@ class RankProcesses:
         init: Path,
         config: PpoConfig,
         state: Path,
+        critic: Path,
         episodes: Path,
         replay: ReplayPool,
         device: str,
@@ -101,6 +103,7 @@ class RankProcesses:
             init=init.resolve(),
             config=config,
             state=state.resolve(),
+            critic=critic.resolve(),
             episodes=episodes.resolve(),
             num_sft=len(replay.sft),
             num_ct=len(replay.ct),

@@ -57,7 +57,7 @@ def save_state(
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     for name, module in modules.items():
-        _save_weights(module, aside / f"{name}.safetensors")
+        save_weights(module, aside / f"{name}.safetensors")
     save_optimizers(aside, optimizers)
     save_parts(aside)
     (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
@@ -97,7 +97,7 @@ def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mappi
         return counters
     try:
         for name, module in modules.items():
-            _load_weights(module, newest / f"{name}.safetensors")
+            load_weights(module, newest / f"{name}.safetensors")
         for name, optimizer in optimizers.items():
             _fill_optimizer(optimizer, _optimizer_files(newest, name))
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -113,7 +113,7 @@ def _unreadable(state: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"the training state {state} cannot be read ({error}): delete the run folder to start over")
 
 
-def _save_weights(module: nn.Module, path: Path) -> None:
+def save_weights(module: nn.Module, path: Path) -> None:
     """All weights; of a module with frozen ones the others alone, since the frozen are the initial checkpoint's."""
     if _has_frozen(module):
         save_file({name: parameter.detach().contiguous() for name, parameter in _trained(module).items()}, path)
@@ -121,7 +121,7 @@ def _save_weights(module: nn.Module, path: Path) -> None:
         save_model(module, str(path))
 
 
-def _load_weights(module: nn.Module, path: Path) -> None:
+def load_weights(module: nn.Module, path: Path) -> None:
     if not _has_frozen(module):
         load_model(module, str(path))
         return

@@ -2,8 +2,9 @@
 
 Two ways to get a batch, one code path: in rounds (admit a round's episodes, wait for all of them, learn while nothing else happens), or
 streaming (episodes go on in the background while the policy learns, and take new weights as they come). What runs in the background is
-rollouts.py's business, what learns is learner.py's, the mathematics is in advantages.py and losses.py. With several processes
-(`num_processes`), this one is rank 0 (ranks.py). Sandboxes are the Collector's business, evaluation and release the caller's.
+rollouts.py's business, what learns is learner.py's, what the critic learns before the first round value_pretraining.py's; the mathematics
+is in advantages.py and losses.py. With several processes (`num_processes`), this one is rank 0 (ranks.py). Sandboxes are the Collector's
+business, evaluation and release the caller's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from models.rl.buffer import Trajectory
 from models.rl.clocks import MeteredPolicy, Reading, times
 from models.rl.config import PpoConfig
 from models.rl.crash_budget import FRUITLESS, CrashBudget, is_fruitless, num_fruitful
+from models.rl.critic_checkpoint import save_critic
 from models.rl.curriculum import (
     batch_episodes,
     instances_met,
@@ -42,23 +44,28 @@ from models.rl.curriculum import (
 )
 from models.rl.learner import Learner, Round
 from models.rl.metrics import episode_metrics, num_left_out, staleness_metrics
+from models.rl.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
 from models.rl.process_group import ProcessGroup
 from models.rl.ranks import RankProcesses
 from models.rl.replay import ReplayPool
 from models.rl.rollout_log import RolloutLog
 from models.rl.rollouts import RolloutPool
 from models.rl.state import read_counters, save_state
+from models.rl.value_pretraining import CriticSource, fit_offline, refuse_reported
 from models.training.adapters import merged_state, save_adapter, without_adapters
 from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.metrics import MetricLog, Progress
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError
+from warehouse.core.home import atomic_write
 from warehouse.core.identity import content_id
 
 OnRound = Callable[[int, Mapping[str, float]], None]
 """Called with a round's number, from 1, and its metrics."""
 EPISODES = "episodes"
 """Folder of a run's rollout log."""
+CRITIC_METRICS = ("explained_variance", "gate_explained_variance", "value_gate", "value_loss")
+"""Of the last round, on the card of the critic that the run leaves."""
 WATCH_S = 1.0
 """How often the other ranks are checked while episodes are awaited."""
 Found = TypeVar("Found")
@@ -112,6 +119,8 @@ class PpoRun:
     stage: str
     iteration: str
     datasets: tuple[str, ...] = ()
+    critic: CriticSource | None = None
+    """Of ppo: where its critic comes from and is kept; without it the critic begins as a copy of the policy and ends with the run."""
     device: str | None = None
     """Where it learns, as torch names it; none: on the GPU where there is one. Of several processes each further one has the GPU behind."""
     hosts: TrainingHosts = THIS_MACHINE
@@ -120,13 +129,16 @@ class PpoRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoResult:
     """What a run made. `policy_ids[r]` acted in round r + 1; `rollout_log` yields all the episodes, `episode_ids` are those that updates
-    learned from, none where the weights are as they were; `state` is the folder that a killed run resumes from, of no use once the result
+    learned from, none where the weights are as they were; `critic` is the card of its critic's checkpoint, which learned from
+    `critic_episode_ids`; `state` is the folder that a killed run resumes from, of no use once the result
     is stored."""
 
     card: checkpoint.Card
     metrics: tuple[dict[str, float], ...]
     policy_ids: tuple[str, ...]
     episode_ids: tuple[str, ...]
+    critic: checkpoint.Card | None = None
+    critic_episode_ids: tuple[str, ...] = ()
     rollout_log: RolloutLog = field(repr=False)
     state: Path = field(repr=False)
 
@@ -140,7 +152,7 @@ def _run_id(run: PpoRun, checkpoint_id: str) -> str:
     tasks = [task.task_id for task in run.tasks]
     config = run.config.model_dump(mode="json", exclude={"num_processes", "zero_stage"})  # who computes: a killed run may go on in others
     parts = [config, checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets)]
-    return content_id("rl", parts)
+    return content_id("rl", parts if run.critic is None else [*parts, run.critic.identity])
 
 
 def _folder(run: PpoRun, checkpoint_id: str) -> Path:
@@ -194,13 +206,15 @@ class _Trainer:
         self._state_folder = self.folder / "state"
         self.rollout_log = RolloutLog(self.folder / EPISODES)
         self._start_over_if_barren()
-        self.counters = self.learner.load(self._state_folder)
+        self._critic_folder = self.folder / PRETRAINED
+        self.counters = self.learner.load(self._state_folder, self._critic_folder)
         self._other_ranks = RankProcesses(
             group,
             self.folder,
             init=run.init_checkpoint,
             config=run.config,
             state=self._state_folder,
+            critic=self._critic_folder,
             episodes=self.folder / EPISODES,
             replay=run.replay,
             device=device,
@@ -230,7 +244,9 @@ class _Trainer:
             self._hand_over(live)
         policy = MeteredPolicy(live, version=self.counters.version)
         crash_budget = CrashBudget(self._config, self.num_rounds)
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._start_ranks)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._pretrain_critic)
+        await loop.run_in_executor(self._thread, self._start_ranks)
         async with RolloutPool(collector, policy, self.rollout_log, num_learned=self.counters.round_index) as pool:
             while self.counters.round_index < self.num_rounds:
                 episodes, metrics = await self._round(pool, policy, live)
@@ -239,6 +255,42 @@ class _Trainer:
                     await asyncio.sleep(pause_s)
         if self._saving is not None:
             self._saving.result()
+
+    def _pretrain_critic(self) -> None:
+        """In the trainer's thread: fit the critic to stored episodes; a killed run and the other ranks find it in the run's folder."""
+        source, values = self._run.critic, self.learner.values
+        if source is None or values is None or self._critic_folder.exists():
+            return
+        if source.parent is not None:
+            self.learner.load_critic(source.parent)
+        items = self.learner.trajectories(refuse_reported(source.episodes()))
+        fit = fit_offline(values, items, self._config)
+        if fit is None and source.parent is None:
+            return
+        fit = fit or OfflineFit()
+        atomic_write(self.folder / FIT_FILE, fit.model_dump_json().encode())
+        self._save_critic(self._critic_folder, fit.metrics)
+        self.learner.load_critic(self._critic_folder)
+
+    def _save_critic(self, folder: Path, metrics: Mapping[str, float]) -> checkpoint.Card:
+        source, values = self._run.critic, self.learner.values
+        if source is None or values is None:
+            raise ConfigError(f"the run {self._run.stage} keeps no critic: set PpoRun.critic")
+        before = () if source.parent is None else (checkpoint.read_card(source.parent).checkpoint_id,)
+        return save_critic(
+            folder,
+            values.critic,
+            self._config,
+            stage=source.stage,
+            iteration=self._run.iteration,
+            parents=(self._card.checkpoint_id, *before),
+            metrics=metrics,
+        )
+
+    def _offline_fit(self) -> OfflineFit | None:
+        """What pretraining came to, where there was any."""
+        path = self.folder / FIT_FILE
+        return OfflineFit.model_validate_json(path.read_bytes()) if path.exists() else None
 
     def _start_ranks(self) -> None:
         """In the trainer's thread: start the other ranks and check that they hold this one's weights."""
@@ -302,6 +354,8 @@ class _Trainer:
         items = self.learner.trajectories(episodes)
         counters = self.counters
         metrics = {"updates": 0.0, "left_out_steps": num_left_out(episodes, self.learner.never), FRUITLESS: 0.0}
+        if index == 1 and (fit := self._offline_fit()):
+            metrics |= fit.metrics
         if is_fruitless(episodes, len(items), config):
             metrics[FRUITLESS] = 1.0
             self.rollout_log.learned(index, ())
@@ -361,8 +415,8 @@ class _Trainer:
         self._other_ranks.stop()
 
     def finish(self) -> PpoResult:
-        """Write the checkpoint, in what its parent's weights are stored in, so that the two can be merged. Nothing is learned afterwards:
-        the critic served this run alone and stays in its state."""
+        """Write the checkpoint, in what its parent's weights are stored in, so that the two can be merged, and the critic's where it is
+        kept. Nothing is learned afterwards."""
         run, counters = self._run, self.counters
         model = without_adapters(self.learner.model)
         if (dtype := checkpoint.stored_dtype(run.init_checkpoint)) is not None:
@@ -378,11 +432,24 @@ class _Trainer:
             config=run.config.model_dump(mode="json"),
             metrics=counters.metrics[-1] if counters.metrics else {},
         )
+        critic, critic_episode_ids = self._finished_critic()
         return PpoResult(
             card=card,
+            critic=critic,
+            critic_episode_ids=critic_episode_ids,
             metrics=counters.metrics,
             policy_ids=counters.policy_ids,
             rollout_log=self.rollout_log,
             state=self._state_folder,
             episode_ids=self.rollout_log.learned_from(counters.round_index) if counters.version else (),
         )
+
+    def _finished_critic(self) -> tuple[checkpoint.Card | None, tuple[str, ...]]:
+        """The card of the critic where it is kept, and the episodes that it learned from."""
+        source, counters, last = self._run.critic, self.counters, self.counters.metrics[-1]
+        if source is None or self.learner.values is None:
+            return None, ()
+        fit = self._offline_fit() or OfflineFit()
+        ids = (*fit.episode_ids, *self.rollout_log.learned_from(counters.round_index))
+        metrics = {name: last[name] for name in CRITIC_METRICS if name in last}
+        return self._save_critic(source.output, metrics), tuple(dict.fromkeys(ids))

@@ -1,7 +1,9 @@
-"""Value pretraining and its gate: when the critic is fitted to what, and when it may steer the policy. The model itself is critic.py.
+"""The critic's gate and its fits within a run: when it is fitted to what, and when it may steer the policy. The model itself is critic.py,
+what it learns before the run value_pretraining.py.
 
 A critic that has not shown that it predicts returns does not steer: value estimates may even be anticorrelated with the reward before
-pretraining (UI-TARS-2, arXiv 2509.02544, on value pretraining). The gate only ever looks at episodes that the critic was not fitted to.
+pretraining (UI-TARS-2, arXiv 2509.02544, on value pretraining). The gate only ever looks at episodes that the critic was not fitted to,
+in every round at that round's fresh ones: it opens, and shuts again.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ from warehouse.core.identity import stable_fraction
 
 
 class Gate(BaseModel):
-    """What is known of the critic so far. `initial_loss` and `loss` are value losses on Monte-Carlo returns, of an untrained critic and at
-    the latest check, as is `explained_variance`; `num_fits` counts the rounds it was fitted in."""
+    """What is known of the critic so far. `has_passed`: at the latest check; `has_ever_passed`: at one of this run. `initial_loss` and
+    `loss` are value losses on Monte-Carlo returns, of an untrained critic and at the latest check, as is `explained_variance`; `num_fits`
+    counts how often it was fitted, before the run or in a round of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     has_passed: bool = False
+    has_ever_passed: bool = False
     explained_variance: float = 0.0
     initial_loss: float | None = None
     loss: float | None = None
@@ -39,13 +43,33 @@ class Gate(BaseModel):
     def judged(self, values: Floats, returns: Floats, threshold: float) -> Gate:
         """The gate after a check on episodes the critic was not fitted to.
 
-        It is passed once the value loss has fallen and the explained variance is above the threshold. UI-TARS-2 says that both "reach
-        sufficiently low levels", but a good critic explains *much* variance: that is how it is read here."""
+        It is passed while the value loss is below that of saying 0 and the explained variance above the threshold. UI-TARS-2 says that both
+        "reach sufficiently low levels", but a good critic explains *much* variance: that is how it is read here. Returns that are all alike
+        cannot tell a good critic from a bad one: the gate stays as it is."""
+        if not np.ptp(returns):
+            return self
         loss = float(np.mean((values - returns) ** 2))
         initial_loss = float(np.mean(returns**2))  # an untrained critic says 0 everywhere
         explained = explained_variance(values, returns)
-        passed = self.has_passed or (loss < initial_loss and explained > threshold)
-        return self.model_copy(update={"has_passed": passed, "explained_variance": explained, "initial_loss": initial_loss, "loss": loss})
+        passed = loss < initial_loss and explained > threshold
+        return self.model_copy(
+            update={
+                "has_passed": passed,
+                "has_ever_passed": self.has_ever_passed or passed,
+                "explained_variance": explained,
+                "initial_loss": initial_loss,
+                "loss": loss,
+            }
+        )
+
+
+def held_apart(trajectories: Sequence[Trajectory], share: float) -> tuple[list[int], list[int]]:
+    """Which episodes the critic is fitted to and which it is checked on, about `share` of them: all attempts at an instance on one side."""
+    first_attempts: dict[str, str] = {}
+    for item in trajectories:
+        first_attempts.setdefault(item.instance or item.episode_id, item.episode_id)
+    held_out = [stable_fraction("value_gate", first_attempts[item.instance or item.episode_id]) < share for item in trajectories]
+    return [i for i, held in enumerate(held_out) if not held], [i for i, held in enumerate(held_out) if held]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +92,15 @@ class ValueLearner:
         self._group = group
         self.gate = gate or Gate()
         self._config = config
-        self._batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
+        self.pad_id = pad_id
+        self.batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
         make = partial(torch.optim.AdamW, lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay)
         self.optimizer = optimizer_of(trained_parameters(critic), make, group, config.zero_stage)
 
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
         values = self._predict(trajectories)
-        finals = predict_final(self.critic, trajectories, batching=self._batching, group=self._group)
+        finals = predict_final(self.critic, trajectories, batching=self.batching, group=self._group)
         estimates = Estimates(values=values, returns=[], finals=finals)
         returns = [result.targets_T for result in self._results(trajectories, estimates, lambda_critic=1.0)]
         if self.gate.num_fits:
@@ -94,19 +119,19 @@ class ValueLearner:
         return length_adaptive_lambda(item.num_response_tokens, alpha=config.lambda_alpha, floor=config.lambda_floor)
 
     def pretrain(self, trajectories: Sequence[Trajectory], estimates: Estimates, generator: np.random.Generator) -> float:
-        """Fit Monte-Carlo returns on most of a round and judge the gate on the rest, all attempts at an instance on the same side; the last
-        epoch's loss."""
-        share, first_attempts = self._config.gate_holdout, dict[str, str]()
-        for item in trajectories:
-            first_attempts.setdefault(item.instance or item.episode_id, item.episode_id)
-        held_out = [stable_fraction("value_gate", first_attempts[item.instance or item.episode_id]) < share for item in trajectories]
-        fitted = [i for i, held in enumerate(held_out) if not held]
+        """Fit Monte-Carlo returns on most of a round and judge the gate on the rest (`held_apart`); the last epoch's loss."""
+        fitted, checked = held_apart(trajectories, self._config.gate_holdout)
         loss = self._fit(trajectories, estimates.returns, fitted, self._config.pretraining_epochs, generator)
-        checked = [i for i, held in enumerate(held_out) if held]
         if checked:
             values = self._predict([trajectories[i] for i in checked])
             self._check(values, [estimates.returns[i] for i in checked])
         return loss
+
+    def fit_chosen(
+        self, trajectories: Sequence[Trajectory], returns: Sequence[Floats], chosen: Sequence[int], generator: np.random.Generator
+    ) -> float:
+        """One pass over these episodes; the mean loss."""
+        return self._fit(trajectories, returns, chosen, 1, generator)
 
     def fit(
         self, trajectories: Sequence[Trajectory], targets: Sequence[Floats], estimates: Estimates, generator: np.random.Generator
@@ -132,7 +157,7 @@ class ValueLearner:
                 targets,
                 chosen,
                 level=self._config.level,
-                batching=self._batching,
+                batching=self.batching,
                 max_grad_norm=self._config.max_grad_norm,
                 generator=generator,
                 old_values=old_values,
@@ -143,7 +168,7 @@ class ValueLearner:
         return loss
 
     def _predict(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
-        return predict(self.critic, trajectories, level=self._config.level, batching=self._batching, group=self._group)
+        return predict(self.critic, trajectories, level=self._config.level, batching=self.batching, group=self._group)
 
     def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
         self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)

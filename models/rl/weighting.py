@@ -55,8 +55,9 @@ def weigh_round(
     """Advantages of a round's episodes, scaled and clipped. `round_index` counts from 1; `reference` holds the reference policy's
     log-probabilities of the response tokens, which kl_placement: reward needs (see PolicyLearner.reference_logprobs).
 
-    The critic steers once it has passed its gate; during pretraining the policy waits (or follows the per-task baseline, see the config);
-    after it a critic that failed ends the run (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers.
+    The critic steers in the rounds whose gate it passes, on these very episodes before it is fitted to them; during pretraining the policy
+    waits otherwise (or follows the per-task baseline, see the config); after it a critic that never passed ends the run
+    (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers.
     """
     # Judged before the KL penalty, which makes every reward another one.
     groups_E = _groups(items, config)
@@ -102,12 +103,13 @@ def _by_critic(
     if not is_steering and is_pretraining:
         metrics["value_loss"] = value_learner.pretrain(items, estimates, generator)
         advantages = None if config.pretraining_policy == "frozen" else advantages
-    elif not is_steering and config.gate_policy == "block":
+    elif not is_steering and config.gate_policy == "block" and not value_learner.gate.has_ever_passed:
         gate = value_learner.gate
         raise ValueGateNotPassed(
-            f"after {config.pretraining_rounds} rounds of value pretraining the critic explains {gate.explained_variance:.3f} of the "
-            f"variance of returns (value loss {gate.loss}, untrained {gate.initial_loss}), but the gate needs more than "
-            f"{config.gate_explained_variance:g} and a lower loss: raise pretraining_rounds, or set gate_policy to fallback"
+            f"after {config.pretraining_rounds} rounds of value pretraining the critic has never passed its gate: it explains "
+            f"{gate.explained_variance:.3f} of the variance of returns (value loss {gate.loss}, untrained {gate.initial_loss}), but the "
+            f"gate needs more than {config.gate_explained_variance:g} and a lower loss: raise pretraining_rounds or offline_episodes, or "
+            "set gate_policy to fallback"
         )
     else:
         results = value_learner.advantages(items, estimates)
@@ -118,6 +120,7 @@ def _by_critic(
     gate = value_learner.gate
     metrics |= {
         "critic_steers": float(is_steering),
+        "baseline_steers": float(not is_steering and advantages is not None),
         "value_gate": float(gate.has_passed),
         "gate_explained_variance": gate.explained_variance,
         "lambda_policy": float(np.mean(lambdas)),

@@ -14,6 +14,7 @@ from pathlib import Path
 import duckdb
 
 from agent.episode.log import EpisodeLog, forget_in_lines, names_in_lines
+from models.rl.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
 from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
 from pipelines.cli.queries import installed_sources
 from warehouse.core.durable import sync
@@ -23,6 +24,7 @@ from warehouse.datasets.export import ALL_TABLES, export
 from warehouse.datasets.known_exports import Known, known_exports
 from warehouse.storage.tables import Warehouse
 
+FITTED_NOTE = "its critic was fitted to them; the run starts over"
 REPORTS_AGAIN = "`flywheel report` writes them again"
 
 
@@ -43,6 +45,7 @@ def found(warehouse: Warehouse, episodes: Collection[str], rows: Mapping[str, Co
     home = warehouse.home
     return [
         *_logs(home, set(episodes)),
+        *_pretrained_critics(home, set(episodes)),
         *_encoded(home, {id_ for ids in rows.values() for id_ in ids}),
         *_whole(home),
         *_imported(home, import_name),
@@ -74,6 +77,16 @@ def _state_of_rl(log: Path, held: set[str]) -> Iterator[Found]:
     if state.is_dir() and batches & held:
         note = "it has learned from them; the run starts over, from the episodes that it has"
         yield Found(what="state of RL", path=state, erase=partial(_remove, state), note=note, is_of_it=True)
+
+
+def _pretrained_critics(home: Home, episodes: set[str]) -> Iterator[Found]:
+    """What an RL run that goes on has made of stored episodes: it starts over without them."""
+    for path in sorted(home.checkpoints.rglob(FIT_FILE)):
+        if episodes & set(OfflineFit.model_validate_json(path.read_bytes()).episode_ids):
+            for part in (path.parent / "state", path.parent / PRETRAINED):
+                if part.is_dir():
+                    yield Found(what=f"{part.name} of RL", path=part, erase=partial(_remove, part), note=FITTED_NOTE, is_of_it=True)
+            yield Found(what="names of fitted episodes", path=path, erase=partial(path.unlink, missing_ok=True), is_of_it=True)
 
 
 def _encoded(home: Home, samples: set[str]) -> Iterator[Found]:

@@ -102,9 +102,9 @@ def _registered(home: Home, checkpoint_ids: Collection[str]) -> list[tuple[str, 
 def _checkpoint_key(stage: str) -> str:
     """The asset that registers checkpoints under a stage, as Dagster writes keys."""
     from assets.keys import rl_asset_key
-    from warehouse.core.stages import rl_stage
+    from warehouse.core.stages import rl_stage, rl_stage_of
 
-    name = stage.removeprefix(rl_stage(""))
+    name = rl_stage_of(stage).removeprefix(rl_stage(""))
     return stage if name == stage else rl_asset_key(name).to_user_string()
 
 

@@ -18,6 +18,7 @@ from warehouse.evaluation.statistics import PairedComparison, TaskCount, macro_a
 from warehouse.reporting.gain_charts import change_mark
 from warehouse.reporting.iteration_summaries import IterationSummary
 from warehouse.reporting.run_charts import Group, Points, run_curves, run_groups
+from warehouse.reporting.steering import SteeredRound, steered_rounds
 from warehouse.storage.tables import Warehouse
 
 CHANGED_SHOWN = 2
@@ -58,6 +59,7 @@ class RunData:
     before_role: str | None
     tiles: tuple[Tile, ...]
     groups: tuple[Group, ...]
+    steered: tuple[SteeredRound, ...]
     own: PairedComparison | None
     others: PairedComparison | None
     tasks: tuple[TaskChange, ...]
@@ -93,6 +95,7 @@ def run_data(con: duckdb.DuckDBPyConnection, warehouse: Warehouse, name: RunName
         tasks=tuple(tasks),
         tiles=tuple(_tiles(con, name, curves, tasks, own)),
         groups=tuple(run_groups(con, name.iteration, name.run)),
+        steered=tuple(steered_rounds(curves)),
         episodes=tuple(learned_from(con, warehouse, name.iteration, name.run)),
         settings=tuple(_settings(config)),
         changed=tuple(

@@ -21,17 +21,22 @@ from models.families.vision import pixel_loader
 from models.http.engine import HttpEngine
 from models.rl.config import PpoConfig
 from models.rl.curriculum import num_rounds
+from models.rl.offline_fit import PRETRAINED
 from models.rl.replay import ReplayPool
 from models.rl.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, rollout_log_of, train_ppo
+from models.rl.value_pretraining import CriticSource
 from models.supervised.training_set import TrainingSample, encode_samples
 from pipelines.stages.context import WorkerContext, pool_tasks
 from pipelines.stages.engines import engine_of_learner
 from pipelines.stages.images import spooled_images
 from pipelines.stages.sandboxes import open_collector
+from pipelines.stages.stored_episodes import stored_episodes
 from pipelines.stages.storing import store_checkpoint, store_episodes, store_metrics
 from pipelines.stages.supervised import DatasetSamples
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError
+from warehouse.core.identity import content_id
+from warehouse.core.stages import critic_stage, rl_stage
 from warehouse.lineage import registry
 
 if TYPE_CHECKING:
@@ -57,15 +62,19 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
     except Exception:
         _keep(context, request, training, curve)
         raise
-    card = result.card
+    card, made_from = result.card, result.card.parents
     stored = store_episodes(context, result.rollout_log.episodes())
+    if result.critic is not None:
+        store_checkpoint(context, result.critic, draft=_critic_draft(context), episode_ids=result.critic_episode_ids)
+        made_from = (*made_from, result.critic.checkpoint_id)  # it steered: what it learned from taught the policy, too
     versions = {
         **stored.versions,
         "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),
-        "checkpoints": store_checkpoint(context, card, episode_ids=result.episode_ids),
+        "checkpoints": store_checkpoint(context, card, parents=made_from, episode_ids=result.episode_ids),
     }
     # The state first: without its rollout log it would end in a run without episodes.
-    context.when_finished(partial(shutil.rmtree, result.state, ignore_errors=True))
+    for folder in (result.state, result.state.parent / PRETRAINED):
+        context.when_finished(partial(shutil.rmtree, folder, ignore_errors=True))
     context.when_finished(result.rollout_log.drop_screenshots)
     counts = {**stored.counts, **result.rollout_log.resumed.counts}
     last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
@@ -103,7 +112,28 @@ def _training(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> 
         stage=request.stage,
         iteration=request.iteration,
         datasets=request.replay_dataset_ids,
+        critic=_critic(request, context, tasks),
         hosts=request.hosts,
+    )
+
+
+def _critic_draft(context: WorkerContext) -> Path:
+    return context.checkpoints / "critic_draft"
+
+
+def _critic(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> CriticSource | None:
+    """What the critic begins with and where it goes; None for an algorithm without one."""
+    if request.config.algorithm != "ppo":
+        return None
+    stored = partial(
+        stored_episodes, context.warehouse, request.stored, tasks, request.config.offline_episodes, screenshots=request.config.screenshots
+    )
+    return CriticSource(
+        stage=critic_stage(request.stage.removeprefix(rl_stage(""))),
+        output=_critic_draft(context),
+        parent=None if request.critic_id is None else registry.find(context.warehouse, request.critic_id).folder,
+        episodes=stored,
+        episodes_name=content_id("stored", list(request.stored)),
     )
 
 

@@ -69,21 +69,27 @@ def _chunks(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
 
 
 def store_checkpoint(
-    context: WorkerContext, card: Card, *, parents: Sequence[str] | None = None, episode_ids: Sequence[str] | None = None
+    context: WorkerContext,
+    card: Card,
+    *,
+    draft: Path | None = None,
+    parents: Sequence[str] | None = None,
+    episode_ids: Sequence[str] | None = None,
 ) -> int:
-    """Move the draft to a folder named by its id and enter it in the registry; `parents` are the card's unless given, `episode_ids` of RL.
+    """Move the draft, the stage's unless given, to a folder named by its id and enter it in the registry, a critic under its own stage;
+    `parents` are the card's unless given, `episode_ids` of RL.
 
     A stage that is made again leaves the weights it made before where they are: others may have been made from them.
     """
-    folder = context.checkpoints / card.checkpoint_id
+    folder, made = context.checkpoints / card.checkpoint_id, draft or context.draft
     if _is_whole(folder):
-        shutil.rmtree(context.draft)  # the same weights; whoever reads them now is not disturbed
+        shutil.rmtree(made)  # the same weights; whoever reads them now is not disturbed
     else:
-        move(context.draft, folder)
+        move(made, folder)
     return registry.register(
         context.warehouse,
         iteration=context.iteration,
-        stage=context.stage,
+        stage=card.stage if card.kind == "critic" else context.stage,
         checkpoint_id=card.checkpoint_id,
         folder=folder,
         parents=card.parents if parents is None else parents,

@@ -108,6 +108,14 @@ def test_a_critic_that_steers_before_its_gate_is_found(warehouse: Warehouse) -> 
     assert broken_rules(warehouse) == ["critic_steers_after_its_gate"]
 
 
+def test_a_critic_that_steers_a_round_whose_gate_it_did_not_pass_is_found(warehouse: Warehouse) -> None:
+    metrics(warehouse, "rl_forms", steers=[1, 1], explained=[0.2, 0.2])
+    assert broken_rules(warehouse) == []
+    passed = [{"run": "rl_forms", "step": 2, "metric": "value_gate", "value": 0.0, "checkpoint_id": "rl_forms"}]
+    warehouse.append_partition("training_metrics", passed, iteration="0001", stage="rl_forms")
+    assert broken_rules(warehouse) == ["critic_steers_after_its_gate"]
+
+
 def test_an_open_gate_lets_a_critic_steer_before_it_and_the_merge_goes_on(warehouse: Warehouse) -> None:
     register(warehouse, "rl_forms", parents=["sft"], config={"gate_explained_variance": 0.1, "gate_policy": "open"})
     metrics(warehouse, "rl_forms", steers=[1, 1], explained=[0.0, 0.05])
@@ -155,8 +163,9 @@ def test_a_critic_that_never_passed_its_gate_blocks_or_warns(warehouse: Warehous
 
 
 def test_a_critic_that_passed_and_a_specialist_without_one_are_let_through(warehouse: Warehouse) -> None:
-    gate_metrics(warehouse, passed=[0.0, 1.0])
-    assert value_gate(warehouse, gate_policy="block")[0].passed
+    for passed in ([0.0, 1.0], [1.0, 0.0]):  # one that shut again has passed
+        gate_metrics(warehouse, passed=passed)
+        assert value_gate(warehouse, gate_policy="block")[0].passed
     metrics(warehouse, "rl_pointing", steers=[], explained=[])
     assert value_gate(warehouse, algorithm="grpo", gate_policy="block")[0].passed
 

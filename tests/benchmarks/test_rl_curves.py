@@ -23,10 +23,10 @@ def row(arm: str, seed: int, curve: list[dict[str, float]], **more: Any) -> dict
 
 
 def test_beside_a_critic_stands_in_how_many_rounds_it_steered_and_by_what_lambda() -> None:
-    waiting = {"critic_steers": 0.0, "lambda_policy_min": 0.0, "lambda_policy_max": 0.6}
-    steers = {"critic_steers": 1.0, "lambda_policy_min": 0.1, "lambda_policy_max": 0.925}
+    waiting = {"critic_steers": 0.0, "lambda_policy_min": 0.0, "lambda_policy_max": 0.6, "explained_variance": 0.0}
+    steers = {"critic_steers": 1.0, "lambda_policy_min": 0.1, "lambda_policy_max": 0.925, "explained_variance": 0.3}
     rows = [row("paper", 0, [waiting, steers, steers]), row("paper", 1, [waiting], is_blocked=True)]
-    assert steering(rows) == ("2 of 4 rounds, 1 of 2 blocked", "0.00 to 0.93")
-    assert steering([row("grpo", 0, [{"reward": 1.0}]), row("start", 1, [])]) == ("", "")
+    assert steering(rows) == ("2 of 4 rounds, 1 of 2 blocked", "0.00 to 0.93", "0.15")
+    assert steering([row("grpo", 0, [{"reward": 1.0}]), row("start", 1, [])]) == ("", "", "")
     drawn = table("forms", [row("start", 0, []), *rows[:1]])
-    assert [list(column.cells)[1] for column in drawn.columns[-2:]] == ["2 of 3 rounds", "0.00 to 0.93"]
+    assert [list(column.cells)[1] for column in drawn.columns[-3:]] == ["2 of 3 rounds", "0.00 to 0.93", "0.20"]

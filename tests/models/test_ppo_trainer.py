@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from models.rl.config import PpoConfig
 from models.rl.curriculum import quotas, round_requests
 from models.rl.replay import ReplayPool
 from models.rl.trainer import PpoResult, PpoRun, rollout_log_of, train_ppo
+from models.rl.value_pretraining import CriticSource
 from models.server.settings import ServerSettings
 from models.supervised.training_set import TrainingSample, encode_samples
 from models.training.batching import EncodedSample, tensors
@@ -385,6 +387,42 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     resumed.rollout_log.forget(whole.episode_ids[:1])
     without = train(run, Dying(0))
     assert without.episode_ids == whole.episode_ids[1:] and weights_of(without) != weights_of(whole)
+
+
+def with_critic(weak: Weak, folder: Path, stored: Sequence[Episode], parent: Path | None = None) -> PpoRun:
+    source = CriticSource(stage="critic_pointing", output=folder / "critic", parent=parent, episodes=lambda: stored, episodes_name="first")
+    settings = {"rounds": 2, "pretraining_policy": "baseline", "offline_max_epochs": 2, "critic_learning_rate": 2e-3}
+    return replace(make_run(weak, folder, **settings), critic=source)
+
+
+@pytest.mark.slow
+def test_a_critic_is_pretrained_kept_and_carried_and_a_killed_run_makes_the_same(weak: Weak, tmp_path: Path) -> None:
+    stored = list(
+        train(make_run(weak, tmp_path / "before", algorithm="reinforce", rounds=4, seed_offset=500), Dying(None)).rollout_log.episodes()
+    )
+    whole = train(with_critic(weak, tmp_path / "whole", stored), Dying(None))
+    assert whole.critic is not None and checkpoint.verify(tmp_path / "whole" / "critic") == whole.critic
+    assert whole.critic.kind == "critic" and whole.critic.parents == whole.card.parents
+    num_fitted = whole.metrics[0]["offline_episodes"]
+    assert whole.metrics[0]["offline_epochs"] >= 1 and "offline_epochs" not in whole.metrics[1] and 32 < num_fitted < 64
+    assert len(whole.critic_episode_ids) == num_fitted + 32 and set(whole.episode_ids) < set(whole.critic_episode_ids)
+    # Killed in the first round, in the second, and when all is done: the same weights of both.
+    run = with_critic(weak, tmp_path / "killed", stored)
+    for after in (5, 20):
+        with pytest.raises(Killed):
+            train(run, Dying(after))
+    resumed = train(run, Dying(None))
+    assert resumed.critic is not None and resumed.metrics[0]["offline_episodes"] == num_fitted
+    assert (weights_of(resumed), resumed.critic.checkpoint_id) == (weights_of(whole), whole.critic.checkpoint_id)
+    assert resumed.critic_episode_ids == whole.critic_episode_ids
+    # The next run begins with it, and with other weights makes another one.
+    carried = train(with_critic(weak, tmp_path / "next", (), parent=tmp_path / "whole" / "critic"), Dying(None))
+    assert carried.critic is not None and carried.critic.parents == (*whole.card.parents, whole.critic.checkpoint_id)
+    assert carried.critic.checkpoint_id != whole.critic.checkpoint_id and carried.metrics[0]["offline_episodes"] == 0
+    # Nothing of what is evaluated may come in.
+    reported = stored[0].model_copy(update={"request": stored[0].request.model_copy(update={"seed": TASK.seeds(Split.HOLDOUT, 1)[0]})})
+    with pytest.raises(ConfigError, match="the critic learns from training instances only"):
+        train(with_critic(weak, tmp_path / "refused", [reported]), Dying(None))
 
 
 @pytest.mark.slow

@@ -296,8 +296,9 @@ def test_the_gate_wants_a_lower_loss_and_explained_variance() -> None:
     assert Gate().judged(np.array([0.1, 0.9, 0.2, 0.8]), returns, 0.1).has_passed
     assert not Gate().judged(np.full(4, 0.5), returns, 0.1).has_passed  # lower loss, nothing explained
     assert not Gate().judged(returns * 5, returns, -100.0).has_passed  # perfectly correlated, but the loss is higher than of saying 0
-    passed = Gate(has_passed=True).judged(np.full(4, 0.5), returns, 0.1)
-    assert passed.has_passed  # once passed it stays so: the critic steers
+    shut = Gate(has_passed=True, has_ever_passed=True).judged(np.full(4, 0.5), returns, 0.1)
+    assert not shut.has_passed and shut.has_ever_passed
+    assert Gate(has_passed=True).judged(np.full(4, 0.5), np.ones(4), 0.1).has_passed  # all alike: nothing is told about the critic
 
 
 def predictable(model: ShiftQwen3ForCausalLM, count: int) -> list[Trajectory]:

@@ -14,6 +14,7 @@ import pytest
 from warehouse.evaluation.evaluations import evaluations
 from warehouse.reporting import charts, run_charts
 from warehouse.reporting.iteration_summaries import summaries
+from warehouse.reporting.steering import steered_rounds, steering_table
 from warehouse.reporting.svg import Axis, Drawing, as_markdown, short
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
@@ -124,3 +125,17 @@ def test_drawing_escapes_and_axes_have_round_ticks() -> None:
     assert Axis(0.42, 1.0, 0, 100).ticks() == pytest.approx([0.6, 0.8, 1.0])
     assert Axis(3.0, 3.0, 0, 100).px(3.0) == 50
     assert [short(value) for value in (0, 0.8544, 12, 3.2e-5, 16_000, 950.4)] == ["0", "0.854", "12", "3e-5", "16k", "950"]
+
+
+def test_each_round_says_who_steered_and_by_what_lambda() -> None:
+    names = ("critic_steers", "baseline_steers", "lambda_policy_min", "lambda_policy_max", "explained_variance")
+    rounds = ((0, 0, 0.5, 0.9, 0.0), (0, 1, 0.5, 0.9, 0.05), (1, 0, 0.25, 0.93, 0.4))
+    curves = {name: [(number, float(of[place])) for number, of in enumerate(rounds, start=1)] for place, name in enumerate(names)}
+    found = steered_rounds(curves)
+    assert [(each.who, each.lambdas, each.explained) for each in found] == [
+        ("nobody", "", 0.0),
+        ("baseline", "", 0.05),
+        ("critic", "0.25 to 0.93", 0.4),
+    ]
+    assert steering_table(found).splitlines()[-1] == "| 3 | critic | 0.25 to 0.93 | 0.40 |"
+    assert steered_rounds({"reward": [(1, 1.0)]}) == []

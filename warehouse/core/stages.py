@@ -15,7 +15,7 @@ IMPORTED_STAGE, GENERAL_STAGE = "imported_", "general_"
 """How stages of the seed begin that an import made: of demonstrations, of general data."""
 SPECIALIST = "specialist"
 """Method of a merge's candidate that is a specialist as it is, where the corner of the method's simplex is another policy."""
-_RL, _JOINT = "rl_", "rl_joint_"
+_RL, _JOINT, _CRITIC = "rl_", "rl_joint_", "critic_"
 _ORDER = (
     "seed_policy",
     "ct_dataset",
@@ -24,6 +24,7 @@ _ORDER = (
     "sft_model",
     _RL,
     _JOINT,
+    _CRITIC,
     "merged_policy",
     "released_policy",
     "orm_dataset",
@@ -44,6 +45,16 @@ def rl_stage(name: str) -> str:
     return _RL + name
 
 
+def critic_stage(name: str) -> str:
+    """Under which the stage `rl_stage(name)` registers its critic."""
+    return _CRITIC + name
+
+
+def rl_stage_of(stage: str) -> str:
+    """The stage of reinforcement learning that registers checkpoints under `stage`; every other stage is its own."""
+    return _RL + stage.removeprefix(_CRITIC) if stage.startswith(_CRITIC) else stage
+
+
 def joint_name(domains: Sequence[str]) -> str:
     """What stands in place of a domain for a policy that is trained on several jointly."""
     return "_".join(("joint", *domains))
@@ -61,10 +72,12 @@ def domain_of(stage: str) -> str | None:
 
 def rank(stage: str) -> tuple[int, str]:
     """A key that sorts stages as an iteration makes them: specialists before joint policies, what is not a stage of ours last."""
-    kind = _JOINT if stage.startswith(_JOINT) else _RL if is_rl(stage) else stage
+    kind = next((kind for kind in (_JOINT, _RL, _CRITIC) if stage.startswith(kind)), stage)
     return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER)), stage
 
 
 def role_name(stage: str) -> str:
     """`SFT`, `RL pointing`, `merged`: a stage as people call it."""
+    if stage.startswith(_CRITIC):
+        return f"critic {stage.removeprefix(_CRITIC).replace('_', ' ')}"
     return _SAID.get(stage) or (f"RL {stage.removeprefix(_RL).replace('_', ' ')}" if is_rl(stage) else stage)
