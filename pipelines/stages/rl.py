@@ -66,7 +66,8 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
     stored = store_episodes(context, result.rollout_log.episodes())
     if result.critic is not None:
         store_checkpoint(context, result.critic, draft=_critic_draft(context), episode_ids=result.critic_episode_ids)
-        made_from = (*made_from, result.critic.checkpoint_id)  # it steered: what it learned from taught the policy, too
+        if card.checkpoint_id not in made_from:  # it steered: what it learned from taught the policy, too
+            made_from = (*made_from, result.critic.checkpoint_id)
     versions = {
         **stored.versions,
         "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),

@@ -283,6 +283,7 @@ def test_a_rank_learns_from_what_the_leader_has_screenshots_and_all(tmp_path: Pa
         init=tmp_path,
         config=PpoConfig(),
         state=run / "state",
+        critic=run / "critic",
         episodes=run / "episodes",
         replay=ReplayPool(),
         device="cpu",

@@ -416,7 +416,9 @@ def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: Worke
     )
     result = rl_worker.run(request, place)
     made = registry.made_by(seeded.warehouse, "0001", "rl_joint_pointing_forms")
-    assert made.checkpoint_id == result.checkpoint_id and made.parents == (base.checkpoint_id,)
+    critic = registry.made_by(seeded.warehouse, "0001", "critic_joint_pointing_forms")
+    assert made.checkpoint_id == result.checkpoint_id and made.parents == (base.checkpoint_id, critic.checkpoint_id)
+    assert critic.parents == (base.checkpoint_id,) and verify(critic.folder).kind == "critic"
     with connect(seeded.warehouse) as con:
         counts = con.sql("select domain, count(*), count(distinct task_name) from episodes group by all").fetchall()
     assert {domain for domain, _, _ in counts} == {"pointing", "forms"}
