@@ -76,11 +76,11 @@ async def _hybrid(context: SessionContext) -> PooledSession:
     return HybridSession(context.open_page, limits=context.limits)
 
 
-async def _web(context: SessionContext) -> PooledSession:
+async def _of_source(context: SessionContext) -> PooledSession:
     """The session is the source's own. Raises TaskError where it has none."""
     open_session = None if context.task is None else SOURCES[context.task.source].open_session
     if open_session is None:
-        raise TaskError(f"A web session is opened by a task's source (`open_session` of its TaskSource); the task is {context.task!r}.")
+        raise TaskError(f"This session is opened by a task's source (`open_session` of its TaskSource); the task is {context.task!r}.")
     return cast(PooledSession, open_session(context.open_page, context.limits))
 
 
@@ -110,9 +110,10 @@ FACTORIES: Mapping[SessionKind, SessionFactory] = {
     "page": SessionFactory(open=_page, needs_browser=True),
     "terminal": SessionFactory(open=_terminal, is_kept=False, needs_jail=True),
     "hybrid": SessionFactory(open=_hybrid, is_kept=False, needs_browser=True, needs_jail=True),
-    "web": SessionFactory(open=_web, is_kept=False, needs_browser=True, needs_jail=True),
+    "web": SessionFactory(open=_of_source, is_kept=False, needs_browser=True, needs_jail=True),
     "desktop": SessionFactory(open=_desktop),
     "android": SessionFactory(open=_android, max_at_once=1),
+    "own": SessionFactory(open=_of_source, is_kept=False),
 }
 
 

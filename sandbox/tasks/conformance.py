@@ -20,6 +20,7 @@ from warehouse.core.conformance import Checked, NotKept, checked, require
 from warehouse.core.errors import ConfigError, CorpusMissing, TaskError
 
 NO_GROUP = "no-such-group"
+NUM_STARTS = 6
 NUM_RANDOM = 8
 """Random actions of an episode whose rewards are looked at."""
 
@@ -67,7 +68,7 @@ def _instances_are_the_same_each_time(source: TaskSource) -> None:
             require(page is not None and bool(page.url(task) and page.environment), f"{task.name}: its page has no url or no environment")
             continue
         require(bool(source.environment), "`environment`, the version of its instances, is empty")
-        if kind != "web":
+        if kind not in ("web", "own"):
             first, again = (source.instance(task, first_seed(task)) for _ in range(2))
             same = getattr(first, "instruction", None) == getattr(again, "instruction", None)
             require(same, f"{task.name}: the same seed asks for something else the second time")
@@ -129,7 +130,7 @@ async def _play(source: TaskSource, tasks: list[Task], num_seeds: int) -> list[C
             problem = ""
             for task in tasks:
                 for seed in proving_seeds(task, num_seeds):
-                    async with fleet.lease(task, screenshots=False) as session:
+                    async with fleet.lease(task) as session:
                         try:
                             await play(session, source, task, seed)
                         except (NotKept, TaskError) as error:
@@ -139,7 +140,12 @@ async def _play(source: TaskSource, tasks: list[Task], num_seeds: int) -> list[C
 
 
 def _seen(observation: Observation) -> tuple[object, ...]:
-    return observation.instruction, observation.output, tuple((each.role, each.text, each.states) for each in observation.elements)
+    return (
+        observation.instruction,
+        observation.output,
+        observation.screenshot_id,
+        tuple((each.role, each.text, each.states) for each in observation.elements),
+    )
 
 
 async def _same_start(session: Session, source: TaskSource, task: Task, seed: int) -> None:
@@ -174,8 +180,19 @@ async def _rewards_in_bounds(session: Session, source: TaskSource, task: Task, s
     require(math.isfinite(verdict.score) and math.isfinite(verdict.threshold), f"a verdict of {verdict.score} at {verdict.threshold}")
 
 
+async def _seeds_differ(session: Session, source: TaskSource, task: Task, seed: int) -> None:
+    if source.has_one_instance or (source.page is not None and source.facts(task, seed) is not None):
+        return
+    starts = {_seen(await session.reset(task, other)) for other in proving_seeds(task, NUM_STARTS)}
+    require(
+        len(starts) > 1,
+        f"{NUM_STARTS} seeds start alike, so that what is trained on is what is reported: draw by seed, or set has_one_instance",
+    )
+
+
 PLAYED = {
     "a reset gives the same start": _same_start,
+    "seeds are different instances": _seeds_differ,
     "its oracle solves it": _oracle,
     "doing nothing is not paid": _nothing_is_not_paid,
     "rewards and verdicts are in bounds": _rewards_in_bounds,

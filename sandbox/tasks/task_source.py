@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from warehouse.core.home import Home
     from warehouse.datasets.provenance import Source
 
-SessionKind = Literal["page", "terminal", "hybrid", "web", "desktop", "android"]
+SessionKind = Literal["page", "terminal", "hybrid", "web", "desktop", "android", "own"]
 """page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; web: a live
-web application in a browser; desktop: a display with applications; android: a device."""
+web application in a browser; desktop: a display with applications; android: a device; own: whatever the source opens."""
 
 T = TypeVar("T")
 
@@ -47,8 +47,9 @@ def _solved(task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
-    """A source of tasks. Besides `name`, `kind` and `load_tasks` a source of pages gives `page`, one of kind `web` gives `open_session`,
-    and one of any other kind `instance`. The rest is optional. Raises ConfigError where a part is missing or of the wrong type."""
+    """A source of tasks. Besides `name`, `kind` and `load_tasks` a source of pages gives `page`, one of kind `web` or `own` gives
+    `open_session`, and one of any other kind `instance`. The rest is optional. Raises ConfigError where a part is missing or of the wrong
+    type."""
 
     name: str
     """`Task.source` of its tasks, and what it is selected by: `name` or `name:group`."""
@@ -96,10 +97,10 @@ class TaskSource:
         if isinstance(self.kind, str) and self.kind not in get_args(SessionKind):
             raise ConfigError(f"The task source {self.name!r} is of kind {self.kind!r}; kinds are {', '.join(get_args(SessionKind))}.")
         _check_callable(self.name, load_tasks=self.load_tasks, instance=self.instance, facts=self.facts, has_oracle=self.has_oracle)
-        needed = {"page": self.page, "web": self.open_session}.get(self.kind, self.instance) if isinstance(self.kind, str) else self
-        if needed is None or needed is _no_instance:
-            part = {"page": "page", "web": "open_session"}.get(str(self.kind), "instance")
-            raise ConfigError(f"The task source {self.name!r} is of kind {self.kind!r} and has no `{part}`: give it one.")
+        if isinstance(self.kind, str):
+            part = {"page": "page", "web": "open_session", "own": "open_session"}.get(self.kind, "instance")
+            if getattr(self, part) in (None, _no_instance):
+                raise ConfigError(f"The task source {self.name!r} is of kind {self.kind!r} and has no `{part}`: give it one.")
         if self.page is not None and (missing := _missing_of_page(self.page)):
             raise ConfigError(
                 f"`page` of the task source {self.name!r} is a {type(self.page).__name__} without {', '.join(missing)}: "
