@@ -252,7 +252,7 @@ def main() -> None:
         with Progress(console=console, transient=True) as bars:
             base = {name: path for name, path, _ in make(folder, profile, bars)}["seed SFT"]
             warehouse = make_home(folder, profile, base, asked, bars)
-            texts = tutorial_samples(profile, seed)[: asked.tutorials]
+            texts = tutorial_samples(profile, seed, asked.tutorials)
             for arm in (arm for arm in ARMS if arm.name in chosen.arms):
                 rows.append(
                     kept_row(

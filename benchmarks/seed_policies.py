@@ -43,18 +43,22 @@ from warehouse.core.home import atomic_write
 from warehouse.evaluation.statistics import macro_average
 
 ROOT = Path(".bench/seed_policies")
+RECIPE_TEXTS = 1000
+"""Tutorials that tell whether a kept policy was taught by the same."""
 TASK_LISTS = {"quickstart": "miniwob:quickstart", "unseen": "miniwob:unseen"}
 
 
 def make(folder: Path, profile: Profile, bars: Progress) -> Iterator[tuple[str, Path, float]]:
     """Both policies by name, with their folders and the CPU seconds of their training; from `folder` where they were made before."""
     torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
-    seed, texts = profile.seed, tutorial_samples(profile, profile.seed)
+    seed, first = profile.seed, tutorial_samples(profile, profile.seed, RECIPE_TEXTS)
     recipe = fingerprint(seed, *(part.model_dump(mode="json") for part in (profile.ct, profile.sft, profile.seed_data, profile.agent)))
     for part in ("fresh", "ct_model", "sft_model"):
-        claim(folder / part, fingerprint(recipe, [[asdict(message) for message in text.messages] for text in texts[:1000]]))
+        claim(folder / part, fingerprint(recipe, [[asdict(message) for message in text.messages] for text in first]))
     if not (folder / "fresh").exists():
         save(folder / "fresh", *seed_policy(words(*profile.seed_data.curricula), seed), stage="seed_policy", iteration="0000")
+    is_made = all((folder / part).exists() for part in ("ct_model", "sft_model"))
+    texts = [] if is_made else tutorial_samples(profile, seed)
     if not (folder / "ct_model").exists():
         yield _trained("tutorials only", profile.ct, texts, folder / "fresh", folder / "ct_model", seed, bars)
     else:

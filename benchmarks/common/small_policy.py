@@ -59,8 +59,9 @@ class Bar:
         self._bars.advance(self._task)
 
 
-def tutorial_samples(profile: Profile, seed: int) -> list[TrainingSample]:
-    texts = tutorials(profile.seed_data.tutorials, seed, profile.seed_data.curricula, profile.agent.builder())
+def tutorial_samples(profile: Profile, seed: int, num: int | None = None) -> list[TrainingSample]:
+    """The profile's tutorials, or the first `num` of them."""
+    texts = tutorials(num or profile.seed_data.tutorials, seed, profile.seed_data.curricula, profile.agent.builder())
     return [TrainingSample(messages=messages) for messages in texts]
 
 

@@ -22,7 +22,7 @@ def forget(
     ] = None,
     episode: Annotated[str | None, typer.Option(metavar="ID", help="One episode, by id or the beginning of one.")] = None,
     import_: Annotated[
-        str | None, typer.Option("--import", metavar="NAME", help="An import by its name: demonstrations or general data.")
+        str | None, typer.Option("--import", metavar="NAME", help="An import by its name: demonstrations, general data or manuals.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List everything that was made from it, and change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Erase without asking.")] = False,

@@ -56,6 +56,47 @@ def import_general(
         import_general_data(warehouse, file, name, console, settings, checked(licence))
 
 
+@imports.command("manuals")
+def import_manual_pages(
+    paths: Annotated[list[Path], typer.Argument(help="Web pages and Markdown (.html, .md, gzipped too), or folders of them.")],
+    licence: Annotated[
+        str, typer.Option("--licence", metavar="SPDX", help="Their licence, e.g. GFDL-1.3; samples and dataset cards carry it.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the import; replaces an earlier one of that name \\[default: the first path's].")
+    ] = None,
+    language: Annotated[
+        list[str] | None, typer.Option(help="Leave out what is in another language (en, de, fr, …); may be given several times.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=32, help="Longest passage: longer sections are cut.")] = 400,
+    keep_personal_data: KeepPersonalData = False,
+    script: Scripts = None,
+    home: HomeOption = None,
+) -> None:
+    """Import manuals and tutorials, web pages and Markdown, as texts that CT learns (docs/importing.md).
+
+    Navigation and what stands on every page is left out. Passages that are too short, no running text, near-duplicates, or hold personal
+    data are named by file, kept aside under FLYWHEEL_HOME/imports, and counted.
+    """
+    from pipelines.importing.licences import checked
+    from pipelines.importing.manuals import ManualSettings, import_manuals
+    from pipelines.importing.rows import settings_of
+    from pipelines.orchestration.reported_changes import reported
+    from warehouse.quality.texts import quality_for
+
+    settings = settings_of(
+        ManualSettings,
+        keep_personal_data=keep_personal_data,
+        scripts=tuple(script or ()),
+        quality=quality_for(language or ()),
+        max_tokens=max_tokens,
+    )
+    stated = checked(licence) or licence
+    warehouse = warehouse_of(home_of(home))
+    with reported(warehouse, f"flywheel import manuals {paths[0].name}", console):
+        import_manuals(warehouse, paths, name, console, settings, licence=stated)
+
+
 @imports.command("tasks")
 def import_tasks(
     format_: Annotated[str, typer.Argument(metavar="FORMAT", help="plain, osworld, android-world, mind2web or miniwob.")],

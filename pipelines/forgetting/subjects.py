@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from pipelines.cli.annotate_options import opened_if_there
 from warehouse.core.errors import ConfigError, FlywheelError, UnknownId, UnknownSubject
 from warehouse.core.identity import content_id
-from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
+from warehouse.core.stages import GENERAL_STAGE, IMPORT_STAGES, IMPORTED_STAGE, MANUALS_STAGE, SEED_ITERATION
 from warehouse.datasets import erasing_episodes
 from warehouse.lineage.descent import Start
 from warehouse.storage.tables import Warehouse
@@ -180,15 +180,15 @@ def _stage(warehouse: Warehouse, name: str) -> str:
     named = {file.stage for table in ("episodes", "ct_samples", "sft_samples") for file in warehouse.listed(table)[1]}
     folder = warehouse.home.root / "imports"
     kept = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    named |= {one if one.startswith(GENERAL_STAGE) else f"{IMPORTED_STAGE}{one}" for one in kept}
-    imports = sorted(stage for stage in named if stage.startswith((GENERAL_STAGE, IMPORTED_STAGE)))
-    found = [stage for stage in (name, f"{IMPORTED_STAGE}{name}", f"{GENERAL_STAGE}{name}") if stage in imports]
+    named |= {one if one.startswith((GENERAL_STAGE, MANUALS_STAGE)) else f"{IMPORTED_STAGE}{one}" for one in kept}
+    imports = sorted(stage for stage in named if stage.startswith(IMPORT_STAGES))
+    found = [stage for stage in (name, *(f"{begin}{name}" for begin in IMPORT_STAGES)) if stage in imports]
     if len(found) == 1:
         return found[0]
     if found:
         raise UnknownId(f"--import {name!r} may be {' or '.join(found)}: give the stage")
     there_are = ", ".join(imports) or "none"
     raise UnknownId(
-        f"there is no import {name!r} of demonstrations or general data in {warehouse.home.root}; there are: {there_are}. A set of tasks "
-        "holds nobody's episodes: take it out of the profile's tasks.lists"
+        f"there is no import {name!r} of demonstrations, general data or manuals in {warehouse.home.root}; there are: {there_are}. A set "
+        "of tasks holds nobody's episodes: take it out of the profile's tasks.lists"
     )

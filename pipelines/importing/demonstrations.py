@@ -29,7 +29,7 @@ from sandbox.tasks.imported.mapping import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
-from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
+from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, MANUALS_STAGE, SEED_ITERATION
 from warehouse.storage.tables import Warehouse
 
 LOSS_UNKNOWN = "what its actions cannot say: it is stored, and cannot be read any more"
@@ -149,8 +149,9 @@ def import_demonstration_files(
 def _name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
         raise ConfigError(f"{name!r} cannot name an import: use lower-case letters, digits and _, beginning with a letter; give --name")
-    if name.startswith(GENERAL_STAGE):
-        raise ConfigError(f"{name!r} cannot name demonstrations: {GENERAL_STAGE}… is the folder of general data; give another --name")
+    for begin, of in ((GENERAL_STAGE, "general data"), (MANUALS_STAGE, "manuals")):
+        if name.startswith(begin):
+            raise ConfigError(f"{name!r} cannot name demonstrations: {begin}… is the folder of {of}; give another --name")
     return name
 
 

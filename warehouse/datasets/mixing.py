@@ -21,7 +21,7 @@ from warehouse.core.identity import long_list_id
 from warehouse.quality.overlap import GIVEAWAYS
 from warehouse.routing.samples import PART_ROWS, Kind
 
-PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "general"]
+PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "manual", "general"]
 POOL_OF: dict[str, PoolName] = {
     "demonstration": "demonstration",
     "correction": "correction",  # a step that an annotator overrode
@@ -33,6 +33,7 @@ POOL_OF: dict[str, PoolName] = {
     "demoted": "failure",  # a step of a solved episode of poor quality
     "in_situ": "in_situ",  # recorded from people's own work
     "variation": "in_situ",  # the same in a model's words
+    "manual": "manual",  # imported web pages and Markdown
     "general": "general",  # imported chat and reasoning data
 }
 """Component of a sample -> the pool whose draws it shares."""
@@ -61,6 +62,7 @@ class MixtureConfig(BaseModel):
     tutorial: Pool | None = None
     failure: Annotated[Pool | None, Field(description="steps of unsolved and of poor episodes")] = None
     in_situ: Pool | None = None
+    manual: Annotated[Pool | None, Field(description="imported web pages and Markdown (`flywheel import manuals`)")] = None
     general: Annotated[Pool | None, Field(description="imported chat and reasoning data (`flywheel import general`)")] = None
     general_share: Annotated[
         float | None, Field(ge=0, lt=1, description="share of an epoch that is general, in place of general.draws; large in CT only")

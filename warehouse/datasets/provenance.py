@@ -12,7 +12,7 @@ from typing import Literal
 
 import duckdb
 
-from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
+from warehouse.core.stages import IMPORT_STAGES, SEED_ITERATION
 from warehouse.storage.tables import Warehouse
 
 TABLE = "sources"
@@ -60,7 +60,7 @@ def known_sources(warehouse: Warehouse, more: Iterable[Source] = ()) -> dict[str
 
 SOURCE_OF = f"""
     case
-        when starts_with(s.stage, '{IMPORTED_STAGE}') or starts_with(s.stage, '{GENERAL_STAGE}') then s.stage
+        when {" or ".join(f"starts_with(s.stage, '{begin}')" for begin in IMPORT_STAGES)} then s.stage
         when s.stage = '{RECORDINGS}' then '{RECORDINGS}'
         when t.source = 'imported' then 'imported:' || split_part(t.name, ':', 1)
         when s.episode_id is null then '{OWN}'

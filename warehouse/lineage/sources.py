@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warehouse.core.errors import UnknownId
-from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, SEED_ITERATION
+from warehouse.core.stages import IMPORT_STAGES, SEED_ITERATION
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -74,7 +74,7 @@ def num_members(warehouse: Warehouse, dataset_id: str) -> int:
 
 
 def _traced(row: Mapping[str, Any], campaigns: Mapping[str, str]) -> Traced:
-    is_imported = row["iteration"] == SEED_ITERATION and row["stage"].startswith((IMPORTED_STAGE, GENERAL_STAGE))
+    is_imported = row["iteration"] == SEED_ITERATION and row["stage"].startswith(IMPORT_STAGES)
     made = row["component"] if row["component"] == row["origin"] else f"{row['origin']} ({row['component']})"
     found = {
         "judge": row["decided_by"] if row["origin"] == "rollout" else None,

@@ -30,6 +30,7 @@ COMPONENT_STYLE = {
     "in_situ": "cyan",
     "variation": "cyan",
     "general": "brown",
+    "manual": "brown",
 }
 
 

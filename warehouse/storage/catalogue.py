@@ -76,7 +76,18 @@ RELEASE_STATES = ("held", "refused", "live", "superseded", "rolled_back")
 """What becomes of a candidate. One that has no row in `releases` has not been decided on."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
-SAMPLE_ORIGINS = ("tutorial", "demonstration", "rollout", "annotation", "variation", "general", "judgement", "correction", "reflection")
+SAMPLE_ORIGINS = (
+    "tutorial",
+    "demonstration",
+    "rollout",
+    "annotation",
+    "variation",
+    "general",
+    "manual",
+    "judgement",
+    "correction",
+    "reflection",
+)
 """`variation`: what a person did, told in a model's words beside the person's own (`annotation`)."""
 ROUTED_PURPOSES = ("annotation", "rollout")
 """Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
@@ -308,7 +319,7 @@ _TABLES = (
             ("sample_id",),
             _col("sample_id", STRING, "hash of the messages and where they come from"),
             _col("origin", STRING, "what it was made from", values=SAMPLE_ORIGINS),
-            _col("domain", STRING, "domain of the task; `general` for tutorials and general data"),
+            _col("domain", STRING, "domain of the task; `general` for tutorials, manuals and general data"),
             _col("messages", MESSAGES, "chat messages with per-message loss weight"),
             _col("episode_id", STRING, "the episode it was cut from", nullable=True, references="episodes.episode_id"),
             _col("step_index", INT, "the step it was cut from", nullable=True, minimum=0),
