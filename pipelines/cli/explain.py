@@ -75,11 +75,11 @@ def reroute(
     if dry_run:
         results = route_again(warehouse, rules, wanted, settings.failure_mining, dry_run=True)
     else:
-        from pipelines.orchestration.iteration_lock import lock_path
+        from pipelines.orchestration.iteration_lock import IterationLock, lock_path
         from pipelines.orchestration.reported_changes import reported
-        from warehouse.core.locks import LOOKED_AT_S, FileLock
+        from warehouse.core.locks import LOOKED_AT_S
 
-        lock = FileLock(lock_path(place))
+        lock = IterationLock(place, lock_path(place))
         if not lock.acquire(timeout_s=LOOKED_AT_S):
             raise IterationLocked(
                 f"process {lock.holder()} is running an iteration in {place.root}: reroute when it has ended, or --dry-run"

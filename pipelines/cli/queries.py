@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from pipelines.cli.terminal import counted, print_rows
 from warehouse.core.errors import CheckpointError, ConfigError, IterationLocked, UnknownId, UnknownTable
-from warehouse.core.locks import LOOKED_AT_S, FileLock
+from warehouse.core.locks import LOOKED_AT_S
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.lineage import registry
 from warehouse.storage.catalogue import TABLES
@@ -164,9 +164,9 @@ def withdraw_rows(
 @contextmanager
 def _purging(warehouse: Warehouse) -> Iterator[None]:
     """Raises IterationLocked while an iteration runs, before anything is withdrawn."""
-    from pipelines.orchestration.iteration_lock import lock_path
+    from pipelines.orchestration.iteration_lock import IterationLock, lock_path
 
-    lock = FileLock(lock_path(warehouse.home))
+    lock = IterationLock(warehouse.home, lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(
             f"process {lock.holder()} is running an iteration in {warehouse.home.root}: nothing was withdrawn. "
@@ -241,7 +241,7 @@ def restore_table(warehouse: Warehouse, table: str, version: int | None, console
     """Put a table back, or list its versions where none is named. Raises UnknownTable, or IterationLocked while an iteration runs."""
     from datetime import UTC, datetime
 
-    from pipelines.orchestration.iteration_lock import lock_path
+    from pipelines.orchestration.iteration_lock import IterationLock, lock_path
     from warehouse.storage.restoring import restore
 
     if version is None:
@@ -256,7 +256,7 @@ def restore_table(warehouse: Warehouse, table: str, version: int | None, console
             console.print(f"{commit.version:>7}  {written}  {commit.operation:9}  {by}", highlight=False)
         console.print(f"flywheel restore {table} VERSION   puts one of them back, as a version of its own", highlight=False)
         return
-    lock = FileLock(lock_path(warehouse.home))
+    lock = IterationLock(warehouse.home, lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(f"process {lock.holder()} is running an iteration in {warehouse.home.root}; end it, then restore")
     try:

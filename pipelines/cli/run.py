@@ -27,7 +27,7 @@ from pipelines.cli.live import Display
 from pipelines.orchestration import kept_profile, prefect_server
 from pipelines.orchestration.finished_work import iterations_to_repeat, mark_repeated
 from pipelines.orchestration.instance import check_disk_space, open_instance
-from pipelines.orchestration.iteration_lock import driver_path, lock_path
+from pipelines.orchestration.iteration_lock import IterationLock, driver_path, lock_path
 from pipelines.orchestration.jobs import completed, first_incomplete
 from pipelines.orchestration.living_runs import living_runs
 from pipelines.orchestration.run_failures import MAX_RELAUNCHES, RunFailure, failure_of
@@ -38,7 +38,7 @@ from sandbox.tasks.sources import kind_of, tasks_in
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse.core.errors import IterationLocked, StageFailed
 from warehouse.core.home import Home
-from warehouse.core.locks import LOOKED_AT_S, FileLock, holder_of
+from warehouse.core.locks import LOOKED_AT_S, holder_of
 from warehouse.core.processes import end_group
 from warehouse.core.stages import SEED_ITERATION
 
@@ -59,10 +59,10 @@ def run_until(num_iterations: int, home: Home, profile_name: str, overrides: Map
     profile = profiles.export(profile_name, overrides)
     check_disk_space(home)
     instance = open_instance(home)
-    driver, runner = FileLock(driver_path(home)), holder_of(lock_path(home))
-    if not driver.acquire(timeout_s=LOOKED_AT_S) or runner is not None:
+    driver, runner = IterationLock(home, driver_path(home)), holder_of(lock_path(home))
+    if runner is not None or not driver.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(
-            f"process {driver.holder() or runner} is running an iteration in {home.root}; wait for it or end it, then run again"
+            f"process {runner or driver.holder()} is running an iteration in {_place(home)}; wait for it or end it, then run again"
         )
     with instance:
         before = kept_profile.other(home, profile_name) if first_incomplete(instance) is not None else None
@@ -77,6 +77,10 @@ def run_until(num_iterations: int, home: Home, profile_name: str, overrides: Map
                 prefect_server.end(server)
             driver.release()
     return profile
+
+
+def _place(home: Home) -> str:
+    return str(home.root) if home.store is None else home.store.url
 
 
 def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:

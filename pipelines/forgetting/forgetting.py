@@ -26,7 +26,7 @@ from pipelines.forgetting.dagster_events import take_out_screens
 from pipelines.forgetting.journal import Journal
 from pipelines.forgetting.subjects import Given, Subject, given_by
 from pipelines.orchestration.instance import check_named
-from pipelines.orchestration.iteration_lock import driver_path, lock_path
+from pipelines.orchestration.iteration_lock import IterationLock, driver_path, lock_path
 from warehouse.core.errors import IterationLocked, NotNow
 from warehouse.core.home import Home
 from warehouse.core.locks import LOOKED_AT_S, FileLock
@@ -70,7 +70,7 @@ def alone(home: Home, subject: Subject) -> Iterator[None]:
     locks += [home.locks / f"import-{subject.folder}.lock"] if subject.folder is not None else []
     with ExitStack() as held:
         for path in locks:
-            lock = FileLock(path)
+            lock = FileLock(path) if path.name.startswith("import-") else IterationLock(home, path)
             if not lock.acquire(timeout_s=LOOKED_AT_S):
                 what = "importing" if path.name.startswith("import-") else "running an iteration"
                 raise IterationLocked(

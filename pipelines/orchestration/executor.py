@@ -19,10 +19,9 @@ from dagster._core.execution.step_dependency_config import StepDependencyConfig
 
 from assets.stage_assets import POOL
 from pipelines.orchestration import step_server
-from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.iteration_lock import IterationLock, lock_path
 from warehouse.core.errors import IterationLocked
 from warehouse.core.home import Home
-from warehouse.core.locks import FileLock
 
 START_METHOD = {"forkserver": {"preload_modules": [step_server.PRELOAD]}}
 LAUNCH_TAG = "flywheel/launch"
@@ -31,7 +30,7 @@ LAUNCHED_TAG = "flywheel/launched_at"
 """On the same run: when that process began, in Unix seconds. Its imports come before what Dagster counts."""
 HANDOVER_S = 20.0
 """To the queue a run is over a moment before its process, which holds the lock, is gone."""
-_HELD: list[FileLock] = []
+_HELD: list[IterationLock] = []
 """Keeps the lock alive as long as the process of the run."""
 
 
@@ -46,7 +45,7 @@ def home_executor(init_context: dg.InitExecutorContext) -> dg.Executor:
     if not _works_in_home(init_context.job.get_definition()):
         return _multiprocess(init_context.executor_config)
     home = Home.from_env()
-    lock = FileLock(lock_path(home))
+    lock = IterationLock(home, lock_path(home))
     if not lock.acquire(timeout_s=HANDOVER_S):
         raise IterationLocked(f"process {lock.holder()} is running an iteration in {home.root}; wait for it, or end it and launch again")
     _HELD.append(lock)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.stage_assets import POOL
-from pipelines.orchestration.iteration_lock import lock_path
+from pipelines.orchestration.iteration_lock import is_running_elsewhere, lock_path
 from warehouse.core.home import Home
 from warehouse.core.locks import holder_of
 
@@ -30,7 +30,12 @@ def works_in_home(run: dg.DagsterRun) -> bool:
 
 def is_dead(run: dg.DagsterRun, home: Home) -> bool:
     """Whether a run that counts as started has no process any more."""
-    return run.status in HOLDS_LOCK and works_in_home(run) and holder_of(lock_path(home)) is None
+    return run.status in HOLDS_LOCK and works_in_home(run) and not _is_held(home)
+
+
+def _is_held(home: Home) -> bool:
+    """With an object store also by another host, until its lease is taken over."""
+    return holder_of(lock_path(home)) is not None or is_running_elsewhere(home)
 
 
 def living_runs(instance: dg.DagsterInstance, home: Home) -> Sequence[dg.DagsterRun]:
@@ -40,7 +45,7 @@ def living_runs(instance: dg.DagsterInstance, home: Home) -> Sequence[dg.Dagster
     One that has not started may still be about to take the lock: it is given START_GRACE_S.
     """
     records = [record for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED)) if works_in_home(record.dagster_run)]
-    if holder_of(lock_path(home)) is not None:
+    if _is_held(home):
         return [record.dagster_run for record in records]
     living = []
     for record in records:
