@@ -16,6 +16,7 @@ from typing import Any
 
 import dagster as dg
 import httpx
+import psutil
 import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
@@ -27,7 +28,9 @@ from pipelines.annotation_server import address as annotation_address
 from pipelines.annotation_server.server import check_host
 from pipelines.cli.app import app
 from pipelines.orchestration.reported_changes import TAKEN_BACK
+from sandbox.server.tokens import TOKEN_VARIABLE
 from tests.pipelines.annotation_home import small_home
+from tests.pipelines.test_sandbox_servers import local_nodes
 from warehouse.core.errors import ConfigError, DatabaseUnusable, UnknownSubject
 from warehouse.core.home import Home
 
@@ -169,11 +172,13 @@ def test_one_server_a_database(tmp_path: Path) -> None:
 
 
 @contextmanager
-def server(home: Path, *, sessions: int = 1) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+def server(home: Path, *options: str, sessions: int = 1) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, its address, and all it said until it was ready."""
     command = [sys.executable, "-m", "pipelines.cli", "annotate", "serve", "--port", "0", "--sessions", str(sessions), "--workers", "1"]
     place, environment = Path(__file__).parents[2], {**os.environ, "COLUMNS": "200"}
-    with subprocess.Popen([*command, "--home", str(home)], stdout=subprocess.PIPE, text=True, cwd=place, env=environment) as process:
+    with subprocess.Popen(
+        [*command, "--home", str(home), *options], stdout=subprocess.PIPE, text=True, cwd=place, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline() + process.stdout.readline()
@@ -194,6 +199,54 @@ def until(client: httpx.Client, run_id: str, phase: str) -> dict[str, Any]:
             return state
         time.sleep(0.1)
     raise AssertionError(f"the run is {state}")
+
+
+def override(client: httpx.Client, state: dict[str, Any], name: str) -> None:
+    """Click the element of that name."""
+    box = next(box for box in state["screen"]["elements"] if box["name"] == name)
+    body = {"version": state["version"], "decision": "override", "thought": f"the button {name}", "action": f"click [{box['index']}]"}
+    answer = client.post(f"/api/v1/runs/{state['run_id']}/decide", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_session_runs_on_the_sandbox_server_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers as processes of their own; the page's screens and the verdict come from the other one."""
+    monkeypatch.setenv(TOKEN_VARIABLE, "token-of-the-sandbox-server-0123456789")
+    home, profile = tmp_path / "home", tmp_path / "mine.yaml"
+    small_home(home)
+    with local_nodes(tmp_path, 1) as (node,):
+        profile.write_text(f"extends: smoke\nsandbox: {{servers: [{node}]}}\n")
+        with server(home, "--profile", str(profile)) as (process, address, said), httpx.Client(base_url=address, timeout=60) as client:
+            link = re.search(r"/join#([\w-]{43})", said)
+            assert link is not None, said
+            joined = client.post("/api/v1/join", json={"token": link[1], "name": "ada", "password": PASSWORD})
+            client.headers["X-CSRF-Token"] = joined.json()["csrf_token"]
+            made = client.post("/api/v1/campaigns", json={"name": "buttons", "tasks": ["miniwob/click-button-sequence"], "double_share": 0})
+            assert made.status_code == 201, made.text
+            given = client.post("/api/v1/work/next", json={}).json()
+            state = until(client, given["run_id"], "deciding")
+            assert [session["task"]["name"] for session in sessions_of(node)] == ["click-button-sequence"]
+            own = [child.name() for child in psutil.Process(process.pid).children(recursive=True)]
+            assert not [name for name in own if "chrom" in name.lower()], "no browser here"
+            shown = client.get(f"/api/v1/runs/{given['run_id']}/screens/{state['screen']['screenshot_id']}")
+            assert shown.content.startswith(b"\x89PNG")
+            for name, phase in (("ONE", "deciding"), ("TWO", "ended")):
+                override(client, state, name)
+                state = until(client, given["run_id"], phase)
+            assert state["verifier"] is True
+            done = client.post(f"/api/v1/runs/{given['run_id']}/finish", json={"version": state["version"], "is_success": True})
+            assert done.json()["phase"] == "finished"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        assert sessions_of(node) == [], "they were given back"
+
+
+def sessions_of(node: str) -> list[dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {os.environ[TOKEN_VARIABLE]}"}
+    found: list[dict[str, Any]] = httpx.get(f"{node}/v1/sessions", headers=headers, trust_env=False).raise_for_status().json()
+    return found
 
 
 @pytest.mark.slow
