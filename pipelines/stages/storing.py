@@ -97,6 +97,7 @@ def store_checkpoint(
         episode_ids=episode_ids,
         config=card.config,
         metrics=card.metrics,
+        kind=card.kind,
     )
 
 

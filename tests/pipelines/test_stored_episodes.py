@@ -99,7 +99,14 @@ def test_lineage_knows_what_a_critic_learned_from_and_what_it_taught(warehouse: 
     def register(iteration: str, stage: str, id_: str, parents: tuple[str, ...], episode_ids: tuple[str, ...]) -> None:
         folder = warehouse.home.checkpoints / id_
         registry.register(
-            warehouse, iteration=iteration, stage=stage, checkpoint_id=id_, folder=folder, parents=parents, episode_ids=episode_ids
+            warehouse,
+            iteration=iteration,
+            stage=stage,
+            checkpoint_id=id_,
+            folder=folder,
+            parents=parents,
+            episode_ids=episode_ids,
+            kind="critic" if stage.startswith("critic") else "model",
         )
 
     register("0001", "critic_forms", "checkpoint-a", ("sft",), (one.episode_id,))
@@ -107,5 +114,7 @@ def test_lineage_knows_what_a_critic_learned_from_and_what_it_taught(warehouse: 
     register("0002", "rl_forms", "checkpoint-p", ("sft", "checkpoint-b"), ())
     with connect(warehouse, lineage=True) as con:
         assert resolve(con, "0002/critic_forms") == NodeId("checkpoint", "checkpoint-b")
+        kinds = con.execute("select stage, kind from checkpoints where iteration = '0002' order by stage").fetchall()
         found = con.execute("select kind, id from ancestors('checkpoint-p') where kind = 'episode' order by id").fetchall()
+    assert kinds == [("critic_forms", "critic"), ("rl_forms", "model")]
     assert found == sorted(("episode", each.episode_id) for each in (one, two))

@@ -58,12 +58,14 @@ def register(
     config: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
     note: str = "",
+    kind: str = "model",
 ) -> int:
     """Record what a stage made; returns the table version. A repeated stage replaces its row."""
     path = str(folder.relative_to(warehouse.home.root))
     send(warehouse.home, path)
     row = {
         "checkpoint_id": checkpoint_id,
+        "kind": kind,
         "path": path,
         "parents": list(parents),
         "datasets": list(datasets),
