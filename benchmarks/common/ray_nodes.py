@@ -28,18 +28,25 @@ ENVIRONMENT = {
     "RAY_AUTH_TOKEN": "of-trials-on-this-machine-and-as-long-as-it-has-to-be",
     "RAY_FAKE_CLUSTER": "1",  # an autoscaler's nodes are processes here
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
     "RAY_memory_monitor_refresh_ms": "0",  # a busy machine is not a reason to end workers
 }
 PORT = 6379
 STORE_BYTES = 80 * 1024**2
 """Of a node's object store; less is refused."""
 START_LIMIT_S = 300.0
-"""For a part of the head to listen, on a busy machine."""
+"""For a head to start, on a busy machine."""
 
 
 def start_command(*options: str, cpus: int) -> list[str]:
     program = "from ray.scripts.scripts import main; main()"
-    common = ["--block", f"--num-cpus={cpus}", f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
+    common = [
+        "--block",
+        "--include-log-monitor=false",
+        f"--num-cpus={cpus}",
+        f"--object-store-memory={STORE_BYTES}",
+        "--disable-usage-stats",
+    ]
     return [sys.executable, "-c", program, "start", *common, *options]
 
 
@@ -132,8 +139,7 @@ class RayHosts:
             cpus=0,
         )
         self.head.start(head, env=dict(os.environ), output=self.output)
-        with self.head.entered():
-            _wait_for(self.head.address, PORT, self.output)
+        _wait_for_text("Ray runtime started", self.output)  # stages connect to its raylet
         for host in self.others:
             self.start(host)
 
@@ -195,6 +201,15 @@ def _wait_for(address: str, port: int, output: Path) -> None:
                 return
         time.sleep(0.1)
     raise TimeoutError(output.read_text())
+
+
+def _wait_for_text(text: str, output: Path) -> None:
+    """Until it has been printed."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while not output.exists() or text not in output.read_text():
+        if time.monotonic() > deadline:
+            raise TimeoutError(output.read_text())
+        time.sleep(0.1)
 
 
 def _wait_for_jobs(page: str) -> None:
