@@ -58,8 +58,10 @@ NODES = (1, 2, 4, 8)
 CORES = len(os.sched_getaffinity(0))
 PREFIX = {"servers": "", "ray": "ray-"}
 """Of the names of rows."""
-NAMED = ("repeats", "sessions_per_node")
+NAMED = ("repeats", "sessions_per_node", "num_deaths_episodes")
 """Settings that a row's name says, nodes times sessions and which repeat, so that rows of others may lie beside it."""
+WHOLE = 10_000
+"""Episodes while nodes die, unless fewer are asked for."""
 IDLE_S, BEFORE_S, CUT_S, AFTER_S = 5.0, 8.0, 30.0, 20.0
 SETTLE_S = 0.5
 """What a killed or cut node had sent by then may still be answered."""
@@ -74,7 +76,7 @@ class Settings:
     episodes_per_session: int = 8
     recovery_step_ms: float = 500.0
     repeats: int = 3
-    num_deaths_episodes: int = 10_000
+    num_deaths_episodes: int = WHOLE
     deaths_step_ms: float = 10.0
     death_every_s: Mapping[str, float] = field(default_factory=lambda: {"servers": 8.0, "ray": 45.0})
     """By placement: a raylet takes longer to start."""
@@ -292,8 +294,9 @@ def measure(settings: Settings, placement: str, parts: Sequence[str], console: C
             for what in ("kill", "cut"):
                 add(f"{first}{what}-4x{size}-{repeat}", partial(apart, recovery, placement, what, settings))
     if "deaths" in parts:
-        claim(KEPT / f"{first}deaths", recipe)
-        add(f"{first}deaths", partial(apart, deaths, placement, KEPT / f"{first}deaths", settings))
+        name = f"{first}deaths" if settings.num_deaths_episodes == WHOLE else f"{first}deaths-{settings.num_deaths_episodes}"
+        claim(KEPT / name, recipe)
+        add(name, partial(apart, deaths, placement, KEPT / name, settings))
     return rows
 
 
@@ -329,11 +332,12 @@ def main() -> int:
     parser.add_argument("--placement", choices=sorted(PREFIX), default="servers", help="what plays the episodes [default: servers]")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sessions", type=int, default=4, help="sessions a node [default: 4]")
+    parser.add_argument("--episodes", type=int, default=WHOLE, help="of the part deaths [default: 10000]")
     parser.add_argument("--publish", action="store_true", help="write docs/measured/nodes.json")
     parser.add_argument("--json", type=Path, help="write the figures here")
     chosen = parser.parse_args()
     console = Console()
-    settings = Settings(repeats=chosen.repeats, sessions_per_node=chosen.sessions)
+    settings = Settings(repeats=chosen.repeats, sessions_per_node=chosen.sessions, num_deaths_episodes=chosen.episodes)
     found = summary(measure(settings, chosen.placement, chosen.parts, console), settings)
     print_summary(found, console)
     if chosen.json:
