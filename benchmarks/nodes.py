@@ -296,7 +296,7 @@ def measure(settings: Settings, placement: str, parts: Sequence[str], console: C
     if "deaths" in parts:
         name = f"{first}deaths" if settings.num_deaths_episodes == WHOLE else f"{first}deaths-{settings.num_deaths_episodes}"
         claim(KEPT / name, recipe)
-        add(name, partial(apart, deaths, placement, KEPT / name, settings))
+        add(f"{name}-0", partial(apart, deaths, placement, KEPT / name, settings))
     return rows
 
 
@@ -304,7 +304,7 @@ def summary(rows: dict[str, Row], settings: Settings) -> dict[str, Row]:
     """Means over the repeats, with the smallest and the largest; one row an arm."""
     arms: defaultdict[str, list[Row]] = defaultdict(list)
     for name, row in rows.items():
-        arms[name.rpartition("-")[0] or name].append(row)
+        arms[name.rpartition("-")[0]].append(row)
     found: dict[str, Row] = {}
     for arm, of_arm in arms.items():
         figures = [key for key, value in of_arm[0].items() if isinstance(value, int | float) and all(key in row for row in of_arm)]
