@@ -68,9 +68,9 @@ class IterationLock:
 
 
 def is_running_elsewhere(home: Home) -> bool:
-    """Whether another host holds the lock of the iteration, or held it last and did not let go."""
+    """Whether another host holds the lock of the iteration; one that died counts until this process has asked for LEASE_S."""
     lease = _lease(home, lock_path(home))
-    holder = lease.holder() if lease is not None else None
+    holder = lease.living_holder() if lease is not None else None
     return holder is not None and holder.owner != _owner(home)
 
 

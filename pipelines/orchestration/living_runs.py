@@ -34,7 +34,7 @@ def is_dead(run: dg.DagsterRun, home: Home) -> bool:
 
 
 def _is_held(home: Home) -> bool:
-    """With an object store also by another host, until its lease is taken over."""
+    """With an object store also by another host, until its lease has run out."""
     return holder_of(lock_path(home)) is not None or is_running_elsewhere(home)
 
 

@@ -116,7 +116,7 @@ def test_the_quickstart_needs_no_extra():
 import sys
 from importlib import import_module
 
-EXTRAS = {"adbutils", "mss", "Xlib", "qemu", "psycopg", "cryptography", "pocketsphinx", "pynput", "sounddevice", "ray", "prefect_ray"}
+EXTRAS = {"adbutils", "mss", "Xlib", "qemu", "psycopg", "cryptography", "pocketsphinx", "pynput", "sounddevice", "ray"}
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):

@@ -116,6 +116,22 @@ def test_the_next_process_of_the_same_home_waits_for_nothing(hosts: list[Host], 
     assert lease.holder() is None
 
 
+def test_who_only_asks_sees_a_dead_holders_lease_run_out(hosts: list[Host], store: Store, quick: None) -> None:
+    one, _ = hosts
+    assert one.asked("acquire") == "True"
+    asking = StoreLease(store, "run", owner="two")
+    begun = time.monotonic()
+    while time.monotonic() - begun < 1.5 * LEASE_S:
+        assert asking.living_holder() is not None, "it renews its lease"
+        time.sleep(0.2)
+    one.process.send_signal(signal.SIGKILL)
+    one.process.wait()
+    killed_at = time.monotonic()
+    while asking.living_holder() is not None:
+        time.sleep(0.1)
+    assert time.monotonic() - killed_at > LEASE_S - 1 and asking.holder() is not None
+
+
 def test_a_number_of_before_wins_nothing(store: Store, quick: None) -> None:
     """Whoever saw the lock long ago may put a number that was deleted meanwhile."""
     one, late = (StoreLease(store, "run", owner=name) for name in ("one", "late"))

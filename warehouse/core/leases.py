@@ -8,7 +8,6 @@ fast. A holder that loses the lock, or hears nothing of the store for so long, i
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import socket
@@ -18,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.util import Finalize
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,6 +26,8 @@ from warehouse.core.store import Store
 
 HEARTBEAT_S, GIVE_UP_S, LEASE_S = 20.0, 120.0, 180.0
 POLL_S = 1.0
+_SEEN: dict[str, tuple[int, float]] = {}
+"""The newest number of each lock that was asked for, and when this process first saw it."""
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +56,7 @@ class StoreLease:
         self._number, self._renewed_at = 0, 0.0
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._at_exit: Finalize | None = None
 
     def acquire(self) -> bool:
         """Take the lock; False where somebody holds it who is alive. Of a holder that may be dead the answer takes LEASE_S. Raises
@@ -84,7 +87,7 @@ class StoreLease:
         self._threads = [threading.Thread(target=each, name="lease", daemon=True) for each in (self._beat, self._watch)]
         for thread in self._threads:
             thread.start()
-        atexit.register(self.release)
+        self._at_exit = Finalize(None, self.release, exitpriority=0)  # atexit is not asked in a child of multiprocessing
         return True
 
     def release(self) -> None:
@@ -95,7 +98,8 @@ class StoreLease:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(HEARTBEAT_S)
-        atexit.unregister(self.release)
+        if self._at_exit is not None:
+            self._at_exit.cancel()
         with suppress(FlywheelError):  # then it expires
             self._put(self._number + 1, self._mine.model_copy(update={"is_released": True}))
 
@@ -103,6 +107,16 @@ class StoreLease:
         """Who holds the lock, or held it last without letting go."""
         _, holder = self._newest()
         return None if holder is None or holder.is_released else holder
+
+    def living_holder(self) -> Holder | None:
+        """`holder`, until this process has seen no new number for LEASE_S, from call to call."""
+        number, holder = self._newest()
+        if holder is None or holder.is_released:
+            return None
+        key, now = f"{self._store.url}/{self._folder}", time.monotonic()
+        if _SEEN.get(key, (0, 0.0))[0] != number:
+            _SEEN[key] = number, now
+        return holder if now - _SEEN[key][1] < LEASE_S else None
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):

@@ -375,7 +375,8 @@ class TableLog:
         if self.remote is None or (head := self.newest()) is None:
             return {}
         there = self.remote.data_files()
-        named = {path for version in range(head + 1) for path, _ in added_files(read_log(self.file(version)))}
+        logs = [self.file(version) for version in range(head + 1)]
+        named = {path for log in logs if log.exists() for path, _ in added_files(read_log(log))}
         return {path: size for path, size in there.items() if path not in named}
 
     def _removed(self, version: int) -> set[str]:
