@@ -1,4 +1,5 @@
-"""The rooms of a checkout under one name: `from flywheel.sandbox.session import Session` gives the same module as `sandbox.session`.
+"""The rooms of a checkout under one name: `from flywheel.sandbox.session import Session` gives the same module as `sandbox.session`. And
+`flywheel.open(HOME)`, for notebooks (pipelines/notebook.py).
 
 In a checkout the rooms lie at the root of the repository, and this package leads to them. In an installed package they lie in this
 package, with their imports rewritten (scripts/hatch_build.py), and nothing else is installed: a program of yours may have a folder
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
+from typing import Any
 
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
 
@@ -51,3 +53,10 @@ class _Finder(MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Finder())
+
+
+def __getattr__(name: str) -> Any:
+    """`open` is imported when it is asked for: importing this package costs nothing."""
+    if name == "open":
+        return importlib.import_module("pipelines.notebook").open
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,20 @@ ELSEWHERE = ("sandbox/desktop/inside/", "sandbox/desktop/guest_agent.py", "annot
 INSIDE = "sandbox.desktop.inside"
 SHARED = ("dagster.yaml", "constraints.txt")
 """Files of the root that a run reads (pipelines/orchestration/shipped.py)."""
-INIT = '"""Flywheel: the data flywheel of GUI agents. The rooms: pipelines, assets, models, annotation, agent, sandbox, warehouse."""\n'
+INIT = '''"""Flywheel: the data flywheel of GUI agents. The rooms: pipelines, assets, models, annotation, agent, sandbox, warehouse. And
+`flywheel.open(HOME)`, for notebooks (pipelines/notebook.py).
+"""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name == "open":
+        from flywheel.pipelines.notebook import open
+
+        return open
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+'''
 _ROOM = "|".join(ROOMS)
 _MODULE = re.compile(rf"(?:{_ROOM})(?:\.\w+)+(?::\w+)?")
 _COMMAND = re.compile(rf"(python -m )(?=(?:{_ROOM})\b)")

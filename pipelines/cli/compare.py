@@ -5,6 +5,7 @@ pipelines/replay/side_by_side.py's.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,17 +52,9 @@ def compare(
     home: HomeOption = None,
 ) -> None:
     """Two policies on the same instances: what the second gains, with intervals, wins and losses, by domain and task."""
-    from warehouse.evaluation.comparing import compare as compare_played
-    from warehouse.evaluation.comparing import only
-    from warehouse.lineage import registry
-
-    if split not in SPLITS:
-        raise ConfigError(f"--split {split!r}: {' and '.join(SPLITS)} are compared on")
     place = made_home(home)
     warehouse = warehouse_of(place)
-    both = registry.named(warehouse, first), registry.named(warehouse, second)
-    if both[0].checkpoint_id == both[1].checkpoint_id:
-        raise ConfigError(f"{first} and {second} are the same policy, {both[0].checkpoint_id}: name two different ones")
+    both = two_policies(warehouse, first, second, split)
     if evaluate:
         from pipelines import profiles
         from pipelines.stages.evaluate_missing import evaluate_missing
@@ -72,17 +65,9 @@ def compare(
             if num and not as_json:
                 console.print(f"{_name(policy)}: {num} episodes played and stored", highlight=False, soft_wrap=True)
     names = [name for each in tasks or [] for name in each.split(",") if name]
-    of_first, of_second = (_played(warehouse, policy, split, f"flywheel compare {first} {second} --split {split}") for policy in both)
-    kept = only(of_first | of_second, names)
-    of_first, of_second = ({key: one for key, one in of.items() if key in kept} for of in (of_first, of_second))
-    if not of_first.keys() & of_second.keys():
-        raise ConfigError(
-            f"{_name(both[0])} has played {len(of_first)} of these instances of {split} and {_name(both[1])} {len(of_second)}, none in "
-            f"common: `flywheel compare {first} {second} --split {split} --evaluate` plays what is missing"
-        )
-    found = compare_played(of_first, of_second)
+    found = compared(warehouse, both, split, names, f"flywheel compare {first} {second} --split {split}")
     if as_json:
-        print(json.dumps(_plain(found, both, split), indent=2))
+        print(json.dumps(plain(found, both, split), indent=2))
     else:
         _print(found, both, split)
     if page is not None:
@@ -91,6 +76,35 @@ def compare(
         written = build_page(warehouse, both, found, split, page, most=most, live=replay)
         if not as_json:
             console.print(f"page: {written}", soft_wrap=True)
+
+
+def two_policies(warehouse: Warehouse, first: str, second: str, split: str) -> tuple[Registered, Registered]:
+    """Raises UnknownId, and ConfigError for one policy twice and a split that is not compared on."""
+    from warehouse.lineage import registry
+
+    if split not in SPLITS:
+        raise ConfigError(f"--split {split!r}: {' and '.join(SPLITS)} are compared on")
+    both = registry.named(warehouse, first), registry.named(warehouse, second)
+    if both[0].checkpoint_id == both[1].checkpoint_id:
+        raise ConfigError(f"{first} and {second} are the same policy, {both[0].checkpoint_id}: name two different ones")
+    return both
+
+
+def compared(warehouse: Warehouse, both: tuple[Registered, Registered], split: str, names: Sequence[str], command: str) -> Comparison:
+    """From stored episodes, of these tasks and domains, or of all. Raises ConfigError where the two have played nothing in common, with the
+    command that plays it."""
+    from warehouse.evaluation.comparing import compare as compare_played
+    from warehouse.evaluation.comparing import only
+
+    of_first, of_second = (_played(warehouse, policy, split, command) for policy in both)
+    kept = only(of_first | of_second, list(names))
+    of_first, of_second = ({key: one for key, one in of.items() if key in kept} for of in (of_first, of_second))
+    if not of_first.keys() & of_second.keys():
+        raise ConfigError(
+            f"{_name(both[0])} has played {len(of_first)} of these instances of {split} and {_name(both[1])} {len(of_second)}, none in "
+            f"common: `{command} --evaluate` plays what is missing"
+        )
+    return compare_played(of_first, of_second)
 
 
 def _played(warehouse: Warehouse, policy: Registered, split: str, command: str) -> dict[Instance, Played]:
@@ -144,7 +158,7 @@ def _points(part: Part) -> str:
     return f"{100 * gain.mean:+.1f} [{100 * gain.interval.low:+.1f}, {100 * gain.interval.high:+.1f}]"
 
 
-def _plain(found: Comparison, both: tuple[Registered, Registered], split: str) -> dict[str, Any]:
+def plain(found: Comparison, both: tuple[Registered, Registered], split: str) -> dict[str, Any]:
     def part(one: Part) -> dict[str, Any]:
         paired, gain = one.paired, one.paired.difference
         return {

@@ -58,15 +58,25 @@ def build_page(episode: RecordedEpisode, replayed: Replay | None, output: Path) 
     return write_page("replay.html", output, episode=episode, replayed=replayed, frames=frames_of(episode, replayed))
 
 
+def page_of(episode: RecordedEpisode, replayed: Replay | None = None) -> str:
+    """The page, as HTML."""
+    return rendered("replay.html", episode=episode, replayed=replayed, frames=frames_of(episode, replayed))
+
+
 def write_page(template: str, output: Path, **what: Any) -> Path:
-    """Write a page of one of the templates here, whole or not at all; returns `output`. It holds all that it shows. Nothing may be loaded,
-    and nothing may run or style but what is in the template itself, by its digest."""
+    """Write a page of one of the templates here, whole or not at all; returns `output`."""
+    atomic_write(output, rendered(template, **what).encode())
+    return output
+
+
+def rendered(template: str, **what: Any) -> str:
+    """A page of one of the templates here. It holds all that it shows. Nothing may be loaded, and nothing may run or style but what is in
+    the template itself, by its digest."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     helpers = {"details_of": details_of, "picture": _picture, "size": picture_size, "placed": _placed}
-    rendered = environment.get_template(template).render(**helpers, **what, policy=_POLICY)
-    atomic_write(output, rendered.replace(_POLICY, _policy(rendered), 1).encode())
-    return output
+    page = environment.get_template(template).render(**helpers, **what, policy=_POLICY)
+    return page.replace(_POLICY, _policy(page), 1)
 
 
 _POLICY = "content-security-policy"
