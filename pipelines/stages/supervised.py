@@ -10,11 +10,13 @@ from agent.policy.policy import Message
 from assets.requests import StageResult, SupervisedRequest
 from models.families.registry import is_vision
 from models.supervised.run import train_supervised
+from models.supervised.text_loss import text_loss
 from models.supervised.training_set import TrainingSample
 from models.training.metrics import Progress, read_metrics
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.images import spooled_images
 from pipelines.stages.storing import store_checkpoint, store_metrics
+from warehouse.datasets.held_out_texts import held_out_texts
 from warehouse.lineage import registry
 from warehouse.routing.samples import Kind, in_parts
 from warehouse.storage.query import connect
@@ -52,10 +54,13 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
         hosts=request.hosts,
         read_image=spooled_images(warehouse, samples, context.folder / "images") if is_vision(parent.folder) else None,
     )
+    texts = [tuple(Message(**message) for message in text) for text in held_out_texts(warehouse)] if request.kind != "orm" else []
+    measured = {"text_loss": loss} if texts and (loss := text_loss(context.draft, texts)) is not None else {}
     curve = [(point.step, point.metrics) for point in read_metrics(context.run_folder)]
+    curve += [(int(card.metrics["steps"]), measured)]
     versions = {"checkpoints": store_checkpoint(context, card), "training_metrics": store_metrics(context, card.checkpoint_id, curve)}
     counts = {"samples": num_samples, "samples/too long": int(card.metrics["samples_too_long"])}
-    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics=card.metrics)
+    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics={**card.metrics, **measured})
 
 
 MEMORY_LIMIT = "1GB"

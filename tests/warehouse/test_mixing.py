@@ -271,7 +271,10 @@ def test_general_data_make_their_share_of_an_epoch(con: duckdb.DuckDBPyConnectio
     mixture = CT_MIXTURE.model_copy(update={"general": Pool(), "general_share": 0.8})
     assert by_component(mixed(con, "ct", "0001", mixture).rows.to_pylist()) == {"general": 400, "tutorial": 100}
     few = mixture.model_copy(update={"general": Pool(max_repeats=2)})
-    assert by_component(mixed(con, "ct", "0001", few).rows.to_pylist()) == {"general": 100, "tutorial": 100}
+    rows = mixed(con, "ct", "0001", few).rows.to_pylist()
+    num = sum(row["component"] == "general" for row in rows)
+    assert 40 <= num < 50, "one in twenty is in no dataset"
+    assert by_component(rows) == {"general": 2 * num, "tutorial": 100}
     assert "general" not in by_component(mixed(con, "ct", "0001", CT_MIXTURE).rows.to_pylist())
     with pytest.raises(ValueError, match="general_share"):
         MixtureConfig(general_share=0.5)
@@ -289,7 +292,7 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.load(con)
     assert by_component(mixed(con, "ct", "0001", MixtureConfig(general=Pool())).rows.to_pylist()) == {"general": 4}
     reported = mixed(con, "ct", "0001", MixtureConfig(general=Pool())).left_out
-    assert list(reported.values()) == ["click the red button twice"] * 2, "what is dropped is told, with what it repeats"
+    assert set(reported.values()) == {"click the red button twice"}, "what is dropped is told, with what it repeats"
     assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=Pool())).left_out, "the mixture takes none of them anyway"
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.core.identity import long_list_id
+from warehouse.datasets.held_out_texts import IS_HELD_OUT
 from warehouse.quality.overlap import GIVEAWAYS
 from warehouse.routing.samples import PART_ROWS, Kind
 
@@ -141,7 +142,7 @@ left join first_episodes e on e.episode_id = s.episode_id
 left join first_annotations a on a.annotation_id = s.annotation_id
 left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
 left join leaks g on g.sample_id = s.sample_id
-where not coalesce(a.withdrawn, false)
+where not coalesce(a.withdrawn, false) and not {IS_HELD_OUT}
 qualify row_number() over (partition by s.kind, s.sample_id order by s.iteration, s.stage) = 1
 """
 _GROUPS = "select pool, domain, task, age, count(*) from members where repeats is null group by all order by all"
@@ -180,8 +181,8 @@ class Snapshot:
 def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> Snapshot:
     """The dataset that the `kind` stage of `iteration` trains on.
 
-    It holds what earlier iterations routed; withdrawn samples are left out, and chats and imported demonstrations that repeat the
-    instruction of an instance that is evaluated on. Row order does not matter.
+    It holds what earlier iterations routed; withdrawn samples are left out, texts that a loss is measured on (held_out_texts.py), and chats
+    and imported demonstrations that repeat the instruction of an instance that is evaluated on. Row order does not matter.
 
     Raises ContaminatedDataset when a sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an
     episode that cannot be found.
