@@ -42,7 +42,7 @@ def test_a_stage_trains_in_processes_of_its_own_and_registers_what_they_made(tmp
     warehouse.replace_partition("ct_samples", tutorial_rows(tutorials(60, 0)), iteration="0000", stage="seed_tutorials")
     chats = [
         {"messages": [{"role": "user", "content": f"what is {number}"}, {"role": "assistant", "content": str(number)}]}
-        for number in (11, 22, 33)
+        for number in (12, 22, 33)
     ]
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     import_general_data(warehouse, tmp_path / "chats.jsonl", None, Console(quiet=True))
