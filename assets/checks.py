@@ -66,7 +66,10 @@ class Gate:
 
     def specs(self) -> list[dg.AssetCheckSpec]:
         return [
-            *(self._spec(invariant.name, invariant.asset, invariant.meaning, blocking=True) for invariant in self.invariants),
+            *(
+                self._spec(invariant.name, invariant.asset, invariant.meaning, blocking=invariant.is_blocking)
+                for invariant in self.invariants
+            ),
             *(
                 self._spec(
                     _suite_check(table),
@@ -161,7 +164,7 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
         broken = []
         for result in _results(gate, tables, iteration, wanted):
             yield result
-            if not result.passed:
+            if not result.passed and result.severity is dg.AssetCheckSeverity.ERROR:
                 broken.append(f"- {result.check_name}: {result.description}")
         if broken:
             rules = "one rule is" if len(broken) == 1 else f"{len(broken)} rules are"
@@ -229,6 +232,7 @@ def run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iteratio
         passed=num_rows == 0,
         asset_key=invariant.asset,
         check_name=invariant.name,
+        severity=dg.AssetCheckSeverity.ERROR if invariant.is_blocking else dg.AssetCheckSeverity.WARN,
         description=text if num_rows else invariant.meaning,
         metadata={"rule": invariant.meaning, "violations": num_rows, "rows": dg.MetadataValue.json(shown), "fix": invariant.fix},
     )

@@ -23,13 +23,14 @@ ROUTE_AGAIN = "run again: verdicts and routes are rebuilt from the episodes; row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
-    """A rule about one asset: `sql` lists its violations, with `$iteration` bound."""
+    """A rule about one asset: `sql` lists its violations, with `$iteration` bound. One that does not block is shown as a warning."""
 
     name: str
     asset: str
     meaning: str
     sql: str
     fix: str = REWORK
+    is_blocking: bool = True
 
 
 _MEMBERS = """samples as (
@@ -193,6 +194,23 @@ INVARIANTS = (
                  from training_metrics g where g.iteration = m.iteration and g.run = m.run and g.step <= m.step
                  and g.metric = 'gate_explained_variance'
                  and g.value > cast(json_extract_string(c.config, '$.gate_explained_variance') as double)))""",
+    ),
+    Invariant(
+        name="verdicts_agree_in_full_chromium",
+        asset="evaluations",
+        meaning="what is played again in full Chromium through Playwright ends as it did here, in nine of ten instances at least",
+        fix="compare the two episodes of an instance with `flywheel replay`; pages that differ between the browsers differ in their first "
+        "screens already, a policy that hardly knows may also act otherwise on a pixel",
+        is_blocking=False,
+        sql="""with twice as (
+                 select b.task_name, b.seed, a.outcome as here, b.outcome as there, a.episode_id, b.episode_id as again,
+                   (a.outcome = 'success') <> (b.outcome = 'success') as differs
+                 from episodes b join episodes a using (iteration, stage, policy_id, task_id, seed)
+                 where b.iteration = $iteration and b.purpose = 'second_browser' and a.purpose = 'evaluation'
+                 and a.outcome <> 'crashed' and b.outcome <> 'crashed')
+               select * exclude (differs) from (
+                 select *, count(*) over () as num_played, count(*) filter (where differs) over () as num_differ from twice)
+               where differs and num_differ > ceil(num_played / 10)""",
     ),
     Invariant(
         name="episodes_counted_once",

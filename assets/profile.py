@@ -15,7 +15,7 @@ from agent.grammars.base import Grammar
 from agent.grammars.registry import grammar_named
 from agent.grammars.uitars15 import UiTars15Grammar
 from agent.prompts.prompt import PromptBuilder
-from agent.prompts.texts import Mode
+from agent.prompts.texts import Mode, standing_text, task_alone
 from annotation.config import ScriptedAnnotatorConfig, WordingConfig
 from assets.instances import TrainPurpose, max_instances
 from assets.plan_settings import PlanSettings
@@ -112,10 +112,11 @@ class SeedSettings(_Settings):
 class PolicySettings(_Settings):
     """The policy that the first iteration starts from."""
 
-    source: Literal["quickstart", "checkpoint", "huggingface"] = Field(
+    source: Literal["quickstart", "small-vision", "checkpoint", "huggingface"] = Field(
         "quickstart",
-        description="quickstart: our tiny model with random weights; checkpoint: a folder as save_pretrained writes it, ours or any other; "
-        "huggingface: a model of the hub, or of its cache on this machine",
+        description="quickstart: our tiny model with random weights; small-vision: a small Qwen2-VL with random weights, which sees "
+        "(models/families/tiny_vision.py); checkpoint: a folder as save_pretrained writes it, ours or any other; huggingface: a model of "
+        "the hub, or of its cache on this machine",
     )
     model: str | None = Field(
         None, description="the folder (from the working directory), or the name on the hub, e.g. Qwen/Qwen2-VL-2B-Instruct"
@@ -130,14 +131,19 @@ class PolicySettings(_Settings):
 
     @model_validator(mode="after")
     def _model_where_there_is_one(self) -> PolicySettings:
-        if (self.source == "quickstart") != (self.model is None):
+        if self.is_random != (self.model is None):
             raise ValueError(
                 f"policy.source is {self.source!r} and policy.model is {self.model!r}: set a model for `checkpoint` and `huggingface`, "
-                "and none for `quickstart`"
+                "and none for `quickstart` and `small-vision`"
             )
-        if self.source == "quickstart" and self.dtype not in ("as stored", "float32"):
-            raise ValueError(f"policy.dtype is {self.dtype!r}: the quickstart's policy has float32 weights: use float32 or remove it")
+        if self.is_random and self.dtype not in ("as stored", "float32"):
+            raise ValueError(f"policy.dtype is {self.dtype!r}: the {self.source} policy has float32 weights: use float32 or remove it")
         return self
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it begins with random weights, built here."""
+        return self.source in ("quickstart", "small-vision")
 
 
 class AgentSettings(_Settings):
@@ -146,6 +152,11 @@ class AgentSettings(_Settings):
 
     grammar: str = Field("compact", description="how answers are written, as agent/grammars/registry.py names it: uitars15, uitars2:TOKEN")
     mode: Mode = Field("computer", description="standing text of the chat grammars")
+    standing: Literal["full", "task"] = Field(
+        "full",
+        exclude_if=lambda value: value == "full",
+        description="what opens a chat prompt: role, actions and task, or the task alone, for policies too small to read the rest",
+    )
     window: Positive | None = Field(None, description="working memory: so many last steps stand in the prompt (compact 4, chat 100)")
     episodic_chars: Count | None = Field(
         None, description="episodic memory: length of the summary of earlier steps; 0 switches it off (compact 160, chat 1600)"
@@ -185,6 +196,7 @@ class AgentSettings(_Settings):
             max_screenshots=self.max_screenshots,
             mode=self.mode,
             list_elements=self.list_elements,
+            standing=standing_text if self.standing == "full" else task_alone,
         )
 
 
@@ -347,6 +359,16 @@ class EvaluationSettings(_Settings):
 
     eval_per_task: Positive
     holdout_per_task: Positive
+    playwright_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            exclude_if=lambda share: share == 0,
+            description="share of the holdout on pages that the merged policy plays again in full Chromium through Playwright; the check "
+            "`verdicts_agree_in_full_chromium` compares the verdicts",
+        ),
+    ] = 0.0
     release_significance: Annotated[
         float, Field(gt=0, lt=1, description="a candidate loses when an anytime-valid paired test says so at this level")
     ] = 0.05
@@ -439,7 +461,7 @@ class Profile(_Settings):
     @property
     def evaluates_first_ct(self) -> bool:
         """Whether the first iteration's CT is evaluated as well: all that a policy of random weights can by then, tutorials taught it."""
-        return self.policy.source == "quickstart"
+        return self.policy.is_random
 
     @property
     def rl_instances(self) -> int:

@@ -37,12 +37,12 @@ class StageRequest(BaseModel):
 
 
 class InitialiseRequest(StageRequest):
-    """Build the quickstart's tokenizer and policy with random weights, or import an existing model."""
+    """Build a tokenizer and a small policy with random weights, or import an existing model."""
 
     worker: Literal["initialise"] = "initialise"
-    curricula: tuple[str, ...] = Field(description="their words get tokens of their own in the quickstart's tokenizer")
+    curricula: tuple[str, ...] = Field(description="their words get tokens of their own in a tokenizer that is built")
     policy: PolicySettings = PolicySettings()
-    max_image_pixels: int | None = Field(None, description="what the image processor of an imported model is set to")
+    max_image_pixels: int | None = Field(None, description="what the image processor of a model that sees is set to")
 
 
 class DemonstrateRequest(StageRequest):

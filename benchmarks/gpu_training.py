@@ -120,7 +120,7 @@ def make_policy(size: Size, seed: int) -> tuple[Qwen2VLForConditionalGeneration,
     from transformers import Qwen2VLForConditionalGeneration
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    from benchmarks.common.tiny_vision import tiny_vision_config, vision_tokenizer
+    from models.families.tiny_vision import tiny_vision_config, vision_tokenizer
     from models.families.vision import PatchReader, VisionCodec
 
     tokenizer = vision_tokenizer(("Thought", "Action", "button", "lies", "bottom", "point", *(str(n) for n in range(501, 1001))))

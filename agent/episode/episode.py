@@ -14,7 +14,7 @@ from sandbox.actions import Action
 from sandbox.tasks.task import Split, Task
 from warehouse.core.identity import content_id, stable_seed
 
-Purpose = Literal["seed", "rollout", "annotation", "rl", "evaluation"]
+Purpose = Literal["seed", "rollout", "annotation", "rl", "evaluation", "second_browser"]
 
 
 class Outcome(StrEnum):

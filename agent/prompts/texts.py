@@ -142,6 +142,11 @@ def _tool_call_text(mode: Mode) -> str:
     )
 
 
+def task_alone(grammar_name: str, mode: Mode, instruction: str) -> tuple[Message, ...]:
+    """The instruction and nothing else: the texts on actions would be most of what a small policy reads."""
+    return (Message(role="user", content=instruction),)
+
+
 def standing_text(grammar_name: str, mode: Mode, instruction: str) -> tuple[Message, ...]:
     """The messages that open a chat prompt: one for the Thought/Action grammars, system and task for the tool-call grammar."""
     if grammar_name in _POINTS:

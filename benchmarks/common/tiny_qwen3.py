@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.common.tiny_vision import END, vision_tokenizer
 from models.families.templates import TemplateCodec
+from models.families.tiny_vision import END, vision_tokenizer
 
 
 def tiny_qwen3_policy(words: Iterable[str], seed: int, **changes: Any) -> tuple[Qwen3ForCausalLM, TemplateCodec]:

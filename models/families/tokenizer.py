@@ -115,15 +115,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer whose single tokens are `words` beside the fixed part: tags, keywords, printable ASCII, numbers up to 500.
+def build_tokenizer(words: Iterable[str], *, max_number: int = MAX_NUMBER) -> PreTrainedTokenizerFast:
+    """A tokenizer whose single tokens are `words` beside the fixed part: tags, keywords, printable ASCII, numbers up to `max_number`.
 
     Words that are not one run of ASCII letters and digits are left out: they could never be looked up.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    core = Tokenizer(models.BPE(vocab=_vocabulary(words), merges=[], continuing_subword_prefix=GLUE, ignore_merges=True))
+    core = Tokenizer(models.BPE(vocab=_vocabulary(words, max_number), merges=[], continuing_subword_prefix=GLUE, ignore_merges=True))
     core.normalizer = normalizers.Sequence(
         [
             normalizers.NFKD(),
@@ -155,7 +155,7 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def _vocabulary(words: Iterable[str]) -> dict[str, int]:
+def _vocabulary(words: Iterable[str], max_number: int) -> dict[str, int]:
     characters = [chr(code) for code in range(33, 127)]
     usable = [word for word in words if word.isascii() and word.isalnum()]
     tokens = [
@@ -165,7 +165,7 @@ def _vocabulary(words: Iterable[str]) -> dict[str, int]:
         GLUE * 2,
         *characters,
         *(GLUE + character for character in characters),
-        *(str(number) for number in range(10, MAX_NUMBER + 1)),
+        *(str(number) for number in range(10, max_number + 1)),
         *KEYWORDS,
         *usable,
     ]

@@ -248,7 +248,8 @@ def vision_inputs(model: PreTrainedModel, input_ids_BT: Tensor, vision: Mapping[
         return {}
     inputs = {name: tensor.to(input_ids_BT.device) for name, tensor in vision.items()}
     if "image_grid_thw" in inputs:
-        inputs["mm_token_type_ids"] = (input_ids_BT == model.config.image_token_id).int()
+        own: Any = getattr(model, "module", model)  # DeepSpeed's engine around it has a `config` of its own
+        inputs["mm_token_type_ids"] = (input_ids_BT == own.config.image_token_id).int()
     return inputs
 
 

@@ -25,7 +25,7 @@ ProfileOption = Annotated[
     typer.Option(
         "--profile",
         envvar="FLYWHEEL_PROFILE",
-        help="A profile's name (quickstart, smoke, sandbox, generated, cluster-smoke, full-2b, full-7b) or the path of a YAML file "
+        help="A profile's name (quickstart, smoke, sandbox, generated, cluster-smoke, pixels, full-2b, full-7b) or the path of a YAML file "
         "\\[default: the one that this home was last run with, else quickstart].",
     ),
 ]

@@ -89,7 +89,7 @@ class Workload:
         tasks = self._trained(self._profile.tasks.domains)
         return [
             Work(stage="seed_tutorials", kind="small", amount=counted(settings.tutorials, "text")),
-            Work(stage="seed_policy", kind="small", amount="random weights" if self._profile.policy.source == "quickstart" else "taken in"),
+            Work(stage="seed_policy", kind="small", amount="random weights" if self._profile.policy.is_random else "taken in"),
             self._acting("seed_demonstrations", tasks, settings.demonstrations_per_task, screens=True, oracle=True),
         ]
 

@@ -1,29 +1,39 @@
-"""The seed policy: the quickstart's tokenizer and model with the weights that a seed gives, or a model there is, taken in as it stands."""
+"""The seed policy: a tokenizer and a small model with the weights that a seed gives, or a model there is, taken in as it stands."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from assets.profile import PolicySettings
 from assets.requests import InitialiseRequest, StageResult
 from assets.seed_data.vocabulary import words
 from models.checkpoints.checkpoint import Card, save
 from models.checkpoints.importing import fetch, import_checkpoint, num_parameters
+from models.families.chat import ChatCodec
 from models.families.seed_policy import seed_policy
+from models.families.tiny_vision import small_vision_policy
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.storing import store_checkpoint
 
+Built = tuple[PreTrainedModel, PreTrainedTokenizerFast | ChatCodec]
+
 
 def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
-    card = _build(request, context) if request.policy.source == "quickstart" else _take_in(request, context)
+    card = _build(request, context) if request.policy.is_random else _take_in(request, context)
     num = num_parameters(context.draft)
     version = store_checkpoint(context, card)
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions={"checkpoints": version}, counts={"parameters": num})
 
 
 def _build(request: InitialiseRequest, context: WorkerContext) -> Card:
-    model, tokenizer = seed_policy(words(*request.curricula), request.seed)
-    return save(context.draft, model, tokenizer, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
+    names = words(*request.curricula)
+    if request.policy.source == "quickstart":
+        made: Built = seed_policy(names, request.seed)
+    else:
+        made = small_vision_policy(names, request.seed, max_pixels=request.max_image_pixels)
+    return save(context.draft, *made, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
 
 
 def _take_in(request: InitialiseRequest, context: WorkerContext) -> Card:

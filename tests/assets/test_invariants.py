@@ -121,6 +121,20 @@ def seeded(table: str, *rows: dict[str, Any], stage: str = "imported", iteration
     return lambda made: made.replace_partition(table, list(rows), iteration=iteration, stage=stage)
 
 
+def played_twice(made: Warehouse, differs: list[bool]) -> None:
+    """Solved holdout instances that were played again in the other browser, where some were not solved."""
+    made.replace_partition(
+        "episodes",
+        [
+            episode(f"ep-{purpose}-{seed}", purpose=purpose, split="holdout", seed=100 + seed, outcome="failure" if fails else "success")
+            for seed, fails_there in enumerate(differs)
+            for purpose, fails in (("evaluation", False), ("second_browser", fails_there))
+        ],
+        iteration="0001",
+        stage="evaluation",
+    )
+
+
 LEAK = Make.sample("leak", origin="rollout", episode_id="ep-eval")
 FAULTS: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
     "demonstrations_on_train_only": (
@@ -138,6 +152,7 @@ FAULTS: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
         lambda made: made.replace_partition("sft_samples", [Make.sample("seed-0", verdict=False), Make.sample("seed-1")], **SEED),
         "seed-0",
     ),
+    "verdicts_agree_in_full_chromium": (lambda made: played_twice(made, [True, True]), "'here': 'success', 'there': 'failure'"),
     "episodes_counted_once": (seeded("episodes", episode("ep-good"), iteration="0001"), "0001/imported"),
     "contents_of_one_split": (
         rollouts(
@@ -220,6 +235,12 @@ def test_a_broken_rule_names_its_row(finished: Warehouse, name: str) -> None:
     plant(finished)
     found = broken(finished, name)
     assert name in found and named in found[name], found
+
+
+@pytest.mark.parametrize(("num_alike", "num_differ", "is_broken"), [(1, 1, False), (0, 2, True), (18, 2, False), (17, 3, True)])
+def test_one_in_ten_verdicts_may_differ_in_the_other_browser(finished: Warehouse, num_alike: int, num_differ: int, is_broken: bool) -> None:
+    played_twice(finished, [False] * num_alike + [True] * num_differ)
+    assert bool(broken(finished, "verdicts_agree_in_full_chromium")) == is_broken
 
 
 OF_A_FAILURE = {"episode_id": "ep-bad", "step_index": 0}

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.common.tiny_vision import tiny_vision_policy
 from models.checkpoints.checkpoint import save
 from models.families.templates import TemplateCodec
+from models.families.tiny_vision import tiny_vision_policy
 from tests.models.chat_models import CONTROL, chat_tokenizer
 
 TOOLS = (

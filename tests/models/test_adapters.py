@@ -12,9 +12,9 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from agent.policy.policy import Message
-from benchmarks.common.tiny_vision import tiny_vision_policy
 from models.checkpoints.checkpoint import verify
 from models.families.registry import load_policy
+from models.families.tiny_vision import tiny_vision_policy
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample

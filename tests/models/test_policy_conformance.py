@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from agent.policy.policy import Message, Policy, Prompt, Sampling
-from benchmarks.common.tiny_vision import tiny_vision_policy
 from models.checkpoints.checkpoint import read_card, save
 from models.engine.choice import EngineChoice
 from models.engine.embedded import EmbeddedEngine
 from models.families.registry import load_codec
+from models.families.tiny_vision import tiny_vision_policy
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from pipelines.stages.engines import open_engine

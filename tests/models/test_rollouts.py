@@ -24,7 +24,7 @@ from agent.episode.log import EpisodeLog
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.policy import Message, Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder
-from benchmarks.common.tiny_vision import tiny_vision_policy
+from models.families.tiny_vision import tiny_vision_policy
 from models.rl.buffer import trajectory
 from models.rl.clocks import MeteredPolicy
 from models.rl.config import PpoConfig

@@ -16,13 +16,14 @@ from torch import Tensor
 from transformers import Qwen2VLForConditionalGeneration
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.grammars.registry import grammar_named
 from agent.policy.policy import Message, Prompt, Sampling
-from benchmarks.common.tiny_vision import IMAGE, tiny_vision_policy
 from models.checkpoints.checkpoint import read_card, save
 from models.engine.embedded import EmbeddedEngine
 from models.engine.vision_units import placeholder_ids
 from models.families.chat import ChatCodec, EncodedChat
 from models.families.registry import is_vision, load_codec, load_policy, max_positions
+from models.families.tiny_vision import IMAGE, small_vision_policy, tiny_vision_policy
 from models.families.tokenizer import WordCodec
 from models.families.vision import PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
 from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
@@ -36,6 +37,7 @@ from models.supervised.training_set import TrainingSample
 from models.training.batching import EncodedSample, tensors
 from models.training.forward import hidden_where, weighted_loss
 from sandbox.actions import Click
+from sandbox.session import Observation
 from sandbox.tasks.task import Task
 from tests.models.chat_models import chat_tokenizer, png, small_idefics3
 from tests.models.vision_models import VISION_MODELS
@@ -184,6 +186,38 @@ def test_the_loss_of_a_batch_is_the_models_own(family: str) -> None:
     assert weighted_loss(model, batch).item() == pytest.approx(losses / num, rel=1e-5)
     with pytest.raises(ModelError, match="show screenshots"):
         tensors(_samples(codec), codec.pad_token_id)
+
+
+class Engine(torch.nn.Module):
+    """What DeepSpeed puts around a model: `config` is DeepSpeed's own."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.module, self.config = model, {"zero_optimization": {"stage": 1}}
+
+    def forward(self, **inputs: object) -> object:
+        return self.module(**inputs)
+
+
+def test_a_wrapped_model_has_the_same_loss(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
+    model, codec = qwen
+    batch = tensors(_samples(codec), codec.pad_token_id, pixels=lambda names: codec.vision(names, IMAGES))
+    assert weighted_loss(Engine(model), batch).item() == pytest.approx(weighted_loss(model, batch).item(), rel=1e-5)
+
+
+def test_a_small_policy_spells_numbers_and_reads_points_in_its_own_tokens() -> None:
+    """2.7 million parameters; two points near each other begin with the same token, and a page of 160 by 210 pixels is 35 tokens."""
+    model, codec = small_vision_policy(("click", "red"), 0)
+    assert 2_000_000 < model.num_parameters() < 4_000_000
+    answers = [f"Action: click(start_box='<|box_start|>({x},576)<|box_end|>')" for x in (312, 398)]
+    first, second = (codec.encode((*ONE[:1], Message(role="assistant", content=text, loss=1.0)), IMAGES) for text in answers)
+    learned = [[i for i, weight in zip(one.token_ids, one.loss_weights, strict=True) if weight] for one in (first, second)]
+    assert len(learned[0]) == len(learned[1]) and sum(a != b for a, b in zip(*learned, strict=True)) == 2
+    screen = Observation(instruction="", elements=(), screenshot=None, time_ms=0.0, width_px=160, height_px=210)
+    grammar = grammar_named("uitars1")
+    assert grammar.parse(codec.decode(learned[0]), screen) == grammar.parse(answers[0], screen)
+    page, _ = codec.encode_tokens((Message(role="user", content="", screenshot_id="red"),), IMAGES)
+    assert page.count(codec.tokenizer.convert_tokens_to_ids(IMAGE)) == 35
 
 
 @pytest.mark.parametrize("family", VISION_MODELS)

@@ -16,11 +16,11 @@ from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.policy import Message, Prompt, Response, Sampling
 from agent.prompts.prompt import PromptBuilder
 from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
-from benchmarks.common.tiny_vision import tiny_vision_policy
 from benchmarks.common.vllm_server import VARIABLE, VllmServer, existing_python, vllm_server
 from models.checkpoints.checkpoint import read_card, save
 from models.engine.embedded import EmbeddedEngine
 from models.families.registry import load_policy
+from models.families.tiny_vision import tiny_vision_policy
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from models.rl.config import PpoConfig

@@ -15,7 +15,7 @@ from transformers import (
     SmolVLMForConditionalGeneration,
 )
 
-from benchmarks.common.tiny_vision import PATCH_PX, tiny_vision_policy
+from models.families.tiny_vision import PATCH_PX, tiny_vision_policy
 from models.families.vision import VisionCodec
 from tests.models.chat_models import small_idefics3
 

@@ -15,6 +15,8 @@ from rich.console import Console
 from agent.episode.episode import Episode, Outcome
 from agent.episode.pool_collector import PoolCollector
 from agent.policy.policy import Policy, Prompt, Response
+from assets.checks import run_invariant
+from assets.invariants import INVARIANTS
 from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
 from models.engine.choice import EngineChoice
@@ -33,6 +35,7 @@ from warehouse.evaluation.statistics import TaskCount
 from warehouse.lineage import registry
 from warehouse.storage.query import connect
 
+AGREE = next(rule for rule in INVARIANTS if rule.name == "verdicts_agree_in_full_chromium")
 NUM = 4
 """Instances of each task."""
 
@@ -71,8 +74,10 @@ def place(tmp_path: Path) -> WorkerContext:
     return places[1]
 
 
-def evaluated(place: WorkerContext, policy: Looking, monkeypatch: pytest.MonkeyPatch) -> StageResult:
-    """One evaluation of the seed policy, for which `policy` answers."""
+def evaluated(
+    place: WorkerContext, policy: Looking, monkeypatch: pytest.MonkeyPatch, *, role: str = "released", playwright_share: float = 0.0
+) -> StageResult:
+    """One evaluation of the seed policy, for which `policy` answers; where it plays again, of the holdout too."""
 
     def opened(folder: Path, choice: EngineChoice) -> Policy:
         return policy
@@ -82,15 +87,15 @@ def evaluated(place: WorkerContext, policy: Looking, monkeypatch: pytest.MonkeyP
     request = EvaluateRequest(
         iteration="0001",
         stage="evaluations",
-        checkpoints={"released": checkpoint_id},
-        splits={"released": ("eval",)},
+        checkpoints={role: checkpoint_id},
+        splits={role: ("eval", "holdout") if playwright_share else ("eval",)},
         seed=0,
         acting=ActingSettings(
             tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)),
             agent=AgentSettings(grammar="uitars15"),
             sandbox=SandboxSettings(num_sessions=2),
         ),
-        evaluation=EvaluationSettings(eval_per_task=NUM, holdout_per_task=1),
+        evaluation=EvaluationSettings(eval_per_task=NUM, holdout_per_task=1, playwright_share=playwright_share),
     )
     return evaluate.run(request, place)
 
@@ -108,7 +113,7 @@ def seeds_of(split: str) -> dict[str, list[int]]:
 
 
 def evaluated_in_a_corridor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: str | None = None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: str | None = None, playwright_share: float = 0.0
 ) -> tuple[StageResult, list[Path], WorkerContext]:
     """An evaluation of ROLES, and the folders of the policies that were opened for it; `fails`: one of these dies at its second prompt."""
     context = WorkerContext(folder=tmp_path / "work", home=Home(tmp_path / "home"), iteration="0002", stage="evaluation", log=print)
@@ -133,7 +138,8 @@ def evaluated_in_a_corridor(
     monkeypatch.setattr(contexts, "open_engine", open_one)
     monkeypatch.setattr(evaluate, "open_collector", corridor)
     acting = ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), agent=AgentSettings(grammar="uitars15"))
-    settings = EvaluationSettings(eval_per_task=NUM_OF["eval"], holdout_per_task=NUM_OF["holdout"])
+    num = {"eval_per_task": NUM_OF["eval"], "holdout_per_task": NUM_OF["holdout"]}
+    settings = EvaluationSettings(**num, playwright_share=playwright_share)
     request = EvaluateRequest(
         iteration="0002", stage="evaluation", checkpoints=ROLES, splits=ON, seed=0, acting=acting, evaluation=settings
     )
@@ -189,6 +195,33 @@ def test_a_policy_that_sees_is_evaluated_with_its_eyes_open(place: WorkerContext
     with connect(place.warehouse) as con:
         absent = con.sql("select count(*) from steps anti join screenshots using (screenshot_id)").fetchall()
     assert absent == [(0,)]
+
+
+def test_a_share_of_the_holdout_is_played_again_by_the_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, opened, context = evaluated_in_a_corridor(tmp_path, monkeypatch, playwright_share=0.5)
+    assert [folder.name for folder in opened] == ["policy-sft", "policy-best", "policy-best"]
+    holdout = sum(map(len, seeds_of("holdout").values()))
+    assert result.metrics["playwright/agree"] == 1.0
+    assert result.metrics["playwright/success here"] == result.metrics["playwright/success there"]
+    with connect(context.warehouse) as con:
+        again = "from episodes where purpose = 'second_browser'"
+        assert con.sql(f"select distinct policy_id, split {again}").fetchall() == [("policy-best", "holdout")]
+        ((num,),) = con.sql(f"select count(*) {again}").fetchall()
+        ((num_counted,),) = con.sql("select sum(num_episodes)::int from evaluations where split = 'holdout'").fetchall()
+    assert (num, num_counted) == (-(-holdout // 2), 3 * holdout), "no figure counts them"
+
+
+@pytest.mark.slow
+def test_what_is_played_again_is_played_in_full_chromium(place: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Looking()
+    result = evaluated(place, policy, monkeypatch, role="merged_policy", playwright_share=1.0)
+    assert result.metrics["playwright/agree"] == 1.0 and set(policy.seen) == {1}
+    with connect(place.warehouse) as con:
+        environments = dict(
+            con.sql("select purpose, any_value(environment) from episodes where outcome <> 'crashed' group by 1").fetchall()
+        )
+        assert run_invariant(con, AGREE, "0001").passed
+    assert set(environments) == {"evaluation", "second_browser"} and len(set(environments.values())) == 2
 
 
 def test_an_engine_that_fails_in_an_evaluation_is_closed_and_the_next_runs_only_what_is_missing(

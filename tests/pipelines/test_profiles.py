@@ -69,6 +69,35 @@ def test_a_profile_says_only_what_it_has_otherwise_than_the_one_it_extends(name:
     assert repeated == SAID_TWICE.get(name, set())
 
 
+NAMES = {"name", "policy.source", "policy.model", "policy.dtype", "tasks.lists", "tasks.domains"}
+SUPERVISED = ("ct", "ct_refresh", "sft", "sft_refresh")
+WITHOUT_A_GPU = {
+    *(f"{stage}.{key}" for stage in SUPERVISED for key in ("bf16", "gradient_checkpointing")),
+    *("rl.gradient_checkpointing", "rl.lora_base_dtype", "engine.kind"),
+}
+FROM_RANDOM_WEIGHTS = {"agent.standing", "rl.gate_policy", *(f"{stage}.train_vision" for stage in SUPERVISED)}
+
+
+def flat(data: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        yield from flat(value, f"{above}{key}.") if isinstance(value, dict) and value else [(above + key, value)]
+
+
+def is_size(value: Any) -> bool:
+    numbers = value if isinstance(value, tuple | list) else [value]
+    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+
+
+def test_pixels_differs_from_full_size_in_names_and_sizes():
+    """And in what follows from where it runs and from what it begins with: no GPU, no server, and random weights."""
+    full, small = (dict(flat(profiles.load(name).model_dump())) for name in ("full-2b", "pixels"))
+    other = {path for path in full.keys() | small.keys() if full.get(path) != small.get(path)}
+    of_kind = {path for path in other if not (is_size(full.get(path, 0)) and is_size(small.get(path, 0)))}
+    assert {path for path in of_kind if not path.startswith("engine.http")} == NAMES | WITHOUT_A_GPU | FROM_RANDOM_WEIGHTS
+    for stage in SUPERVISED:
+        assert (small[f"{stage}.num_processes"], small[f"{stage}.deepspeed_stage"]) == (2, 1)
+
+
 def test_a_profile_crosses_a_process_as_json_unchanged():
     profile = profiles.load("smoke")
     assert Profile.model_validate_json(profile.model_dump_json()) == profile

@@ -1,40 +1,67 @@
-"""The pixel path is real: from random weights to a policy that clicks what it sees, through the trainer, the engine and the episode loop
-that everything else uses."""
+"""The profile `pixels`, cut down, turned once: a vision-language policy from random weights goes through the whole wheel by screenshots
+alone. What it learns of them is benchmarks/pixels.py's business.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+import json
 
 import pytest
+import yaml
 
-from benchmarks.pixels import TASK, Recipe, demonstrate, measure
-from sandbox.tasks.miniwob.source import load_tasks
-from sandbox.tasks.task import Split
+from models.checkpoints.checkpoint import verify
+from models.families.registry import is_vision, load_policy
+from pipelines import profiles
+from warehouse.lineage import registry
+
+pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(2400)]
+
+CUT = {
+    "extends": "pixels",
+    "name": "pixels-cut",
+    "max_parallel": 1,
+    "seed_data": {"demonstrations_per_task": 3},
+    "sandbox": {"num_sessions": 6},
+    "ct": {"steps": 2, "batch_tokens": 512, "log_every": 1},
+    "sft": {"steps": 4, "batch_tokens": 512, "log_every": 1},
+    "rl": {"rounds": 1, "episodes_per_task": 2, "min_batch_episodes": 4, "pretraining_rounds": 0, "replay_sft": 2},
+    "evaluation": {"eval_per_task": 1, "holdout_per_task": 1, "playwright_share": 0.5},
+    "collection": {"instances_per_task": 1},
+    "annotation": {"instances_per_task": 1},
+}
+SEEN = """select count(*), count(*) filter (where len(messages) = 2 and messages[1].content = e.instruction and messages[2].content = ''
+    and messages[2].screenshot_id = s.screenshot_id) from steps s join episodes e using (iteration, stage, episode_id)
+    where s.step_index = 0"""
 
 
-@pytest.mark.slow
-def test_the_prompt_says_no_more_than_the_task(tmp_path: Path) -> None:
-    """The instruction and a screenshot: no element, no point, and of the colours at most the one that the page itself writes out."""
-    episodes = asyncio.run(demonstrate(load_tasks()[TASK], 3))
-    assert len(episodes) == 3
-    for episode in episodes:
-        opening, screen = episode.steps[0].messages
-        assert opening.content == episode.instruction and opening.screenshot_id is None
-        assert screen.content == "" and episode.screenshots[str(screen.screenshot_id)].startswith(b"\x89PNG")
-        assert episode.request.task.split(episode.request.seed) is Split.TRAIN
+def test_a_policy_that_sees_goes_through_a_turn(new_wheel):
+    wheel = new_wheel()
+    path = wheel.base / "cut.yaml"
+    path.write_text(yaml.safe_dump(CUT))
+    settings = profiles.load(str(path))
+    ran = wheel.flywheel("run", "--iterations", "1", "--profile", str(path), timeout_s=2000)
+    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in wheel.home.work.glob("*.log"))
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\n{logs}"
 
+    for stage in ("ct_model", "sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy"):
+        found = registry.made_by(wheel.warehouse, "0001", stage)
+        assert verify(found.folder).checkpoint_id == found.checkpoint_id and is_vision(found.folder)
+    assert 2_000_000 < load_policy(found.folder).num_parameters() < 5_000_000
+    for stage in ("ct_model", "sft_model"):
+        ((config,),) = wheel.sql("select config from checkpoints where iteration = '0001' and stage = ?", stage)
+        assert (json.loads(config)["num_processes"], json.loads(config)["deepspeed_stage"]) == (2, 1)
 
-@pytest.mark.long
-@pytest.mark.ci
-@pytest.mark.timeout(2400)
-def test_a_tiny_vision_language_model_learns_to_click_by_looking(tmp_path: Path) -> None:
-    """A policy that does not look does as well with another instance's screenshot before its eyes: about one box of four. Of 400 instances
-    the difference of two such shares has a standard deviation of sqrt(2 · 0.25 · 0.75 / 400) = 0.031, so that it passes 0.1 by chance once
-    in 1500 trainings. One that looks reaches half of them with its own screenshot and a quarter with another's (benchmarks/README.md), and
-    misses 0.1 by 5 standard deviations. `eval` has 58 instances, too few to tell the two apart; so these are instances of train that come
-    after those that were demonstrated."""
-    result = measure(Recipe(split=Split.TRAIN, num_episodes=400), tmp_path)
-    print(result)
-    assert result.num_parameters < 1_500_000
-    assert result.success - result.success_with_another_screenshot > 0.1
+    ((num, num_alone),) = wheel.sql(SEEN)
+    assert num == num_alone > 0, "the first prompt of each episode is its instruction and a screenshot, and nothing else"
+    domains = set(settings.tasks.domains)
+    for query in (
+        "select distinct domain from episodes where purpose = 'rl'",
+        "select distinct domain from verdicts join episodes using (episode_id) where purpose = 'rollout'",
+        "select distinct domain from routes join episodes using (episode_id)",
+        "select distinct domain from evaluations where num_episodes > 0",
+    ):
+        assert {domain for (domain,) in wheel.sql(query)} == domains, query
+    twice = "episodes where purpose = 'second_browser' and outcome <> 'crashed'"
+    ((num_again, num_kinds),) = wheel.sql(f"select count(*), count(distinct environment) from {twice}")
+    assert num_again > 0 and num_kinds == 1, "some of the holdout again, in full Chromium"
+    assert wheel.left_after(15) == []

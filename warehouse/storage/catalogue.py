@@ -91,7 +91,7 @@ SAMPLE_ORIGINS = (
 """`variation`: what a person did, told in a model's words beside the person's own (`annotation`)."""
 ROUTED_PURPOSES = ("annotation", "rollout")
 """Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
-PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")
+PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation", "second_browser")
 
 
 def _col(name: str, type_: pa.DataType, meaning: str, **rest: Any) -> Column:
