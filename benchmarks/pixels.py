@@ -2,13 +2,14 @@
 that is shown task pages and no elements, turned several times. For each iteration and task: greedy success of the merged policy on holdout
 beside two controls on the same instances.
 
-    chance    clicks anywhere on the page below the instruction, uniformly; never typed text
+    chance    clicks anywhere on the page below the instruction, uniformly; never typed text. Six attempts at each instance
     blind     the same policy, shown the screen that came before in another episode of the task: what it still solves, it does not see
 
 And the verdicts of full Chromium, where the iteration played a sample again. Homes lie under --root; interrupted, the wheel goes on where
 it stopped, and what was played of a control is kept. Fewer than three seeds are preliminary, and the table says so.
 
     nice python -m benchmarks.pixels --seeds 0 1 2 --publish
+    nice python -m benchmarks.pixels --iterations 0                 chance alone
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from warehouse.storage.tables import Warehouse
 ROOT = Path(".bench/pixels")
 NAME = "pixels"
 RANDOM = "random-clicks"
+ATTEMPTS = 6
+"""Of chance at each instance."""
 QUERY_PX = 50
 """Height of the instruction above a task's own area."""
 WHITE = io.BytesIO()
@@ -109,7 +112,8 @@ def of_tasks(episodes: Iterable[Episode]) -> Counts:
 
 
 async def chance(profile: Profile) -> Counts:
-    wanted = [one for of_task in holdout(profile, RANDOM).values() for one in of_task]
+    once = [one for of_task in holdout(profile, RANDOM).values() for one in of_task]
+    wanted = [one.model_copy(update={"attempt": attempt}) for attempt in range(ATTEMPTS) for one in once]
     async with open_local_collector(profile.acting) as collector:
         return of_tasks([episode async for episode in collector.play(RandomClicks(profile.acting), wanted)])
 
@@ -125,13 +129,14 @@ async def blind(profile: Profile, policy: Policy) -> Counts:
 
 def measured(home: Home, profile: Profile, recipe: str, seed: int) -> dict[str, Any]:
     """All figures of a home that has turned: chance, and by iteration success, the control and the other browser."""
-    warehouse = Warehouse(home)
-    with connect(warehouse, tables=["evaluations", "episodes"]) as con:
-        success, twice = con.execute(SUCCESS).fetchall(), con.execute(TWICE).fetchall()
+    warehouse, path = Warehouse(home), home.root.parent / f"{home.root.name}-controls"
     solved: dict[str, Counts] = {}
-    for iteration, task, num, of in success:
-        solved.setdefault(iteration, {})[task] = (num, of)
-    path = home.root.parent / f"{home.root.name}-controls"
+    twice: list[tuple[str, int, int]] = []
+    if home.root.exists():
+        with connect(warehouse, tables=["evaluations", "episodes"]) as con:
+            success, twice = con.execute(SUCCESS).fetchall(), con.execute(TWICE).fetchall()
+        for iteration, task, num, of in success:
+            solved.setdefault(iteration, {})[task] = (num, of)
     by_chance = kept_row(path / "chance.json", recipe, {"control": "chance"}, lambda: {"tasks": asyncio.run(chance(profile))})
     blinded = {iteration: _blind_row(path, warehouse, profile, recipe, iteration) for iteration in solved}
     return {
@@ -184,16 +189,15 @@ def _rate(num: int, of: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--iterations", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=3, help="0: turn nothing, read homes as they are")
     parser.add_argument("--profile", default="pixels", help="name, or path of a profile that extends it")
     parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--only-read", action="store_true", help="turn nothing: the homes as they are")
     parser.add_argument("--publish", action="store_true", help="write docs/measured/pixels.json")
     options = parser.parse_args()
     console, rows = Console(width=180), {}
     for seed in options.seeds:
         home, profile = Home(options.root / f"pixels-{seed}"), profiles.load(options.profile, {"seed": seed})
-        if not options.only_read:
+        if options.iterations:
             turn(home, ["--iterations", str(options.iterations), "--profile", options.profile], {"seed": seed}, console)
         rows[f"seed {seed}"] = measured(home, profile, fingerprint(profile.model_dump(mode="json")), seed)
         show(rows[f"seed {seed}"], console, len(options.seeds))
