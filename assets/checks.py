@@ -1,5 +1,6 @@
 """Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants (invariants.py), in gates between the stages
-of an iteration. Each gate blocks: what follows does not run on rows that break a rule. The gate of value pretraining is value_gate.py's.
+of an iteration. Each gate blocks: what follows does not run on rows that break a rule, unless the rule only warns. The gate of value
+pretraining is value_gate.py's.
 
 A suite looks at the rows that its gate's assets have written, and at no others: each row is checked once, before what follows reads it; a
 screenshot by the gate of each stage that shows it.
@@ -45,7 +46,7 @@ class Gate:
 
     `suites` maps an asset to the tables whose suite is shown there; they look at the rows of `stages` (names of partitions, or patterns of
     them). The last gate that looks at a table takes the rows of stages that no gate names. What follows the assets of `guards` waits for
-    the op, and does not run where any of its checks has failed, also one that is shown on an asset further upstream.
+    the op, and does not run where a check that blocks has failed, also one that is shown on an asset further upstream.
     """
 
     name: str
