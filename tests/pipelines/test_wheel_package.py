@@ -63,6 +63,8 @@ def test_an_instance_opens_and_its_definitions_load(installed: Path, folder: Pat
         "import sys; from pathlib import Path; from flywheel.warehouse.core.home import Home;"
         "from flywheel.pipelines.orchestration.instance import open_instance; from flywheel.pipelines.orchestration.shipped import shipped;"
         "instance = open_instance(Home(Path('home').absolute())); from flywheel.pipelines.definitions import defs;"
+        "import flywheel as fw; fw.open('home').table('episodes');"
+        "from flywheel.agent.grammars.registry import GRAMMARS; GRAMMARS['uitars2'];"
         f"print(len(defs.resolve_job_def('iteration').graph.nodes) > 10, shipped('dagster.yaml'), sorted(set({ROOMS}) & set(sys.modules)))"
     )
     said = run(folder, installed / "python", "-c", look)
