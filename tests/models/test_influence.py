@@ -112,14 +112,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     bad = [sample(asked(word, number), "see" if word == "Ok" else word, f"bad-{word}-{number}") for word, number in right[40:80]]
     further = {"init": root / "before", "stage": "sft_model", "iteration": "0002"}
     train_supervised(FURTHER, [*good, *bad], output=root / "after", **further)
-    train_supervised(FURTHER, good, output=root / "without bad", **further)
-    train_supervised(FURTHER, bad, output=root / "without good", **further)
     questions = [question("Ok", number, "see") for number in range(40, 50)]
     return {"root": root, "samples": [*good, *bad], "questions": questions}
 
 
+@pytest.mark.slow
 def test_a_source_is_as_harmful_as_training_without_it_says(trained: dict[str, Any]) -> None:
     root, questions = trained["root"], trained["questions"]
+    for left_out, source in (("without bad", "good"), ("without good", "bad")):
+        rest = [one for one in trained["samples"] if one.sample_id.startswith(source)]
+        train_supervised(FURTHER, rest, output=root / left_out, init=root / "before", stage="sft_model", iteration="0002")
     found = influences(InfluenceConfig(points=3), FURTHER, trained["samples"], questions, init=root / "before", final=root / "after")
     harm = harm_of(found)
     bad, good = (sum(value for name, value in harm.items() if name.startswith(source)) for source in ("bad", "good"))

@@ -133,7 +133,7 @@ def test_several_learn_what_one_does(size: int, settings: dict[str, Any]) -> Non
         assert_same(part.weights(), many[0].weights())
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_optimizers_that_are_shared_out_learn_the_same_to_the_bit(size: int) -> None:
     whole, shared = parts(size), parts(size, zero_stage=1)
     for index, items in enumerate(BATCHES, start=1):

@@ -145,6 +145,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_judge_who_was_wrong_is_named_and_leaving_it_out_helps(home: Path) -> None:
     plain = json.loads(run(home, "blame", "0002/merged_policy", "--check", "--no-play", "--json"))
     assert plain["success"]["gain"] < 0 and plain["num_lost"] >= 1 and plain["stage"].startswith("0002/sft_model")

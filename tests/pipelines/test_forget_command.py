@@ -64,6 +64,7 @@ def episode_of(home: Home, name: str) -> str:
     return next(row["episode_id"] for row in rows if SAID[name] in (row["instruction"] or ""))
 
 
+@pytest.mark.slow
 def test_a_person_is_gone_from_every_byte_and_the_others_are_not(home: Home, tmp_path: Path) -> None:
     for place, format_, dataset in (("chats", "trl", "sft"), ("all", "parquet", "all"), ("one.duckdb", "duckdb", "sft")):
         flywheel(home, "export", str(tmp_path / place), "--format", format_, "--dataset", dataset)

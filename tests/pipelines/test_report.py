@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -477,19 +478,26 @@ def test_a_report_of_one_more_iteration_writes_the_pages_that_are_new(tmp_path: 
         assert made_of.sub("", (folder / path.name).read_text()) == made_of.sub("", path.read_text()), "as if it were built at once"
 
 
-def of_three_iterations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+@pytest.fixture(scope="module")
+def three_iterations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home, to be copied."""
+    warehouse = Warehouse(Home(tmp_path_factory.mktemp("three")))
+    for iteration in ("0001", "0002", "0003"):
+        fill(warehouse, iteration, 40)
+    return warehouse.home.root
+
+
+@pytest.fixture
+def three(three_iterations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     """A home of which a report reads the episodes of the newest iteration only."""
     monkeypatch.setattr(build, "READ_HERE", 1)
     monkeypatch.setattr(build, "MAX_LINES", 2)
-    warehouse = Warehouse(Home(tmp_path / "home"))
-    for iteration in ("0001", "0002", "0003"):
-        fill(warehouse, iteration, 40)
-    return warehouse
+    return Warehouse(Home(shutil.copytree(three_iterations, tmp_path / "home")))
 
 
-def test_a_report_of_one_more_iteration_reads_no_rows_of_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_one_more_iteration_reads_no_rows_of_old_ones(three: Warehouse) -> None:
     """Nothing of theirs could be read, but for what every evaluated policy solved."""
-    warehouse = of_three_iterations(tmp_path, monkeypatch)
+    warehouse = three
     build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
     spoiled = 0
     for table in set(TABLES) - {"evaluations"}:
@@ -537,8 +545,8 @@ def test_a_page_whose_rows_have_changed_or_that_is_torn_is_written_again(tmp_pat
     assert "77" in (warehouse.home.reports / page_name("0001", "sft_model")).read_text()
 
 
-def test_episodes_of_old_iterations_are_on_their_own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warehouse = of_three_iterations(tmp_path, monkeypatch)
+def test_episodes_of_old_iterations_are_on_their_own_pages(three: Warehouse) -> None:
+    warehouse = three
     page = build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html").read_text()
     assert page.count('<article class="episode') == 3 and f"{page_name('0001')}#trajectories" in page and "good-0003" in page
     text = Page(page).text

@@ -51,7 +51,7 @@ def run_with(two_browsers: Any, name: str, seed: int, use: Callable[[PageSession
     return two_browsers.run(lease)
 
 
-@pytest.mark.parametrize(("name", "num_steps"), [pytest.param("catch-25", 40, marks=pytest.mark.slow), ("laser-hard", 12)])
+@pytest.mark.parametrize(("name", "num_steps"), [pytest.param("catch-25", 40, marks=pytest.mark.slow), ("laser-hard", 6)])
 def test_webgl_gives_the_same_pixels_in_two_browsers(two_browsers: Any, name: str, num_steps: int) -> None:
     """While things fall, spin and burst: at every step, not only at rest."""
     task = load_tasks()[name]
@@ -113,7 +113,7 @@ def test_pieces_are_placed_by_drag_and_by_clicks_alike(two_browsers: Any, name: 
     run_with(two_browsers, name + ELEMENTS_SUFFIX, 4, use)
 
 
-@pytest.mark.parametrize("corner", [0, 1, 2, 3])
+@pytest.mark.parametrize("corner", [0, *(pytest.param(corner, marks=pytest.mark.slow) for corner in (1, 2, 3))])
 def test_the_first_cell_is_safe_and_logic_opens_the_rest(two_browsers: Any, corner: int) -> None:
     """Wherever one begins: mines are laid around the first click."""
 

@@ -115,10 +115,15 @@ def test_no_page_makes_an_episode_an_error_of_the_infrastructure(hostile: tuple[
     play(hostile, actions.Navigate(url=address), *AFTER)
 
 
-def test_no_address_does(hostile: tuple[Bench, Site]) -> None:
+OTHER_ADDRESSES = ("blob:null/x", "https://nothing.test/", "about:blank")
+
+
+@pytest.mark.parametrize(
+    "url", ["blob:https://shop.test/x", "http://localhost:1/", *(pytest.param(url, marks=pytest.mark.slow) for url in OTHER_ADDRESSES)]
+)
+def test_no_address_does(hostile: tuple[Bench, Site], url: str) -> None:
     """A blob's first of all: typed, it leads to an error page, and a frame that is drawn while that comes never ends."""
-    for url in ("blob:https://shop.test/x", "blob:null/x", "http://localhost:1/", "https://nothing.test/", "about:blank"):
-        play(hostile, actions.Navigate(url=url), actions.Click(x=9, y=9), actions.NavigateBack())
+    play(hostile, actions.Navigate(url=url), actions.Click(x=9, y=9), actions.NavigateBack())
 
 
 @pytest.mark.long

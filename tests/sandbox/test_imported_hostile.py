@@ -6,12 +6,14 @@ import asyncio
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelines.importing.reading import raw_records
+from sandbox.tasks.imported import comparing
 from sandbox.tasks.imported.collecting import TASK_FORMATS, collect
 from sandbox.tasks.imported.comparing import compared
 from sandbox.tasks.imported.machine import DESKTOP_HOME
@@ -111,7 +113,8 @@ def said(function: str, value: Any, expected: Any, options: Any) -> str | None:
     return asyncio.run(compared(function, value, expected, options))
 
 
-def test_a_pattern_that_backtracks_for_ever_does_not_pass_and_comes_to_an_end() -> None:
+def test_a_pattern_that_backtracks_for_ever_does_not_pass_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "LIMITS", replace(comparing.LIMITS, cpu_s=1))
     reason = said("check_list", "a" * 60 + "!", {"expect": ["^(a+)+$"]}, {})
     assert reason is not None and "processor time" in reason
 

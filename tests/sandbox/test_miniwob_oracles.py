@@ -108,9 +108,10 @@ def solves(live_pool: Callable[..., Any]) -> Iterator[Callable[[str, int], list[
         yield lambda name, num: live.run(lambda pool: run(pool, name, num))
 
 
+@pytest.mark.parametrize("num", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", QUICKSTART)
-def test_quickstart_oracles_solve_their_tasks(solves: Callable[[str, int], list[bool]], name: str) -> None:
-    assert all(solves(name, 3))
+def test_quickstart_oracles_solve_their_tasks(solves: Callable[[str, int], list[bool]], name: str, num: int) -> None:
+    assert all(solves(name, num))
 
 
 @pytest.mark.long

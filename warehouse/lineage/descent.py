@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import duckdb
 
-from warehouse.lineage.relations import LEARNED_EPISODES
+from warehouse.lineage.relations import ALL_EDGES, LEARNED_EPISODES
 from warehouse.lineage.release_ledger import maker
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
@@ -101,17 +101,17 @@ _LEARNED = f"""
     select checkpoint_id, coalesce(any_value(held.num), 0), coalesce(any_value(played.num), 0)
     from held full join played using (checkpoint_id) group by all order by all"""
 _PARENTS = "select distinct checkpoint_id, unnest(parents) from checkpoints"
-_ALL = """
-    with recursive walk as (
-        select distinct child_kind as kind, child_id as id from lineage join starts on parent_kind = starts.kind and parent_id = starts.id
-        union select child_kind, child_id from lineage join walk on parent_kind = walk.kind and parent_id = walk.id)
+_ALL = f"""
+    with recursive edges as materialized (select child_kind, child_id, parent_kind, parent_id from ({ALL_EDGES})), walk as (
+        select distinct child_kind as kind, child_id as id from edges join starts on parent_kind = starts.kind and parent_id = starts.id
+        union select child_kind, child_id from edges join walk on parent_kind = walk.kind and parent_id = walk.id)
     select kind, id from walk"""
 
 
 def descent(warehouse: Warehouse, start: Start) -> Descent:
     """Of what was withdrawn or erased before, too: its tombstones say what it was made from."""
     made = warehouse.read("checkpoints", columns=["iteration", "stage", "checkpoint_id", "parents"]).to_pylist()
-    with connect(warehouse, lineage=True, sealed=False) as con:
+    with connect(warehouse, sealed=False) as con:
         rows = _rows(con, start)
         asked = {"held": sorted(frozenset().union(*(rows[table] for table in SAMPLE_TABLES)))}
         datasets = [HeldBy(*found) for found in con.execute(_DATASETS, asked).fetchall()]

@@ -179,17 +179,20 @@ NODE_KINDS: tuple[NodeKind, ...] = (
     ),
 )
 
-LINEAGE_VIEW = "CREATE VIEW lineage AS " + " UNION ALL ".join(relation.select for relation in RELATIONS)
+ALL_EDGES = " UNION ALL ".join(relation.select for relation in RELATIONS)
+LINEAGE_VIEW = f"CREATE VIEW lineage AS {ALL_EDGES}"
 NODES_VIEW = "CREATE VIEW lineage_nodes AS " + " UNION ALL ".join(kind.select for kind in NODE_KINDS)
-ANCESTORS_MACRO = """CREATE MACRO ancestors(start_id) AS TABLE (
-    WITH RECURSIVE walk AS (
-        SELECT parent_kind AS kind, parent_id AS id FROM lineage WHERE child_id = start_id
-        UNION SELECT parent_kind, parent_id FROM lineage JOIN walk ON child_kind = walk.kind AND child_id = walk.id)
+_EDGES = "edges AS MATERIALIZED (SELECT child_kind, child_id, parent_kind, parent_id FROM lineage)"
+"""For a recursive walk: without it, DuckDB plans and reads the view of all tables again at every level."""
+ANCESTORS_MACRO = f"""CREATE MACRO ancestors(start_id) AS TABLE (
+    WITH RECURSIVE {_EDGES}, walk AS (
+        SELECT parent_kind AS kind, parent_id AS id FROM edges WHERE child_id = start_id
+        UNION SELECT parent_kind, parent_id FROM edges JOIN walk ON child_kind = walk.kind AND child_id = walk.id)
     SELECT kind, id FROM walk)"""
-DESCENDANTS_MACRO = """CREATE MACRO descendants(start_id) AS TABLE (
-    WITH RECURSIVE walk AS (
-        SELECT child_kind AS kind, child_id AS id FROM lineage WHERE parent_id = start_id
-        UNION SELECT child_kind, child_id FROM lineage JOIN walk ON parent_kind = walk.kind AND parent_id = walk.id)
+DESCENDANTS_MACRO = f"""CREATE MACRO descendants(start_id) AS TABLE (
+    WITH RECURSIVE {_EDGES}, walk AS (
+        SELECT child_kind AS kind, child_id AS id FROM edges WHERE parent_id = start_id
+        UNION SELECT child_kind, child_id FROM edges JOIN walk ON parent_kind = walk.kind AND parent_id = walk.id)
     SELECT kind, id FROM walk)"""
 LINEAGE_SQL = (LINEAGE_VIEW, NODES_VIEW, ANCESTORS_MACRO, DESCENDANTS_MACRO)
 """What query.connect creates besides the tables: the views `lineage` and `lineage_nodes`, and `ancestors(id)`, `descendants(id)`."""
