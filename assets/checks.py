@@ -131,7 +131,7 @@ GATES = (
     ),
     Gate(
         name="collection_gate",
-        guards=("rollouts", "annotations", "human_annotations"),
+        guards=("rollouts", "annotations", "human_annotations", "gateway_episodes"),
         suites={
             "released_policy": ("checkpoints", "releases", "taints"),
             "task_pool": ("task_instances",),
@@ -139,7 +139,7 @@ GATES = (
             "annotations": ("annotations",),
             "human_annotations": ("sources",),
         },
-        stages=("released_policy", "task_pool", "rollouts", "annotations", "human_annotations"),
+        stages=("released_policy", "task_pool", "rollouts", "annotations", "human_annotations", "gateway_episodes"),
     ),
     Gate(
         name="routing_gate",

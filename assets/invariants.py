@@ -154,7 +154,7 @@ INVARIANTS = (
                  when annotation_id is not null then stands
                  when origin = 'general' and episode_id is null then true
                  when episode_id is null and starts_with(stage, '{IMPORTED_STAGE}') then verdict
-                 when origin in ('rollout', 'correction', 'reflection') then verdict and is_routed
+                 when origin in ('rollout', 'gateway', 'correction', 'reflection') then verdict and is_routed
                  else verdict and (episode_id is null or outcome = 'success') end, false)""",
     ),
     Invariant(
@@ -256,9 +256,9 @@ INVARIANTS = (
     Invariant(
         name="policies_registered",
         asset="rollouts",
-        meaning="every policy that acted for the datasets is a registered checkpoint",
+        meaning="every policy that acted for the datasets is a registered checkpoint; the gateway's may be of a server elsewhere",
         sql=f"""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
-               where e.iteration = $iteration and e.purpose in {ROUTED_PURPOSES}""",
+               where e.iteration = $iteration and e.purpose in {ROUTED_PURPOSES} and e.purpose <> 'gateway'""",
     ),
     Invariant(
         name="screenshots_present",
@@ -327,7 +327,7 @@ INVARIANTS = (
     Invariant(
         name="routing_total_and_disjoint",
         asset="routes",
-        meaning="every terminal rollout or annotation episode has exactly one route",
+        meaning="every terminal episode of a rollout, an annotation or the gateway has exactly one route",
         fix=ROUTE_AGAIN,
         sql=f"""select e.episode_id, count(r.route) as num_routes
                from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
@@ -353,7 +353,7 @@ INVARIANTS = (
         sql="""select s.sample_id, s.stage, s.origin, s.episode_id, r.route, r.reason
                from sft_samples s left join routes r using (episode_id)
                where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn
-               and (r.route is not null or s.origin in ('rollout', 'correction', 'reflection'))
+               and (r.route is not null or s.origin in ('rollout', 'gateway', 'correction', 'reflection'))
                and not (coalesce(r.route = 'sft' and r.decided_verdict, false) and exists (
                  from verdicts v
                  where v.episode_id = r.episode_id and v.judge = r.decided_by and abs(v.score - r.decided_score) < 0.005))""",

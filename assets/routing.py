@@ -22,7 +22,7 @@ from warehouse.storage.content import content_digest
 from warehouse.storage.query import connect
 
 GROUP = "routing"
-COLLECTED = ("rollouts", "annotations", "human_annotations")
+COLLECTED = ("rollouts", "annotations", "human_annotations", "gateway_episodes")
 SAMPLED = ("verdicts", "annotations", "human_annotations")
 ROUTE_COLUMNS = {
     "episode_id": ["rollouts.episode_id", "verdicts.episode_id", "judgements.episode_id"],

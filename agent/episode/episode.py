@@ -14,7 +14,7 @@ from sandbox.actions import Action
 from sandbox.tasks.task import Split, Task
 from warehouse.core.identity import content_id, stable_seed
 
-Purpose = Literal["seed", "rollout", "annotation", "rl", "evaluation", "second_browser"]
+Purpose = Literal["seed", "rollout", "annotation", "rl", "evaluation", "second_browser", "gateway"]
 
 
 class Outcome(StrEnum):
@@ -48,7 +48,7 @@ class EpisodeRequest(_Record):
     seed: Annotated[int, Field(ge=0)]
     attempt: Annotated[int, Field(ge=0, description="sampling index, not a retry")] = 0
     policy_id: str
-    temperature: Annotated[float, Field(ge=0, le=5)] = 0.0
+    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
     screenshots: bool = True
 
     @property

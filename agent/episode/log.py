@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -63,12 +63,16 @@ class EpisodeLog:
     def append(self, episode: Episode) -> None:
         """Write an episode that has ended; it survives the death of this process, and a power cut, once this returns. May be called from
         several threads."""
-        for screenshot_id, data in episode.screenshots.items():
+        self.keep_screenshots(episode.screenshots)
+        self.write_line(EPISODES_FILE, episode)
+        self.drop_steps(episode.request)
+
+    def keep_screenshots(self, screenshots: Mapping[str, bytes]) -> None:
+        """Write pictures that are not there yet, by their ids; they survive a power cut."""
+        for screenshot_id, data in screenshots.items():
             path = self._screenshots / screenshot_id
             if not path.exists():
                 atomic_write(path, data)
-        self.write_line(EPISODES_FILE, episode)
-        self.drop_steps(episode.request)
 
     def append_step(self, request: EpisodeRequest, step: Step) -> None:
         """Write a step of an episode that goes on; it survives the death of this process. After a power cut steps may be missing, and are
@@ -105,7 +109,11 @@ class EpisodeLog:
     def write_line(self, name: str, line: BaseModel) -> None:
         """Append to the file `name`, which ends in .jsonl; the line and the file's name survive a power cut once this returns. May be
         called from several threads. A line that could not be written whole (a full disk) is taken back, so that the next begins a line."""
-        path, data = self._folder / name, line.model_dump_json().encode() + b"\n"
+        self.write_lines(name, [line])
+
+    def write_lines(self, name: str, lines: Iterable[BaseModel]) -> None:
+        """As `write_line`, with several at the cost of one; after a failure none is there."""
+        path, data = self._folder / name, b"".join(line.model_dump_json().encode() + b"\n" for line in lines)
         with self._lock:
             is_new = not path.exists()
             with path.open("ab", buffering=0) as file:

@@ -15,6 +15,7 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy.policy import Message
 from sandbox.actions import ACTION, Action
 from sandbox.tasks.task import Task
+from warehouse.storage.pictures import Header, header
 
 SEVERAL = "several"
 """`kind` of the stored action where one response held several: {"kind": "several", "actions": […]}, in the order they were done."""
@@ -38,11 +39,13 @@ def rows(episodes: Iterable[Episode]) -> dict[str, list[Row]]:
 
 
 def screenshot_row(screenshot_id: str, data: bytes) -> Row:
-    """Sessions take PNG pictures; the size is in the file's header. Raises ValueError for anything else."""
-    if data[:8] != _PNG_SIGNATURE or data[12:16] != b"IHDR":
-        raise ValueError(f"screenshot {screenshot_id} is not a PNG file (it starts with {data[:8]!r}); sessions must give PNG bytes")
-    width_px, height_px = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    return {"screenshot_id": screenshot_id, "format": "png", "width_px": width_px, "height_px": height_px, "data": data}
+    """Sessions take PNG pictures, whose size is in the file's header; clients of the gateway send others too. Raises UnreadablePicture, a
+    ValueError."""
+    if data[:8] == _PNG_SIGNATURE and data[12:16] == b"IHDR":
+        found = Header(format="png", width_px=int.from_bytes(data[16:20], "big"), height_px=int.from_bytes(data[20:24], "big"))
+    else:
+        found = header(data)
+    return {"screenshot_id": screenshot_id, **asdict(found), "data": data}
 
 
 def message_rows(messages: Iterable[Message]) -> list[Row]:

@@ -77,7 +77,7 @@ def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None
     app.post("/v1/weights", summary="Answer with another checkpoint")(routes.load)
     app.get("/health", summary="Whether the server takes requests")(routes.health)
     app.get("/metrics", response_class=Response, summary="Counters for Prometheus")(routes.metrics)
-    return Guard(app, token, metrics, max_body_bytes=settings.max_body_mib * 2**20), service
+    return Guard(app, {"policy": token}, metrics, max_body_bytes=settings.max_body_mib * 2**20), service
 
 
 class _Routes:

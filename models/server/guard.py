@@ -1,7 +1,9 @@
-"""The guard of a policy server: without the token there is a 401 that says the same whatever was asked, and a request that is too large
+"""The guard of a policy server: without a token there is a 401 that says the same whatever was asked, and a request that is too large
 goes no further."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,16 +16,24 @@ from sandbox.http.tokens import Tokens
 
 
 class Guard(guarding.Guard):
-    def __init__(self, app: ASGIApp, token: str, metrics: Metrics, *, max_body_bytes: int) -> None:
-        """Raises ConfigError for a token that is short or that a header cannot carry."""
+    """Whose token it was is `scope["state"]["client"]` behind it; what stood behind the token and a slash, `scope["state"]["label"]`."""
+
+    def __init__(self, app: ASGIApp, tokens: Mapping[str, str], metrics: Metrics, *, max_body_bytes: int) -> None:
+        """`tokens` by client. Raises ConfigError for one that is short or that a header cannot carry."""
         super().__init__(app)
         self._metrics, self._max_body_bytes = metrics, max_body_bytes
-        self._tokens = Tokens({"policy": token})
+        self._tokens = Tokens(tokens)
 
     async def _guard(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
-        if self._tokens.client(bearer_token(headers)) is None:
+        given = bearer_token(headers) or headers.get("x-api-key", "").strip()
+        client, label = self._tokens.client(given), ""
+        if client is None:
+            token, _, label = given.partition("/")
+            client = self._tokens.client(token)
+        if client is None:
             self._metrics.refused.inc()
             return await response_of(unauthorised())(scope, receive, send)
+        scope.setdefault("state", {}).update(client=client, label=label)
         await self._let_in(scope, LimitedBody(receive, headers, max_bytes=self._max_body_bytes), send)
 
     def _cut_short(self, scope: Scope, max_bytes: int, *, is_too_large: bool) -> Response:

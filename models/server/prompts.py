@@ -28,7 +28,7 @@ def encode_messages(encode: Encode, asked: Sequence[ChatMessage], max_image_pixe
     model reads none, and for a conversation that ends with the assistant."""
     if asked[-1].role == "assistant":
         raise wrong("the last message is the assistant's: end with a user's, or continue a text with /v1/completions", param="messages")
-    pictures = _Pictures(max_image_pixels)
+    pictures = Pictures(max_image_pixels)
     try:
         encoded = encode([_message(message, pictures) for message in asked], pictures.by_id, tools)
     except RequestRefused as error:
@@ -40,7 +40,7 @@ def encode_messages(encode: Encode, asked: Sequence[ChatMessage], max_image_pixe
     return encoded
 
 
-def _message(asked: ChatMessage, pictures: _Pictures) -> Message:
+def _message(asked: ChatMessage, pictures: Pictures) -> Message:
     """Texts and pictures stay in their order; texts beside each other are lines."""
     pieces: list[str | Shown] = []
     for part in [asked.content] if isinstance(asked.content, str) else asked.content or []:
@@ -63,7 +63,7 @@ def _message(asked: ChatMessage, pictures: _Pictures) -> Message:
     return Chatted(role="system" if asked.role == "developer" else asked.role, content=content, pieces=tuple(pieces), fields=fields)
 
 
-class _Pictures:
+class Pictures:
     """The pictures of one request, by id. Raises ApiError for one that cannot be read, and where all together are too large."""
 
     def __init__(self, max_pixels: int) -> None:

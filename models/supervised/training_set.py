@@ -33,11 +33,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """One row of a dataset snapshot: a conversation, and how often to draw it relative to the others. `sample_id` names it in messages."""
+    """One row of a dataset snapshot: a conversation, and how often to draw it relative to the others. `sample_id` names it in messages.
+    `token_ids`, where they are known: prompt and answer as they were served, which are learned from as they are, the answer from
+    `answer_begin` on; the messages then only say which pictures are shown."""
 
     messages: tuple[Message, ...]
     weight: float = 1.0
     sample_id: str = ""
+    token_ids: tuple[int, ...] = ()
+    answer_begin: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +159,7 @@ def _encoded(
     codec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
     for sample in samples:
         left_out.num_samples += 1
-        token_ids, loss_weights, shown = _encode(codec, sample.messages, prompt_loss_weight, read_image)
+        token_ids, loss_weights, shown = _as_served(codec, sample) or _encode(codec, sample.messages, prompt_loss_weight, read_image)
         if not any(loss_weights[1:]):
             left_out.num_silent += 1
         elif len(token_ids) > max_tokens:
@@ -167,6 +171,14 @@ def _encoded(
             yield EncodedSample(
                 token_ids=token_ids, loss_weights=loss_weights, weight=sample.weight, sample_id=sample.sample_id, screenshot_ids=shown
             )
+
+
+def _as_served(codec: ChatCodec, sample: TrainingSample) -> tuple[Sequence[int], Sequence[float], tuple[str, ...]] | None:
+    """What `_encode` gives, of a sample whose token ids are known; None of others."""
+    if not sample.token_ids:
+        return None
+    weights = [float(place >= sample.answer_begin) for place in range(len(sample.token_ids))]
+    return sample.token_ids, weights, tuple(screenshot_ids(sample.messages)) if isinstance(codec, VisionCodec) else ()
 
 
 def _encode(

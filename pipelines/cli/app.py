@@ -37,6 +37,7 @@ GROUPS = {
     "sandbox": "pipelines.cli.sandbox:sandbox",
     "plan": "pipelines.cli.plan:plan",
     "policy": "pipelines.cli.policy:policy",
+    "gateway": "pipelines.cli.gateway:gateway",
     "release": "pipelines.cli.release:release",
     "import": "pipelines.cli.imports:imports",
     "tasks": "pipelines.cli.tasks:tasks",

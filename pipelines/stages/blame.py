@@ -173,14 +173,15 @@ def measure(
     read_image: ReadImage | None = None,
 ) -> Measured:
     """The influence of a stage's samples on the answers that were lost, aggregated."""
+    init = registry.find(warehouse, stage.parent_id).folder
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("gradients of samples")
         scored = influences(
             config,
             settings_of(stage),
-            DatasetSamples(warehouse, stage.dataset_id),
+            DatasetSamples(warehouse, stage.dataset_id, init=init),
             questions,
-            init=registry.find(warehouse, stage.parent_id).folder,
+            init=init,
             final=stage.made.folder,
             num_steps=stage.num_steps,
             first={one.sample_id for one in samples if one.episode_id is not None or one.annotation_id is not None},
@@ -217,6 +218,7 @@ def check_without(
     folder: Path,
 ) -> Check:
     """Train the stage again without some samples, in `folder`, from the same weights, with the same settings and seed, and play both."""
+    init = registry.find(warehouse, stage.parent_id).folder
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(f"{stage.name} without {group}")
 
@@ -225,8 +227,8 @@ def check_without(
 
         train_supervised(
             settings_of(stage),
-            _without(DatasetSamples(warehouse, stage.dataset_id), left_out),
-            init=registry.find(warehouse, stage.parent_id).folder,
+            _without(DatasetSamples(warehouse, stage.dataset_id, init=init), left_out),
+            init=init,
             output=folder / "checkpoint",
             run_folder=folder / "run",
             stage=stage.made.stage,

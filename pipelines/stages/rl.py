@@ -174,8 +174,8 @@ def _replay(config: PpoConfig, context: WorkerContext, init: Path, sft_id: str, 
     """Samples for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn. A kind that the settings do
     not ask for, or that the dataset has none of, is left out."""
     chosen = [
-        _few(DatasetSamples(context.warehouse, sft_id, ["sft"])) if config.replay_weight and config.replay_sft else [],
-        _few(DatasetSamples(context.warehouse, ct_id, ["ct"])) if config.replay_weight and config.replay_ct else [],
+        _few(DatasetSamples(context.warehouse, sft_id, ["sft"], init=init)) if config.replay_weight and config.replay_sft else [],
+        _few(DatasetSamples(context.warehouse, ct_id, ["ct"], init=init)) if config.replay_weight and config.replay_ct else [],
     ]
     every = [sample for samples in chosen for sample in samples]
     read_image = spooled_images(context.warehouse, every, context.folder / "images") if is_vision(init) else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from agent.episode.episode import Episode
 from agent.episode.loop import run_episode
@@ -76,6 +78,19 @@ def test_several_actions_of_one_response_are_one_row(form: SimpleNamespace) -> N
     assert tuple(ACTION.validate_python(action) for action in stored["actions"]) == (step.action, Wait(), Click(x=1, y=2))
 
 
-def test_only_png_pictures_are_stored() -> None:
-    with pytest.raises(ValueError, match="not a PNG"):
+def test_only_pictures_are_stored_as_pictures() -> None:
+    assert screenshot_row("screen-1", jpeg := picture("JPEG")) == {
+        "screenshot_id": "screen-1",
+        "format": "jpeg",
+        "width_px": 3,
+        "height_px": 2,
+        "data": jpeg,
+    }
+    with pytest.raises(ValueError, match="cannot be read"):
         screenshot_row("screen-1", b"\xff\xd8\xff\xe0 a jpeg")
+
+
+def picture(format: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (3, 2), "red").save(file, format)
+    return file.getvalue()

@@ -48,6 +48,7 @@ ITERATION = (
     "rollouts",
     "annotations",
     "human_annotations",
+    "gateway_episodes",
     "recordings",
     "verdicts",
     "routes",

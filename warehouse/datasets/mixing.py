@@ -29,6 +29,7 @@ POOL_OF: dict[str, PoolName] = {
     "reflection": "correction",  # the way on after an error, which stays in the prompt
     "approved": "on_policy",  # a step that an annotator accepted
     "rollout": "on_policy",  # a step of a solved episode of good quality
+    "gateway": "on_policy",  # the same, of an agent that called the gateway
     "tutorial": "tutorial",
     "failure": "failure",  # a step of an unsolved episode
     "demoted": "failure",  # a step of a solved episode of poor quality
@@ -133,7 +134,7 @@ select
     case
         when s.origin = 'annotation' and s.kind = 'ct' then 'in_situ'
         when s.origin = 'annotation' then case a.decision when 'accept' then 'approved' else 'correction' end
-        when s.origin = 'rollout' and s.kind = 'ct' then case when s.verdict then 'demoted' else 'failure' end
+        when s.origin in ('rollout', 'gateway') and s.kind = 'ct' then case when s.verdict then 'demoted' else 'failure' end
         else s.origin
     end as component,
     case component {_POOLS} else error('no pool takes samples of ' || component) end as pool, g.words as repeats

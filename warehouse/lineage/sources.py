@@ -77,7 +77,7 @@ def _traced(row: Mapping[str, Any], campaigns: Mapping[str, str]) -> Traced:
     is_imported = row["iteration"] == SEED_ITERATION and row["stage"].startswith(IMPORT_STAGES)
     made = row["component"] if row["component"] == row["origin"] else f"{row['origin']} ({row['component']})"
     found = {
-        "judge": row["decided_by"] if row["origin"] == "rollout" else None,
+        "judge": row["decided_by"] if row["origin"] in ("rollout", "gateway") else None,
         "annotator": row["annotator"],
         "campaign": campaigns.get(row["episode_id"]),
         "import": row["stage"].partition("_")[2] if is_imported else None,

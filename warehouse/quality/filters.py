@@ -176,7 +176,7 @@ read as (select n, unnest(read) as wanted, min(step_index) as first_read from sc
 answer_leaks as (
     select n, step_index, 0 as source, place, printf('step %d: hidden data ''%s''', step_index, left(text, 40)) as reason
     from (select n, step_index, generate_subscripts(hidden, 1) as place, unnest(hidden) as text
-          from screens where is_new and len(hidden) > 0)
+          from screens where is_new and len(hidden) > 0 and n not in (select n from episodes_to_judge where purpose = 'gateway'))
     union all
     select n, step_index, 1, place, printf('step %d: ''%s'' was nowhere to be read', step_index, word)
     from typed_words left join first_images using (n) left join read using (n, wanted)
@@ -185,7 +185,8 @@ answer_leaks as (
 first_answer_leaks as (select n, reason, min((step_index, source, place)) as place from answer_leaks group by n, reason)
 select n, 'leak' as judge, row_number() over (partition by n order by place) as place, reason from first_answer_leaks
 """
-"""Reasons of the leak filter. A word that its own prompt lacks may stand in an earlier one."""
+"""Reasons of the leak filter. Hidden data is of our own pages: what agents elsewhere are shown is theirs, JSON of tools above all. A word
+that its own prompt lacks may stand in an earlier one."""
 
 
 def _with_settings(sql: str, config: QualityConfig) -> str:

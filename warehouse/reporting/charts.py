@@ -24,6 +24,7 @@ COMPONENT_STYLE = {
     "correction": "violet",
     "approved": "teal",
     "rollout": "blue",
+    "gateway": "blue",
     "tutorial": "grey",
     "failure": "rose",
     "demoted": "olive",
@@ -32,6 +33,8 @@ COMPONENT_STYLE = {
     "general": "brown",
     "manual": "brown",
 }
+
+PURPOSE_LABELS = {"rollout": "rollouts", "annotation": "annotated", "gateway": "gateway"}
 
 
 def _role_style(role: str) -> str:
@@ -144,7 +147,11 @@ def _stack(
     for node in nodes:
         height = max(2.0, sizes[node] * scale)
         route = node[0] if isinstance(node, tuple) else node
-        label = node[1] if isinstance(node, tuple) else {"rollout": "rollouts", "annotation": "annotated"}.get(node, node)
+        label = (
+            node[1]
+            if isinstance(node, tuple)
+            else {"rollout": "rollouts", "annotation": "annotated", "gateway": "the gateway"}.get(node, node)
+        )
         drawing.rect(x, y, 12, height, f"bar {ROUTE_STYLE.get(route, 'blue')}", radius=2, hint=f"{label}: {sizes[node]}")
         middle = y + height / 2
         if before:

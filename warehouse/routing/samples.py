@@ -42,6 +42,7 @@ _NOBODY = "(select null::varchar as episode_id, null::bigint as step_index where
 _SAMPLED_EPISODES = """
 create or replace temp table sampled_episodes as
 select r.episode_id, r.decided_verdict as verdict, min(e.domain) as domain, min(e.task_id) as task_id, min(e.instruction) as instruction,
+    case min(e.purpose) when 'gateway' then 'gateway' else 'rollout' end as origin,
     min(case when not r.decided_verdict then w.step_index end) as first_wrong
 from routes r
 join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration
@@ -55,7 +56,7 @@ create or replace temp table decided_steps as
 select distinct episode_id, step_index from annotations where iteration = $iteration and $route = 'sft'
 """
 _ROUTED_STEPS = """
-select 'rollout' as origin, e.domain, e.verdict, s.response, s.episode_id, s.step_index, s.messages, e.first_wrong{more}
+select e.origin, e.domain, e.verdict, s.response, s.episode_id, s.step_index, s.messages, e.first_wrong{more}
 from steps s
 join sampled_episodes e on e.episode_id = s.episode_id
 anti join decided_steps d on d.episode_id = s.episode_id and d.step_index = s.step_index

@@ -87,11 +87,13 @@ SAMPLE_ORIGINS = (
     "judgement",
     "correction",
     "reflection",
+    "gateway",
 )
-"""`variation`: what a person did, told in a model's words beside the person's own (`annotation`)."""
-ROUTED_PURPOSES = ("annotation", "rollout")
+"""`variation`: what a person did, told in a model's words beside the person's own (`annotation`); `gateway`: a step of an agent that
+called the gateway."""
+ROUTED_PURPOSES = ("annotation", "rollout", "gateway")
 """Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
-PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation", "second_browser")
+PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation", "second_browser", "gateway")
 
 
 def _col(name: str, type_: pa.DataType, meaning: str, **rest: Any) -> Column:
@@ -138,7 +140,7 @@ _TABLES = (
     _table(
         "episodes",
         "One attempt of one policy at one task instance, whatever became of it.",
-        "assets seed_demonstrations, rollouts, annotations, rl_model, evaluation",
+        "assets seed_demonstrations, rollouts, annotations, gateway_episodes, rl_model, evaluation",
         ("episode_id",),
         _col("episode_id", STRING, "hash of (purpose, policy at its start, task, seed, attempt)"),
         _col("purpose", STRING, "why it was run", values=PURPOSES),
@@ -220,7 +222,7 @@ _TABLES = (
     _table(
         "verdicts",
         "One judgement or filter result on one episode; routing is a pure SQL function of these.",
-        "assets verdicts, judgements; `flywheel verdict`",
+        "assets verdicts, judgements, gateway_episodes; `flywheel verdict`",
         ("episode_id", "judge", "judge_version"),
         _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
         _col("judge", STRING, "name of the verifier, judge or quality filter"),

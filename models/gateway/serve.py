@@ -1,0 +1,70 @@
+"""Running a gateway: a socket, the log, the upstream, and an end that lets calls finish."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from agent.gateway.log import GatewayLog
+from models.gateway.app import create_app
+from models.gateway.recorder import Recorder
+from models.gateway.settings import GatewaySettings
+from models.gateway.upstream import Upstream
+from models.server.metrics import Metrics
+from sandbox.http.serving import Server, on_free_port, serve_until_signalled
+
+TOLD_S = 5
+"""After the grace, calls have so long to be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a policy server is reached."""
+
+    url: str
+    token: str | None = None
+
+
+@asynccontextmanager
+async def _server(
+    log: GatewayLog, live: Address, candidate: Address | None, tokens: Mapping[str, str], settings: GatewaySettings
+) -> AsyncIterator[Server]:
+    upstreams = [Upstream(one.url, one.token, timeout_s=settings.timeout_s) for one in (live, candidate) if one is not None]
+    try:
+        for upstream in upstreams:
+            await upstream.open()
+        recorder = Recorder(log, upstreams[0], upstreams[1] if len(upstreams) > 1 else None, settings)
+
+        def begin_end() -> None:
+            recorder.is_closing = True
+
+        app = create_app(recorder, tokens, Metrics())
+        yield Server(app, grace_s=int(settings.grace_s) + TOLD_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end)
+    finally:
+        await asyncio.gather(*(upstream.close() for upstream in upstreams))
+
+
+async def serve(
+    log: GatewayLog,
+    live: Address,
+    candidate: Address | None,
+    tokens: Mapping[str, str],
+    settings: GatewaySettings,
+    listener: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, in the main thread. Whoever opened the log closes it."""
+    async with _server(log, live, candidate, tokens, settings) as server:
+        await serve_until_signalled(server, listener, ready)
+
+
+@asynccontextmanager
+async def serving(
+    log: GatewayLog, live: Address, tokens: Mapping[str, str], settings: GatewaySettings | None = None, *, candidate: Address | None = None
+) -> AsyncIterator[str]:
+    """A gateway in this event loop, on a free port, for as long as the block lasts; gives its address."""
+    async with _server(log, live, candidate, tokens, settings or GatewaySettings()) as server, on_free_port(server) as address:
+        yield address

@@ -1,0 +1,129 @@
+"""The policy server behind the gateway: requests as OpenAI's chat completions have them, answers whole or in chunks, with token ids and
+log-probabilities where the server has them. Our own server, vLLM and others differ in a few fields (models/http/kinds.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from models.http.kinds import KINDS, MODELS, kind_owning
+from models.http.routes import OWN_FIELD
+from models.server.problems import ApiError
+from models.server.wire import ChatRequest, Problem, ProblemAnswer
+from warehouse.core.errors import EngineUnreachable, ModelError
+
+CHAT = "/v1/chat/completions"
+MESSAGE_CHARS = 400
+CONNECTIONS = 1024
+
+
+class Upstream:
+    """One server, for one event loop. `policy_id`: of the weights that it had when it was opened."""
+
+    def __init__(self, url: str, token: str | None, *, timeout_s: float) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(timeout_s, connect=10.0),
+            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+            verify=self.url.startswith("https"),
+            trust_env=False,
+        )
+        self._model, self.policy_id = "", ""
+        self.entry: Mapping[str, Any] = {}
+        self._kind = KINDS["openai"]
+
+    async def open(self) -> None:
+        """Find out what it serves. Raises EngineUnreachable, ModelError."""
+        try:
+            response = await self._http.get(MODELS)
+            listed = response.raise_for_status().json()["data"]
+            entry = dict(listed[0])
+        except httpx.TransportError as error:
+            raise EngineUnreachable(f"{self.url} cannot be reached ({type(error).__name__}): start the policy server first") from error
+        except (httpx.HTTPStatusError, ValueError, LookupError, TypeError) as error:
+            raise ModelError(f"{self.url}{MODELS} lists no model ({error}): is this a policy server, and its token right?") from error
+        self._kind = KINDS[kind_owning(entry.get("owned_by"))]
+        self.entry, self._model = entry, str(entry["id"])
+        self.policy_id = str(entry.get("root") or entry["id"])
+
+    def body(self, asked: ChatRequest, conversation: str) -> dict[str, Any]:
+        """What the server is asked: the client's fields, and those that make it tell ids and log-probabilities."""
+        fields = asked.model_dump(mode="json", exclude_unset=True, exclude_none=True, by_alias=True)
+        fields |= dict(self._kind.chat_fields) | {"model": self._model}
+        if self._kind.takes_conversation:
+            fields["conversation"] = conversation[:200]
+        return fields
+
+    async def whole(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Its answer. Raises ApiError: the server's own refusal, or that it failed."""
+        try:
+            response = await self._http.post(CHAT, json=body)
+        except httpx.TransportError as error:
+            raise _unreachable(self.url, error) from error
+        if response.status_code != httpx.codes.OK:
+            raise _refusal(response.status_code, response.text)
+        return _object(response.text)
+
+    async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """The chunks of its answer, as they come. Raises ApiError, also for a stream that ends before its end."""
+        try:
+            async with self._http.stream("POST", CHAT, json=body) as response:
+                if response.status_code != httpx.codes.OK:
+                    raise _refusal(response.status_code, (await response.aread()).decode(errors="replace"))
+                async for line in response.aiter_lines():
+                    if not line.startswith("data:"):
+                        continue
+                    data = line.removeprefix("data:").strip()
+                    if data == "[DONE]":
+                        return
+                    chunk = _object(data)
+                    if "error" in chunk:
+                        raise _refusal(500, data)
+                    yield chunk
+        except httpx.TransportError as error:
+            raise _unreachable(self.url, error) from error
+        raise _failed("the policy server ended its answer before its end")
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+def policy_of(choice: Mapping[str, Any]) -> tuple[str | None, list[int]]:
+    """Whose weights wrote a choice, and the version of each token, where the server says so."""
+    own = choice.get(OWN_FIELD) or {}
+    return own.get("policy_id"), list(own.get("versions") or ())
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise _failed(f"the policy server answered with {text[:80]!r}, not with a JSON object")
+    return found
+
+
+def _refusal(status: int, text: str) -> ApiError:
+    """The server's own words; that it does not know our token is the gateway's fault, not the client's."""
+    try:
+        problem = ProblemAnswer.model_validate_json(text).error
+    except ValidationError:
+        problem = Problem(message=text[:MESSAGE_CHARS], type="server_error", code="upstream_refused")
+    if status in (401, 403):
+        return _failed(f"the policy server refuses the gateway: {problem.message}")
+    return ApiError(status, problem, {"retry-after": "1"} if status in (429, 503) else None)
+
+
+def _failed(message: str) -> ApiError:
+    return ApiError(502, Problem(message=message, type="server_error", code="upstream_failed"))
+
+
+def _unreachable(url: str, error: httpx.TransportError) -> ApiError:
+    return _failed(f"the policy server at {url} does not answer ({type(error).__name__})")

@@ -1,0 +1,177 @@
+"""`flywheel gateway …`: a policy behind the interfaces that agents know, and a record of what passes. The server is models/gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+
+from pipelines.cli.options import console
+from sandbox.http.tokens import own_token, read_tokens
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+
+if TYPE_CHECKING:
+    from models.gateway.serve import Address
+    from models.gateway.settings import GatewaySettings
+
+DEFAULT_PORT = 8432
+MAX_WAITING = 4096
+"""Calls that wait for a checkpoint; a project's own limit comes before."""
+PROJECT = "default"
+"""The project of the home's own token."""
+UPSTREAM_TOKEN = "FLYWHEEL_POLICY_TOKEN"
+
+gateway = typer.Typer(no_args_is_help=True, help="Put a policy behind an agent's own interface, and record what passes as episodes.")
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where episodes are recorded \\[default: .flywheel].")
+]
+
+
+@gateway.command()
+def serve(
+    upstream: Annotated[
+        str, typer.Option(help="Checkpoint id, ITERATION/STAGE, `released`, a model's folder, or the address of a policy server.")
+    ] = "released",
+    candidate: Annotated[str | None, typer.Option(help="A second upstream, which answers a share of the episodes (--share).")] = None,
+    share: Annotated[float, typer.Option(min=0, max=1, help="Share of the episodes that the candidate answers.")] = 0.1,
+    host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
+    tokens: Annotated[
+        Path | None, typer.Option(help="File of lines `project token`; without it one token, for the project `default`, is in the home.")
+    ] = None,
+    upstream_token_env: Annotated[str, typer.Option(help="Variable that holds the token of a policy server that is named by address.")] = (
+        UPSTREAM_TOKEN
+    ),
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that requests may ask for, beside loopback names, IP addresses and --host; may repeat.")
+    ] = None,
+    max_running: Annotated[int, typer.Option(min=1, help="Calls of one project under way at once; more get a 429.")] = 256,
+    keep_personal_data: Annotated[
+        bool, typer.Option("--keep-personal-data", help="Record texts with e-mail addresses, numbers or secrets in them, too.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Where a checkpoint runs, e.g. cpu or cuda:0.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a checkpoint's tensor work.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer that may be asked of a checkpoint.")] = 4096,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that calls under way may take to end after Ctrl-C or SIGTERM.")] = 30.0,
+    home: HomeOption = None,
+) -> None:
+    """Serve OpenAI's chat completions and responses and Anthropic's messages, and record every call.
+
+        flywheel gateway serve --upstream released
+
+        OPENAI_BASE_URL=http://127.0.0.1:8432/v1 OPENAI_API_KEY=$(cat .flywheel/gateway/token)/run-1 my-agent
+
+    docs/gateway.md tells how calls become episodes, and how episodes are learned from.
+    """
+    from models.gateway.settings import GatewaySettings
+
+    if dtype not in ("float32", "bfloat16"):
+        raise ConfigError(f"--dtype {dtype!r}: float32 and bfloat16 are allowed")
+    place = Home(home.absolute()) if home is not None else Home.from_env()
+    by_project, token_place = project_tokens(place, tokens)
+    try:
+        settings = GatewaySettings(
+            max_running=max_running,
+            keep_personal_data=keep_personal_data,
+            candidate_share=share if candidate is not None else 0.0,
+            allowed_hosts=(host, *(allow_host or [])),
+            grace_s=grace,
+        )
+    except ValidationError as error:
+        raise ConfigError(f"invalid limits: {error.errors()[0]['msg']}") from error
+    opener = Opener(place, upstream_token_env, device=device, dtype=dtype, threads=threads, max_tokens=max_tokens)
+    asyncio.run(_serve(place, opener, upstream, candidate, by_project, token_place, settings, host, port))
+
+
+def project_tokens(home: Home, path: Path | None) -> tuple[dict[str, str], str]:
+    """Tokens by project, and in words where they are. Raises ConfigError."""
+    if path is not None:
+        return read_tokens(path), f"the file {path}"
+    own = home.root / "gateway" / "token"
+    return {PROJECT: own_token(own)}, f"the file {own}"
+
+
+class Opener:
+    """Opens upstreams: a checkpoint behind a policy server of its own on loopback, in this process, or a server elsewhere."""
+
+    def __init__(self, home: Home, token_env: str, *, device: str, dtype: str, threads: int, max_tokens: int) -> None:
+        self._home, self._token_env, self._device, self._dtype = home, token_env, device, dtype
+        self._threads, self._max_tokens = threads, max_tokens
+
+    @asynccontextmanager
+    async def open(self, name: str, environ: Mapping[str, str] = os.environ) -> AsyncIterator[Address]:
+        """Where an upstream is reached, for as long as the block lasts."""
+        from models.gateway.serve import Address
+
+        if name.startswith(("http://", "https://")):
+            yield Address(url=name, token=environ.get(self._token_env, "").strip() or None)
+            return
+        async with self._checkpoint(name) as address:
+            yield address
+
+    @asynccontextmanager
+    async def _checkpoint(self, name: str) -> AsyncIterator[Address]:
+        from models.checkpoints.importing import with_card
+        from models.engine.settings import EngineSettings
+        from models.gateway.serve import Address
+        from models.server.backend import ServedEngine
+        from models.server.serve import serving
+        from models.server.settings import ServerSettings
+        from pipelines.cli.queries import checkpoint_folder
+        from warehouse.storage.tables import Warehouse
+
+        folder, token = checkpoint_folder(Warehouse(self._home), name), secrets.token_urlsafe(32)
+        settings = EngineSettings(num_threads=self._threads)
+        limits = ServerSettings(max_tokens=self._max_tokens, max_waiting=MAX_WAITING)
+
+        def opened(whole: Path) -> ServedEngine:
+            return ServedEngine.open(whole, dtype=self._dtype, device=self._device, settings=settings)
+
+        with with_card(folder) as whole, closing(await asyncio.to_thread(opened, whole)) as engine:
+            async with serving(engine, token, limits) as (url, _):
+                yield Address(url=url, token=token)
+
+
+async def _serve(
+    home: Home,
+    opener: Opener,
+    upstream: str,
+    candidate: str | None,
+    tokens: Mapping[str, str],
+    token_place: str,
+    settings: GatewaySettings,
+    host: str,
+    port: int,
+) -> None:
+    from agent.gateway.log import GatewayLog
+    from models.gateway.serve import serve as run_gateway
+    from sandbox.http.serving import address_of, bind, is_loopback
+
+    async with AsyncExitStack() as stack:
+        log = stack.enter_context(closing(GatewayLog(home)))
+        live = await stack.enter_async_context(opener.open(upstream))
+        second = await stack.enter_async_context(opener.open(candidate)) if candidate is not None else None
+        listener = stack.enter_context(bind(host, port))
+
+        def ready() -> None:
+            say = [f"gateway: {address_of(listener)}", f"upstream: {upstream}", f"tokens: in {token_place}"]
+            if candidate is not None:
+                say.append(f"candidate: {candidate}, {settings.candidate_share:.0%} of the episodes")
+            if not is_loopback(host):
+                say.append(f"{host} can be reached from other machines, and what travels is not encrypted")
+            for line in say:
+                console.print(line, soft_wrap=True, highlight=False, markup=False)
+            sys.stdout.flush()
+
+        await run_gateway(log, live, second, tokens, settings, listener, ready)
+    console.print("every call is answered")
