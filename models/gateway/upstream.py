@@ -19,6 +19,8 @@ from warehouse.core.errors import EngineUnreachable, ModelError
 CHAT = "/v1/chat/completions"
 MESSAGE_CHARS = 400
 CONNECTIONS = 1024
+CONNECT_S, IDLE_S = 30.0, 4.0
+"""uvicorn closes what was idle for 5 s: a connection is not used again when that is near."""
 
 
 class Upstream:
@@ -29,8 +31,8 @@ class Upstream:
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers={"authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx.Timeout(timeout_s, connect=10.0),
-            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
+            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=IDLE_S),
             verify=self.url.startswith("https"),
             trust_env=False,
         )
@@ -62,33 +64,48 @@ class Upstream:
 
     async def whole(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Its answer. Raises ApiError: the server's own refusal, or that it failed."""
+        response = await self._send(body)
         try:
-            response = await self._http.post(CHAT, json=body)
+            return _object((await response.aread()).decode(errors="replace"))
         except httpx.TransportError as error:
             raise _unreachable(self.url, error) from error
-        if response.status_code != httpx.codes.OK:
-            raise _refusal(response.status_code, response.text)
-        return _object(response.text)
+        finally:
+            await response.aclose()
 
     async def chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of its answer, as they come. Raises ApiError, also for a stream that ends before its end."""
+        response = await self._send(body)
         try:
-            async with self._http.stream("POST", CHAT, json=body) as response:
-                if response.status_code != httpx.codes.OK:
-                    raise _refusal(response.status_code, (await response.aread()).decode(errors="replace"))
-                async for line in response.aiter_lines():
-                    if not line.startswith("data:"):
-                        continue
-                    data = line.removeprefix("data:").strip()
-                    if data == "[DONE]":
-                        return
-                    chunk = _object(data)
-                    if "error" in chunk:
-                        raise _refusal(500, data)
-                    yield chunk
+            async for line in response.aiter_lines():
+                if not line.startswith("data:"):
+                    continue
+                data = line.removeprefix("data:").strip()
+                if data == "[DONE]":
+                    return
+                chunk = _object(data)
+                if "error" in chunk:
+                    raise _refusal(500, data)
+                yield chunk
         except httpx.TransportError as error:
             raise _unreachable(self.url, error) from error
+        finally:
+            await response.aclose()
         raise _failed("the policy server ended its answer before its end")
+
+    async def _send(self, body: Mapping[str, Any]) -> httpx.Response:
+        """The beginning of its answer. A connection that breaks before is tried again: nobody has read anything of it."""
+        for is_last in (False, False, True):
+            try:
+                response = await self._http.send(self._http.build_request("POST", CHAT, json=body), stream=True)
+                break
+            except httpx.TransportError as error:
+                if is_last or isinstance(error, httpx.TimeoutException):
+                    raise _unreachable(self.url, error) from error
+        if response.status_code != httpx.codes.OK:
+            text = (await response.aread()).decode(errors="replace")
+            await response.aclose()
+            raise _refusal(response.status_code, text)
+        return response
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -78,7 +78,7 @@ _OF_KIND = """
 select {place} as place, s.sample_id, s.messages, d.weight, t.policy_id, t.prompt_token_ids, t.response_token_ids
 from datasets d join {kind}_samples s using (sample_id)
 left join (from steps where stage = 'gateway_episodes') t
-    on s.origin = 'gateway' and t.episode_id = s.episode_id and t.step_index = s.step_index
+    on s.origin = 'gateway' and '{kind}' = 'sft' and t.episode_id = s.episode_id and t.step_index = s.step_index
 where d.dataset_id = $dataset and d.kind = '{kind}' and not s.withdrawn
 qualify row_number() over (partition by d.iteration, d.sample_id order by s.iteration) = 1 and d.iteration = min(d.iteration) over ()
 """
@@ -93,7 +93,8 @@ class DatasetSamples:
     dataset_id: str
     kinds: Sequence[Kind] = ("ct", "sft")
     init: Path | None = None
-    """The checkpoint that is trained: what the gateway served with its tokenizer is learned by its token ids, untouched."""
+    """The checkpoint that is trained: what the gateway served with its tokenizer is learned for SFT by its token ids, untouched. CT's
+    objectives rewrite texts."""
 
     def __len__(self) -> int:
         (row,) = self._rows("select count(*) as num from ({samples})")
