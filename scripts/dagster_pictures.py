@@ -119,7 +119,7 @@ class Picture:
 
 
 PICTURES = {
-    "dagster-lineage": Picture(lead=lineage, width=1700, height=2000, scale=1.5, is_whole=False),
+    "dagster-lineage": Picture(lead=lineage, width=1700, height=2500, scale=1.2, is_whole=False),
     "dagster-launchpad": Picture(lead=launchpad, width=1300, height=820),
     "dagster-asset": Picture(lead=asset, width=1300, height=900),
     "dagster-automation": Picture(lead=automation, width=1300, height=700),
