@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -117,7 +118,7 @@ async def block(url: str, token: str, num: int) -> Latencies:
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120, limits=limits, trust_env=False) as client:
 
         async def conversation(index: int) -> None:
-            messages = [{"role": "user", "content": f"Conversation {index} of {time.monotonic_ns()}. " + "see the page " * 100}]
+            messages = [{"role": "user", "content": f"Conversation {index} of {secrets.token_hex(8)}. " + "see the page " * 100}]
             for turn in range(TURNS):
                 begun_s = time.perf_counter()
                 response = await client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 100})
