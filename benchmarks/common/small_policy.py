@@ -174,6 +174,8 @@ def make_start(
     episodes = folder.with_suffix(".json")
     if not episodes.exists():
         fresh = demonstration_samples(asyncio.run(show()))
+        if not fresh:
+            raise SystemExit(f"no demonstration for {name} was solved, so there is no start: try again when the machine is less busy")
         atomic_write(episodes, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
     sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(episodes.read_text())]
     ct = tutorial_samples(profile, seed)

@@ -259,7 +259,7 @@ class _Trainer:
     def _pretrain_critic(self) -> None:
         """In the trainer's thread: fit the critic to stored episodes; a killed run and the other ranks find it in the run's folder."""
         source, values = self._run.critic, self.learner.values
-        if source is None or values is None or self._critic_folder.exists():
+        if source is None or values is None or self.counters.round_index or self._critic_folder.exists():
             return
         if source.parent is not None:
             self.learner.load_critic(source.parent)
