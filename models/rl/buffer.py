@@ -221,7 +221,8 @@ def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]
 class StepBatch:
     """Right-padded steps. `inputs_BT` is what a causal model reads, `response_BT` marks the positions whose *next* token was sampled and
     `first_BT` the first of these in each row; `targets_N` are the sampled tokens at the response positions, row by row. Padding stands on
-    the right, where a causal model cannot see it, so no attention mask is needed. `vision` holds the tensors of the rows' images."""
+    the right, where a causal model cannot see it, so no attention mask is needed. `vision` holds the tensors of the rows' images. Without
+    `refs` it is a filler: a pass that other processes need, and that counts nothing."""
 
     refs: tuple[StepRef, ...]
     inputs_BT: Tensor
@@ -265,12 +266,27 @@ def step_batches(
     pad_id: int,
     device: torch.device | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
+    is_lockstep: bool = False,
 ) -> Iterator[StepBatch]:
-    """All steps of the chosen trajectories in length-sorted micro-batches; of several processes each gets its share of the steps."""
+    """All steps of the chosen trajectories in length-sorted micro-batches; of several processes each gets its share of the steps. In
+    lockstep all get as many batches, the last of some being fillers."""
     refs = step_refs(trajectories, chosen)
-    refs = [refs[i] for i in group.own_rows(step_lengths(trajectories, refs))]
-    for microbatch in step_groups(trajectories, refs, max_tokens=max_tokens):
+    by_rank = [
+        step_groups(trajectories, [refs[i] for i in rows], max_tokens=max_tokens)
+        for rows in group.rows_by_rank(step_lengths(trajectories, refs))
+    ]
+    mine = by_rank[group.rank]
+    for microbatch in mine:
         yield collate(trajectories, microbatch, pad_id=pad_id, device=device)
+    for _ in range(max(map(len, by_rank)) - len(mine) if is_lockstep else 0):
+        yield filler(trajectories, refs, pad_id=pad_id, device=device)
+
+
+def filler(trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, pad_id: int, device: torch.device | None = None) -> StepBatch:
+    """The shortest of the steps, as a batch that counts nothing."""
+    lengths = step_lengths(trajectories, refs)
+    shortest = min(range(len(refs)), key=lengths.__getitem__)
+    return replace(collate(trajectories, [refs[shortest]], pad_id=pad_id, device=device), refs=())
 
 
 def gathered(batch: StepBatch, trajectories: Sequence[Trajectory], values: Sequence[Floats]) -> Tensor:

@@ -53,9 +53,9 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         int,
         Field(
             ge=0,
-            le=1,
-            description="ZeRO: 1 shares the state of both optimizers out over the processes, 0 has all of it in each; the weights are "
-            "the same",
+            le=3,
+            description="ZeRO, of policy and critic alike: 0 has everything in each process, 1 shares the optimizers' state out over them, "
+            "2 gradients too, 3 weights too; what is learned differs by rounding alone",
         ),
     ] = 0
 

@@ -26,16 +26,17 @@ from models.rl.buffer import (
     Trajectory,
     TrajectoryStep,
     collate,
+    filler,
     step_batches,
     step_groups,
     step_lengths,
     step_refs,
 )
 from models.rl.losses import value_loss
+from models.rl.optimizers import Optimizer
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
-from models.rl.sharded import Optimizer
 from models.training.adapter_config import AdapterConfig
-from models.training.adapters import is_frozen, prepare_for_training, trained_parameters
+from models.training.adapters import is_frozen, prepare_for_training
 from models.training.forward import hidden_where
 from warehouse.core.errors import TrainingDiverged
 
@@ -120,15 +121,30 @@ def _flat(values: Sequence[Floats], places: Sequence[tuple[int, slice]], device:
 
 @torch.no_grad()
 def predict(
-    critic: Critic, trajectories: Sequence[Trajectory], *, level: Level, batching: Batching, group: ProcessGroup = SINGLE_PROCESS
+    critic: Critic,
+    trajectories: Sequence[Trajectory],
+    *,
+    level: Level,
+    batching: Batching,
+    group: ProcessGroup = SINGLE_PROCESS,
+    optimizer: Optimizer | None = None,
 ) -> list[Floats]:
-    """Value estimates of each episode, in the order of its tokens (or steps)."""
+    """Value estimates of each episode, in the order of its tokens (or steps). `optimizer`: the critic's, where that may share it out."""
     critic.eval()
+    called, is_lockstep = (critic, False) if optimizer is None else (optimizer.module, optimizer.is_lockstep)
     values = [np.zeros(num_values(item, level)) for item in trajectories]
     device = critic.head.weight.device
-    everything = range(len(trajectories))
-    for batch in step_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device, group=group):
-        flat = critic(batch, level).double().cpu().numpy()
+    batches = step_batches(
+        trajectories,
+        range(len(trajectories)),
+        max_tokens=batching.max_tokens,
+        pad_id=batching.pad_id,
+        device=device,
+        group=group,
+        is_lockstep=is_lockstep,
+    )
+    for batch in batches:
+        flat = called(batch, level).double().cpu().numpy()
         position = 0
         for index, slots in _split(batch.refs, trajectories, level):
             width = slots.stop - slots.start
@@ -138,12 +154,17 @@ def predict(
 
 
 def predict_final(
-    critic: Critic, trajectories: Sequence[Trajectory], *, batching: Batching, group: ProcessGroup = SINGLE_PROCESS
+    critic: Critic,
+    trajectories: Sequence[Trajectory],
+    *,
+    batching: Batching,
+    group: ProcessGroup = SINGLE_PROCESS,
+    optimizer: Optimizer | None = None,
 ) -> list[float | None]:
     """The value of the state that a limit kept each episode from, where the prompt of it was recorded; else None."""
     states = {i: _as_episode(item.final_state, batching.pad_id) for i, item in enumerate(trajectories) if item.final_state is not None}
     found: list[float | None] = [None] * len(trajectories)
-    predicted = predict(critic, list(states.values()), level="step", batching=batching, group=group)
+    predicted = predict(critic, list(states.values()), level="step", batching=batching, group=group, optimizer=optimizer)
     for index, values in zip(states, predicted, strict=True):
         found[index] = float(values[0])
     return found
@@ -186,17 +207,18 @@ def fit_epoch(
                 batch = collate(trajectories, mine, pad_id=batching.pad_id, device=device)
                 places = _split(mine, trajectories, level)
                 old_N = None if old_values is None else _flat(old_values, places, device)
-                loss = value_loss(critic(batch, level), _flat(targets, places, device), old_values_N=old_N, clip=value_clip)
+                loss = value_loss(optimizer.module(batch, level), _flat(targets, places, device), old_values_N=old_N, clip=value_clip)
                 loss = loss * (_num_slots(places) / _num_slots(_split(refs, trajectories, level)))  # of the mean over all
                 if not torch.isfinite(loss):
                     raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
-                loss.backward()
                 losses[-1] = loss.item()
-        group.sum_gradients(trained_parameters(critic))
-        norm = float(nn.utils.clip_grad_norm_(trained_parameters(critic), max_grad_norm))
+            elif optimizer.is_lockstep:
+                loss = optimizer.module(filler(trajectories, refs, pad_id=batching.pad_id, device=device), level).sum() * 0.0
+        if mine or optimizer.is_lockstep:
+            optimizer.backward(loss)
+        norm = optimizer.step(max_grad_norm)
         if not np.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm of the critic is {norm}: lower critic_learning_rate")
-        optimizer.step()
     return float(np.mean(group.sum(losses))) if losses else 0.0
 
 

@@ -6,12 +6,13 @@ counters, other files and the live policy are the trainer's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
+from transformers import PreTrainedModel
 
 from agent.episode.episode import Episode
 from models.checkpoints.checkpoint import Card
@@ -22,14 +23,23 @@ from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Critic
 from models.rl.critic_checkpoint import load_critic
-from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
+from models.rl.optimizers import Optimizer, gathered
+from models.rl.process_group import SINGLE_PROCESS, ProcessGroup, deepspeed_raising_process_lost
 from models.rl.replay import ReplayPool
-from models.rl.sharded import Optimizer
-from models.rl.state import Counters, load_state
+from models.rl.state import Counters, load_optimizers, load_state
 from models.rl.update import PolicyLearner
 from models.rl.value_learner import Gate, ValueLearner
 from models.rl.weighting import weigh_round
-from models.training.adapters import prepare_for_training, trained_parameters
+from models.training.adapters import (
+    Part,
+    adapter_parts,
+    merged_parts,
+    merged_state,
+    prepare_for_training,
+    trained_parameters,
+    without_adapters,
+)
+from models.training.zero import is_shared_out
 from warehouse.core.errors import ConfigError
 from warehouse.core.identity import stable_seed
 
@@ -49,7 +59,7 @@ class Learner:
 
     def __init__(self, init: Path, config: PpoConfig, *, replay: ReplayPool, device: str, group: ProcessGroup = SINGLE_PROCESS) -> None:
         """Raises CheckpointError for a checkpoint that is not whole, ConfigError for settings that it cannot learn by."""
-        self.config = config
+        self.config, self._init = config, init
         self.model = load_policy(init, device=device)
         self.codec = load_codec(init)
         self.never = placeholder_ids(self.model.config)
@@ -61,7 +71,9 @@ class Learner:
             reference = self.model if config.lora_rank else load_policy(init, device=device)
         critic = Critic.of_policy(self.model, config, seed=config.seed) if config.algorithm == "ppo" else None
         prepare_for_training(self.model, config, seed=config.seed)
-        self._group = group
+        self._group, self._device = group, device
+        self._gathered: tuple[dict[str, torch.Tensor], ...] = ()
+        """Of ZeRO-3, on the leader after an update: weights and adapters."""
         self.policy = PolicyLearner(self.model, config, pad_id=pad_id, replay=replay, reference=reference, group=group)
         self.values = None if critic is None else ValueLearner(critic, config, pad_id=pad_id, group=group)
 
@@ -74,12 +86,16 @@ class Learner:
             optimizers["critic"] = self.values.optimizer
         return optimizers
 
+    @property
+    def _will_share_out(self) -> bool:
+        return self._group.size > 1 and self.config.zero_stage > 0
+
     def load(self, folder: Path, critic: Path | None = None) -> Counters:
         """Go on from the newest state under `folder`, where there is one, else from the critic's checkpoint, where there is that. Raises
         CheckpointError."""
         if critic is not None and critic.exists():
             self.load_critic(critic)
-        counters = load_state(folder, self.modules(), self.optimizers())
+        counters = load_state(folder, self.modules(), {} if self._will_share_out else self.optimizers())
         self.policy.num_updates = counters.num_updates
         if self.values is not None and counters.round_index:
             self.values.gate = counters.gate
@@ -92,6 +108,16 @@ class Learner:
         card = load_critic(folder, self.values.critic)
         self.values.gate = Gate(num_fits=1)
         return card
+
+    def share_out(self, folder: Path) -> None:
+        """Once the group has joined: have its processes share out what they train, by config.zero_stage, and take the optimizers' state
+        from under `folder`. Raises CheckpointError, ProcessLost."""
+        if self._will_share_out:
+            with deepspeed_raising_process_lost():
+                self.policy.share_out()
+                if self.values is not None:
+                    self.values.share_out()
+            load_optimizers(folder, self.optimizers())
 
     @property
     def gate(self) -> Gate | None:
@@ -106,6 +132,14 @@ class Learner:
     def learn_from(self, items: Sequence[Trajectory], round_: Round) -> dict[str, float]:
         """Weigh a batch and update; the metrics. Value pretraining counts the rounds that were learned from. Raises TrainingDiverged,
         ValueGateNotPassed, ProcessLost, ModelError."""
+        with deepspeed_raising_process_lost():
+            before, metrics = self.policy.num_updates, self._learn_from(items, round_)
+            if self.config.zero_stage == 3 and self.policy.num_updates > before:
+                self._gather()
+        return metrics
+
+    def _learn_from(self, items: Sequence[Trajectory], round_: Round) -> dict[str, float]:
+        self.policy.check_alike(step.pixels is not None for item in items for step in item.steps)
         generator = np.random.default_rng(stable_seed("ppo", self.config.seed, round_.index))
         reference = self.policy.reference_logprobs(items)
         weighting = weigh_round(items, self.config, self.values, round_.num_fruitful + 1, generator, reference=reference)
@@ -115,6 +149,53 @@ class Learner:
         self.check_same_weights()
         return metrics
 
+    def _gather(self) -> None:
+        """Have the leader keep the policy's weights in main memory. They are whole in every process one layer after the other."""
+        self._gathered = ()
+        found = self._taken_over(merged_parts(self.model)), self._taken_over(adapter_parts(self.model))
+        if self._group.is_leader:
+            self._gathered = found
+
+    def _taken_over(self, parts: Sequence[Part]) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        for name, needed, compute in parts:
+            with gathered(needed), torch.no_grad():
+                if self._group.is_leader:
+                    found[name] = compute().to("cpu", copy=True)
+        return found
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Of the policy, as an ordinary checkpoint has them; the leader asks."""
+        return self._gathered[0] if self._gathered else merged_state(self.model)
+
+    def adapters(self) -> Mapping[str, torch.Tensor]:
+        """What of the policy an adapter's file has."""
+        return self._gathered[1] if self._gathered else self.model.state_dict()
+
+    def trained_policy(self, folder: Path) -> PreTrainedModel:
+        """The policy without adapters, as it was when the state under `folder` was saved, which is now."""
+        model = self.model
+        if self._is_in_pieces():
+            model = load_policy(self._init, device=self._device)
+            prepare_for_training(model, self.config, seed=self.config.seed)
+            load_state(folder, {"policy": model}, {})
+        return without_adapters(model)
+
+    def trained_critic(self, folder: Path) -> Critic:
+        """The same of the critic."""
+        if self.values is None:
+            raise ConfigError(f"algorithm {self.config.algorithm} has no critic: use ppo")
+        critic = self.values.critic
+        if self._is_in_pieces():
+            critic = Critic.of_policy(load_policy(self._init, device=self._device), self.config, seed=self.config.seed)
+            load_state(folder, {"critic": critic}, {})
+        return critic
+
+    def _is_in_pieces(self) -> bool:
+        return any(is_shared_out(parameter) for parameter in self.model.parameters())
+
     def check_same_weights(self) -> None:
         """Raises ModelError where the ranks hold different weights."""
+        if self._is_in_pieces():
+            return
         self._group.check_same_weights([parameter for module in self.modules().values() for parameter in trained_parameters(module)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -40,13 +41,14 @@ def _learn(folder: Path, rank: int) -> None:
     device = device_beside(base, node.first_device + int(os.environ["LOCAL_RANK"]))
     if on_gpu:
         torch.cuda.set_device(device)
-    group = ProcessGroup(rank, job.config.num_processes)
+    group = ProcessGroup(rank, job.config.num_processes, timedelta(seconds=job.timeout_s))
     replay = ReplayPool.as_large_as(job.num_sft, job.num_ct)
     learner = Learner(job.init, job.config, replay=replay, device=device, group=group)
     learner.load(job.state, job.critic)
     store.set(f"ready/{rank}", "")
     group.join(store, node.address, on_gpu=on_gpu)
     learner.check_same_weights()
+    learner.share_out(job.state)
     rollout_log, number = RolloutLog(job.episodes), 1
     while (order := next_order(store, number)) is not None:
         if isinstance(order, Save):

@@ -22,11 +22,11 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from models.rl.advantages import Floats
 from models.training.batching import share_out
-from models.training.processes import use_interface_of
-from warehouse.core.errors import ModelError, ProcessLost, TrainingDiverged
+from models.training.hosts import TIMEOUT
+from models.training.processes import is_of_collectives, use_interface_of
+from models.training.zero import leave_group
+from warehouse.core.errors import FlywheelError, ModelError, ProcessLost, TrainingDiverged
 
-TIMEOUT = timedelta(minutes=30)
-"""How much longer than the others one rank may need for its share of a batch."""
 BUCKET_BYTES = 64 * 2**20
 """Of gradients that are summed at once."""
 MESSAGE_BYTES = 1000
@@ -37,8 +37,9 @@ _SAME_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 class ProcessGroup:
     """This process as one of `size` ranks; rank 0 is the leader."""
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int = 0, size: int = 1, timeout: timedelta = TIMEOUT) -> None:
+        """`timeout`: how much longer than the others one rank may need for its share of a batch."""
+        self.rank, self.size, self.timeout = rank, size, timeout
         self._has_joined = False
 
     @property
@@ -52,21 +53,25 @@ class ProcessGroup:
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         with _raising_process_lost():
             store = dist.PrefixStore("group", store)  # type: ignore[attr-defined]
-            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=self.timeout)
         self._has_joined = True
 
     def leave(self) -> None:
         """Leave the group: ranks that still wait for this one get an error."""
         if self._has_joined:
-            dist.destroy_process_group()
+            leave_group()
             self._has_joined = False
 
     def own_rows(self, lengths: Sequence[int]) -> Sequence[int]:
         """Which of these rows, given their numbers of tokens, this rank computes: every row goes to one rank, and all ranks get about as
         many tokens."""
+        return self.rows_by_rank(lengths)[self.rank]
+
+    def rows_by_rank(self, lengths: Sequence[int]) -> list[Sequence[int]]:
+        """The same of every rank."""
         if self.size == 1:
-            return range(len(lengths))
-        return sorted(share_out(range(len(lengths)), lengths, self.size)[self.rank])
+            return [range(len(lengths))]
+        return [sorted(rows) for rows in share_out(range(len(lengths)), lengths, self.size)]
 
     @contextmanager
     def raising_together(self) -> Iterator[None]:
@@ -111,14 +116,6 @@ class ProcessGroup:
             for parameter, part in zip(bucket, flat.split([gradient.numel() for gradient in gradients]), strict=True):
                 parameter.grad = part.view_as(parameter)
 
-    def hand_round(self, parameters: Sequence[nn.Parameter], rank: int) -> None:
-        """Give every rank these parameters as `rank` has them."""
-        for bucket in _buckets(parameters) if self.size > 1 else ():
-            flat = torch.cat([parameter.detach().reshape(-1) for parameter in bucket])
-            self._broadcast(flat, rank)
-            for parameter, part in zip(bucket, flat.split([parameter.numel() for parameter in bucket]), strict=True):
-                parameter.detach().copy_(part.view_as(parameter))
-
     def check_same_weights(self, parameters: Sequence[nn.Parameter]) -> None:
         """Check that all ranks hold the same weights, to the bit. Raises ModelError where they differ."""
         if self.size == 1:
@@ -150,10 +147,6 @@ class ProcessGroup:
             dist.all_gather(found, mine)
         return found
 
-    def _broadcast(self, tensor: Tensor, rank: int) -> None:
-        with _raising_process_lost():
-            dist.broadcast(tensor, rank)
-
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
         with _raising_process_lost():
             dist.all_reduce(tensor, operation)
@@ -168,7 +161,22 @@ def _raising_process_lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # of gloo and NCCL alike
-        raise ProcessLost(f"another training process does not answer ({error}): start the run again, it resumes there") from error
+        raise _process_lost(error) from error
+
+
+@contextmanager
+def deepspeed_raising_process_lost() -> Iterator[None]:
+    """Raises ProcessLost where a collective of DeepSpeed's fails within the block."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, FlywheelError) or not is_of_collectives(error):
+            raise
+        raise _process_lost(error) from error
+
+
+def _process_lost(error: RuntimeError) -> ProcessLost:
+    return ProcessLost(f"another training process does not answer ({error}): start the run again, it resumes there")
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -45,6 +45,7 @@ class Job(BaseModel):
     state: Annotated[Path, Field(description="folder of the run's states; the newest is loaded")]
     critic: Annotated[Path, Field(description="checkpoint that the critic begins with, where it exists and there is no state")]
     episodes: Annotated[Path, Field(description="folder of the run's rollout log, for screenshots")]
+    timeout_s: Annotated[float, Field(gt=0, description="TrainingHosts.timeout_s")]
     num_sft: Annotated[int, Field(ge=0, description="SFT samples that the leader can replay")]
     num_ct: Annotated[int, Field(ge=0, description="CT samples that the leader can replay")]
 
@@ -56,7 +57,7 @@ def device_beside(device: str, place: int) -> str:
 
 
 class Save(BaseModel):
-    """Write this process's part of the optimizers into a folder."""
+    """Write this process's part of what is shared out into a folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,6 +106,7 @@ class RankProcesses:
             state=state.resolve(),
             critic=critic.resolve(),
             episodes=episodes.resolve(),
+            timeout_s=hosts.timeout_s,
             num_sft=len(replay.sft),
             num_ct=len(replay.ct),
         )
@@ -135,7 +137,7 @@ class RankProcesses:
             self._launch.store.set(f"order/{self._num_sent}", text)
 
     def save_parts(self, folder: Path) -> None:
-        """Have them write their parts of the optimizers into a folder, where they have any. Raises ProcessLost."""
+        """Have them write their parts of what is shared out into a folder. Raises ProcessLost."""
         store = self._launch.store
         if store is None or not self._job.config.zero_stage:
             return

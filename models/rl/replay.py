@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
-from transformers import PreTrainedModel
+import torch
+from torch import Tensor, nn
 
 from models.families.vision import PixelLoader
 from models.training.batching import EncodedSample, tensors
@@ -37,8 +37,8 @@ class ReplayPool:
         wanted = [(self.sft, num_sft), (self.ct, num_ct)]
         return [[samples[i] for i in generator.integers(len(samples), size=count)] for samples, count in wanted if samples and count]
 
-    def loss(self, model: PreTrainedModel, samples: Sequence[EncodedSample], *, pad_id: int) -> Tensor:
-        """Weighted mean negative log-likelihood of the samples' tokens, differentiable."""
+    def loss(self, model: nn.Module, samples: Sequence[EncodedSample], *, pad_id: int, device: torch.device) -> Tensor:
+        """Weighted mean negative log-likelihood of the samples' tokens, differentiable; `model` is a LogitsWhere, maybe wrapped."""
         batch = tensors(samples, pad_id, pixels=self.pixels)
-        on_device = {name: part.to(model.device) if isinstance(part, Tensor) else part for name, part in batch.items()}
+        on_device = {name: part.to(device) if isinstance(part, Tensor) else part for name, part in batch.items()}
         return weighted_loss(model, on_device)

@@ -1,8 +1,8 @@
 """What a killed run resumes from: weights, optimizers and counters after a completed round, in safetensors and JSON.
 
-Where processes share out optimizers (sharded.py), each writes and reads its own part, in a file `-0-of-2`; any other number of processes,
-one too, reads it. States are folders `round-0003`, written aside and renamed, so one that exists is whole; the newest counts and older ones
-are removed.
+Where processes share out what they train (optimizers.py), each writes its own part, in a file `-0-of-2`, with its part of the weights, and
+reads its own part of what any number of processes wrote. States are folders `round-0003`, written aside and renamed, so one that exists is
+whole; the newest counts and older ones are removed.
 Random generators need no state: each round derives its own from the run's seed (see trainer.py). Requests and episodes are kept by
 rollout_log.py.
 """
@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import torch
 from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
-from models.rl.sharded import Optimizer, ShardedOptimizer
+from models.rl.optimizers import WEIGHT, Optimizer, Piece
 from models.rl.value_learner import Gate
+from models.training.adapters import trained_parameters
 from warehouse.core.durable import sync
 from warehouse.core.errors import CheckpointError
 
@@ -50,14 +50,15 @@ def save_state(
     optimizers: Mapping[str, Optimizer],
     save_parts: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write the state of a completed round under `folder` and drop older ones. `save_parts` has other processes write their parts of the
-    optimizers (`save_optimizers`) into a folder, and returns when they have."""
+    """Write the state of a completed round under `folder` and drop older ones. The weights of a module whose optimizer is shared out are
+    written with it. `save_parts` has other processes write their parts (`save_optimizers`) into a folder, and returns when they have."""
     target = folder / f"round-{counters.round_index:04d}"
     aside = folder / f".{target.name}.{os.getpid()}.partial"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     for name, module in modules.items():
-        save_weights(module, aside / f"{name}.safetensors")
+        if name not in optimizers or optimizers[name].part is None:
+            save_weights(module, aside / f"{name}.safetensors")
     save_optimizers(aside, optimizers)
     save_parts(aside)
     (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
@@ -75,8 +76,8 @@ def save_state(
 def save_optimizers(folder: Path, optimizers: Mapping[str, Optimizer]) -> None:
     """Write this process's part of them."""
     for name, optimizer in optimizers.items():
-        part = f"-{optimizer.part[0]}-of-{optimizer.part[1]}" if isinstance(optimizer, ShardedOptimizer) else ""
-        save_file(_optimizer_tensors(optimizer), str(folder / f"{name}.optimizer{part}.safetensors"))
+        part = "" if optimizer.part is None else f"-{optimizer.part[0]}-of-{optimizer.part[1]}"
+        save_file(optimizer.pieces(), str(folder / f"{name}.optimizer{part}.safetensors"))
 
 
 def read_counters(folder: Path) -> Counters:
@@ -91,18 +92,27 @@ def read_counters(folder: Path) -> Counters:
 
 
 def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> Counters:
-    """Fill modules and optimizers from the newest state; fresh counters where there is none. Raises CheckpointError on a damaged one."""
+    """Fill modules, which are not shared out yet, and optimizers from the newest state; fresh counters where there is none. Raises
+    CheckpointError on a damaged one."""
     counters, newest = read_counters(folder), _newest(folder)
     if newest is None:
         return counters
     try:
         for name, module in modules.items():
-            load_weights(module, newest / f"{name}.safetensors")
+            if (whole := newest / f"{name}.safetensors").exists():
+                load_weights(module, whole)
+            else:
+                _fill_weights(module, _pieces(_optimizer_files(newest, name)))
         for name, optimizer in optimizers.items():
-            _fill_optimizer(optimizer, _optimizer_files(newest, name))
+            optimizer.fill(_pieces(_optimizer_files(newest, name)))
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _unreadable(newest, error) from error
     return counters
+
+
+def load_optimizers(folder: Path, optimizers: Mapping[str, Optimizer]) -> None:
+    """Fill optimizers from the newest state, where there is one, once its modules have their weights. Raises CheckpointError."""
+    load_state(folder, {}, optimizers)
 
 
 def _newest(folder: Path) -> Path | None:
@@ -139,14 +149,16 @@ def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def _optimizer_tensors(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """By the number of the parameter among all of them."""
-    state, indexes = optimizer.state_dict()["state"], _indexes(optimizer)
-    return {
-        f"{index if indexes is None else indexes[index]}.{key}": torch.as_tensor(value).contiguous()
-        for index, slots in state.items()
-        for key, value in slots.items()
-    }
+def _fill_weights(module: nn.Module, pieces: Iterator[Piece]) -> None:
+    """Raises ValueError where weights are missing."""
+    parameters = trained_parameters(module)
+    missing = {index: parameter.numel() for index, parameter in enumerate(parameters)}
+    for piece in pieces:
+        if piece.key == WEIGHT:
+            piece.put_into(parameters[piece.index].detach())
+            missing[piece.index] -= piece.tensor.numel()
+    if any(missing.values()):
+        raise ValueError(f"weights are missing: {sum(missing.values())} elements")
 
 
 def _optimizer_files(state: Path, name: str) -> list[Path]:
@@ -157,20 +169,9 @@ def _optimizer_files(state: Path, name: str) -> list[Path]:
     return files
 
 
-def _fill_optimizer(optimizer: Optimizer, files: Sequence[Path]) -> None:
-    """Of the files no more is read than this process's part."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    indexes = _indexes(optimizer)
-    places = None if indexes is None else {index: place for place, index in enumerate(indexes)}
+def _pieces(files: Sequence[Path]) -> Iterator[Piece]:
+    """One after the other: no more than one is in memory."""
     for file in files:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  it is not a mapping
-                index, key = name.split(".", maxsplit=1)
-                place = int(index) if places is None else places.get(int(index))
-                if place is not None:
-                    state.setdefault(place, {})[key] = tensors.get_tensor(name)
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _indexes(optimizer: Optimizer) -> list[int] | None:
-    return optimizer.indexes if isinstance(optimizer, ShardedOptimizer) else None
+                yield Piece.named(name, tensors.get_tensor(name))

@@ -31,6 +31,7 @@ from models.rl.buffer import Trajectory
 from models.rl.clocks import MeteredPolicy, Reading, times
 from models.rl.config import PpoConfig
 from models.rl.crash_budget import FRUITLESS, CrashBudget, is_fruitless, num_fruitful
+from models.rl.critic import Critic
 from models.rl.critic_checkpoint import save_critic
 from models.rl.curriculum import (
     batch_episodes,
@@ -52,7 +53,7 @@ from models.rl.rollout_log import RolloutLog
 from models.rl.rollouts import RolloutPool
 from models.rl.state import read_counters, save_state
 from models.rl.value_pretraining import CriticSource, fit_offline, refuse_reported
-from models.training.adapters import merged_state, save_adapter, without_adapters
+from models.training.adapters import save_adapter, without_adapters
 from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.metrics import MetricLog, Progress
 from sandbox.tasks.task import Task
@@ -200,7 +201,7 @@ class _Trainer:
         self.num_rounds = num_rounds(run.config, len(run.tasks))
         self._card = checkpoint.verify(run.init_checkpoint)
         device = run.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        group = ProcessGroup(size=run.config.num_processes)
+        group = ProcessGroup(size=run.config.num_processes, timeout=run.hosts.timeout)
         self.learner = Learner(run.init_checkpoint, run.config, replay=run.replay, device=device, group=group)
         self.folder = _folder(run, self._card.checkpoint_id)
         self._state_folder = self.folder / "state"
@@ -269,17 +270,17 @@ class _Trainer:
             return
         fit = fit or OfflineFit()
         atomic_write(self.folder / FIT_FILE, fit.model_dump_json().encode())
-        self._save_critic(self._critic_folder, fit.metrics)
+        self._save_critic(self._critic_folder, values.critic, fit.metrics)
         self.learner.load_critic(self._critic_folder)
 
-    def _save_critic(self, folder: Path, metrics: Mapping[str, float]) -> checkpoint.Card:
-        source, values = self._run.critic, self.learner.values
-        if source is None or values is None:
+    def _save_critic(self, folder: Path, critic: Critic, metrics: Mapping[str, float]) -> checkpoint.Card:
+        source = self._run.critic
+        if source is None:
             raise ConfigError(f"the run {self._run.stage} keeps no critic: set PpoRun.critic")
         before = () if source.parent is None else (checkpoint.read_card(source.parent).checkpoint_id,)
         return save_critic(
             folder,
-            values.critic,
+            critic,
             self._config,
             stage=source.stage,
             iteration=self._run.iteration,
@@ -298,6 +299,7 @@ class _Trainer:
             self._other_ranks.start()
             with self._other_ranks.naming_the_lost():
                 self.learner.check_same_weights()
+                self.learner.share_out(self._state_folder)
 
     async def _watched(self, waiting: Awaitable[Found]) -> Found:
         """Wait; raises ProcessLost as soon as another rank has ended."""
@@ -394,9 +396,9 @@ class _Trainer:
 
     def _hand_over(self, live: LivePolicy) -> None:
         if isinstance(live, TakesAdapters) and live.takes_adapters:
-            live.load_adapter(partial(save_adapter, self.learner.model, config=self._config), self.policy_id, self.counters.version)
+            live.load_adapter(partial(save_adapter, self.learner.adapters(), config=self._config), self.policy_id, self.counters.version)
         else:
-            live.load_weights(merged_state(self.learner.model), self.policy_id, self.counters.version)
+            live.load_weights(self.learner.weights(), self.policy_id, self.counters.version)
 
     def _save(self, index: int) -> None:
         """Have the state written by the trainer's thread, before whatever it does next; rollouts and waiting go on meanwhile."""
@@ -418,7 +420,7 @@ class _Trainer:
         """Write the checkpoint, in what its parent's weights are stored in, so that the two can be merged, and the critic's where it is
         kept. Nothing is learned afterwards."""
         run, counters = self._run, self.counters
-        model = without_adapters(self.learner.model)
+        model = self.learner.trained_policy(self._state_folder)
         if (dtype := checkpoint.stored_dtype(run.init_checkpoint)) is not None:
             model.to(dtype=getattr(torch, dtype))  # type: ignore[call-arg]
         card = checkpoint.save(
@@ -452,4 +454,5 @@ class _Trainer:
         fit = self._offline_fit() or OfflineFit()
         ids = (*fit.episode_ids, *self.rollout_log.learned_from(counters.round_index))
         metrics = {name: last[name] for name in CRITIC_METRICS if name in last}
-        return self._save_critic(source.output, metrics), tuple(dict.fromkeys(ids))
+        critic = self.learner.trained_critic(self._state_folder)
+        return self._save_critic(source.output, critic, metrics), tuple(dict.fromkeys(ids))

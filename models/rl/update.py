@@ -5,12 +5,10 @@ Advantages come in ready; where they come from is weighting.py. Shape suffixes a
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,17 +19,18 @@ from transformers import PreTrainedModel
 
 from models.engine.vision_units import placeholder_ids
 from models.rl.advantages import Floats, normalised
-from models.rl.buffer import StepBatch, Trajectory, gathered, step_batches
+from models.rl.buffer import StepBatch, Trajectory, filler, gathered, step_batches, step_refs
 from models.rl.config import PpoConfig
 from models.rl.counters import TokenCounters, UpdateCounters
 from models.rl.losses import LossSettings, kl_k3, policy_loss, token_weights
 from models.rl.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
+from models.rl.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.replay import ReplayPool
-from models.rl.sharded import optimizer_of
-from models.training.adapters import adapters_off, trained_parameters
-from models.training.forward import hidden_where
-from warehouse.core.errors import TrainingDiverged
+from models.training.adapters import adapters_off
+from models.training.batching import EncodedSample
+from models.training.forward import LogitsWhere
+from warehouse.core.errors import ConfigError, TrainingDiverged
 
 LEAST_ADVANTAGE = 1e-3
 """Episodes whose advantages all stay below this are left out of an update whose loss is about nothing else."""
@@ -62,10 +61,13 @@ def loss_settings(config: PpoConfig) -> LossSettings:
     )
 
 
-def response_log_distribution(model: PreTrainedModel, batch: StepBatch, temperature: float) -> Tensor:
+def response_log_distribution(
+    model: PreTrainedModel, batch: StepBatch, temperature: float, logits_where: nn.Module | None = None
+) -> Tensor:
     """log p(token | before) over the vocabulary (N, V) at every response position, under the distribution that is sampled from: tokens
-    that the engine never samples have probability 0 here too. Logits are computed at these positions only."""
-    logits_NV = model.get_output_embeddings()(hidden_where(model, batch.inputs_BT, batch.response_BT, vision=batch.vision))
+    that the engine never samples have probability 0 here too. Logits are computed at these positions only, by `logits_where` where the
+    model is in a module that has to be called."""
+    logits_NV = (logits_where or LogitsWhere(model))(batch.inputs_BT, batch.response_BT, batch.vision)
     logits_NV = logits_NV.float() / temperature
     if never := placeholder_ids(model.config):
         # The lowest number, not -inf: 0 times it is still a number, in the entropy's gradient too.
@@ -97,8 +99,15 @@ class PolicyLearner:
         """May be the model itself, where it learns through adapters: it is the reference without them."""
         self._loss = loss_settings(config)
         betas = (config.adam_beta1, config.adam_beta2)
-        make = partial(torch.optim.Adam, lr=config.learning_rate, betas=betas)
-        self.optimizer = optimizer_of(trained_parameters(model), make, group, config.zero_stage)
+        self._make = partial(torch.optim.Adam, lr=config.learning_rate, betas=betas)
+        self.optimizer: Optimizer = WholeOptimizer(LogitsWhere(model), self._make, group)
+
+    def share_out(self) -> None:
+        """From now on by ZeRO, with the other processes of the group; before the first update."""
+        config = self._config
+        self.optimizer = ZeroOptimizer(
+            LogitsWhere(self.model), self._make, self._group, stage=config.zero_stage, max_norm=config.max_grad_norm
+        )
 
     def update(
         self,
@@ -121,7 +130,7 @@ class PolicyLearner:
             raise TrainingDiverged("an advantage is not a finite number: the critic has diverged; lower critic_learning_rate")
         active = [i for i, values in enumerate(advantages) if self._is_active(trajectories[i], values)]
         before = self.num_updates
-        saved = self._snapshot() if active and self._config.on_explosion == "roll_back" else None
+        saved = self.optimizer.snapshot() if active and self._config.on_explosion == "roll_back" else None
         counters = UpdateCounters()
         if active:
             self.model.eval()  # what the update starts from is measured without dropout
@@ -129,10 +138,17 @@ class PolicyLearner:
             self.model.train()
             self._run_epochs(batch, active, generator, counters)
         if saved is not None and counters.exploded_kl is not None:
-            self._restore(saved)
+            self.optimizer.restore(saved)
+            self.num_updates = before
             counters.rolled_back = True
         self.model.eval()
         return counters.metrics(num_active=len(active), num_updates=self.num_updates - before)
+
+    def check_alike(self, have_pictures: Iterable[bool]) -> None:
+        """Check that every pass calls the same layers, the vision tower too, where each needs the other processes. Raises ConfigError."""
+        is_seeing = hasattr(self.model.config, "vision_config")
+        if self.optimizer.is_lockstep and is_seeing and not all(have_pictures):
+            raise ConfigError("with rl.zero_stage a policy that sees needs a picture in every step and every replayed sample: set it to 0")
 
     @torch.no_grad()
     def logprobs(self, trajectories: Sequence[Trajectory], chosen: Sequence[int], *, model: PreTrainedModel | None = None) -> list[Floats]:
@@ -140,7 +156,7 @@ class PolicyLearner:
         scored = model or self.model
         found = [np.zeros(item.num_response_tokens) for item in trajectories]
         for batch in self._step_batches(trajectories, chosen):
-            log_distribution_NV = response_log_distribution(scored, batch, self._config.temperature)
+            log_distribution_NV = self._log_distribution(scored, batch)
             flat = log_distribution_NV.gather(1, batch.targets_N[:, None])[:, 0].double().cpu().numpy()
             position = 0
             for ref in batch.refs:
@@ -156,6 +172,10 @@ class PolicyLearner:
             return None
         with self._as_reference():
             return self.logprobs(trajectories, range(len(trajectories)), model=self._reference)
+
+    def _log_distribution(self, model: PreTrainedModel, batch: StepBatch) -> Tensor:
+        logits_where = self.optimizer.module if model is self.model else None
+        return response_log_distribution(model, batch, self._config.temperature, logits_where)
 
     def _as_reference(self) -> AbstractContextManager[None]:
         return adapters_off(self.model) if self._reference is self.model else nullcontext()
@@ -174,6 +194,7 @@ class PolicyLearner:
             pad_id=self._pad_id,
             device=self.model.device,
             group=self._group,
+            is_lockstep=self.optimizer.is_lockstep,
         )
 
     def _prepared(
@@ -233,9 +254,9 @@ class PolicyLearner:
                 counters.reached_max_kl = True
                 return None
             with self._group.raising_together():
-                self._replay_gradient(generator, minibatch)
-            self._group.sum_gradients(trained_parameters(self.model))
-            norm = float(nn.utils.clip_grad_norm_(trained_parameters(self.model), config.max_grad_norm))
+                self._replay_gradient(batch, chosen, generator, minibatch)
+            rate = config.learning_rate * min(1.0, (self.num_updates + 1) / config.warmup_steps)
+            norm = self.optimizer.step(config.max_grad_norm, rate)
             if not np.isfinite(norm):
                 raise TrainingDiverged(f"the gradient norm is {norm} at update {self.num_updates + 1}: lower learning_rate")
         except TrainingDiverged:
@@ -247,9 +268,6 @@ class PolicyLearner:
         counters.first_minibatch = counters.first_minibatch or minibatch
         minibatch.grad_norms.append(norm)
         self.num_updates += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * min(1.0, self.num_updates / config.warmup_steps)
-        self.optimizer.step()
         return minibatch
 
     def _policy_gradient(self, batch: _Batch, chosen: Sequence[int], minibatch: TokenCounters) -> None:
@@ -260,6 +278,9 @@ class PolicyLearner:
         minibatch.tokens = sum(items[i].num_response_tokens for i in chosen)
         num_positive = sum(items[i].num_response_tokens for i in chosen if items[i].is_success)
         for steps in self._step_batches(items, chosen):
+            if not steps.refs:
+                self._pass_with_the_others(steps)
+                continue
             tokens_N = torch.tensor([float(items[ref.trajectory].num_response_tokens) for ref in steps.refs], device=self.model.device)[
                 steps.rows_N
             ]
@@ -296,7 +317,7 @@ class PolicyLearner:
         self, steps: StepBatch, batch: _Batch, advantages_N: Tensor, weights_N: Tensor, positive_N: Tensor | None, minibatch: TokenCounters
     ) -> None:
         config, items = self._config, batch.trajectories
-        log_distribution_NV = response_log_distribution(self.model, steps, config.temperature)
+        log_distribution_NV = self._log_distribution(self.model, steps)
         logprobs_N = log_distribution_NV.detach().gather(1, steps.targets_N[:, None])[:, 0]
         correction_N = gathered(steps, items, batch.corrections)
         old_N = steps.old_logprobs_N
@@ -316,9 +337,10 @@ class PolicyLearner:
             reference_logprobs_N=self._reference_logprobs(steps),
             positive_weights_N=positive_N,
         )
-        if not torch.isfinite(result.loss):
-            raise TrainingDiverged(f"the policy loss is {result.loss.item()} at update {self.num_updates + 1}: lower learning_rate")
-        result.loss.backward()
+        with self.optimizer.checking_a_pass():
+            if not torch.isfinite(result.loss):
+                raise TrainingDiverged(f"the policy loss is {result.loss.item()} at update {self.num_updates + 1}: lower learning_rate")
+        self.optimizer.backward(result.loss)
         minibatch.count(result)
         minibatch.mismatch += float(kl_k3(logprobs_N, steps.old_logprobs_N).sum())
         minibatch.corrected += float(correction_N.sum())
@@ -329,29 +351,36 @@ class PolicyLearner:
         if self._reference is None or not self._loss.kl_coefficient:
             return None
         with self._as_reference():
-            reference_NV = response_log_distribution(self._reference, steps, self._config.temperature)
+            reference_NV = self._log_distribution(self._reference, steps)
         return reference_NV.gather(1, steps.targets_N[:, None])[:, 0]
 
-    def _replay_gradient(self, generator: np.random.Generator, minibatch: TokenCounters) -> None:
+    def _pass_with_the_others(self, steps: StepBatch, *, replayed: bool = False) -> None:
+        """A pass that other processes wait for, and that adds nothing. It makes the same calls as theirs."""
+        log_distribution_NV = self._log_distribution(self.model, steps)
+        if not replayed:
+            self._reference_logprobs(steps)
+        with self.optimizer.checking_a_pass():
+            pass
+        self.optimizer.backward(log_distribution_NV.gather(1, steps.targets_N[:, None]).sum() * 0.0)
+
+    def _replay_gradient(self, batch: _Batch, chosen: Sequence[int], generator: np.random.Generator, minibatch: TokenCounters) -> None:
         """Add the gradient of the auxiliary supervised loss, each pool weighed by how many samples it gives. They are few, and who leads
         computes them; all draw, so that their generators stay alike."""
         config = self._config
         drawn = self._replay.draw(generator, num_sft=config.replay_sft, num_ct=config.replay_ct)
-        if not self._group.is_leader:
-            return
         total = sum(len(samples) for samples in drawn)
         for samples in drawn if config.replay_weight else []:
-            loss = self._replay.loss(self.model, samples, pad_id=self._pad_id) * (len(samples) / total)
+            if self._group.is_leader:
+                self._replay_pass(samples, len(samples) / total, minibatch)
+            elif self.optimizer.is_lockstep:
+                refs = step_refs(batch.trajectories, chosen)
+                self._pass_with_the_others(filler(batch.trajectories, refs, pad_id=self._pad_id, device=self.model.device), replayed=True)
+
+    def _replay_pass(self, samples: Sequence[EncodedSample], share: float, minibatch: TokenCounters) -> None:
+        self.check_alike(bool(sample.screenshot_ids) for sample in samples)
+        loss = self._replay.loss(self.optimizer.module, samples, pad_id=self._pad_id, device=self.model.device) * share
+        with self.optimizer.checking_a_pass():
             if not torch.isfinite(loss):
                 raise TrainingDiverged(f"the replay loss is {loss.item()} at update {self.num_updates + 1}: lower learning_rate")
-            (config.replay_weight * loss).backward()
-            minibatch.replay.append(loss.item())
-
-    def _snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any], int]:
-        weights = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        return weights, copy.deepcopy(self.optimizer.state_dict()), self.num_updates
-
-    def _restore(self, saved: tuple[dict[str, Tensor], dict[str, Any], int]) -> None:
-        weights, optimizer, self.num_updates = saved
-        self.model.load_state_dict(weights)
-        self.optimizer.load_state_dict(optimizer)
+        self.optimizer.backward(self._config.replay_weight * loss)
+        minibatch.replay.append(loss.item())

@@ -20,9 +20,8 @@ from models.rl.advantages import Advantages, Floats, decoupled_gae, explained_va
 from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
+from models.rl.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
-from models.rl.sharded import optimizer_of
-from models.training.adapters import trained_parameters
 from warehouse.core.identity import stable_fraction
 
 
@@ -94,13 +93,18 @@ class ValueLearner:
         self._config = config
         self.pad_id = pad_id
         self.batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
-        make = partial(torch.optim.AdamW, lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay)
-        self.optimizer = optimizer_of(trained_parameters(critic), make, group, config.zero_stage)
+        self._make = partial(torch.optim.AdamW, lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay)
+        self.optimizer: Optimizer = WholeOptimizer(critic, self._make, group)
+
+    def share_out(self) -> None:
+        """From now on by ZeRO, with the other processes of the group; before the first fit."""
+        config = self._config
+        self.optimizer = ZeroOptimizer(self.critic, self._make, self._group, stage=config.zero_stage, max_norm=config.max_grad_norm)
 
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
         values = self._predict(trajectories)
-        finals = predict_final(self.critic, trajectories, batching=self.batching, group=self._group)
+        finals = predict_final(self.critic, trajectories, batching=self.batching, group=self._group, optimizer=self.optimizer)
         estimates = Estimates(values=values, returns=[], finals=finals)
         returns = [result.targets_T for result in self._results(trajectories, estimates, lambda_critic=1.0)]
         if self.gate.num_fits:
@@ -168,7 +172,9 @@ class ValueLearner:
         return loss
 
     def _predict(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
-        return predict(self.critic, trajectories, level=self._config.level, batching=self.batching, group=self._group)
+        return predict(
+            self.critic, trajectories, level=self._config.level, batching=self.batching, group=self._group, optimizer=self.optimizer
+        )
 
     def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
         self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)

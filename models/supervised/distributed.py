@@ -44,6 +44,7 @@ class Job(BaseModel):
     config: SupervisedConfig
     trained: Annotated[Path, Field(description="SampleFile of what is trained on")]
     held_out: Annotated[Path, Field(description="SampleFile of what is measured on")]
+    timeout_s: Annotated[float, Field(gt=0, description="TrainingHosts.timeout_s")]
 
 
 def fit_in_processes(
@@ -62,7 +63,13 @@ def fit_in_processes(
     Raises what the processes raised where it is an error of this project, ProcessLost with their last words where they ended otherwise.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
-    job = Job(init=init.resolve(), config=config, trained=chosen.trained.path.resolve(), held_out=chosen.held_out.path.resolve())
+    job = Job(
+        init=init.resolve(),
+        config=config,
+        trained=chosen.trained.path.resolve(),
+        held_out=chosen.held_out.path.resolve(),
+        timeout_s=hosts.timeout_s,
+    )
     for name in (*chosen.trained.screenshot_ids(), *chosen.held_out.screenshot_ids()):
         if not (run_folder / IMAGES_FOLDER / name).exists():
             atomic_write(run_folder / IMAGES_FOLDER / name, read_images([name], read_image)[name])

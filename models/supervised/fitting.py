@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ from models.supervised.early_stop import HeldOutCurve, load_curve
 from models.supervised.sample_file import sizes
 from models.training.batching import NAMED_SAMPLES, EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
 from models.training.forward import weighted_loss
+from models.training.hosts import TIMEOUT
 from models.training.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
 from models.training.packing import check_can_pack, segments_attention
+from models.training.zero import use_timeout
 from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.errors import TrainingDiverged
 from warehouse.core.machine import NO_ROOM_BYTES
@@ -52,11 +55,12 @@ def fit(
     weights_folder: Path | None = None,
     pixels: PixelLoader | None = None,
     plan: Sequence[Sequence[int]] | None = None,
+    timeout: timedelta = TIMEOUT,
 ) -> dict[str, float]:
     """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
     the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `pixels` loads the
     images that samples show. What of the model is trained is settled before (models/training/adapters.py). `plan`: which samples to read at
-    each step, where that is not for models.training.batching.plan_batches to say.
+    each step, where that is not for models.training.batching.plan_batches to say. `timeout`: how long a process waits for the others.
 
     Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is full, ConfigError for a model that cannot be packed.
     """
@@ -75,7 +79,7 @@ def fit(
     trainer = _WeightedTrainer(
         model=model,
         config=config,
-        args=_arguments(config, run_folder, last),
+        args=_arguments(config, run_folder, last, timeout),
         callbacks=[_Reporter(log, config)],
         train_dataset=batches,
         data_collator=lambda items: items[0],
@@ -84,6 +88,8 @@ def fit(
     if held_out:
         trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log, pixels))
     trainer.add_callback(_CompletionMarker())
+    if config.deepspeed_stage is not None:
+        trainer.add_callback(_Timeout(timeout))
     if config.deepspeed_stage == 3 and last is not None and is_universal(last):
         trainer.add_callback(_AsItWasInEachGroup(trainer))
     trainer.remove_callback(PrinterCallback)
@@ -277,6 +283,14 @@ class _AsItWasInEachGroup(TrainerCallback):
             slots["step"] = slots["step"].clone()
 
 
+class _Timeout(TrainerCallback):
+    def __init__(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
+        use_timeout(self._timeout)
+
+
 class _CompletionMarker(TrainerCallback):
     """Marks a trainer checkpoint as whole, after all its files and those of every process. The last of the callbacks."""
 
@@ -295,7 +309,7 @@ def _rank_and_number(config: SupervisedConfig) -> tuple[int, int]:
     return (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if config.is_distributed else (0, 1)
 
 
-def _arguments(config: SupervisedConfig, run_folder: Path, last: Path | None) -> TrainingArguments:
+def _arguments(config: SupervisedConfig, run_folder: Path, last: Path | None, timeout: timedelta) -> TrainingArguments:
     has_gpu = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(run_folder),
@@ -314,6 +328,7 @@ def _arguments(config: SupervisedConfig, run_folder: Path, last: Path | None) ->
         seed=config.seed,
         dataloader_pin_memory=False,
         remove_unused_columns=False,
+        ddp_timeout=math.ceil(timeout.total_seconds()),
         **_distributed_arguments(config, has_gpu, last),
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from models.supervised.distributed import IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
 from models.training.launcher import LAUNCH_FOLDER
 from models.training.processes import work_as_rank
+from models.training.zero import prepare_deepspeed
 from warehouse.core.home import atomic_write
 
 
@@ -48,25 +50,13 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
         run_folder,
         held_out=SampleFile(job.held_out),
         weights_folder=run_folder / WEIGHTS_FOLDER,
+        timeout=timedelta(seconds=job.timeout_s),
         pixels=pixel_loader(load_codec(job.init), lambda name: (images / name).read_bytes()),
     )
     if torch.distributed.is_initialized():
         torch.distributed.barrier()  # the weights are written
         torch.distributed.destroy_process_group()
     return metrics
-
-
-def prepare_deepspeed() -> None:
-    """Settle before DeepSpeed looks: which accelerator there is, and that its shared-memory collectives are not compiled, which takes
-    minutes; gloo does without."""
-    import torch
-
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import deepspeed.ops
-
-    compatible: dict[str, Any] = deepspeed.ops.__compatible_ops__
-    compatible["deepspeed_shm_comm"] = False
 
 
 if __name__ == "__main__":

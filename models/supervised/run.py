@@ -94,7 +94,7 @@ def train_supervised(
 
 def _fill(model: PreTrainedModel, codec: ChatCodec, config: SupervisedConfig, aside: Path) -> None:
     if has_adapters(model):
-        save_adapter(model, aside / ADAPTER_FOLDER, config)
+        save_adapter(model.state_dict(), aside / ADAPTER_FOLDER, config)
         merge_adapters(model)
     with quiet():
         model.save_pretrained(aside)

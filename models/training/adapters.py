@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,16 +81,35 @@ def has_adapters(model: nn.Module) -> bool:
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
     """The model's weights as if it had been trained without adapters: names and shapes of an ordinary checkpoint, updates added in. Without
     adapters it is `state_dict()`. The model is left as it is."""
-    layers = dict(_adapted(model))
-    state: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
+    return {name: compute() for name, _, compute in merged_parts(model)}
+
+
+Part = tuple[str, list[Tensor], Callable[[], Tensor]]
+"""A name, the model's tensors that are needed, and what it stands for, computed from them."""
+
+
+def merged_parts(model: nn.Module) -> list[Part]:
+    """The same, part by part."""
+    layers, found = dict(_adapted(model)), list[Part]()
+    for name, tensor in model.state_dict(keep_vars=True).items():
         owner, _, rest = name.rpartition(".base_layer.")
-        if owner and owner in layers:
-            whole = tensor + layers[owner].get_delta_weight(_NAME).to(tensor.dtype) if rest == "weight" else tensor
-            state[f"{owner}.{rest}"] = whole
+        if owner and owner in layers and rest == "weight":
+            found.append((f"{owner}.{rest}", list(layers[owner].parameters()), partial(_merged, layers[owner], tensor)))
+        elif owner and owner in layers:
+            found.append((f"{owner}.{rest}", [tensor], tensor.detach))
         elif not any(part.startswith("lora_") for part in name.split(".")):
-            state[name] = tensor
-    return state
+            found.append((name, [tensor], tensor.detach))
+    return found
+
+
+def _merged(layer: Any, weight: Tensor) -> Tensor:
+    merged: Tensor = weight + layer.get_delta_weight(_NAME).to(weight.dtype)
+    return merged.detach()
+
+
+def adapter_parts(model: nn.Module) -> list[Part]:
+    """The tensors of the adapters, by their names in the model."""
+    return [(name, [tensor], tensor.detach) for name, tensor in model.state_dict(keep_vars=True).items() if "lora_" in name]
 
 
 def merge_adapters(model: nn.Module) -> None:
@@ -126,15 +146,15 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def save_adapter(model: nn.Module, folder: Path, config: AdapterConfig) -> None:
-    """Write the adapters alone, as peft reads them. Call it before `merge_adapters`."""
+def save_adapter(state: Mapping[str, Tensor], folder: Path, config: AdapterConfig) -> None:
+    """Write the adapters alone, as peft reads them, given a model's state of before `merge_adapters`."""
     from peft import LoraConfig
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     learned = {
         f"base_model.model.{name.replace(f'.{_NAME}', '')}": tensor.detach().cpu().contiguous()
-        for name, tensor in model.state_dict().items()
+        for name, tensor in state.items()
         if "lora_" in name
     }
     save_file(learned, folder / "adapter_model.safetensors")

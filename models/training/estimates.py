@@ -19,6 +19,8 @@ MIXED_FLOAT32_GRADIENTS = (2, 4, 12)
 """As DeepSpeed 0.19 keeps them: gradients are averaged in float32. 18 bytes in all, as in its own estimate_zero3_model_states_mem_needs."""
 FLOAT32 = (4, 4, 8)
 """All in float32: no second copy of the weights."""
+FLOAT32_IN_ZERO = (4, 4, 12)
+"""The same by DeepSpeed at stage 1 and up: what a process steps is a copy of its part of the weights."""
 FRAGMENTATION = 1.1
 """Allocated by the caching allocator over what is in use, for rounding and fragments; an assumption, not a measurement."""
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
@@ -24,6 +24,7 @@ from models.families.shift_qwen3 import ShiftQwen3Model
 from models.families.vision import vision_inputs
 from models.training.adapters import has_adapters
 from models.training.packing import Questions, Segments, attend, attend_from, questions, segments
+from models.training.zero import is_shared_out
 
 
 def hidden_where(
@@ -46,6 +47,18 @@ def hidden_where(
     return hidden_BTD[wanted_BT]
 
 
+class LogitsWhere(nn.Module):
+    """A model as a module that gives logits (N, V) at the wanted positions alone: DeepSpeed has to see the call of one module."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids_BT: Tensor, wanted_BT: Tensor, vision: Mapping[str, Tensor] | None = None) -> Tensor:
+        hidden_ND = hidden_where(self.model, input_ids_BT, wanted_BT, vision=vision)
+        return self.model.get_output_embeddings()(hidden_ND)  # type: ignore[no-any-return]
+
+
 def weighted_loss(model: Any, batch: Mapping[str, Any], *, num_ranks: int = 1) -> Tensor:
     """Mean negative log-likelihood of the targets, weighted: sum(w·nll) / sum(w), of a batch as models.training.batching.tensors makes it.
 
@@ -66,6 +79,9 @@ def _learned_logits(model: Any, batch: Mapping[str, Any], is_learned: Tensor) ->
     """Logits (N, V) where a target is learned. What wraps a model (data parallelism, DeepSpeed) must see a call of the model itself."""
     input_ids = batch["input_ids"]
     layout = segments(batch["lengths"].tolist(), input_ids.device) if "lengths" in batch else None
+    if isinstance(model, LogitsWhere) or isinstance(getattr(model, "module", None), LogitsWhere):
+        wanted: Tensor = model(input_ids, is_learned, batch.get("vision"))
+        return wanted
     if isinstance(model, PreTrainedModel):
         logits: Tensor = model.get_output_embeddings()(hidden_where(model, input_ids, is_learned, layout, batch.get("vision")))
         return logits
@@ -77,10 +93,12 @@ def _learned_logits(model: Any, batch: Mapping[str, Any], is_learned: Tensor) ->
 
 
 def _is_plain(decoder: ShiftQwen3Model) -> bool:
-    """Whether its layers are what the forward below takes them for: no grouped heads, no adapters, nothing to be computed twice."""
+    """Whether its layers are what the forward below takes them for: no grouped heads, no adapters, nothing to be computed twice, weights
+    that are here without a call of their module."""
     config = decoder.config
     is_checkpointed = decoder.training and decoder.is_activation_checkpointing
-    return config.num_key_value_heads == config.num_attention_heads and not is_checkpointed and not has_adapters(decoder)
+    is_whole = not is_shared_out(decoder.norm.weight)
+    return config.num_key_value_heads == config.num_attention_heads and is_whole and not is_checkpointed and not has_adapters(decoder)
 
 
 def _shift_qwen3(model: ShiftQwen3Model, input_ids_BT: Tensor, wanted_BT: Tensor) -> Tensor:

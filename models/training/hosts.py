@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from datetime import timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+TIMEOUT = timedelta(minutes=10)
+"""How long a process waits for the others, unless a profile says otherwise."""
 SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=10 {host} {command}"
 
 
@@ -30,6 +33,15 @@ class TrainingHosts(BaseModel):
         ),
     ] = SSH
 
+    timeout_s: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="how long a process waits for the others before the run fails and is started again, s: longer than one of them "
+            "may compute alone, or write a checkpoint",
+        ),
+    ] = TIMEOUT.total_seconds()
+
     @field_validator("hosts")
     @classmethod
     def _once_each(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -44,6 +56,10 @@ class TrainingHosts(BaseModel):
         if "{command}" not in words or not any("{host}" in word for word in words):
             raise ValueError(f"{launch!r} has to name {{host}} and, as a word of its own, {{command}}, as in {SSH!r}")
         return launch
+
+    @property
+    def timeout(self) -> timedelta:
+        return timedelta(seconds=self.timeout_s)
 
     def command_on(self, host: str, command: str) -> list[str]:
         """What to start here so that the shell command runs there."""

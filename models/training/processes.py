@@ -64,11 +64,16 @@ def work_as_rank(folder: Path, rank: int, work: Callable[[], None]) -> int:
         traceback.print_exc()
         return 1
     except RuntimeError as error:
-        if not any(library in str(error) for library in ("gloo", "NCCL")):
+        if not is_of_collectives(error):
             raise
         traceback.print_exc()
         return LOST_A_RANK
     return 0
+
+
+def is_of_collectives(error: RuntimeError) -> bool:
+    """Whether gloo or NCCL say that another process does not answer."""
+    return any(library in str(error) for library in ("gloo", "Gloo", "NCCL"))
 
 
 def error_file(folder: Path, rank: int) -> Path:

@@ -88,7 +88,7 @@ class Planner:
             processes=config.num_processes,
             gpus=config.num_processes if self._trains_on_gpus else 0,
             disk=self._weights_bytes(),
-            passing=2 * estimates.resume_bytes(trained, bytes_each=_states(config, is_half=config.bf16)),
+            passing=2 * estimates.resume_bytes(trained, bytes_each=_states(config, config.deepspeed_stage or 0, is_half=config.bf16)),
         )
 
     def _rl(self, work: Work) -> StagePlan:
@@ -160,7 +160,7 @@ class Planner:
             estimates.critic_parameters(self._shape, config),
             stage=config.zero_stage,
             num_processes=config.num_processes,
-            bytes_each=estimates.FLOAT32,
+            bytes_each=estimates.FLOAT32_IN_ZERO if config.zero_stage else estimates.FLOAT32,
         )
         tokens = max(config.critic_minibatch_tokens, work.prompt_tokens + work.response_tokens)
         activations = estimates.activation_bytes(
@@ -268,7 +268,7 @@ class Planner:
             num_tokens=tokens,
             num_learned=tokens * learned,
             checkpointing=config.gradient_checkpointing,
-            bytes_each=_states(config, is_half=is_half),
+            bytes_each=_states(config, stage, is_half=is_half),
             compute_bytes=2 if is_half else 4,
             num_trained=estimates.policy_parameters(self._shape, config),
             frozen_bytes=2 if config.lora_base_dtype == "bfloat16" else 4,
@@ -339,11 +339,13 @@ class Planner:
         )
 
 
-def _states(config: AdapterConfig, *, is_half: bool) -> tuple[int, int, int]:
+def _states(config: AdapterConfig, stage: int, *, is_half: bool) -> tuple[int, int, int]:
     """Bytes of weights, gradients and optimizer state of a trained parameter: DeepSpeed in bfloat16 keeps a float32 copy; all else is
     float32 throughout, where bfloat16 is only computed in."""
     in_deepspeed = isinstance(config, SupervisedConfig) and config.deepspeed_stage is not None
-    return estimates.MIXED_FLOAT32_GRADIENTS if is_half and in_deepspeed and not config.lora_rank else estimates.FLOAT32
+    if is_half and in_deepspeed and not config.lora_rank:
+        return estimates.MIXED_FLOAT32_GRADIENTS
+    return estimates.FLOAT32_IN_ZERO if stage else estimates.FLOAT32
 
 
 def _is_half(config: AdapterConfig) -> bool:

@@ -86,7 +86,7 @@ def test_training_computes_with_the_adapter() -> None:
 @ASKED_BY_AN_OLD_NAME
 def test_a_saved_adapter_opens_with_peft(tmp_path: Path) -> None:
     model = adapted()
-    save_adapter(model, tmp_path / "adapter", AdapterConfig(lora_rank=4))
+    save_adapter(model.state_dict(), tmp_path / "adapter", AdapterConfig(lora_rank=4))
     opened = PeftModel.from_pretrained(small_model()[0], tmp_path / "adapter")
     torch.testing.assert_close(logits(opened), logits(model), atol=1e-5, rtol=1e-5)  # type: ignore[arg-type]
 

@@ -150,7 +150,7 @@ def test_vllm_is_handed_a_learners_adapter_and_answers_with_it(roots: Path, tmp_
         engine = HttpEngine.of_checkpoint(config(played.url, exchange=str(tmp_path)), roots / "a")
         assert engine.takes_adapters
         for version in (1, 2):
-            engine.load_adapter(partial(save_adapter, model, config=trained), f"checkpoint-{version}", version)
+            engine.load_adapter(partial(save_adapter, model.state_dict(), config=trained), f"checkpoint-{version}", version)
             answer = act(engine, prompt())[0]
             assert (answer.policy_id, answer.versions) == (f"checkpoint-{version}", (version,))
             assert [folder.name for folder in tmp_path.iterdir()] == [f"checkpoint-{version}"]

@@ -1,5 +1,5 @@
-"""Training over two hosts that really are two (network namespaces): the same losses as on one, `kill -9` of either host, a cut between
-them, and what a run of before leaves to the next."""
+"""Training over two hosts that really are two (network namespaces): the same losses as on one, `kill -9` of either host, a link that goes
+down between them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -37,11 +38,11 @@ test_training_hosts.main(*sys.argv[1:])
 """
 
 
-def training_hosts(*hosts: Host) -> TrainingHosts:
+def training_hosts(*hosts: Host, timeout_s: float = 600.0) -> TrainingHosts:
     """A host is reached by its namespace, whose name ends with the last number of its address."""
     prefix = hosts[0].name.rpartition("-")[0]
     launch = f"""sh -c 'exec ip netns exec {prefix}-${{0##*.}} sh -c "$1"' {{host}} {{command}}"""
-    return TrainingHosts(hosts=tuple(host.address for host in hosts), launch=launch)
+    return TrainingHosts(hosts=tuple(host.address for host in hosts), launch=launch, timeout_s=timeout_s)
 
 
 def main(what: str, init: str, folder: str, hosts: str, settings: str) -> None:
@@ -146,6 +147,46 @@ def test_supervised_training_over_two_hosts_learns_what_one_does_and_survives_th
     assert resumed.metrics["resumed_from_step"] >= 25
     assert resumed.checkpoint_id == read_card(whole / "out").checkpoint_id, "to the bit"
     assert read_metrics(cut / "out.run") == read_metrics(whole / "out.run"), "every step is reported once"
+
+
+@needs_hosts
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.timeout(300)
+def test_two_hosts_learn_together_what_one_does(seed_checkpoint: Path, tmp_path: Path, two: list[Host]) -> None:
+    """The shortest of them, for continuous integration."""
+    changes: dict[str, Any] = {"steps": 6, "save_every": 99}
+    alone = supervised.CONFIG.model_copy(update=changes)
+    train_supervised(alone, supervised.samples(), init=seed_checkpoint, output=tmp_path / "out", stage="sft_model", iteration="0001")
+    ended(started(two[0], training_hosts(*two), "sft", seed_checkpoint, tmp_path / "two", json.dumps(changes)), tmp_path / "two")
+    losses = [[point.metrics["loss"] for point in read_metrics(path / "out.run")] for path in (tmp_path, tmp_path / "two")]
+    assert len(losses[0]) == 6 and losses[1] == pytest.approx(losses[0], abs=supervised.TOLERANCE, rel=0)
+
+
+@needs_hosts
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("what", "settings"), [("rl", {"zero_stage": 3}), ("sft", {"deepspeed_stage": 2})])
+def test_a_link_that_goes_down_ends_the_run_which_resumes(
+    what: str, settings: dict[str, int], seed_checkpoint: Path, tmp_path: Path, two: list[Host]
+) -> None:
+    head, other = two
+    hosts, changes = training_hosts(head, other, timeout_s=20.0), json.dumps(settings)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    process = started(head, hosts, what, seed_checkpoint, cut, changes)
+    wait_until(has_rounds(cut, 1) if what == "rl" else has_steps(cut, 13), process, cut)
+    other.cut()
+    was_cut = time.monotonic()
+    assert process.wait() == 1
+    assert time.monotonic() - was_cut < 120
+    said = (cut / "log.txt").read_text()
+    assert "ProcessLost: " in said and "start the run again" in said
+    other.mend()
+    assert nothing_runs_on(head) and nothing_runs_on(other)
+    ended(started(head, hosts, what, seed_checkpoint, cut, changes), cut)
+    if what == "sft":
+        ended(started(head, hosts, what, seed_checkpoint, whole, changes), whole)
+        assert read_card(cut / "out").checkpoint_id == read_card(whole / "out").checkpoint_id, "to the bit"
 
 
 @needs_hosts

@@ -180,7 +180,7 @@ def test_a_server_takes_an_adapter(checkpoints: Path, tmp_path: Path) -> None:
             (plain,) = act(engine, asked(temperature=1.0, seed=1))
             assert plain.logprobs == pytest.approx(logprobs_of(load_policy(checkpoints / "a"), plain), abs=1e-3)
             for version in (1, 2):
-                engine.load_adapter(partial(save_adapter, model, config=trained), f"checkpoint-{version}", version)
+                engine.load_adapter(partial(save_adapter, model.state_dict(), config=trained), f"checkpoint-{version}", version)
                 (answer,) = act(engine, asked(temperature=1.0, seed=1))
                 assert (answer.policy_id, set(answer.versions)) == (f"checkpoint-{version}", {version})
                 assert answer.logprobs == pytest.approx(logprobs_of(model, answer), abs=1e-3)

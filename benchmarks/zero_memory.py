@@ -1,0 +1,183 @@
+"""Memory of a training process by ZeRO stage: the most that it held while it started and in its steps, beside what the formula says that
+`flywheel run --dry-run` uses (models/training/estimates.py).
+
+A Llama with random weights in float32, on the CPU over gloo, by what steps RL's policy (models/rl/optimizers.py): two passes and a step of
+Adam, several times. Processes are forks of one that has imported everything; what counts is the resident memory beyond what each had
+then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on with those that are missing.
+
+    python -m benchmarks.zero_memory --json docs/measured/zero_memory.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import traceback
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.common.kept import Row, fingerprint, kept_row
+from models.families.shapes import ModelShape, shape_of
+from models.rl.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
+from models.rl.process_group import ProcessGroup
+from models.training.estimates import FLOAT32, FLOAT32_IN_ZERO, training_memory
+from models.training.forward import LogitsWhere
+from models.training.zero import prepare_deepspeed
+from warehouse.core.home import atomic_write
+
+ROOT = Path(".bench/zero_memory")
+SIZES = {"2M": (128, 4, 4096), "50M": (576, 10, 8192), "100M": (768, 12, 16384)}
+"""Hidden size, layers, vocabulary."""
+STAGES = (0, 1, 2, 3)
+NUM_TOKENS, PASSES, STEPS = 128, 2, 3
+MIB = 2**20
+
+
+def config_of(size: str) -> LlamaConfig:
+    hidden, layers, vocabulary = SIZES[size]
+    return LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        vocab_size=vocabulary,
+        tie_word_embeddings=True,
+    )
+
+
+def estimated_mib(shape: ModelShape, stage: int, num_processes: int) -> float:
+    memory = training_memory(
+        shape,
+        stage=stage,
+        num_processes=num_processes,
+        num_tokens=NUM_TOKENS,
+        num_learned=NUM_TOKENS - 1,
+        checkpointing=False,
+        bytes_each=FLOAT32_IN_ZERO if stage else FLOAT32,
+        compute_bytes=4,
+    )
+    return memory.total / MIB
+
+
+def measure(size: str, stage: int, num_processes: int) -> Row:
+    """Of the processes, the most that one held."""
+    config = config_of(size)
+    store, folder = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), ROOT / f"{size}-{stage}-{num_processes}"
+    folder.mkdir(parents=True, exist_ok=True)
+    pids = [_forked(partial(_train, config, stage, rank, num_processes, store.port, folder)) for rank in range(num_processes)]
+    if any(os.waitpid(pid, 0)[1] for pid in pids):
+        raise SystemExit(f"a process of stage {stage} failed: see what it said above")
+    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(num_processes)]
+    shape = shape_of(config.to_dict())
+    return {
+        "parameters": shape.num_parameters,
+        "start_mib": max(each["start_mib"] for each in found),
+        "steps_mib": max(each["steps_mib"] for each in found),
+        "estimated_mib": round(estimated_mib(shape, stage, num_processes), 1),
+        "step_s": round(statistics.median(each["step_s"] for each in found), 2),
+    }
+
+
+def _forked(work: Any) -> int:
+    if pid := os.fork():
+        return pid
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _train(config: LlamaConfig, stage: int, rank: int, num_processes: int, port: int, folder: Path) -> None:
+    import time
+
+    torch.set_num_threads(1)
+    group = ProcessGroup(rank, num_processes, timedelta(minutes=30))
+    group.join(TCPStore("127.0.0.1", port, is_master=False), "127.0.0.1", on_gpu=False)
+    before = _peak_again()
+    torch.manual_seed(0)
+    optimizer = _optimizer(LogitsWhere(LlamaForCausalLM(config)), stage, group)
+    start_mib, times = (_status("VmHWM") - before) / MIB, []
+    _peak_again()
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        _step(optimizer, config.vocab_size, generator)
+        times.append(time.perf_counter() - started)
+    steps_mib = (_status("VmHWM") - before) / MIB
+    found = {"start_mib": round(start_mib, 1), "steps_mib": round(steps_mib, 1), "step_s": statistics.median(times)}
+    atomic_write(folder / f"{rank}.json", json.dumps(found).encode())
+    group.leave()
+
+
+def _optimizer(module: LogitsWhere, stage: int, group: ProcessGroup) -> Optimizer:
+    make = partial(torch.optim.Adam, lr=1e-4)
+    return ZeroOptimizer(module, make, group, stage=stage, max_norm=1.0) if stage else WholeOptimizer(module, make, group)
+
+
+def _step(optimizer: Optimizer, vocabulary: int, generator: torch.Generator) -> None:
+    optimizer.zero_grad()
+    for _ in range(PASSES):
+        ids = torch.randint(3, vocabulary, (1, NUM_TOKENS), generator=generator)
+        wanted = torch.ones_like(ids, dtype=torch.bool)
+        wanted[:, -1] = False
+        loss = torch.nn.functional.cross_entropy(optimizer.module(ids, wanted).float(), ids[0, 1:])
+        optimizer.backward(loss / PASSES)
+    optimizer.step(1.0)
+
+
+def _peak_again() -> int:
+    """Have the kernel measure the peak from here on; what is resident now, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+def table(rows: list[Row]) -> Table:
+    drawn = Table(title=f"MiB a process, {rows[0]['parameters'] / 1e6:.0f} M parameters, {rows[0]['processes']} processes")
+    for column in ("stage", "start", "steps", "formula", "a step, s"):
+        drawn.add_column(column, justify="right")
+    for row in rows:
+        drawn.add_row(*(str(row[name]) for name in ("stage", "start_mib", "steps_mib", "estimated_mib", "step_s")))
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=list(SIZES), default="50M", help="parameters, about (default: 50M)")
+    parser.add_argument("--stages", nargs="+", type=int, choices=STAGES, default=list(STAGES), help="which (default: all)")
+    parser.add_argument("--processes", type=int, default=2, help="that train together (default: 2)")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    arguments = parser.parse_args()
+    prepare_deepspeed()
+    import deepspeed  # noqa: F401  before the processes are forked
+
+    recipe = fingerprint(SIZES[arguments.size], NUM_TOKENS, PASSES, STEPS, arguments.processes)
+    rows = []
+    for stage in arguments.stages:
+        names = {"size": arguments.size, "stage": stage, "processes": arguments.processes}
+        file = ROOT / f"{arguments.size}-{stage}-{arguments.processes}.json"
+        rows.append(kept_row(file, recipe, names, partial(measure, arguments.size, stage, arguments.processes)))
+    Console().print(table(rows))
+    if arguments.json:
+        atomic_write(arguments.json, json.dumps(rows, indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What every use of DeepSpeed needs, supervised or RL: how it is set up before it is imported, and how long it waits for a process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def prepare_deepspeed(device: torch.device | None = None) -> None:
+    """Settle before DeepSpeed looks: which accelerator there is, and that its shared-memory collectives are not compiled, which takes
+    minutes; gloo does without. Where no launcher has said so, `device` says which GPU is this process's."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if device is not None:
+        os.environ["LOCAL_RANK"] = str(device.index or 0)  # it reads no more than this
+    import deepspeed.ops
+
+    compatible: dict[str, Any] = deepspeed.ops.__compatible_ops__
+    compatible["deepspeed_shm_comm"] = False
+
+
+def use_timeout(timeout: timedelta) -> None:
+    """Have the group that DeepSpeed makes for itself wait so long for a process; torch gives every new group half an hour."""
+    import torch.distributed.distributed_c10d as c10d
+    from deepspeed.utils import groups
+
+    c10d._set_pg_timeout(timeout, groups._clone_world_group())
+
+
+def leave_group() -> None:
+    """End this process's membership in the group, and what DeepSpeed remembers of it."""
+    import torch.distributed as dist
+
+    if "deepspeed.comm" in sys.modules and sys.modules["deepspeed.comm"].is_initialized():
+        sys.modules["deepspeed.comm"].destroy_process_group()
+        os.environ.pop("LOCAL_RANK", None)  # to accelerate it would say that this process has others beside it
+        _number_from_zero()
+    else:
+        dist.destroy_process_group()
+
+
+def _number_from_zero() -> None:
+    """DeepSpeed numbers modules and parameters through the life of a process, and checks at stage 3 that all processes have the same."""
+    from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+    from deepspeed.runtime.zero.partition_parameters import Init
+
+    counted: Any = DeepSpeedZeRoOffload._register_deepspeed_module.__defaults__
+    counted[0][0] = Init.param_id = 0
+
+
+def is_shared_out(parameter: Tensor) -> bool:
+    """Whether each process has a piece of the parameter (ZeRO-3)."""
+    return hasattr(parameter, "ds_tensor")
