@@ -11,6 +11,7 @@ then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on wit
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -39,8 +40,10 @@ ROOT = Path(".bench/zero_memory")
 SIZES = {"2M": (128, 4, 4096), "50M": (576, 10, 8192), "100M": (768, 12, 16384)}
 """Hidden size, layers, vocabulary."""
 STAGES = (0, 1, 2, 3)
-NUM_TOKENS, PASSES, STEPS = 128, 2, 3
+NUM_TOKENS, PASSES, STEPS = 16, 2, 2
 MIB = 2**20
+M_MMAP_THRESHOLD = -3
+"""glibc's number of the size from which memory is mapped by itself."""
 
 
 def config_of(size: str) -> LlamaConfig:
@@ -104,6 +107,7 @@ def _train(config: LlamaConfig, stage: int, rank: int, num_processes: int, port:
     import time
 
     torch.set_num_threads(1)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MIB)  # what is freed is given back at once, so that the peak is of what is in use
     group = ProcessGroup(rank, num_processes, timedelta(minutes=30))
     group.join(TCPStore("127.0.0.1", port, is_master=False), "127.0.0.1", on_gpu=False)
     before = _peak_again()

@@ -27,6 +27,8 @@ WEIGHT = "weight"
 """Key of a parameter itself among what is kept of it."""
 PERSISTENT = 2048
 """At stage 3 smaller parameters stay whole in every process: norms and biases."""
+AT_ONCE = 2**23
+"""Elements that are summed, gathered or stepped at once, each with copies of its own; DeepSpeed's own choice is up to a billion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,17 @@ def _set_rate(optimizer: Any, rate: float | None) -> None:
 
 def _settings(stage: int, max_norm: float, size: int) -> dict[str, Any]:
     return {
-        "zero_optimization": {"stage": stage, "overlap_comm": False, "stage3_param_persistence_threshold": PERSISTENT},
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": False,
+            "reduce_bucket_size": AT_ONCE,
+            "allgather_bucket_size": AT_ONCE,
+            "sub_group_size": AT_ONCE,
+            "stage3_prefetch_bucket_size": AT_ONCE,
+            "stage3_max_live_parameters": AT_ONCE,
+            "stage3_max_reuse_distance": AT_ONCE,
+            "stage3_param_persistence_threshold": PERSISTENT,
+        },
         "train_micro_batch_size_per_gpu": 1,
         "train_batch_size": size,
         "managed_gradient_accumulation": False,  # as many passes a step as there are, known when they are done

@@ -206,7 +206,7 @@ def killed_when(is_time: Callable[[], bool], init: Path, folder: Path) -> None:
     process.wait()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_other_ranks_end_with_a_killed_leader_and_the_run_resumes(seed_checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     folder.mkdir()

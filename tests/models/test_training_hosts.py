@@ -166,15 +166,11 @@ def test_two_hosts_learn_together_what_one_does(seed_checkpoint: Path, tmp_path:
 @needs_hosts
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("what", "settings"), [("rl", {"zero_stage": 3}), ("sft", {"deepspeed_stage": 2})])
-def test_a_link_that_goes_down_ends_the_run_which_resumes(
-    what: str, settings: dict[str, int], seed_checkpoint: Path, tmp_path: Path, two: list[Host]
-) -> None:
+def test_a_link_that_goes_down_ends_the_run_which_resumes(seed_checkpoint: Path, tmp_path: Path, two: list[Host]) -> None:
     head, other = two
-    hosts, changes = training_hosts(head, other, timeout_s=20.0), json.dumps(settings)
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    process = started(head, hosts, what, seed_checkpoint, cut, changes)
-    wait_until(has_rounds(cut, 1) if what == "rl" else has_steps(cut, 13), process, cut)
+    hosts, settings, cut = training_hosts(head, other, timeout_s=20.0), '{"zero_stage": 3}', tmp_path / "cut"
+    process = started(head, hosts, "rl", seed_checkpoint, cut, settings)
+    wait_until(has_rounds(cut, 1), process, cut)
     other.cut()
     was_cut = time.monotonic()
     assert process.wait() == 1
@@ -183,10 +179,8 @@ def test_a_link_that_goes_down_ends_the_run_which_resumes(
     assert "ProcessLost: " in said and "start the run again" in said
     other.mend()
     assert nothing_runs_on(head) and nothing_runs_on(other)
-    ended(started(head, hosts, what, seed_checkpoint, cut, changes), cut)
-    if what == "sft":
-        ended(started(head, hosts, what, seed_checkpoint, whole, changes), whole)
-        assert read_card(cut / "out").checkpoint_id == read_card(whole / "out").checkpoint_id, "to the bit"
+    ended(started(head, hosts, "rl", seed_checkpoint, cut, settings), cut)
+    assert read_card(cut / "out").stage == "rl_pointing"
 
 
 @needs_hosts
