@@ -114,7 +114,7 @@ async def block(url: str, token: str, num: int) -> Latencies:
     """Every conversation asks again as soon as it was answered."""
     latencies: Latencies = []
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    limits = httpx.Limits(max_connections=num, max_keepalive_connections=num)
+    limits = httpx.Limits(max_connections=num, max_keepalive_connections=num, keepalive_expiry=2.0)
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120, limits=limits, trust_env=False) as client:
 
         async def conversation(index: int) -> None:
