@@ -70,10 +70,10 @@ def fit_offline(
     fitted, checked = held_apart(trajectories, config.gate_holdout)
     if not fitted or len(checked) < LEAST_HELD_OUT:
         return None
-    returns = values.estimate(trajectories).returns
+    own = ValueLearner(values.critic, config, pad_id=values.pad_id)  # of this process alone: the others have not joined yet
+    returns = own.estimate(trajectories).returns
     held_out = [trajectories[i] for i in checked]
     wanted = np.concatenate([returns[i] for i in checked])
-    own = ValueLearner(values.critic, config, pad_id=values.pad_id)
     generator = np.random.default_rng(stable_seed("offline_critic", config.seed))
 
     def estimates() -> Floats:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from typing import TYPE_CHECKING
 
 from assets.profile import PolicySettings
 from assets.requests import InitialiseRequest, StageResult
@@ -17,7 +16,10 @@ from models.families.tiny_vision import small_vision_policy
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.storing import store_checkpoint
 
-Built = tuple[PreTrainedModel, PreTrainedTokenizerFast | ChatCodec]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    Built = tuple[PreTrainedModel, PreTrainedTokenizerFast | ChatCodec]
 
 
 def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:

@@ -43,7 +43,7 @@ OWNERS = {
     "prefect": ("pipelines/orchestration/collection.py", "pipelines/orchestration/prefect_app.py"),
     "playwright": ("sandbox/browser/",),
     "great_expectations": ("warehouse/quality/expectations.py",),
-    "gymnasium": ("sandbox/gym/env.py", "sandbox/gym/ids.py"),
+    "gymnasium": ("sandbox/gym/env.py", "sandbox/gym/ids.py", "sandbox/adapters/gymnasium_source.py"),
     "adbutils": ("sandbox/android/device.py",),
 }
 """Files that may import a heavy library when they are imported themselves; everyone else does so inside a function, if at all."""

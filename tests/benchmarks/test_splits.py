@@ -26,6 +26,7 @@ REPORT = {
     "wheel_curves.py": "draws the curves of iterations, which are on holdout",
     "pixels.py": "plays the controls of what iterations report",
     "reserved.py": "counts the instances of each split",
+    "ct_objectives.py": "reports what each arm learned; none is chosen by it",
 }
 """Module → why it names the split that is only reported."""
 

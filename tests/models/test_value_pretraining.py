@@ -16,6 +16,7 @@ from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Critic, predict
 from models.rl.critic_checkpoint import load_critic, save_critic
+from models.rl.process_group import ProcessGroup
 from models.rl.value_learner import Gate, ValueLearner, held_apart
 from models.rl.value_pretraining import fit_offline
 from models.rl.weighting import weigh_round
@@ -61,6 +62,13 @@ def test_the_critic_is_fitted_until_held_out_episodes_are_predicted_no_better(mo
     found = np.concatenate(predict(values.critic, held_out, level="step", batching=values.batching))
     wanted = np.concatenate([values.estimate(held_out).returns[i] for i in range(len(held_out))])
     assert float(np.mean((found - wanted) ** 2)) == pytest.approx(fit.value_loss, rel=1e-5)
+
+
+def test_of_several_processes_the_first_fits_it_before_the_others_have_joined(model: ShiftQwen3ForCausalLM) -> None:
+    items, alone, several = told_by_prompt(model, 60), learner_of(model), learner_of(model)
+    several = ValueLearner(several.critic, CONFIG, pad_id=0, group=ProcessGroup(size=2))
+    assert fit_offline(several, items, CONFIG) == fit_offline(alone, items, CONFIG)
+    assert all(torch.equal(one, two) for one, two in zip(several.critic.parameters(), alone.critic.parameters(), strict=True))
 
 
 def test_what_cannot_be_improved_stays_as_it_came_and_too_few_episodes_teach_nothing(model: ShiftQwen3ForCausalLM) -> None:
