@@ -17,6 +17,10 @@ from models.supervised.config import SupervisedConfig
 Votes = Annotated[int, Field(ge=1, le=64, description="answers a case, whose scores are averaged; one is greedy, several are sampled")]
 
 
+OWN_JUDGES = frozenset({"judge", "orm", "verifier", "human"})
+"""Who gives V besides judges of a user's own."""
+
+
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,6 +80,6 @@ class VerdictSettings(_Settings):
             named = getattr(self, key)
             if len(set(named)) != len(named):
                 raise ValueError(f"{key} has a name twice: {', '.join(named)}")
-        if taken := sorted({"judge", "orm", "verifier", "human"} & set(self.judges)):
+        if taken := sorted(OWN_JUDGES & set(self.judges)):
             raise ValueError(f"judges names {', '.join(taken)}, which are Flywheel's own: call yours otherwise")
         return self

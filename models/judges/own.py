@@ -73,13 +73,12 @@ class OwnJudge:
 
 def _verdict(said: object) -> Verdict:
     """Raises TypeError or ValueError for what is no score."""
-    if isinstance(said, Verdict):
-        return said
-    if not isinstance(said, bool | int | float):
+    score = said.score if isinstance(said, Verdict) else said
+    if not isinstance(score, bool | int | float):
         raise TypeError(f"it returned {said!r}: expected True or False, a score from 0 to 1, or a Verdict")
-    if not 0 <= said <= 1:
+    if not 0 <= score <= 1:
         raise ValueError(f"it returned {said!r}: a score is from 0 to 1")
-    return Verdict(origin="judge", score=float(said), threshold=0.5)
+    return said if isinstance(said, Verdict) else Verdict(origin="judge", score=float(score), threshold=0.5)
 
 
 def _version_of(function: JudgeFunction) -> str:

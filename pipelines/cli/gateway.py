@@ -51,6 +51,9 @@ def serve(
     upstream_token_env: Annotated[str, typer.Option(help="Variable that holds the token of a policy server that is named by address.")] = (
         UPSTREAM_TOKEN
     ),
+    candidate_token_env: Annotated[
+        str | None, typer.Option(help="The same for a candidate that is named by address \\[default: none is sent].")
+    ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name that requests may ask for, beside loopback names, IP addresses and --host; may repeat.")
     ] = None,
@@ -89,7 +92,8 @@ def serve(
         )
     except ValidationError as error:
         raise ConfigError(f"invalid limits: {error.errors()[0]['msg']}") from error
-    opener = Opener(place, upstream_token_env, device=device, dtype=dtype, threads=threads, max_tokens=max_tokens)
+    variables = {candidate: candidate_token_env, upstream: upstream_token_env}
+    opener = Opener(place, variables, device=device, dtype=dtype, threads=threads, max_tokens=max_tokens)
     asyncio.run(_serve(place, opener, upstream, candidate, by_project, token_place, settings, host, port))
 
 
@@ -102,10 +106,13 @@ def project_tokens(home: Home, path: Path | None) -> tuple[dict[str, str], str]:
 
 
 class Opener:
-    """Opens upstreams: a checkpoint behind a policy server of its own on loopback, in this process, or a server elsewhere."""
+    """Opens upstreams: a checkpoint behind a policy server of its own on loopback, in this process, or a server elsewhere. `variables`: by
+    address, the variable with its token; nobody gets another's."""
 
-    def __init__(self, home: Home, token_env: str, *, device: str, dtype: str, threads: int, max_tokens: int) -> None:
-        self._home, self._token_env, self._device, self._dtype = home, token_env, device, dtype
+    def __init__(
+        self, home: Home, variables: Mapping[str | None, str | None], *, device: str, dtype: str, threads: int, max_tokens: int
+    ) -> None:
+        self._home, self._variables, self._device, self._dtype = home, variables, device, dtype
         self._threads, self._max_tokens = threads, max_tokens
 
     @asynccontextmanager
@@ -114,7 +121,7 @@ class Opener:
         from models.gateway.serve import Address
 
         if name.startswith(("http://", "https://")):
-            yield Address(url=name, token=environ.get(self._token_env, "").strip() or None)
+            yield Address(url=name, token=environ.get(self._variables.get(name) or "", "").strip() or None)
             return
         async with self._checkpoint(name) as address:
             yield address

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,11 +33,14 @@ _CONTROLS = ("form", "button", "select", "textarea")
 _AROUND = ("nav", "header", "footer", "aside")
 _SKIPPED = frozenset((*_HIDDEN, *_CONTROLS, *_AROUND))
 _SKIPPED_ROLES = frozenset(("navigation", "banner", "contentinfo", "search", "complementary", "menu"))
-_SKIPPED_NAMES = re.compile(
-    r"(?:^|[\s_-])(?:header|nav|navbar|navigation|navheader|navfooter|nodeheader|sidebar|sphinxsidebar|breadcrumbs?|menu|menubar|toc|footer|"
-    r"footline|related|headerlink|copyright|cookie|banner|skip|pagination|searchbox|ads?)(?:$|[\s_-])",
-    re.IGNORECASE,
+_SKIPPED_NAMES = frozenset(
+    (
+        *("header", "nav", "navbar", "navigation", "navheader", "navfooter", "nodeheader", "sidebar", "sphinxsidebar"),
+        *("breadcrumb", "breadcrumbs", "menu", "menubar", "toc", "footer", "footline", "related", "headerlink"),
+        *("copyright", "cookie", "banner", "skip", "pagination", "searchbox", "ad", "ads"),
+    )
 )
+"""Classes and ids of what stands around a text. Whole names: a section about a boot menu may be called `boot-menu`."""
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _PARTS = ("div", "section", "article", "main", "body", "blockquote", "figcaption", "pre", "p", "hr", "br")
 _LISTS = ("ul", "ol", "dl", "li", "dt", "dd", "table", "tr", "caption")
@@ -48,17 +52,19 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n(?:---|\.\.\.)\n", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """`level` of a heading, 1 to 6; 0 of other text. `is_code`: lines are kept as they are."""
+    """`level` of a heading, 1 to 6; 0 of other text. `is_code`: lines are kept as they are. `is_around`: it stands around the page's own
+    text, e.g. a menu."""
 
     text: str
     level: int = 0
     is_code: bool = False
+    is_around: bool = False
     link_share: float = 0.0
     num_links: int = 0
 
     @property
     def is_navigation(self) -> bool:
-        return self.num_links >= MIN_LINKS and self.link_share > MAX_LINK_SHARE
+        return self.is_around or (self.num_links >= MIN_LINKS and self.link_share > MAX_LINK_SHARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +111,7 @@ def _bytes(path: Path) -> bytes:
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         try:
             data = file.read(MAX_BYTES + 1)
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise BadRecord(f"it cannot be unpacked: {error}") from None
     if len(data) > MAX_BYTES:
         raise BadRecord(f"it is larger than {MAX_BYTES // 2**20} MiB, more than is read of one page: split it")
@@ -124,7 +130,7 @@ def _decoded(data: bytes, path: Path) -> str:
         said = re.search(rb"charset=[\"']?([\w-]+)", data[:4096])
         try:
             return data.decode(said[1].decode() if said else "cp1252", "replace")
-        except LookupError:
+        except (LookupError, UnicodeError):
             return data.decode("cp1252", "replace")
 
 
@@ -154,6 +160,8 @@ class _Collected:
             if event == "start":
                 if element is not root and _is_skipped(element):
                     walk.skip_subtree()
+                    if element.tag not in _HIDDEN and (text := "".join(element.itertext()).strip()):
+                        self.blocks.append(Block(text=text, is_around=True))
                 else:
                     self._start(element.tag)
                     self._text(element.text)
@@ -199,8 +207,8 @@ class _Collected:
 def _is_skipped(element: Any) -> bool:
     if not isinstance(element.tag, str) or element.tag in _SKIPPED or element.get("hidden") is not None:
         return True
-    names = f"{element.get('class', '')} {element.get('id', '')}"
-    return element.get("role") in _SKIPPED_ROLES or _SKIPPED_NAMES.search(names) is not None
+    names = f"{element.get('class', '')} {element.get('id', '')}".lower().split()
+    return element.get("role") in _SKIPPED_ROLES or not _SKIPPED_NAMES.isdisjoint(names)
 
 
 def _laid_out(text: str, *, is_code: bool) -> str:

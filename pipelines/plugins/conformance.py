@@ -35,6 +35,8 @@ def check(reference: str, folder: Path, files: Sequence[Path] = (), *, num_seeds
     if isinstance(found, TaskSource):
         if found.name not in SOURCES:
             SOURCES.use({found.name: reference}, folder, keep=True)
+        if SOURCES[found.name] is not found:
+            raise ConfigError(f"{reference} calls itself {found.name!r}, as another task source is called: give it a name of its own")
         yield from check_source(found, num_seeds=num_seeds)
     elif isinstance(found, Importer):
         if not files:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from importlib.resources import files
 from pathlib import Path
 
+from agent.grammars.registry import GRAMMARS
+from assets.verdict_settings import OWN_JUDGES
+from models.judges.registry import JUDGES
+from pipelines import profiles
+from pipelines.importing.registry import IMPORTERS
+from sandbox.tasks.registry import SOURCES
 from warehouse.core.errors import ConfigError
 
 TEMPLATES: dict[str, tuple[str, ...]] = {
@@ -36,8 +43,17 @@ def rendered(kind: str, name: str) -> dict[str, bytes]:
         raise ConfigError(f"{kind!r} cannot be made: the kinds are {', '.join(TEMPLATES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
         raise ConfigError(f"the name is {name!r}: use lower-case letters, digits and _, beginning with a letter, e.g. shop")
+    if name in _taken(kind):
+        raise ConfigError(f"{name!r} is the name of another {kind}, or of Flywheel's own: choose another one")
     words = {"@name@": name, "@NAME@": name.upper(), "@Name@": "".join(part.capitalize() for part in name.split("_"))}
     return {_filled(template, words): _content(kind, template, words) for template in TEMPLATES[kind]}
+
+
+def _taken(kind: str) -> Collection[str]:
+    if kind == "judge":
+        return {*OWN_JUDGES, *JUDGES}
+    names: dict[str, Collection[str]] = {"task-source": SOURCES, "grammar": GRAMMARS, "importer": IMPORTERS, "profile": profiles.names()}
+    return names[kind]
 
 
 def write(kind: str, name: str, folder: Path) -> list[Path]:

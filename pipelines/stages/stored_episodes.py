@@ -15,7 +15,7 @@ from warehouse.storage.tables import Warehouse
 
 _EPISODES = """
 select * from episodes where stage in (select unnest($stages::varchar[])) and split = 'train' and purpose in ('rl', 'rollout')
-and outcome <> 'crashed' and task_id in (select unnest($tasks::varchar[])) order by md5(episode_id) limit $num"""
+and outcome <> 'crashed' and task_name <> 'erased' and task_id in (select unnest($tasks::varchar[])) order by md5(episode_id) limit $num"""
 _STEPS = "select * from steps where episode_id in (select unnest($ids::varchar[])) order by episode_id, step_index"
 _SCREENSHOTS = "select screenshot_id, data from screenshots where screenshot_id in (select unnest($ids::varchar[]))"
 CHUNK = 64
@@ -24,7 +24,7 @@ CHUNK = 64
 
 def stored_episodes(warehouse: Warehouse, places: Sequence[str], tasks: Sequence[Task], num: int, *, screenshots: bool) -> list[Episode]:
     """At most `num` episodes of these tasks, of the newest iterations among `places` (ITERATION/STAGE), of each a random choice. One whose
-    steps lack token ids, because its policy answered through a server that gives none, is left out."""
+    steps lack token ids or log-probabilities, because its policy answered through a server that gives none, is left out."""
     stages: dict[str, list[str]] = defaultdict(list)
     for place in places:
         iteration, _, stage = place.partition("/")
@@ -50,9 +50,15 @@ def _of_iteration(
                 steps[step["episode_id"]].append(step)
             for row in chunk:
                 of_row = steps[row["episode_id"]]
-                if all(step["prompt_token_ids"] and step["response_token_ids"] for step in of_row if step["response"]):
+                if all(map(_has_tokens, of_row)):
                     episode = stored_episode(row, of_row, of_id[row["task_id"]])
                     yield _with_screenshots(warehouse, episode) if screenshots else episode
+
+
+def _has_tokens(step: dict[str, Any]) -> bool:
+    """Whether a trajectory can be made of a step: its tokens are known, each with its log-probability; or it has no answer at all."""
+    answer, logprobs = step["response_token_ids"], step["response_logprobs"]
+    return not step["response"] or bool(step["prompt_token_ids"] and answer and len(logprobs or ()) == len(answer))
 
 
 def _with_screenshots(warehouse: Warehouse, episode: Episode) -> Episode:

@@ -107,7 +107,7 @@ class DatasetSamples:
             prompt, answer = row["prompt_token_ids"] or (), row["response_token_ids"] or ()
             if answer and (policy_id := row["policy_id"]) not in same:
                 same[policy_id] = tokenizer is not None and tokenizer == self._tokenizer_of(policy_id)
-            is_known = bool(answer) and same[row["policy_id"]]
+            is_known = bool(prompt and answer) and same[row["policy_id"]]
             yield TrainingSample(
                 messages=messages,
                 weight=row["weight"],

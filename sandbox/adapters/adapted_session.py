@@ -11,6 +11,7 @@ import asyncio
 import io
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -19,8 +20,10 @@ from PIL import Image, ImageDraw
 from sandbox import actions
 from sandbox.actions import Action, Click, ToolCall
 from sandbox.session import Element, Observation, Transition, Verdict, require_open, require_running
+from sandbox.tasks.supply import content_split
 from sandbox.tasks.task import Task
 from warehouse.core.errors import SandboxError, SandboxTimeout, TaskError
+from warehouse.core.identity import bytes_id, stable_seed
 
 T = TypeVar("T")
 ACT = "act"
@@ -30,6 +33,8 @@ SIZE_PX = (400, 300)
 """Of an environment without a picture."""
 TIMEOUT_S = 60.0
 MAX_OUTPUT_CHARS = 4000
+MAX_DRAWS = 200
+"""Starts that are tried for a seed. One in ten belongs to a split that is evaluated on."""
 
 
 class BadAction(ValueError):
@@ -132,12 +137,14 @@ class Screen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedTask:
-    """How a task is played. `success_at`: the sum of the environment's rewards from which on it counts as solved. `make` may take long; it
-    is called once for each lease."""
+    """How a task is played. `success_at`: the sum of the environment's rewards from which on it counts as solved; where that is 0 or less,
+    only once the environment itself has ended the episode, or doing nothing would be paid. `make` may take long; it is called once for
+    each lease. `has_one_instance`: it starts alike for every seed."""
 
     instruction: str
     success_at: float
     make: Callable[[], Awaitable[Adapted]]
+    has_one_instance: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,7 +184,12 @@ class AdaptedSession:
         else:
             await self._end()
             environment = await _in_time(adapted_task.make(), f"starting {task.name}")
-        seen = await _in_time(environment.reset(seed), f"resetting {task.name}")
+        try:
+            seen = await _drawn(environment, adapted_task, task, seed)
+        except BaseException:
+            self._episode = None
+            await _closed(environment)
+            raise
         self._episode = _Episode(
             task=task, adapted_task=adapted_task, environment=environment, started_s=time.monotonic(), seen=seen, is_over=seen.is_over
         )
@@ -212,17 +224,21 @@ class AdaptedSession:
 
     async def evaluate(self) -> Verdict:
         episode = self._running()
-        reasons = (f"rewards of {episode.total:g} in {episode.num_steps} steps",)
-        return Verdict(origin="verifier", score=episode.total, threshold=episode.adapted_task.success_at, reasons=reasons)
+        threshold, score = episode.adapted_task.success_at, episode.total
+        reasons = [f"rewards of {score:g} in {episode.num_steps} steps"]
+        if threshold <= 0 and score >= threshold and not episode.seen.is_over:
+            score = threshold - 1.0
+            reasons.append("the environment has not ended the episode")
+        return Verdict(origin="verifier", score=score, threshold=threshold, reasons=tuple(reasons))
 
     async def oracle_action(self) -> Action | None:
         episode = self._running()
         if episode.is_over or (wanted := await _in_time(episode.environment.oracle(), "its oracle")) is None:
             return None
         for button, value in zip(_screen(episode).buttons, episode.environment.named.values(), strict=True):
-            if value == wanted:
+            if _plain(value) == _plain(wanted):
                 return Click(x=button.x_px, y=button.y_px)
-        return ToolCall(name=ACT, arguments={"action": wanted})
+        return ToolCall(name=ACT, arguments={"action": _plain(wanted)})
 
     def _observe(self, episode: _Episode) -> Observation:
         screen = _screen(episode)
@@ -243,7 +259,7 @@ class AdaptedSession:
     async def _end(self) -> None:
         episode, self._episode = self._episode, None
         if episode is not None:
-            await episode.environment.close()
+            await _closed(episode.environment)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -273,6 +289,31 @@ def _wanted(action: Action, named: Mapping[str, Any], screen: Screen) -> Any:
         return named[said]
     has = f"click a button or press a key: {', '.join(named)}" if named else f"call the tool {ACT} with the argument `action`"
     raise BadAction(f"{action.kind} is no action of this environment: {has}")
+
+
+async def _drawn(environment: Adapted, adapted_task: AdaptedTask, task: Task, seed: int) -> Seen:
+    """The start of the seed's instance: the first draw whose content is of the seed's split, so that no split shows another's instances.
+    Raises TaskError where there is none among MAX_DRAWS."""
+    for number in range(MAX_DRAWS):
+        seen = await _in_time(environment.reset(stable_seed(task.source, task.name, seed, number)), f"resetting {task.name}")
+        content = [seen.text, None if seen.picture is None else bytes_id("picture", seen.picture.tobytes())]
+        if adapted_task.has_one_instance or content_split(task, content) is task.split(seed):
+            return seen
+    raise TaskError(
+        f"{task.name} gives no instance for seed {seed}: none of {MAX_DRAWS} starts belongs to its split. Where every reset starts alike, "
+        "set has_one_instance."
+    )
+
+
+async def _closed(environment: Adapted) -> None:
+    """Close an environment that nobody uses any more; what fails at that is nobody's failure."""
+    with suppress(SandboxError):
+        await _in_time(environment.close(), "closing")
+
+
+def _plain(value: Any) -> Any:
+    """An action as JSON has it: arrays and numbers of NumPy as lists and numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 async def _in_time(call: Awaitable[T], what: str) -> T:

@@ -10,6 +10,7 @@ text of its own and is small. Environments run in a thread of their own, one for
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,11 +27,13 @@ from sandbox.adapters.adapted_session import AdaptedSession, AdaptedTask, BadAct
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError
+from warehouse.core.identity import content_id
 
 T = TypeVar("T")
 COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "default", "default")
 _COLOURED = re.compile(r"\x1b\[(?:\d+;)*(?P<code>[349][0-7]|10[0-7])(?:;\d+)*m(?P<text>[^\x1b]*)\x1b\[0?m")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+CLOSE_TIMEOUT_S = 5.0
 MODES = ("ansi", "rgb_array")
 """Ways of rendering, the preferred one first."""
 MAX_NAMED = 64
@@ -82,7 +85,8 @@ def gymnasium_source(name: str, tasks: Sequence[GymTask], *, has_one_instance: b
         }
 
     adapted = {
-        key: AdaptedTask(instruction=each.instruction, success_at=each.success_at, make=_maker(each)) for key, each in by_name.items()
+        key: AdaptedTask(instruction=each.instruction, success_at=each.success_at, make=_maker(each), has_one_instance=has_one_instance)
+        for key, each in by_name.items()
     }
     find = ByName(name, adapted)
     return TaskSource(
@@ -99,7 +103,14 @@ def gymnasium_source(name: str, tasks: Sequence[GymTask], *, has_one_instance: b
 
 
 def _version(task: GymTask) -> str:
-    return f"{task.env} {dict(task.options)}"
+    """Part of the task's identity: all that decides what is asked, and when it is solved. Raises ConfigError for what is not JSON, of which
+    nobody can tell whether it is the same in another process."""
+    parts = [dict(task.options), dict(task.actions), task.success_at, task.instruction]
+    try:
+        text = json.dumps(parts, sort_keys=True)
+    except TypeError as error:
+        raise ConfigError(f"{task.env}: {error}. What is not JSON goes into a function of yours, given as `make`.") from error
+    return f"{task.env} {content_id('gymnasium', text)}"
 
 
 def _maker(task: GymTask) -> Callable[[], Any]:
@@ -183,9 +194,13 @@ class GymEnvironment:
         return None if oracle is None else await self._in_thread(lambda: oracle(self._env.unwrapped))
 
     async def close(self) -> None:
-        if self._env is not None:
-            await self._in_thread(self._env.close)
-        self._thread.shutdown(wait=False)
+        """A step that hangs is left behind with its thread: nothing can end it."""
+        try:
+            if self._env is not None:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._in_thread(self._env.close)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)

@@ -181,13 +181,15 @@ async def _rewards_in_bounds(session: Session, source: TaskSource, task: Task, s
 
 
 async def _seeds_differ(session: Session, source: TaskSource, task: Task, seed: int) -> None:
-    if source.has_one_instance or (source.page is not None and source.facts(task, seed) is not None):
+    """Also between splits, where nothing says so before a session runs: no draw by split (`facts`), no index of instances."""
+    if source.has_one_instance or source.contents is not None or source.facts(task, seed) is not None:
         return
     starts = {_seen(await session.reset(task, other)) for other in proving_seeds(task, NUM_STARTS)}
-    require(
-        len(starts) > 1,
-        f"{NUM_STARTS} seeds start alike, so that what is trained on is what is reported: draw by seed, or set has_one_instance",
-    )
+    problem = "so that what is trained on is what is reported: draw by split (docs/page-tasks.md), or set has_one_instance"
+    require(len(starts) > 1, f"{NUM_STARTS} seeds start alike, {problem}")
+    if not task.held_out:
+        others = {_seen(await session.reset(task, other)) for other in task.seeds(Split.EVAL, NUM_STARTS)}
+        require(starts.isdisjoint(others), f"seeds to train on start as seeds of eval do, {problem}")
 
 
 PLAYED = {

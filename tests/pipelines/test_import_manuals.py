@@ -112,6 +112,16 @@ def test_sections_are_cut_where_they_are_long_and_joined_where_they_are_short(tm
     assert len(whole) == 1 and "\nPart 2\n" in whole[0].text
 
 
+def test_a_section_is_not_taken_for_a_menu_by_its_name_and_what_stands_around_is_counted(tmp_path: Path) -> None:
+    around = '<nav>Next page</nav><div class="sphinxsidebar x">Pages</div><footer>Made by us</footer><script>1</script>'
+    kept = f'<section id="boot-menu"><p>{PROSE}</p></section><div class="copyright-considerations">{PROSE} Yes.</div>'
+    page = f'<body class="has-sidebar">{kept}'
+    path = tmp_path / "page.html"
+    path.write_text(page + around)
+    read = read_page(path, "page.html")
+    assert [block.text for block in read.blocks] == [PROSE, f"{PROSE} Yes."] and read.num_boilerplate == 3
+
+
 def test_what_is_on_many_pages_is_nobodys_text(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     folder.mkdir()
@@ -123,7 +133,7 @@ def test_what_is_on_many_pages_is_nobodys_text(tmp_path: Path) -> None:
         menu = f"<div>{''.join(f'<a href=x>Chapter {chapter}</a> ' for chapter in range(9))}</div>"
         (folder / f"{number}.html").write_text(f"<title>Page {number}</title><ul class='navbar'>{links}</ul>{menu}{body}")
     report, _ = run(tmp_path / "home", folder, quality=TextQuality(max_similarity=1.0))
-    assert report.num_added == 6 and report.lost["blocks of navigation, or of many pages"] == 12
+    assert report.num_added == 6 and report.lost["blocks of navigation, or of many pages"] == 18
     assert "published by" not in texts(tmp_path / "home") and "Chapter" not in texts(tmp_path / "home")
 
 
@@ -156,6 +166,7 @@ def test_what_is_not_worth_reading_is_named_and_kept(tmp_path: Path) -> None:
         ("bomb.html.gz", gzip.compress(b"\n" * (MAX_BYTES + 1)), "larger than 16 MiB"),
         ("cut.html.gz", gzip.compress(b"<p>" + bytes(range(256)) * 99)[:300], "cannot be unpacked"),
         ("not.md.gz", b"plain", "cannot be unpacked"),
+        ("torn.html.gz", gzip.compress(b"<p>")[:10] + b"\xff" * 64, "cannot be unpacked"),
         ("binary.html", b"\x7fELF\0\0\0", "NUL bytes"),
         ("empty.html", b"", "cannot be read as HTML"),
         ("script.html", b"<script>while(1);</script><nav>Menu</nav>", "no text of its own"),
@@ -179,6 +190,7 @@ def test_pages_that_do_harm_are_refused_alone(tmp_path: Path, name: str, data: b
         ("deep.html", "<div>" * 50_000 + PROSE),
         ("open.html", f"<p><b><table><tr><td>{PROSE}</p></div></body><p>&#xD800;&nope;<a href"),
         ("latin.html", f"<meta charset=nonsense><p>{PROSE} Caf\xe9."),
+        *((f"{name}.html", f"<meta charset={name}><p>{PROSE} Caf\xe9.") for name in ("idna", "undefined", "punycode", "utf-16")),
         ("deep.md", "> " * 5_000 + PROSE),
         ("lists.md", "".join(f"{'  ' * level}- {PROSE}\n" for level in range(200))),
         ("brackets.md", "[" * 20_000 + PROSE),

@@ -138,6 +138,8 @@ def test_the_commands_say_what_they_did(tmp_path: Path, monkeypatch: pytest.Monk
         (("init", "moon", "x"), "'moon' cannot be made: the kinds are task-source, judge"),
         (("init", "judge", "../up"), "the name is '../up'"),
         (("init", "judge", "Class"), "the name is 'Class'"),
+        (("init", "judge", "orm"), "'orm' is the name of another judge, or of Flywheel's own"),
+        (("init", "task-source", "miniwob"), "'miniwob' is the name of another task-source"),
         (("check", "gone.py:judge"), "there is no file"),
         (("check", "nothing"), "expected module:attribute or path"),
         (("check", "sharegpt"), "is checked on files of its format"),
@@ -146,6 +148,14 @@ def test_the_commands_say_what_they_did(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_cannot_be_done_is_said(arguments: Sequence[str], message: str, tmp_path: Path) -> None:
     status, said = run(*arguments, folder=tmp_path if arguments[0] == "init" else None)
     assert status != 0 and message in said, said
+
+
+def test_a_source_of_another_ones_name_is_not_taken_for_it(tmp_path: Path) -> None:
+    write("task-source", "mine", tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text(path.read_text().replace('name="mine", kind', 'name="games", kind'))
+    with pytest.raises(ConfigError, match="calls itself 'games', as another task source is called"):
+        list(check("mine.py:SOURCE", tmp_path))
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from models.judges.registry import JUDGES
 from pipelines import profiles
 from pipelines.importing.registry import IMPORTERS, importer_named
 from sandbox.actions import Click, InvalidAction
-from sandbox.session import Observation
+from sandbox.session import Observation, Verdict
 from sandbox.tasks.registry import SOURCES
 from tests.agent.judged_episodes import many, store
 from tests.assets.test_judging import metadata_of, run_assets
@@ -101,6 +101,7 @@ def test_a_function_judges(folder: Path) -> None:
         (lambda case: float("nan"), r"ValueError: it returned nan"),
         (lambda case: "yes", r"TypeError: it returned 'yes': expected True or False"),
         (lambda case: None, r"TypeError: it returned None"),
+        (lambda case: Verdict(origin="judge", score=8.0, threshold=5.0), r"ValueError: it returned Verdict.*a score is from 0 to 1"),
         (lambda case: case.nonesuch, r"AttributeError"),
     ],
 )

@@ -76,10 +76,11 @@ def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: War
     assert [(change.judge, change.route) for change in failed.changes] == [("verifier", "sft")] and failed.route == "ct"
 
 
-def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", [{"policy_id": "human"}, {"policy_id": "agent", "purpose": "gateway"}])
+def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_path: Path, who: dict[str, str]) -> None:
     house = Warehouse(Home(tmp_path / "home"))
     asked = "Press the green button three times."
-    person = episode_row("episode-person", policy_id="human", instruction=f"Please: {asked}")
+    person = episode_row("episode-person", **who, instruction=f"Please: {asked}")
     evaluated = episode_row("episode-evaluated", purpose="evaluation", split="eval", instruction=asked)
     sample = sample_row("sft", origin="demonstration", domain="d", messages=[], response="x", episode_id="episode-person", step_index=0)
     house.replace_partition("episodes", [without_place(row) for row in (person, evaluated)], iteration="0001", stage="rollouts")

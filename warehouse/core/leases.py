@@ -46,6 +46,11 @@ class Holder(BaseModel):
         return f"{self.pid} on host {self.host}"
 
 
+def _now() -> float:
+    """Seconds that go on while the machine sleeps, where it can tell: others count these too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class StoreLease:
     """One lock. `owner` is known to be gone where its next process asks, e.g. because that one holds a file lock of the same place."""
 
@@ -69,8 +74,8 @@ class StoreLease:
         return self._take(number + 1)
 
     def _is_silent(self, number: int) -> bool:
-        seen_at = time.monotonic()
-        while time.monotonic() - seen_at < LEASE_S:
+        seen_at = _now()
+        while _now() - seen_at < LEASE_S:
             time.sleep(min(POLL_S, LEASE_S / 10))
             if self._newest()[0] != number:
                 return False
@@ -113,7 +118,7 @@ class StoreLease:
         number, holder = self._newest()
         if holder is None or holder.is_released:
             return None
-        key, now = f"{self._store.url}/{self._folder}", time.monotonic()
+        key, now = f"{self._store.url}/{self._folder}", _now()
         if _SEEN.get(key, (0, 0.0))[0] != number:
             _SEEN[key] = number, now
         return holder if now - _SEEN[key][1] < LEASE_S else None
@@ -131,7 +136,7 @@ class StoreLease:
     def _watch(self) -> None:
         """A thread of its own: a request may wait longer than the lease lasts."""
         while not self._ended.wait(min(POLL_S, GIVE_UP_S / 10)):
-            if time.monotonic() - self._renewed_at > GIVE_UP_S:
+            if _now() - self._renewed_at > GIVE_UP_S:
                 self._lose(f"it could not be renewed for {GIVE_UP_S:.0f} s")
 
     def _lose(self, why: str) -> None:
@@ -141,7 +146,7 @@ class StoreLease:
 
     def _put(self, number: int, holder: Holder) -> bool:
         """The number with this holder; then those before it go."""
-        begun_at = time.monotonic()
+        begun_at = _now()
         data = f"{holder.model_dump_json()}\n{number}".encode()
         if not self._store.create(self._name(number), data):
             return False

@@ -19,7 +19,7 @@ evaluated_on as (
     ) where len(string_split(words, ' ')) >= {GIVEAWAY_WORDS}
 )"""
 GIVEAWAYS = rf"""{EVALUATED_ON},
-spoken as (  -- what no policy of ours did on an instance whose split is known: chats, and what people did elsewhere
+spoken as (  -- what nobody did on an instance whose split is known: chats, what people did elsewhere, what agents did through the gateway
     select sample_id, lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g')) as words
     from (select sample_id, episode_id, origin, messages from ct_samples
           union all select sample_id, episode_id, origin, messages from sft_samples)
@@ -28,7 +28,7 @@ spoken as (  -- what no policy of ours did on an instance whose split is known: 
     select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
     from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples
           union all select sample_id, unnest(prompt_episode_ids) from sft_samples) s
-    join (select distinct episode_id, instruction from episodes where policy_id = 'human') e using (episode_id)
+    join (select distinct episode_id, instruction from episodes where policy_id = 'human' or purpose = 'gateway') e using (episode_id)
 ),
 leaks as (
     select s.sample_id, min(e.words) as words from spoken s join evaluated_on e on contains(s.words, e.words) group by s.sample_id
@@ -38,12 +38,13 @@ leaks as (
 
 
 def repeated_by(con: duckdb.DuckDBPyConnection, episode_id: str) -> str | None:
-    """The evaluated instruction that a person's episode repeats, for which no snapshot takes its samples; None where it repeats none."""
+    """The evaluated instruction that an episode of a person or of the gateway repeats, for which no snapshot takes its samples; None where
+    it repeats none."""
     rows = con.execute(
         rf"""with {EVALUATED_ON}
         select min(v.words) from episodes e
         join evaluated_on v on contains(lower(regexp_replace(e.instruction, '\s+', ' ', 'g')), v.words)
-        where e.policy_id = 'human' and e.episode_id = $1""",
+        where (e.policy_id = 'human' or e.purpose = 'gateway') and e.episode_id = $1""",
         [episode_id],
     ).fetchall()
     return rows[0][0] if rows else None

@@ -147,7 +147,9 @@ def explain(con: duckdb.DuckDBPyConnection, episode: str, config: RoutingConfig 
         stored_route=stored[0][0] if stored else None,
         stored_reason=stored[0][1] if stored else None,
         changes=_changes(episodes, verdicts, rules, judgements, destination),
-        uses=_uses(con, episode_id, is_of_person="human" in episodes["policy_id"].to_pylist()),
+        uses=_uses(
+            con, episode_id, may_repeat="human" in episodes["policy_id"].to_pylist() or "gateway" in episodes["purpose"].to_pylist()
+        ),
     )
 
 
@@ -231,7 +233,7 @@ def _changes(
     return changes
 
 
-def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, is_of_person: bool) -> list[Use]:
+def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, may_repeat: bool) -> list[Use]:
     rows = con.sql(
         """
         with samples as (
@@ -251,6 +253,6 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, is_of_person: bool
         params={"id": episode_id},
     )
     found = rows.to_arrow_table().to_pylist()
-    words = repeated_by(con, episode_id) if found and is_of_person else None
+    words = repeated_by(con, episode_id) if found and may_repeat else None
     why = None if words is None else f"it repeats an instruction that is evaluated on: {words!r}"
     return [Use(**row, left_out=why if row["table"] != "orm_samples" else None) for row in found]
