@@ -6,7 +6,7 @@ from collections import Counter
 
 import dagster as dg
 
-from agent.gateway.episodes import Withheld, finished
+from agent.gateway.episodes import LeftOut, finished
 from agent.gateway.log import has_log
 from assets.metadata import data_version, describe
 from assets.people import GROUP, Row, add_episodes, add_tasks, episodes_taken, keep_others, store_rows
@@ -31,10 +31,10 @@ CHUNK_EPISODES = 100
 def gateway_episodes(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     warehouse, iteration = tables.warehouse, context.partition_key
     made: dict[str, list[Row]] = {table: [] for table in TABLES}
-    withheld = Withheld()
+    left_out = LeftOut()
     if has_log(tables.home):
         chunk = []
-        for one in finished(tables.home, but=episodes_taken(warehouse, STAGE, but=iteration), withheld=withheld):
+        for one in finished(tables.home, but=episodes_taken(warehouse, STAGE, but=iteration), left_out=left_out):
             chunk.append(one.episode)
             made["verdicts"] += [one.verdict] if one.verdict is not None else []
             if len(chunk) == CHUNK_EPISODES:
@@ -42,7 +42,10 @@ def gateway_episodes(context: dg.AssetExecutionContext, tables: WarehouseResourc
                 chunk = []
         add_episodes(warehouse, made, chunk, iteration, STAGE)
         add_tasks(warehouse, made, iteration, STAGE)
-    counts = {"episodes": len(made["episodes"]), "steps": len(made["steps"]), "withheld for personal data": withheld.num}
+    counts = {"episodes": len(made["episodes"]), "steps": len(made["steps"]), "withheld for personal data": left_out.num_withheld}
+    counts["lost"] = len(left_out.lost)
+    for episode, why in left_out.lost.items():
+        context.log.warning(f"the gateway's episode {episode} was left out, as it cannot be put together: {why}")
     counts |= Counter(f"outcome/{row['outcome']}" for row in made["episodes"])
     counts["kept as they were"] = keep_others(warehouse, made, iteration, STAGE)
     wrote = store_rows(warehouse, iteration, STAGE, made)

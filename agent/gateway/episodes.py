@@ -8,7 +8,7 @@ Training reads the token ids; the texts are for people, filters and models with 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -40,14 +40,17 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Withheld:
-    """How many episodes were left out because personal data was found in them."""
+class LeftOut:
+    """`num_withheld`: episodes of the gateway in which personal data was found. `lost`: why one cannot be put together, by its id."""
 
-    num: int = 0
+    num_withheld: int = 0
+    lost: dict[str, str] = field(default_factory=dict)
 
 
-def finished(home: Home, *, but: Collection[str] = (), withheld: Withheld | None = None) -> Iterator[Taken]:
-    """Every episode that has its outcome, `but` those of these ids, in the order of their ends. Raises ModelError for a damaged log."""
+def finished(home: Home, *, but: Collection[str] = (), left_out: LeftOut | None = None) -> Iterator[Taken]:
+    """Every episode that has its outcome, `but` those of these ids, in the order of their ends; one that cannot be put together, such as
+    one whose picture is gone, is left out. Raises ModelError for a damaged log."""
+    left_out = left_out if left_out is not None else LeftOut()
     outcomes = {outcome.episode: outcome for outcome in read_outcomes(home)}
     calls: dict[str, list[Call]] = {name: [] for name in outcomes}
     for call in read_calls(home):
@@ -55,15 +58,15 @@ def finished(home: Home, *, but: Collection[str] = (), withheld: Withheld | None
             calls[call.place.episode].append(call)
     for name, outcome in outcomes.items():
         if any(call.withheld for call in calls[name]):
-            if withheld is not None:
-                withheld.num += 1
+            left_out.num_withheld += 1
             continue
-        for one in _episodes(home, calls[name], outcome):
-            if one.episode.episode_id not in but:
-                yield one
+        try:
+            yield from _episodes(home, calls[name], outcome, but)
+        except (OSError, LookupError, ValueError) as error:
+            left_out.lost[name] = f"{type(error).__name__}: {error}"
 
 
-def _episodes(home: Home, calls: Sequence[Call], outcome: Verdict) -> Iterator[Taken]:
+def _episodes(home: Home, calls: Sequence[Call], outcome: Verdict, but: Collection[str]) -> list[Taken]:
     """One for each line. An answer that was given up is one without V: nobody knows what it would have come to."""
     conversations = _conversations(calls)
     given_up = _given_up(calls)
@@ -71,12 +74,16 @@ def _episodes(home: Home, calls: Sequence[Call], outcome: Verdict) -> Iterator[T
     for call in calls:
         if call.call_id not in given_up:
             lines.setdefault(call.place.line, []).append(call)
-    for number, line in sorted(lines.items()):
-        episode = _episode(home, line, number, conversations, outcome)
-        yield Taken(group=outcome.episode, episode=episode, verdict=_verdict(episode.episode_id, outcome))
-    for call in calls:
-        if call.call_id in given_up:
-            yield Taken(group=outcome.episode, episode=_episode(home, [call], call.call_id, conversations, None), verdict=None)
+    parts: list[tuple[int | str, Sequence[Call], Verdict | None]] = [(number, line, outcome) for number, line in sorted(lines.items())]
+    parts += [(call.call_id, [call], None) for call in calls if call.call_id in given_up]
+    taken = []
+    for number, line, verdict in parts:
+        request = _request(line[0], number)
+        if request.episode_id not in but:
+            episode = _episode(home, request, line, conversations, verdict)
+            said = None if verdict is None else _verdict(request.episode_id, verdict)
+            taken.append(Taken(group=outcome.episode, episode=episode, verdict=said))
+    return taken
 
 
 def _given_up(calls: Sequence[Call]) -> set[str]:
@@ -97,12 +104,10 @@ def _conversations(calls: Sequence[Call]) -> dict[str, tuple[Said, ...]]:
     return found
 
 
-def _episode(
-    home: Home, line: Sequence[Call], number: int | str, conversations: Mapping[str, Sequence[Said]], outcome: Verdict | None
-) -> Episode:
-    first, last = line[0], line[-1]
-    task = Task(source=SOURCE, name=_task_name(first), domain=DOMAIN, max_steps=MAX_STEPS)
-    request = EpisodeRequest(
+def _request(first: Call, number: int | str) -> EpisodeRequest:
+    """Of the line, or the answer, that has this number in its episode."""
+    task = Task(source=SOURCE, name=first.task or first.project, domain=DOMAIN, max_steps=MAX_STEPS)
+    return EpisodeRequest(
         purpose="gateway",
         task=task,
         seed=task.seeds(Split.TRAIN, 1)[0],
@@ -110,6 +115,12 @@ def _episode(
         policy_id=first.policy_id,
         temperature=first.temperature,
     )
+
+
+def _episode(
+    home: Home, request: EpisodeRequest, line: Sequence[Call], conversations: Mapping[str, Sequence[Said]], outcome: Verdict | None
+) -> Episode:
+    first, last = line[0], line[-1]
     steps = tuple(_step(index, call, conversations[call.call_id]) for index, call in enumerate(line))
     ended = {1: Outcome.SUCCESS, 0: Outcome.FAILURE}
     names = sorted({name for call in line for said in conversations[call.call_id] for name in said.pictures})
@@ -123,10 +134,6 @@ def _episode(
         environment=f"gateway, {first.route}",
         screenshots={name: read_picture(home, name) for name in names},
     )
-
-
-def _task_name(call: Call) -> str:
-    return call.task or call.project
 
 
 def _ms_between(begin: str, end: str) -> float:

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from agent.episode.log import EpisodeLog
-from agent.gateway.episodes import REPLY
+from agent.gateway.episodes import REPLY, LeftOut, finished
 from agent.gateway.grouping import Grouping
 from agent.gateway.log import CALLS_FILE, OUTCOMES_FILE, folder_of
 from agent.gateway.records import Call, Called, Outcome, Said, Shown, digests
@@ -128,3 +128,21 @@ def test_episodes_with_an_outcome_are_routed_once_and_keep_their_tokens(tmp_path
 
     take_in(tmp_path, NEXT)
     assert warehouse.read("episodes", iteration=NEXT).num_rows == 0, "each is taken once"
+
+
+def test_only_new_episodes_are_put_together_and_one_without_its_picture_is_left_out(tmp_path: Path) -> None:
+    writer, shots = Writer(tmp_path), {bytes_id("screenshot", shot): shot for shot in (SHOT, png(8, 4, "blue"))}
+    writer.log.keep_screenshots(shots)
+    shown = {name: Said(role="user", pieces=("Look", Shown(screenshot_id=shot))) for name, shot in zip(("one", "two"), shots, strict=True)}
+    calls = {name: writer.call(name, ask, answer=said("A lamp.", "assistant")) for name, ask in shown.items()}
+    for call in calls.values():
+        writer.outcome(call, 1)
+    home, lost = Home(tmp_path), next(iter(shots))
+    first, second = (one.episode for one in finished(home))
+    (folder_of(home) / "screenshots" / lost).unlink()
+    left_out = LeftOut()
+    assert [one.episode.episode_id for one in finished(home, left_out=left_out)] == [second.episode_id]
+    assert list(left_out.lost) == [calls["one"].place.episode] and lost in left_out.lost[calls["one"].place.episode]
+    left_out = LeftOut()
+    assert not list(finished(home, but={first.episode_id, second.episode_id}, left_out=left_out))
+    assert not left_out.lost, "what was taken is not read again"
