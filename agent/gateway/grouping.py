@@ -64,33 +64,31 @@ class Grouping:
     def begin(self, project: str, name: str | None, agent: str, found: Sequence[str]) -> Place:
         """Where a call belongs whose conversation has the digests `found`. Give it to `end` or `give_up`. Raises RequestRefused for a
         named episode that has its outcome."""
-        parent = self._parent(project, name, found)
-        if name is not None:
-            group = self._named(project, name)
+        named = None if name is None else self.find(project, name) or self._add(Group(episode_of(project, name), project, name))
+        parent = self._parent(project, named, found)
+        if named is not None:
+            group = named
         elif parent is not None:
             group = self._groups[parent.place.episode]
         else:
             group = self._add(Group(f"gateway-{secrets.token_hex(8)}", project, None))
         if group.outcome is not None:
-            raise RequestRefused(f"the episode {name!r} has its outcome: name the next one otherwise", "X-Flywheel-Episode")
+            raise RequestRefused(
+                f"the episode {name or group.episode!r} has its outcome: name the next one otherwise", "X-Flywheel-Episode"
+            )
         place = self._extend(group, parent, agent) if parent is not None else self._without_parent(group, agent, found)
         group.num_running += 1
         group.lines[place.line].num_running += 1
         return place
 
-    def _parent(self, project: str, name: str | None, found: Sequence[str]) -> _Node | None:
+    def _parent(self, project: str, named: Group | None, found: Sequence[str]) -> _Node | None:
         """The call whose messages and answer are the longest beginning of the conversation; of several the newest that nothing extends."""
-        episode = None if name is None else episode_of(project, name)
         for digest in reversed(found):
             nodes = [self._nodes[call_id] for call_id in self._after.get((project, digest), ())]
-            nodes = [node for node in nodes if episode is None or node.place.episode == episode]
+            nodes = [node for node in nodes if named is None or node.place.episode == named.episode]
             if nodes:
                 return next((node for node in reversed(nodes) if not node.is_extended), nodes[-1])
         return None
-
-    def _named(self, project: str, name: str) -> Group:
-        episode = episode_of(project, name)
-        return self._groups.get(episode) or self._add(Group(episode, project, name))
 
     def _add(self, group: Group) -> Group:
         self._groups[group.episode] = group
@@ -193,8 +191,8 @@ class Grouping:
 
     def find(self, project: str, name: str) -> Group | None:
         """A project's episode, by its id or by the name that its client gave."""
-        group = self._groups.get(name) or self._groups.get(episode_of(project, name))
-        return group if group is not None and group.project == project else None
+        group = self._groups.get(name)
+        return group if group is not None and group.project == project else self._groups.get(episode_of(project, name))
 
     def of_project(self, project: str) -> list[Group]:
         return [group for group in self._groups.values() if group.project == project]
