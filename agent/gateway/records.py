@@ -67,11 +67,13 @@ def _stripped(piece: str | Shown) -> Any:
 
 
 def arguments_of(call: Called) -> Any:
-    """The arguments as JSON; as a text where they are none."""
+    """The arguments as JSON; as a text where they are none, or hold what only Python reads: NaN, 1e999, half a surrogate pair."""
     try:
-        return json.loads(call.arguments or "{}")
+        found = json.loads(call.arguments or "{}")
+        canonical_json(found)
     except (ValueError, RecursionError):
         return call.arguments
+    return found
 
 
 def digests(messages: Iterable[Said], before: str = "") -> list[str]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent.gateway.records import Called, arguments_of
 from models.gateway.gathering import Gathering
 from models.gateway.reading import chat_request
 from models.server.wire import ChatRequest
@@ -166,7 +167,7 @@ class MessagesWriter:
         choice = gathered.first
         blocks: list[dict[str, Any]] = [{"type": "text", "text": choice.text}] if choice.text or not choice.calls else []
         for _, call in sorted(choice.calls.items()):
-            blocks.append({"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(call["arguments"])})
+            blocks.append({"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(Called(**call))})
         return self._message(blocks, STOPS.get(choice.finish or ""), _usage(gathered))
 
     def _message(self, content: list[dict[str, Any]], stop: str | None, usage: Mapping[str, int]) -> dict[str, Any]:
@@ -221,11 +222,9 @@ class MessagesWriter:
         yield _event("error", **json.loads(body))
 
 
-def _input(arguments: str) -> Any:
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return {"text": arguments}
+def _input(call: Called) -> dict[str, Any]:
+    found = arguments_of(call)
+    return found if isinstance(found, dict) else {"text": call.arguments}
 
 
 def _usage(gathered: Gathering) -> dict[str, int]:

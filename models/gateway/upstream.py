@@ -4,6 +4,7 @@ log-probabilities where the server has them. Our own server, vLLM and others dif
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from warehouse.core.errors import EngineUnreachable, ModelError
 
 CHAT = "/v1/chat/completions"
 MESSAGE_CHARS = 400
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 CONNECTIONS = 1024
 CONNECT_S, IDLE_S = 30.0, 4.0
 """uvicorn closes what was idle for 5 s: a connection is not used again when that is near."""
@@ -76,7 +78,7 @@ class Upstream:
         """The chunks of its answer, as they come. Raises ApiError, also for a stream that ends before its end."""
         response = await self._send(body)
         try:
-            async for line in response.aiter_lines():
+            async for line in _lines(response):
                 if not line.startswith("data:"):
                     continue
                 data = line.removeprefix("data:").strip()
@@ -117,10 +119,23 @@ def policy_of(choice: Mapping[str, Any]) -> tuple[str | None, list[int]]:
     return own.get("policy_id"), list(own.get("versions") or ())
 
 
+async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
+    """Lines as server-sent events have them: JSON may hold U+2028 and its like, which end a line for `aiter_lines`."""
+    rest = b""
+    async for block in response.aiter_bytes():
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+    yield rest.decode(errors="replace")
+
+
 def _object(text: str) -> dict[str, Any]:
+    """Half a surrogate pair, which UTF-8 cannot carry on, becomes a question mark."""
     try:
         found = json.loads(text)
-    except ValueError:
+        if SURROGATE.search(text):
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise _failed(f"the policy server answered with {text[:80]!r}, not with a JSON object")
