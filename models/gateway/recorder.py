@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from agent.gateway.grouping import Group, Grouping
 from agent.gateway.log import GatewayLog
 from agent.gateway.records import Call, Outcome, Place, Route, digests
 from models.gateway.gathering import Choice, Gathering
-from models.gateway.reading import Read, read, texts_of
+from models.gateway.reading import Read, read, texts_in, texts_of
 from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
 from models.server.problems import busy, closing, wrong
@@ -26,6 +28,8 @@ from warehouse.quality.personal_data import kinds_in
 
 SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "max_completion_tokens", "stop", "response_format", "tool_choice")
 """Fields of a request that say how its answer was sampled, as far as they were given."""
+TIMES = "a card number"
+"""What times and counters in a name may look like: one in ten of their length has a card's check digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class UnderWay:
     began_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     first_token_ms: float | None = None
     is_left: bool = False
+    is_being_written: bool = False
 
     @property
     def episode(self) -> str:
@@ -68,6 +73,9 @@ class Recorder:
         self.grouping: Grouping = log.grouping()
         self.running: Counter[str] = Counter()
         self.is_closing = False
+        self._writing: set[asyncio.Task[None]] = set()
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """Outcomes that are being written, by episode."""
 
     @property
     def live(self) -> Upstream:
@@ -77,15 +85,24 @@ class Recorder:
         """Raises ApiError for what is not taken. Whoever begins ends by `record` or `leave`."""
         if self.is_closing:
             raise closing()
-        if self.running[caller.project] >= self.settings.max_running:
-            raise busy(self.running[caller.project])
-        found = await asyncio.to_thread(self._read, asked)
-        read_, conversation = found
+        self.refuse_personal_data("names of episodes and tasks", [caller.name or "", caller.task or ""], but=TIMES)
+        if (num_running := self.running[caller.project]) >= self.settings.max_running:
+            raise busy(f"{num_running} calls of the project are under way", "--max-running")
+        self.running[caller.project] += 1
+        try:
+            return await self._begin(caller, route, asked)
+        except BaseException:
+            self.running[caller.project] -= 1
+            raise
+
+    async def _begin(self, caller: Caller, route: Route, asked: ChatRequest) -> UnderWay:
+        read_, conversation = await asyncio.to_thread(self._read, asked)
+        if self.is_closing:
+            raise closing()
         try:
             place = self.grouping.begin(caller.project, caller.name, read_.agent, conversation)
         except RequestRefused as error:
             raise wrong(str(error), status=409, code="episode_has_ended") from error
-        self.running[caller.project] += 1
         is_candidate = self._is_candidate(self.grouping.group(place.episode))
         upstream = self._candidate if is_candidate and self._candidate is not None else self._live
         body = upstream.body(asked, f"{place.episode}.{place.line}")
@@ -145,10 +162,27 @@ class Recorder:
             self.leave(call)
 
     async def record(self, call: UnderWay, gathered: Gathering) -> None:
-        """Write the call down. A client that goes away meanwhile changes nothing."""
-        await asyncio.shield(asyncio.create_task(self._record(call, gathered)))
+        """Write the call down. A client that goes away meanwhile changes nothing: the call is under way until it is written."""
+        call.is_being_written = True
+        task = asyncio.create_task(self._record(call, gathered))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """Wait until everything that is being written, also for clients that are gone, has been."""
+        await asyncio.gather(*self._writing, *self._ending.values(), return_exceptions=True)
 
     async def _record(self, call: UnderWay, gathered: Gathering) -> None:
+        try:
+            calls = await self._write(call, gathered)
+            self._leave(call)
+            self.grouping.end(call.place, calls)
+        finally:
+            call.is_being_written = False
+            self.leave(call)
+
+    async def _write(self, call: UnderWay, gathered: Gathering) -> Sequence[Call]:
         latency_ms = _ms_since(call.began_s)
         num_before = self.grouping.num_before(call.place)
         calls = []
@@ -159,23 +193,18 @@ class Recorder:
         if not self.settings.keep_personal_data and (kinds := await self._personal_data(calls)):
             calls, pictures = [one.without_content(kinds) for one in calls], {}
         await self._log.append(calls, pictures)
-        if not call.is_left:
-            self._leave(call)
-            self.grouping.end(call.place, calls)
-        else:
-            for one in calls:
-                self.grouping.add(one)
+        return calls
 
     def _call(self, call: UnderWay, place: Place, gathered: Gathering, choice: Choice, num_before: int, latency_ms: float) -> Call:
         answer = choice.said()
         own = call.found[num_before:]
         sampling = call.asked.model_dump(mode="json", include=set(SAMPLING), exclude_unset=True, exclude_none=True, by_alias=True)
-        has_logprobs = len(choice.logprobs) == len(choice.token_ids)
+        has_logprobs = len(choice.logprobs) == len(choice.token_ids) and all(map(math.isfinite, choice.logprobs))
         return Call(
             call_id=secrets.token_hex(8),
             place=place,
             project=call.caller.project,
-            name=call.caller.name,
+            name=self.grouping.group(place.episode).name,
             task=call.caller.task,
             agent=call.read.agent,
             route=call.route,
@@ -203,13 +232,19 @@ class Recorder:
             return ()
         group = self.grouping.group(calls[0].place.episode)
         if not group.withheld:
-            text = texts_of((*calls[0].messages, *(one.answer for one in calls)))
-            group.withheld = group.withheld or tuple(await asyncio.to_thread(kinds_in, text))
+            found = await asyncio.to_thread(_kinds_in, calls)
+            group.withheld = group.withheld or found
         return group.withheld
 
+    def refuse_personal_data(self, what: str, texts: Sequence[str], *, but: str = "") -> None:
+        """Raises ApiError where personal data is found in what is stored as it is, of any kind `but` this."""
+        if not self.settings.keep_personal_data and (kinds := [kind for kind in kinds_in("\n".join(texts)) if kind != but]):
+            message = f"{' and '.join(kinds)} in {what}, which are stored: leave it out, or start the gateway with --keep-personal-data"
+            raise wrong(message, code="personal_data")
+
     def leave(self, call: UnderWay) -> None:
-        """The call is over; one that was not recorded counts as never made."""
-        if not call.is_left:
+        """The call is over; one that was not recorded counts as never made. One that is being written ends when it is."""
+        if not call.is_left and not call.is_being_written:
             self._leave(call)
             self.grouping.give_up(call.place)
 
@@ -218,17 +253,16 @@ class Recorder:
         self.running[call.caller.project] -= 1
 
     async def close_episode(self, group: Group, outcome: Outcome) -> Outcome:
-        """Give an episode its outcome; the same one may come again. Raises ApiError."""
+        """Give an episode its outcome; the same one may come again, and returns when it is durable. Raises ApiError."""
+        self.refuse_personal_data("`by` and `reasons`", [outcome.by, *outcome.reasons])
+        while (ending := self._ending.get(group.episode)) is not None:
+            await asyncio.wait([ending])
         if group.outcome is None:
             if group.num_running:
                 raise wrong(f"{group.num_running} calls of the episode are under way: wait for them", status=409, code="under_way")
             group.outcome = outcome  # from here on nothing begins
-            try:
-                await self._log.close_episode(outcome)
-            except BaseException:
-                group.outcome = None
-                raise
-            self.grouping.close(outcome)
+            ending = self._ending[group.episode] = asyncio.create_task(self._end(group, outcome))
+            await asyncio.shield(ending)
         elif (group.outcome.value, group.outcome.by) != (outcome.value, outcome.by):
             raise wrong(
                 f"the episode has its outcome, {group.outcome.value} by {group.outcome.by}; once an iteration has taken it, "
@@ -237,6 +271,27 @@ class Recorder:
                 code="episode_has_ended",
             )
         return group.outcome
+
+    async def _end(self, group: Group, outcome: Outcome) -> None:
+        try:
+            await self._log.close_episode(outcome)
+            self.grouping.close(outcome)
+        except BaseException:
+            group.outcome = None
+            raise
+        finally:
+            del self._ending[group.episode]
+
+
+def _kinds_in(calls: Sequence[Call]) -> tuple[str, ...]:
+    said = kinds_in(texts_of((*calls[0].messages, *(one.answer for one in calls))))
+    return tuple(dict.fromkeys((*said, *_kinds_in_settings("\n".join(texts_in([calls[0].tools, calls[0].sampling]))))))
+
+
+@lru_cache(maxsize=128)
+def _kinds_in_settings(text: str) -> Sequence[str]:
+    """An agent sends the same tools with every call."""
+    return kinds_in(text)
 
 
 def _ms_since(began_s: float) -> float:

@@ -42,7 +42,10 @@ async def _server(
             recorder.is_closing = True
 
         app = create_app(recorder, tokens, Metrics())
-        yield Server(app, grace_s=int(settings.grace_s) + TOLD_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end)
+        try:
+            yield Server(app, grace_s=int(settings.grace_s) + TOLD_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end)
+        finally:
+            await recorder.settle()
     finally:
         await asyncio.gather(*(upstream.close() for upstream in upstreams))
 

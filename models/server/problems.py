@@ -57,8 +57,9 @@ def forbidden(message: str, code: str) -> ApiError:
     return ApiError(403, Problem(message=message, type="permission_error", code=code))
 
 
-def busy(num_waiting: int) -> ApiError:
-    message = f"{num_waiting} requests are waiting: try again later, or start the server with a higher --max-concurrency"
+def busy(what: str, option: str) -> ApiError:
+    """`what` keeps the server busy; `option` allows more of it."""
+    message = f"{what}: try again later, or start the server with a higher {option}"
     return ApiError(429, Problem(message=message, type="rate_limit_error", code="busy"), RETRY_AFTER)
 
 

@@ -157,7 +157,7 @@ class Service:
 
     async def _wait_in_line(self) -> None:
         if self.num_waiting >= self.settings.max_waiting:
-            raise busy(self.num_waiting)
+            raise busy(f"{self.num_waiting} requests are waiting", "--max-concurrency")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
