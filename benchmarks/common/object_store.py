@@ -64,7 +64,7 @@ def an_object_store(log: Path) -> Iterator[Server]:
             with urllib.request.urlopen(request, timeout=START_S):
                 yield server
         finally:
-            process.terminate()
+            process.kill()  # where a test's process ignores SIGTERM, what it starts does as well
             process.wait()
 
 
