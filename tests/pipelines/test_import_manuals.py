@@ -159,20 +159,20 @@ def test_what_is_not_worth_reading_is_named_and_kept(tmp_path: Path) -> None:
     assert len(kept) == 5 and "hopper" not in said
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "why"),
-    [
-        ("huge.html", b"<p>" + b"a " * (MAX_BYTES // 2 + 1), "larger than 16 MiB"),
-        ("bomb.html.gz", gzip.compress(b"\n" * (MAX_BYTES + 1)), "larger than 16 MiB"),
-        ("cut.html.gz", gzip.compress(b"<p>" + bytes(range(256)) * 99)[:300], "cannot be unpacked"),
-        ("not.md.gz", b"plain", "cannot be unpacked"),
-        ("torn.html.gz", gzip.compress(b"<p>")[:10] + b"\xff" * 64, "cannot be unpacked"),
-        ("binary.html", b"\x7fELF\0\0\0", "NUL bytes"),
-        ("empty.html", b"", "cannot be read as HTML"),
-        ("script.html", b"<script>while(1);</script><nav>Menu</nav>", "no text of its own"),
-        ("empty.md", b"---\na: b\n---\n", "no text of its own"),
-    ],
-)
+HARMFUL = [
+    ("huge.html", b"<p>" + b"a " * (MAX_BYTES // 2 + 1), "larger than 16 MiB"),
+    ("bomb.html.gz", gzip.compress(b"\n" * (MAX_BYTES + 1)), "larger than 16 MiB"),
+    ("cut.html.gz", gzip.compress(b"<p>" + bytes(range(256)) * 99)[:300], "cannot be unpacked"),
+    ("not.md.gz", b"plain", "cannot be unpacked"),
+    ("torn.html.gz", gzip.compress(b"<p>")[:10] + b"\xff" * 64, "cannot be unpacked"),
+    ("binary.html", b"\x7fELF\0\0\0", "NUL bytes"),
+    ("empty.html", b"", "cannot be read as HTML"),
+    ("script.html", b"<script>while(1);</script><nav>Menu</nav>", "no text of its own"),
+    ("empty.md", b"---\na: b\n---\n", "no text of its own"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "why"), HARMFUL, ids=[name for name, *_ in HARMFUL])  # zipped bytes hold the time
 def test_pages_that_do_harm_are_refused_alone(tmp_path: Path, name: str, data: bytes, why: str) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
