@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,10 +25,9 @@ from models.server.answers import DONE, EVENT_STREAM
 from models.server.app import CLIENT_GONE
 from models.server.guard import Guard
 from models.server.metrics import MEDIA_TYPE, Metrics
-from models.server.problems import ApiError, answer_error, answer_unknown, answer_unreadable, wrong
-from models.server.wire import ChatRequest, ProblemAnswer
+from models.server.problems import ApiError, app_with_problems, wrong
+from models.server.wire import ChatRequest
 from sandbox.http.serving import unless_gone
-from warehouse.core.errors import FlywheelError
 from warehouse.evaluation.statistics import wilson
 
 DESCRIPTION = """A policy behind the interfaces that agents know, and a record of what passes: change an agent's base URL and its key.
@@ -86,17 +84,7 @@ class Writer(Protocol):
 
 def create_app(recorder: Recorder, tokens: Mapping[str, str], metrics: Metrics) -> ASGIApp:
     """The ASGI application. `tokens` by project. Raises ConfigError for a token that is not usable."""
-    app = FastAPI(
-        title="Flywheel gateway",
-        description=DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
-        responses={"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}},
-    )
-    for kind in (FlywheelError, RequestValidationError, Exception):
-        app.add_exception_handler(kind, answer_error)
-    for status, handler in {400: answer_unreadable, 404: answer_unknown, 405: answer_unknown}.items():
-        app.add_exception_handler(status, handler)
+    app = app_with_problems("Flywheel gateway", DESCRIPTION)
     routes = _Routes(recorder, metrics)
     stream: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
     app.post("/v1/chat/completions", responses=stream, summary="OpenAI's chat completions")(routes.chat)

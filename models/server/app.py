@@ -9,8 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,7 +20,7 @@ from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Wr
 from models.server.backend import ServedEngine
 from models.server.guard import Guard
 from models.server.metrics import MEDIA_TYPE, Metrics
-from models.server.problems import ApiError, answer_error, answer_unknown, answer_unreadable, closing, forbidden, refused, wrong
+from models.server.problems import ApiError, app_with_problems, closing, forbidden, refused, wrong
 from models.server.prompts import encode_messages
 from models.server.service import Job, Part, Service
 from models.server.settings import ServerSettings
@@ -35,12 +34,11 @@ from models.server.wire import (
     ModelEntry,
     ModelList,
     NamedTool,
-    ProblemAnswer,
     WeightsAnswer,
     WeightsRequest,
 )
 from sandbox.http.serving import unless_gone
-from warehouse.core.errors import FlywheelError, ModelError, RequestRefused
+from warehouse.core.errors import ModelError, RequestRefused
 
 DESCRIPTION = """A policy, as OpenAI's interface has it. Every request needs `Authorization: Bearer TOKEN`.
 
@@ -57,17 +55,7 @@ def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None
     settings = settings or ServerSettings()
     metrics = Metrics()
     service = Service(engine, settings, metrics)
-    app = FastAPI(
-        title="Flywheel policy",
-        description=DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
-        responses={"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}},
-    )
-    for kind in (FlywheelError, RequestValidationError, Exception):
-        app.add_exception_handler(kind, answer_error)
-    for status, handler in {400: answer_unreadable, 404: answer_unknown, 405: answer_unknown}.items():
-        app.add_exception_handler(status, handler)
+    app = app_with_problems("Flywheel policy", DESCRIPTION)
     routes = _Routes(service)
     stream: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
     app.post("/v1/chat/completions", response_model=ChatAnswer, responses=stream, summary="Answer a conversation")(routes.chat)

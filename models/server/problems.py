@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
@@ -114,3 +114,14 @@ def _invalid(error: RequestValidationError) -> ApiError:
         message = f"{where} is not supported by this server; remove it (got {given})"
         return wrong(message, param=where, code="unknown_field")
     return wrong(f"{where}: {first['msg']} (got {given})", param=where)
+
+
+def app_with_problems(title: str, description: str) -> FastAPI:
+    """An application without routes whose every error is a problem in OpenAI's shape."""
+    answers: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}}
+    app = FastAPI(title=title, description=description, docs_url=None, redoc_url=None, responses=answers)
+    for kind in (FlywheelError, RequestValidationError, Exception):
+        app.add_exception_handler(kind, answer_error)
+    for status, handler in {400: answer_unreadable, 404: answer_unknown, 405: answer_unknown}.items():
+        app.add_exception_handler(status, handler)
+    return app
