@@ -77,7 +77,7 @@ def _show_unnamed(warehouse: Warehouse, console: Console) -> None:
         if sizes:
             console.print(
                 f"{table}: {len(sizes)} data files ({sum(sizes) / 1e6:.1f} MB) in the object store are of no commit: writers that were "
-                "killed left them, or are at work. `flywheel forget` and `flywheel withdraw --purge` delete them",
+                "killed left them, or are at work. A purge of this table (`flywheel forget`, `flywheel withdraw --purge`) deletes them",
                 soft_wrap=True,
             )
 
