@@ -134,15 +134,18 @@ def test_a_killed_server_costs_no_answer_and_comes_back_with_the_weights(
         engine = HttpEngine.of_checkpoint(config(one, replicas=(two,)), roots / "b")
         (expected,) = act(engine, prompt())
 
+        begun = asyncio.Event()
+
         async def conversation(index: int, num_turns: int) -> list[Response]:
             found = []
             for number in range(1, num_turns + 1):
                 found += await engine.act([turn(index, 1 + number % 3, 24)])
+                begun.set()
             return found
 
         async def clients() -> list[Response]:
             under_way = [asyncio.ensure_future(conversation(index, 12)) for index in range(6)]
-            await asyncio.sleep(0.3)
+            await begun.wait()
             killed.kill()
             return [answer for found in await asyncio.gather(*under_way) for answer in found]
 
