@@ -187,8 +187,8 @@ def test_duckdb_reads_the_files_as_arrow_does(own: Warehouse, make: Any) -> None
     (file, *_) = own.listed("routes")[1]
     path = own.folder("routes") / file.path
     path.write_bytes(path.read_bytes()[:-8] + b"12345678")
-    with pytest.raises(CorruptTable, match=path.name), connect(fresh(own), tables=["routes"], natively=True):
-        pass
+    with pytest.raises(CorruptTable, match=path.name), connect(fresh(own), tables=["routes"], natively=True) as con:
+        con.execute("select * from routes")
     with pytest.raises(UnknownTable, match="newest"), connect(own, tables=["routes"], as_of="0001", natively=True):
         pass
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, cast
 
 import duckdb
 import pyarrow as pa
 
-from warehouse.core.errors import QueryError, UnknownTable
-from warehouse.lineage.relations import LINEAGE_SQL
+from warehouse.core.errors import CorruptTable, QueryError, UnknownTable
 from warehouse.storage.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.storage.file_sql import typed_rows
-from warehouse.storage.partitions import check_iteration, of_iterations
+from warehouse.storage.partitions import DataFile, check_iteration, of_iterations
 from warehouse.storage.tables import Warehouse
+from warehouse.storage.views import Connection
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
 
 MEMORY_LIMIT = "4GB"
-_WORD = re.compile(r"\w+")
-_OF_ALL = {"lineage", "lineage_nodes", "ancestors", "descendants", "information_schema", "show"}
-_OF_ALL_BEGIN = ("duckdb_", "pg_", "pragma_", "sqlite_")
-"""Words of a query that may be about tables which it does not name."""
 
 
 @contextmanager
@@ -51,12 +50,14 @@ def connect(
     registered on the connection still work. `splits` leaves out the rows of other splits, and of episodes on other splits (what a choice
     may read: warehouse/evaluation/choosing.py).
 
+    A view is made when a statement of the block first names its table; what it shows is what was there when the block began.
+
     `tables` gives views of these alone (lineage needs them all); `iterations` opens the files of these iterations alone: their rows are all
     there, as they would be seen otherwise, and of other iterations some tombstones. Both are for who knows what a query reads, in a home
-    whose history is long: opening every file of every table costs as much as it has files.
+    whose history is long or whose tables are in an object store: finding out what is newest costs a request a table.
 
     `natively` is for our own SQL on newest versions: DuckDB reads the files itself (file_sql.py), so nothing is sealed, and the files are
-    checked when the block begins.
+    checked when its table is first named.
 
     A query of the block that meets a file which is missing or was changed leaves the block as CorruptTable, which names the file.
     """
@@ -67,27 +68,30 @@ def connect(
     for table in (*(versions or ()), *(tables or ())):
         if table not in TABLES:
             raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
+    before = None if as_of is None else check_iteration(as_of)
+    opened = [table for table in TABLES if tables is None or table in tables]
+    newest = {} if as_of is not None else _newest(warehouse, [table for table in opened if table not in (versions or ())])
+
+    def stored(table: str) -> pads.Dataset | str:
+        if natively:
+            listed = newest[table] if table in newest else warehouse.listed(table)[1]
+            return typed_rows(TABLES[table], warehouse.files(table, of_iterations(TABLES[table], listed, iterations)))
+        version = (versions or {}).get(table)
+        return warehouse.dataset(table, version, as_of=as_of, iterations=iterations, files=newest.get(table))
+
+    def view(table: str) -> str:
+        return _view(TABLES[table], before, splits)
+
     con = duckdb.connect(":memory:")
     try:
         con.execute("SET memory_limit = ?", [memory_limit])
         con.execute("SET temp_directory = ?", [str(warehouse.home.scratch / "duckdb")])
         if threads is not None:
             con.execute(f"SET threads = {int(threads)}")
-        for table, spec in TABLES.items():
-            if tables is None or table in tables:
-                if natively:
-                    listed = of_iterations(spec, warehouse.listed(table)[1], iterations)
-                    con.execute(f"CREATE VIEW {table}_stored AS {typed_rows(spec, warehouse.files(table, listed))}")
-                else:
-                    dataset = warehouse.dataset(table, (versions or {}).get(table), as_of=as_of, iterations=iterations)
-                    con.register(f"{table}_stored", dataset)
-                con.execute(_view(spec, None if as_of is None else check_iteration(as_of), splits))
-        for statement in LINEAGE_SQL if lineage else ():
-            con.execute(statement)
         if sealed and not natively:
             for setting in ("python_enable_replacements = false", "enable_external_access = false", "lock_configuration = true"):
                 con.execute(f"SET {setting}")
-        yield con
+        yield cast(duckdb.DuckDBPyConnection, Connection(con, opened, stored, view, lineage=lineage))
     except duckdb.Error as error:
         for table in TABLES:
             folder = warehouse.folder(table)
@@ -96,6 +100,15 @@ def connect(
         raise
     finally:
         con.close()
+
+
+def _newest(warehouse: Warehouse, tables: Iterable[str]) -> dict[str, list[DataFile]]:
+    """Files of the newest version of these tables; a table that is damaged says so once it is read."""
+    found = {}
+    for table in tables:
+        with suppress(CorruptTable):
+            found[table] = warehouse.listed(table)[1]
+    return found
 
 
 def _view(spec: Table, as_of: str | None, splits: Collection[str] | None) -> str:
@@ -137,20 +150,11 @@ def _only(names: Collection[str], allowed: str) -> str:
 def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: Mapping[str, int] | None = None) -> pa.Table:
     """Answer one query of a person. Raises QueryError for wrong SQL, CorruptTable naming the file where a table cannot be read."""
     try:
-        tables = _named_in(sql)
-        with connect(warehouse, as_of=as_of, versions=versions, tables=tables, lineage=tables is None) as con:
+        with connect(warehouse, as_of=as_of, versions=versions, lineage=True) as con:
             relation = con.sql(sql)
             return pa.table({"rows": pa.array([], pa.int64())}) if relation is None else relation.to_arrow_table()
     except duckdb.Error as error:
         raise QueryError(_readable(error)) from error
-
-
-def _named_in(sql: str) -> list[str] | None:
-    """The tables that a query can be about, so that no other is opened: those that it names, in any place; None (all of them) where it
-    names none, or what is made of several, or asks for what there is."""
-    words = set(_WORD.findall(sql.lower()))
-    named = [table for table in TABLES if table in words]
-    return None if not named or not words.isdisjoint(_OF_ALL) or any(word.startswith(_OF_ALL_BEGIN) for word in words) else named
 
 
 def _readable(error: duckdb.Error) -> str:

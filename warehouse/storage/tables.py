@@ -193,11 +193,17 @@ class Warehouse:
             return dataset.to_table(columns=wanted, filter=condition)
 
     def dataset(
-        self, table: str, version: int | None = None, *, as_of: str | None = None, iterations: Collection[str] | None = None
+        self,
+        table: str,
+        version: int | None = None,
+        *,
+        as_of: str | None = None,
+        iterations: Collection[str] | None = None,
+        files: Iterable[DataFile] | None = None,
     ) -> pads.Dataset:
         """The table as an Arrow dataset that reads only what a scan asks for. With `as_of` this is the right version, whole: row_filter
         keeps out the rows of later iterations. With `iterations` only their files are opened, and those of tombstones; a table without
-        partitions is whole."""
+        partitions is whole. `files` are those of a version, from who has listed them before."""
         from warehouse.storage import checked_dataset
 
         spec = _known(table)
@@ -205,7 +211,7 @@ class Warehouse:
             if version is not None:
                 raise UnknownTable(f"ask table {table} for a version ({version}) or for an iteration (as_of={as_of!r}), not for both")
             version = self.version(table, as_of=as_of)
-        files = of_iterations(spec, self._files_at(spec, version), iterations)
+        files = of_iterations(spec, self._files_at(spec, version) if files is None else files, iterations)
         return checked_dataset.of_files(self.folder(table), files, spec.schema, self._check(table))
 
     def _check(self, table: str) -> CheckFiles:
