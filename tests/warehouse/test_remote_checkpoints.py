@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from warehouse.core.errors import CheckpointError
 from warehouse.core.home import Home
 from warehouse.core.store import Store
 from warehouse.lineage import registry
-from warehouse.storage import remote_checkpoints
+from warehouse.storage import copies, remote_checkpoints
 from warehouse.storage.copying import to_store
-from warehouse.storage.remote_checkpoints import MANIFEST, damage, put
+from warehouse.storage.remote_checkpoints import MANIFEST, damage, prune, put
 from warehouse.storage.tables import Warehouse
 
 pytestmark = pytest.mark.slow
@@ -100,3 +101,39 @@ def test_a_changed_object_never_becomes_a_checkpoint(tmp_path: Path, store: Stor
             _ = registry.find(two, "checkpoint-1").folder
     assert not (two.home.root / PATH).exists()
     assert damage(store, PATH) == "has another card.json in the object store than was sent"
+
+
+def _aged(folder: Path, age_s: float) -> Path:
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        os.utime(file, (file.stat().st_mtime - age_s, file.stat().st_mtime))
+    return folder
+
+
+def test_checkpoints_that_were_not_used_for_longest_go_from_the_home_and_come_back(tmp_path: Path, store: Store) -> None:
+    warehouse, size = Warehouse(Home(tmp_path / "home")), sum(map(len, FILES.values()))
+    folders = []
+    for index, age_s in enumerate((4e5, 3e5, 2e5, 10)):
+        path = f"checkpoints/000{index}/sft_model/checkpoint-{index}"
+        folders.append(_made(warehouse.home.root / path))
+        put(store, path, folders[-1])
+        _aged(folders[-1], age_s)
+    work = [_aged(_made(folders[0].with_name(name)), 5e5) for name in ("run", "draft")]
+    registry.register(warehouse, iteration="0000", stage="sft_model", checkpoint_id="checkpoint-0", folder=folders[0])
+    store.delete([f"checkpoints/0001/sft_model/checkpoint-1/{next(iter(FILES))}"])
+    assert prune(warehouse.home, 5.5 * size) == [folders[0]], "folders of work under way are not in the store"
+    assert prune(warehouse.home, 0) == [folders[2]], "one that the store does not have whole stays, as does what was used within a day"
+    assert all(folder.is_dir() for folder in work)
+    assert _files(registry.find(warehouse, "checkpoint-0").folder) == FILES
+
+
+def test_a_host_that_copies_checkpoints_keeps_to_the_limit(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Warehouse(Home(tmp_path / "one")), Warehouse(Home(tmp_path / "two"))
+    _register(one)
+    other = _made(one.home.root / "checkpoints/0002/sft_model/checkpoint-2")
+    registry.register(one, iteration="0002", stage="sft_model", checkpoint_id="checkpoint-2", folder=other)
+    first = _aged(registry.find(two, "checkpoint-1").folder, 1e5)
+    monkeypatch.setenv(copies.LIMIT_VARIABLE, "0")
+    monkeypatch.setattr(copies, "_LOOKED", {})
+    second = registry.find(two, "checkpoint-2").folder
+    assert second.is_dir() and not first.exists()
+    assert registry.find(two, "checkpoint-1").folder == first and _files(first) == FILES

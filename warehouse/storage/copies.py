@@ -1,4 +1,5 @@
-"""How much of an object store's data files a home keeps copies of: those used last, up to a size.
+"""How much of an object store's data files a home keeps copies of: those used last, up to a size. Its checkpoints obey the same limit
+(remote_checkpoints.py).
 
 A copy's time of access says when it was used, set by who uses it, since file systems do not keep it. What was used within IN_USE_S stays
 whatever the size: a reader may be at it.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from warehouse.core.errors import ConfigError
@@ -19,6 +22,15 @@ IN_USE_S = 3600.0
 LOOKED_EVERY_S = 60.0
 _LOOKED: dict[str, float] = {}
 """When this process last pruned the copies in a folder, by its monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Copy:
+    """`path`: a file or a folder; `used_at`: Unix seconds; `size`: bytes."""
+
+    used_at: float
+    size: int
+    path: Path
 
 
 def limit_bytes() -> float:
@@ -40,10 +52,17 @@ def note_use(path: Path) -> None:
 
 def prune_now_and_then(folder: Path) -> None:
     """`prune` to the limit that is set, at most every LOOKED_EVERY_S in a process."""
-    now = time.monotonic()
-    if now - _LOOKED.get(str(folder), -LOOKED_EVERY_S) >= LOOKED_EVERY_S:
-        _LOOKED[str(folder)] = now
+    if is_due(folder):
         prune(folder, limit_bytes())
+
+
+def is_due(folder: Path) -> bool:
+    """Whether this process has not asked so for LOOKED_EVERY_S."""
+    now = time.monotonic()
+    if now - _LOOKED.get(str(folder), -LOOKED_EVERY_S) < LOOKED_EVERY_S:
+        return False
+    _LOOKED[str(folder)] = now
+    return True
 
 
 def prune(folder: Path, limit: float, *, in_use_s: float = IN_USE_S) -> list[Path]:
@@ -53,12 +72,24 @@ def prune(folder: Path, limit: float, *, in_use_s: float = IN_USE_S) -> list[Pat
         if "_delta_log" not in path.parts:
             with suppress(FileNotFoundError):
                 state = path.stat()
-                found.append((state.st_atime, state.st_size, path))
-    size, unused_since, gone = sum(each[1] for each in found), time.time() - in_use_s, []
-    for used_at, bytes_each, path in sorted(found):
-        if size <= limit or used_at > unused_since:
+                found.append(Copy(state.st_atime, state.st_size, path))
+    return delete_oldest(found, limit, in_use_s, _delete)
+
+
+def _delete(found: Copy) -> bool:
+    found.path.unlink(missing_ok=True)
+    return True
+
+
+def delete_oldest(found: Iterable[Copy], limit: float, in_use_s: float, delete: Callable[[Copy], bool]) -> list[Path]:
+    """Have `delete` delete those first that were not used for longest, none that was used within `in_use_s`, until all take up `limit`
+    bytes; which they were. One of which it says False is kept."""
+    oldest, gone = sorted(found), []
+    size, unused_since = sum(each.size for each in oldest), time.time() - in_use_s
+    for each in oldest:
+        if size <= limit or each.used_at > unused_since:
             break
-        path.unlink(missing_ok=True)
-        size -= bytes_each
-        gone.append(path)
+        if delete(each):
+            size -= each.size
+            gone.append(each.path)
     return gone

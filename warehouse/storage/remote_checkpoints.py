@@ -3,12 +3,18 @@ What a checkpoint is, models/checkpoints says; here it is a folder of files.
 
 `<path>/manifest.json` is put last, so a checkpoint is there whole or not at all. It lists each file with its size and SHA-256, against
 which a copy is checked before it gets its name. What was copied when a process died is not copied again.
+
+The folders in a home obey the limit of copies.py, those of checkpoints that were made there as well, once they are in the store whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,11 +24,14 @@ from warehouse.core.home import Home
 from warehouse.core.identity import file_digest
 from warehouse.core.locks import FileLock
 from warehouse.core.store import Store, at_once
+from warehouse.storage import copies
 
 MANIFEST = "manifest.json"
 _KNOWN_BY_SIZE = 64 * 2**20
 """Files from this size on that a killed process sent are not sent again where they are there whole: the id of a checkpoint is that of its
 weights."""
+IN_USE_S = 24 * 3600.0
+"""A stage or a server that was started on a checkpoint may open its folder again for so long."""
 _AGAIN = "copy it there again from a host that has it, or have its stage work again"
 _log = logging.getLogger(__name__)
 
@@ -51,6 +60,7 @@ def send(home: Home, path: str) -> None:
     if not (home.root / path).is_dir():
         raise CheckpointError(f"{home.root / path} is not there, nor in {home.store.url}: {_AGAIN}")
     put(home.store, path, home.root / path)
+    _prune_now_and_then(home)
 
 
 def is_sent(store: Store, path: str) -> bool:
@@ -60,7 +70,7 @@ def is_sent(store: Store, path: str) -> bool:
 
 def put(store: Store, path: str, folder: Path, *, again: bool = False) -> None:
     """Send a checkpoint. `again`: all of it, as what is there may be damaged."""
-    names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    names = sorted(file.relative_to(folder).as_posix() for file in _files(folder))
     there = {} if again else {each.name: each.size for each in store.list(path)}
 
     def one(name: str) -> StoredFile:
@@ -89,12 +99,69 @@ def folder_of(home: Home, path: str) -> Path:
     """The folder of a checkpoint, copied from the home's store where it is not here. Raises CheckpointError for one that the store does not
     have whole."""
     folder = home.root / path
-    if home.store is None or folder.exists():
+    if home.store is None:
         return folder
-    with FileLock(home.locks / f"copy-{folder.name}.lock"):
-        if not folder.exists():
-            get(home.store, path, folder)
+    _note_use(folder)
+    if not folder.exists():
+        with _lock(home, folder):
+            if not folder.exists():
+                get(home.store, path, folder)
+        _prune_now_and_then(home)
     return folder
+
+
+def _note_use(folder: Path) -> None:
+    for file in _files(folder):
+        copies.note_use(file)
+
+
+def _lock(home: Home, folder: Path) -> FileLock:
+    return FileLock(home.locks / f"copy-{folder.name}.lock")
+
+
+def _prune_now_and_then(home: Home) -> None:
+    if copies.is_due(home.checkpoints):
+        prune(home, copies.limit_bytes())
+
+
+def prune(home: Home, limit: float, *, in_use_s: float = IN_USE_S) -> list[Path]:
+    """Delete checkpoints from a home that the store has whole, those first that were not used for longest, until they take up `limit`
+    bytes; which they were. Folders of work under way stay: nothing is in the store under their names."""
+    made = [each for each in map(_copy_in, home.checkpoints.glob("*/*/[!.]*")) if each is not None]
+    return copies.delete_oldest(made, limit, in_use_s, partial(_prune, home))
+
+
+def _copy_in(folder: Path) -> copies.Copy | None:
+    states = []
+    for file in _files(folder):
+        with suppress(FileNotFoundError):
+            states.append(file.stat())
+    return copies.Copy(max(each.st_atime for each in states), sum(each.st_size for each in states), folder) if states else None
+
+
+def _prune(home: Home, found: copies.Copy) -> bool:
+    with _lock(home, found.path):
+        if not _is_in_store(home, found.path) or _copy_in(found.path) != found:  # used meanwhile
+            return False
+        aside = found.path.with_name(f".{found.path.name}.pruned")
+        found.path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
+def _is_in_store(home: Home, folder: Path) -> bool:
+    """Whether every file of a checkpoint is in the store with its size."""
+    store, path = home.store, folder.relative_to(home.root).as_posix()
+    manifest = read_manifest(store, path) if store is not None else None
+    if store is None or manifest is None:
+        return False
+    there = {each.name: each.size for each in store.list(path)}
+    here = {file.relative_to(folder).as_posix(): file.stat().st_size for file in _files(folder)}
+    return here == {file.name: file.size for file in manifest.files} and all(there.get(f"{path}/{name}") == here[name] for name in here)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
 
 
 def get(store: Store, path: str, folder: Path) -> None:
@@ -106,7 +173,7 @@ def get(store: Store, path: str, folder: Path) -> None:
     aside.mkdir(parents=True, exist_ok=True)
     _log.info("copying %s/%s (%.1f MB)", store.url, path, sum(file.size for file in manifest.files) / 1e6)
     at_once(lambda file: _copy(store, path, file, aside), manifest.files)
-    for found in [each for each in aside.rglob("*") if each.is_file()]:
+    for found in list(_files(aside)):
         if found.relative_to(aside).as_posix() not in {file.name for file in manifest.files}:
             found.unlink()
     aside.rename(folder)
