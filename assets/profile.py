@@ -347,6 +347,15 @@ class MergeSettings(MethodConfig):
     grid_steps: Positive = Field(4, description="resolution of the search: weights are multiples of 1/grid_steps")
     refine_rounds: Count = Field(0, description="then so often the neighbours of the best are tried, each time at half the step of before")
     instances_per_task: Positive = Field(8, description="eval episodes per task and candidate")
+    min_kept: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="share of each specialist's success on its own domain that a mixture must keep to be chosen; where none does, the one "
+            "that keeps most in its worst domain is",
+        ),
+    ] = 0.95
     include_joint: bool = Field(False, description="merge the policies of tasks.joint too; else they are only evaluated beside the merge")
 
     @property

@@ -28,7 +28,7 @@ from pipelines.stages.evaluate import evaluation_rows, requests_to_choose, task_
 from pipelines.stages.kept_episodes import KeptEpisodes
 from pipelines.stages.sandboxes import StageCollector, open_collector
 from pipelines.stages.storing import store_checkpoint
-from warehouse.core.stages import SPECIALIST
+from warehouse.core.stages import SPECIALIST, domain_of
 from warehouse.evaluation.statistics import macro_average
 from warehouse.lineage import registry
 
@@ -45,6 +45,9 @@ class Tried:
     def success(self) -> float:
         return macro_average(task_counts(self.episodes)).mean
 
+    def success_on(self, domain: str) -> float:
+        return macro_average(task_counts(one for one in self.episodes if one.request.task.domain == domain)).mean
+
 
 def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     parents = [registry.find(context.warehouse, checkpoint_id).folder for checkpoint_id in request.specialists.values()]
@@ -56,7 +59,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     kept = KeptEpisodes(context, whole=False)
     if weights is None:
         tried = asyncio.run(_Search(request, context, kept, parents, base).run())
-        weights = best_weights(_scores(tried))
+        weights = _best(request, tried)
     card = merge(parents, weights, context.draft, request.merge.config, base=base, stage=request.stage)
     rows = _rows(request, tried, weights)
     made_from = [parent for parent, share in card.config["weights"].items() if share]
@@ -70,7 +73,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
         table_versions=versions,
         counts=kept.resumed.counts,
         metrics={f"weight/{stage}": weight for stage, weight in zip(request.specialists, weights, strict=True)},
-        details={"search": [{"weights": list(of), "eval success": score} for of, score in sorted(_scores(tried).items())]},
+        details={"search": _described(request, tried)},
     )
 
 
@@ -100,9 +103,8 @@ class _Search:
                     await self._play(collector, SPECIALIST, corner, parent, num + len(grid))
             await self._try_all(collector, grid)
             for refinement in range(1, settings.refine_rounds + 1):
-                scores = _scores(self._tried)
-                around = neighbours(best_weights(scores), 1 / (settings.grid_steps * 2**refinement))
-                await self._try_all(collector, [weights for weights in around if weights not in scores])
+                around = neighbours(_best(self._request, self._tried), 1 / (settings.grid_steps * 2**refinement))
+                await self._try_all(collector, [weights for weights in around if weights not in _mixtures(self._tried)])
 
     async def _try_all(self, collector: StageCollector, mixtures: Sequence[Weights]) -> None:
         total = len(self._tried) + len(mixtures)
@@ -121,9 +123,33 @@ class _Search:
         self._progress.update(len(self._tried), total, "mixtures", {"success": self._tried[-1].success})
 
 
-def _scores(tried: Sequence[Tried]) -> dict[Weights, float]:
-    """Eval success of the mixtures; specialists beside them are not to be chosen."""
-    return {one.weights: one.success for one in tried if one.method != SPECIALIST}
+def _mixtures(tried: Sequence[Tried]) -> dict[Weights, Tried]:
+    """Those that may be chosen: not the specialists beside them."""
+    return {one.weights: one for one in tried if one.method != SPECIALIST}
+
+
+def _best(request: MergeRequest, tried: Sequence[Tried]) -> Weights:
+    mixtures = _mixtures(tried)
+    kept = {weights: _least_kept(request, tried, one) for weights, one in mixtures.items()}
+    return best_weights({weights: one.success for weights, one in mixtures.items()}, kept, min_kept=request.merge.min_kept)
+
+
+def _least_kept(request: MergeRequest, tried: Sequence[Tried], mixture: Tried) -> float:
+    """Of the specialists' success on their own domains, the share that a mixture has where it has least of it; 1 where they solve nothing."""
+    shares = [1.0]
+    for place, stage in enumerate(request.specialists):
+        alone = next(one for one in tried if one.weights[place] == 1)  # the first to be tried: of methods with a base the specialist itself
+        domain = domain_of(stage)
+        if domain is not None and (success := alone.success_on(domain)) > 0:
+            shares.append(max(0.0, mixture.success_on(domain) / success))  # also where every episode crashed and the mean is NaN
+    return min(shares)
+
+
+def _described(request: MergeRequest, tried: Sequence[Tried]) -> list[dict[str, Any]]:
+    return [
+        {"weights": list(weights), "eval success": one.success, "least kept": _least_kept(request, tried, one)}
+        for weights, one in sorted(_mixtures(tried).items())
+    ]
 
 
 def _rows(request: MergeRequest, tried: Sequence[Tried], chosen: Weights) -> list[dict[str, Any]]:

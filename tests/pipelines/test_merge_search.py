@@ -98,7 +98,7 @@ class Place:
 def place_of(folder: Path, monkeypatch: pytest.MonkeyPatch, num: int, solves: Callable[[Weights], int]) -> Iterator[Place]:
     home = Home(folder / "home")
     context = WorkerContext(folder=folder / "work", home=home, iteration="0001", stage="merged_policy", log=print)
-    context.folder.mkdir()
+    context.folder.mkdir(parents=True)
 
     def register(stage: str, place: int | None, parents: tuple[str, ...]) -> str:
         tensor = torch.zeros(num) if place is None else torch.eye(num)[place]
@@ -137,7 +137,12 @@ def test_the_grid_is_tried_and_the_best_is_taken(tmp_path: Path, monkeypatch: py
     assert [policy.weights for policy in place.opened] == grid and all(policy.is_candidate for policy in place.opened)
     assert place.rows() == [(number, "linear", weights, number == 1, solves(weights)) for number, weights in enumerate(grid)]
     assert result.metrics == {"weight/rl_pointing": 0.25, "weight/rl_forms": 0.75}
-    assert result.details == {"search": [{"weights": list(weights), "eval success": solves(weights) / NUM} for weights in grid]}
+    assert result.details == {
+        "search": [
+            {"weights": list(weights), "eval success": solves(weights) / NUM, "least kept": min(1.0, float(solves(weights)))}
+            for weights in grid
+        ]
+    }
     merged = registry.made_by(place.context.warehouse, "0001", "merged_policy")
     assert result.checkpoint_id == merged.checkpoint_id == checkpoint.verify(merged.folder).checkpoint_id == place.opened[1].policy_id
     assert merged.parents == tuple(place.specialists.values()), "a linear merge has no base"
@@ -170,6 +175,27 @@ def test_refinements_try_the_neighbours_of_the_best_at_half_the_step_once_each(t
     assert tried == [0.0, 0.5, 1.0, 0.25, 0.75, 0.375, 0.625, 0.5625, 0.6875]
     assert [row[0] for row in place.rows() if row[3]] == [6] and result.metrics["weight/rl_pointing"] == 0.625
     assert [entry["weights"][0] for entry in result.details["search"]] == sorted(tried)
+
+
+def test_a_mixture_that_gives_a_domain_up_is_not_taken_for_its_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The corner of forms solves most, for it has three tasks of four; where no mixture keeps enough, the one that keeps most is taken."""
+    solved = {(0.0, 1.0): (0, 4), (0.5, 0.5): (3, 3), (1.0, 0.0): (4, 1)}
+
+    def success_on(self: merge_worker.Tried, domain: str) -> float:
+        return solved[self.weights][("pointing", "forms").index(domain)] / NUM
+
+    def success(self: merge_worker.Tried) -> float:
+        return (self.success_on("pointing") + 3 * self.success_on("forms")) / 4
+
+    monkeypatch.setattr(merge_worker.Tried, "success_on", success_on)
+    monkeypatch.setattr(merge_worker.Tried, "success", property(success))
+    taken = []
+    for min_kept in (0.0, 0.75, 0.95):
+        with place_of(tmp_path / str(min_kept), monkeypatch, 2, lambda _: 1) as place:
+            result = place.merge(grid_steps=2, min_kept=min_kept)
+            taken.append(tuple(result.metrics.values()))
+    assert taken == [(0.0, 1.0), (0.5, 0.5), (0.5, 0.5)]
+    assert [one["least kept"] for one in result.details["search"]] == [0.0, 0.75, 0.25]
 
 
 @pytest.mark.parametrize("method", ["task_arithmetic", "ties"])
