@@ -352,8 +352,8 @@ class MergeSettings(MethodConfig):
         Field(
             ge=0,
             le=1,
-            description="share of each specialist's success on its own domain that a mixture must keep to be chosen; where none does, the one "
-            "that keeps most in its worst domain is",
+            description="share of each specialist's success on its own domain that a mixture must keep to be chosen; where none does, the "
+            "one that keeps most in its worst domain is",
         ),
     ] = 0.95
     include_joint: bool = Field(False, description="merge the policies of tasks.joint too; else they are only evaluated beside the merge")

@@ -54,8 +54,8 @@ def neighbours(weights: Weights, step: float) -> list[Weights]:
 
 
 def best_weights(scores: Mapping[Weights, float], kept: Mapping[Weights, float] | None = None, *, min_kept: float = 0.0) -> Weights:
-    """The weighting with the highest score among those that keep at least `min_kept`; where none does, the one that keeps most. Among equals
-    the most even one, which leans least on one specialist."""
+    """The weighting with the highest score among those that keep at least `min_kept`; where none does, the one that keeps most. Among
+    equals the most even one, which leans least on one specialist."""
 
     def rank(weights: Weights) -> tuple[float, float, float]:
         return min(kept[weights], min_kept) if kept is not None else 0.0, scores[weights], -max(weights)
