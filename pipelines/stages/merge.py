@@ -135,7 +135,7 @@ def _best(request: MergeRequest, tried: Sequence[Tried]) -> Weights:
 
 
 def _least_kept(request: MergeRequest, tried: Sequence[Tried], mixture: Tried) -> float:
-    """Share of a specialist's success on its own domain that a mixture keeps, where it keeps least; 1 where the specialists solve nothing."""
+    """Share of a specialist's success on its own domain that a mixture keeps where it keeps least; 1 where none solves anything."""
     shares = [1.0]
     for place, stage in enumerate(request.specialists):
         alone = next(one for one in tried if one.weights[place] == 1)  # the first to be tried: of methods with a base the specialist itself
