@@ -304,12 +304,27 @@ class ActingSettings(_Settings):
     engine: EngineChoice = EngineChoice()
 
 
+class HarnessSettings(_Settings):
+    """An agent program of one's own that collects, in place of this project's agent (docs/harnesses.md)."""
+
+    name: str = Field(description="of a harness, as `plugins.harnesses` or an installed package registers it")
+    upstream: str | None = Field(
+        None, pattern=r"^https?://", description="a server that answers instead of the policy, e.g. a larger model's, to learn from"
+    )
+    token_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="variable that holds the upstream's bearer token")
+    max_tokens: Positive = Field(4096, description="longest answer that the program may ask of the policy")
+    num_at_once: Positive = Field(2, description="programs that run at once, each with a browser of its own")
+
+
 class CollectionSettings(_Settings):
     """How the released policy acts on the task pool."""
 
     instances_per_task: Positive
     attempts: Positive = Field(1, description="samples per instance (rejection sampling)")
     temperature: Annotated[float, Field(ge=0, le=5)] = 1.0
+    harness: HarnessSettings | None = Field(
+        None, description="an agent program that acts; null: this project's agent", exclude_if=lambda harness: harness is None
+    )
 
 
 class AnnotationSettings(_Settings):
@@ -423,6 +438,7 @@ class PluginSettings(_Settings):
     task_sources: References = Field((), description="sources of tasks, which tasks.lists may then name (docs/page-tasks.md)")
     grammars: References = Field((), description="ways of writing actions, which agent.grammar may then name")
     judges: References = Field((), description="functions or addresses that judge episodes, where verdicts.judges names them")
+    harnesses: References = Field((), description="agent programs, of which collection.harness may name one (docs/harnesses.md)")
 
 
 class Profile(_Settings):
@@ -483,6 +499,15 @@ class Profile(_Settings):
         num = len(self.tasks.specialists) + (len(self.tasks.joint) if self.merge.include_joint else 0)
         if weights is not None and len(weights) != num:
             raise ValueError(f"merge.weights has {len(weights)} entries for {num} domains; give one per domain or null")
+        return self
+
+    @model_validator(mode="after")
+    def _harness_beside_its_sessions(self) -> Profile:
+        if self.collection.harness is not None and (self.sandbox.servers or self.sandbox.ray is not None):
+            raise ValueError(
+                f"collection.harness is {self.collection.harness.name!r}, whose program drives sessions of this machine: leave out "
+                "sandbox.servers and sandbox.ray"
+            )
         return self
 
     @model_validator(mode="after")

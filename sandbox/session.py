@@ -147,6 +147,19 @@ class HasFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class Outside(Protocol):
+    """A session that a program beside us may drive by another way than `step`."""
+
+    async def devtools(self) -> str | None:
+        """The address of its browser for the DevTools protocol, from a reset to the next; None where the pool's browsers have none."""
+        ...
+
+    async def look(self) -> Transition:
+        """What is so now: no action and no step. Once the environment has ended the episode nothing changes any more."""
+        ...
+
+
 def require_open(is_closed: bool) -> None:
     """Raises SandboxError for a session that was closed."""
     if is_closed:

@@ -23,11 +23,16 @@ from agent.episode.resume import Diverged, RecordedSteps
 from agent.policy.action_source import ActionSource
 from agent.prompts.prompt import PromptBuilder
 from sandbox.pool.pool_protocol import Pool
+from sandbox.session import Session
 from warehouse.core.errors import SandboxError, SandboxTimeout
 from warehouse.evaluation.choosing import require_choosable
 
 Live = Callable[[], AbstractContextManager[None]]
 """Entered while an episode runs on a session; the batcher counts by it."""
+
+
+Play = Callable[[Session], Awaitable[Episode]]
+"""Plays one try of an episode on a leased session. Raises SandboxError where the infrastructure failed."""
 
 
 class RunnerSettings(BaseModel):
@@ -78,43 +83,55 @@ class EpisodeRunner:
     ) -> Episode:
         """The episode, once it is in the log. Raises what the source raises, and a SandboxError that a person must fix first; any other
         infrastructure failure is retried, then the episode's outcome is `crashed`."""
+        recorded = RecordedSteps(request, log)
+
+        async def play(session: Session) -> Episode:
+            with live():
+                return await run_episode(
+                    request, session, recorded.then(source), self._builder, self._limits, intervene=intervene, watch=recorded.watch
+                )
+
+        episode = await self._played(request, play, recorded)
+        if episode.outcome is not Outcome.CRASHED:
+            episode = episode.model_copy(update={"steps": recorded.as_first_made(episode.steps)})
+        return await _logged(episode, log)
+
+    async def play(self, request: EpisodeRequest, play: Play, *, log: EpisodeLog | None = None) -> Episode:
+        """The same where `play` drives the session, from its reset on; each try begins again."""
+        return await _logged(await self._played(request, play, RecordedSteps(request, None)), log)
+
+    async def _played(self, request: EpisodeRequest, play: Play, recorded: RecordedSteps) -> Episode:
+        """Try after try, until one is through or there are no more."""
         if self._to_choose:
             require_choosable({request.split}, f"episode {request.episode_id} of {request.task.name}")
         started_s = time.monotonic()
-        recorded = RecordedSteps(request, log)
         num_retries = 0
         while True:
             try:
-                episode = await self._run_once(request, source, recorded, intervene, live)
+                episode = await self._play_once(request, play)
+                return episode.model_copy(update={"num_retries": num_retries})
             except Diverged:
                 recorded.forget()
             except SandboxError as error:
                 if not error.is_retryable:
                     raise
                 if num_retries >= self._settings.max_retries:
-                    episode = crashed_episode(request, error, duration_ms=(time.monotonic() - started_s) * 1000)
-                    break
+                    return crashed_episode(request, error, num_retries=num_retries, duration_ms=(time.monotonic() - started_s) * 1000)
                 await asyncio.sleep(self._settings.retry_delay_s * 2**num_retries)
                 num_retries += 1
                 if num_retries == self._settings.max_retries:
                     recorded.drop()
-            else:
-                episode = episode.model_copy(update={"steps": recorded.as_first_made(episode.steps)})
-                break
-        episode = episode.model_copy(update={"num_retries": num_retries})
-        if log is not None:
-            await asyncio.to_thread(log.append, episode)
-        return episode
 
-    async def _run_once(
-        self, request: EpisodeRequest, source: ActionSource, recorded: RecordedSteps, intervene: Intervene | None, live: Live
-    ) -> Episode:
+    async def _play_once(self, request: EpisodeRequest, play: Play) -> Episode:
         async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
-            with live(), self._meter.leased():
-                running = run_episode(
-                    request, session, recorded.then(source), self._builder, self._limits, intervene=intervene, watch=recorded.watch
-                )
-                return await _in_time(running, request, self._settings.episode_timeout_s)
+            with self._meter.leased():
+                return await _in_time(play(session), request, self._settings.episode_timeout_s)
+
+
+async def _logged(episode: Episode, log: EpisodeLog | None) -> Episode:
+    if log is not None:
+        await asyncio.to_thread(log.append, episode)
+    return episode
 
 
 async def _in_time(running: Awaitable[Episode], request: EpisodeRequest, timeout_s: float | None) -> Episode:

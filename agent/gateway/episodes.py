@@ -86,6 +86,14 @@ def _episodes(home: Home, calls: Sequence[Call], outcome: Verdict, but: Collecti
     return taken
 
 
+def steps_of(calls: Sequence[Call]) -> tuple[Step, ...]:
+    """The steps of one episode whose verifier and task are known, those of sub-agents among them, in the order in which they began; without
+    answers that were given up. `calls` are whole, in the order of their ends."""
+    conversations, given_up = _conversations(calls), _given_up(calls)
+    kept = sorted((call for call in calls if call.call_id not in given_up), key=lambda call: call.began_at)
+    return tuple(_step(index, call, conversations[call.call_id]) for index, call in enumerate(kept))
+
+
 def _given_up(calls: Sequence[Call]) -> set[str]:
     """Calls that nothing extends although another answer to the same messages was extended: asked again, or one of several."""
     extended = {call.place.parent for call in calls}

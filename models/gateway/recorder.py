@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -41,6 +41,14 @@ class Caller:
     task: str | None = None
 
 
+Admit = Callable[[Caller], Awaitable[None]]
+"""Asked before a call is begun. Raises ApiError for one that is not answered."""
+
+
+async def admit_all(caller: Caller) -> None:
+    """For a gateway whose callers say themselves what their episodes are."""
+
+
 @dataclass(slots=True, kw_only=True)
 class UnderWay:
     """A call that is being answered."""
@@ -68,8 +76,10 @@ class UnderWay:
 class Recorder:
     """All that passes through one gateway. Lives in one event loop."""
 
-    def __init__(self, log: GatewayLog, live: Upstream, candidate: Upstream | None, settings: GatewaySettings) -> None:
-        self._log, self._live, self._candidate, self.settings = log, live, candidate, settings
+    def __init__(
+        self, log: GatewayLog, live: Upstream, candidate: Upstream | None, settings: GatewaySettings, admit: Admit = admit_all
+    ) -> None:
+        self._log, self._live, self._candidate, self.settings, self._admit = log, live, candidate, settings, admit
         self.grouping: Grouping = log.grouping()
         self.running: Counter[str] = Counter()
         self.is_closing = False
@@ -85,6 +95,7 @@ class Recorder:
         """Raises ApiError for what is not taken. Whoever begins ends by `record` or `leave`."""
         if self.is_closing:
             raise closing()
+        await self._admit(caller)
         self.refuse_personal_data("names of episodes and tasks", [caller.name or "", caller.task or ""], but=TIMES)
         if (num_running := self.running[caller.project]) >= self.settings.max_running:
             raise busy(f"{num_running} calls of the project are under way", "--max-running")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agent.gateway.log import GatewayLog
 from models.gateway.app import create_app
-from models.gateway.recorder import Recorder
+from models.gateway.recorder import Admit, Recorder, admit_all
 from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
 from models.server.metrics import Metrics
@@ -30,20 +30,26 @@ class Address:
 
 @asynccontextmanager
 async def _server(
-    log: GatewayLog, live: Address, candidate: Address | None, tokens: Mapping[str, str], settings: GatewaySettings
-) -> AsyncIterator[Server]:
+    log: GatewayLog,
+    live: Address,
+    candidate: Address | None,
+    tokens: Mapping[str, str],
+    settings: GatewaySettings,
+    admit: Admit = admit_all,
+) -> AsyncIterator[tuple[Server, Recorder]]:
     upstreams = [Upstream(one.url, one.token, timeout_s=settings.timeout_s) for one in (live, candidate) if one is not None]
     try:
         for upstream in upstreams:
             await upstream.open()
-        recorder = Recorder(log, upstreams[0], upstreams[1] if len(upstreams) > 1 else None, settings)
+        recorder = Recorder(log, upstreams[0], upstreams[1] if len(upstreams) > 1 else None, settings, admit)
 
         def begin_end() -> None:
             recorder.is_closing = True
 
         app = create_app(recorder, tokens, Metrics())
         try:
-            yield Server(app, grace_s=int(settings.grace_s) + TOLD_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end)
+            server = Server(app, grace_s=int(settings.grace_s) + TOLD_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end)
+            yield server, recorder
         finally:
             await recorder.settle()
     finally:
@@ -60,7 +66,7 @@ async def serve(
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, in the main thread. Whoever opened the log closes it."""
-    async with _server(log, live, candidate, tokens, settings) as server:
+    async with _server(log, live, candidate, tokens, settings) as (server, _):
         await serve_until_signalled(server, listener, ready)
 
 
@@ -69,5 +75,15 @@ async def serving(
     log: GatewayLog, live: Address, tokens: Mapping[str, str], settings: GatewaySettings | None = None, *, candidate: Address | None = None
 ) -> AsyncIterator[str]:
     """A gateway in this event loop, on a free port, for as long as the block lasts; gives its address."""
-    async with _server(log, live, candidate, tokens, settings or GatewaySettings()) as server, on_free_port(server) as address:
+    opened = _server(log, live, candidate, tokens, settings or GatewaySettings())
+    async with opened as (server, _), on_free_port(server) as address:
         yield address
+
+
+@asynccontextmanager
+async def serving_recorder(
+    log: GatewayLog, live: Address, tokens: Mapping[str, str], settings: GatewaySettings, admit: Admit
+) -> AsyncIterator[tuple[str, Recorder]]:
+    """The same for an owner that says which calls are answered, and ends the episodes itself."""
+    async with _server(log, live, None, tokens, settings, admit) as (server, recorder), on_free_port(server) as address:
+        yield address, recorder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from models.gateway.settings import GatewaySettings
 
 DEFAULT_PORT = 8432
-MAX_WAITING = 4096
-"""Calls that wait for a checkpoint; a project's own limit comes before."""
 PROJECT = "default"
 """The project of the home's own token."""
 UPSTREAM_TOKEN = "FLYWHEEL_POLICY_TOKEN"
@@ -128,25 +125,15 @@ class Opener:
 
     @asynccontextmanager
     async def _checkpoint(self, name: str) -> AsyncIterator[Address]:
-        from models.checkpoints.importing import with_card
         from models.engine.settings import EngineSettings
-        from models.gateway.serve import Address
-        from models.server.backend import ServedEngine
-        from models.server.serve import serving
-        from models.server.settings import ServerSettings
+        from models.gateway.served import served_checkpoint
         from pipelines.cli.queries import checkpoint_folder
         from warehouse.storage.tables import Warehouse
 
-        folder, token = checkpoint_folder(Warehouse(self._home), name), secrets.token_urlsafe(32)
-        settings = EngineSettings(num_threads=self._threads)
-        limits = ServerSettings(max_tokens=self._max_tokens, max_waiting=MAX_WAITING)
-
-        def opened(whole: Path) -> ServedEngine:
-            return ServedEngine.open(whole, dtype=self._dtype, device=self._device, settings=settings)
-
-        with with_card(folder) as whole, closing(await asyncio.to_thread(opened, whole)) as engine:
-            async with serving(engine, token, limits) as (url, _):
-                yield Address(url=url, token=token)
+        folder, settings = checkpoint_folder(Warehouse(self._home), name), EngineSettings(num_threads=self._threads)
+        served = served_checkpoint(folder, dtype=self._dtype, device=self._device, settings=settings, max_tokens=self._max_tokens)
+        async with served as address:
+            yield address
 
 
 async def _serve(

@@ -12,7 +12,7 @@ from pipelines.cli.options import console
 
 
 def init(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="task-source, judge, grammar, importer or profile.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="task-source, judge, grammar, harness, importer or profile.")],
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
     folder: Annotated[Path, typer.Option(help="Where to write it.")] = Path(),
 ) -> None:
@@ -38,7 +38,8 @@ def check(
 ) -> None:
     """Check that a plug-in keeps what plug-ins of its kind promise. Exit status 1 where something is not kept.
 
-    Of a task source a few tasks are played in live sessions: resets repeat, the oracle solves, doing nothing is not paid.
+    Of a task source a few tasks are played in live sessions: resets repeat, the oracle solves, doing nothing is not paid. A
+    harness plays an episode with a model that knows nothing.
     """
     from pipelines.plugins.conformance import check as checks
 

@@ -9,11 +9,13 @@ from typing import Any
 from agent.grammars import conformance as grammars
 from agent.grammars.base import Grammar
 from agent.grammars.registry import GRAMMARS
+from agent.harness.registry import HARNESSES, is_harness
 from models.judges import conformance as judges
 from models.judges.registry import JUDGES
 from pipelines.importing.conformance import check_importer
 from pipelines.importing.registry import IMPORTERS
 from pipelines.importing.trajectories import Importer
+from pipelines.plugins.harness_check import check_harness
 from sandbox.tasks.conformance import check_source
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task_source import TaskSource
@@ -21,7 +23,7 @@ from warehouse.core.conformance import Checked, checked
 from warehouse.core.errors import ConfigError
 from warehouse.core.plugins import Plugins, located
 
-REGISTRIES: tuple[Plugins[Any], ...] = (SOURCES, GRAMMARS, IMPORTERS, JUDGES)
+REGISTRIES: tuple[Plugins[Any], ...] = (SOURCES, GRAMMARS, IMPORTERS, HARNESSES, JUDGES)
 """Judges last: any function is one."""
 
 
@@ -46,6 +48,8 @@ def check(reference: str, folder: Path, files: Sequence[Path] = (), *, num_seeds
         yield from check_importer(found, files)
     elif isinstance(found, Grammar) and not isinstance(found, type):
         yield from checked(grammars.PROMISES, found)
+    elif is_harness(found):
+        yield from check_harness(found)
     else:
         yield from checked(judges.PROMISES, found)
 

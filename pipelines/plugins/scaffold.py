@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from agent.grammars.registry import GRAMMARS
+from agent.harness.registry import HARNESSES
 from assets.verdict_settings import OWN_JUDGES
 from models.judges.registry import JUDGES
 from pipelines import profiles
@@ -19,6 +20,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     "task-source": ("@name@.html", "@name@.py", "@name@.yaml", "test_@name@.py"),
     "judge": ("@name@.py", "@name@.yaml", "test_@name@.py"),
     "grammar": ("@name@.py", "@name@.yaml", "test_@name@.py"),
+    "harness": ("@name@.py", "@name@_agent.py", "@name@.yaml", "test_@name@.py"),
     "importer": ("@name@.py", "@name@.jsonl", "@name@.png", "test_@name@.py"),
     "profile": ("@name@.yaml",),
 }
@@ -27,6 +29,7 @@ NEXT = {
     "task-source": ("pytest test_{name}.py", "flywheel check {name}.py:SOURCE", "flywheel run --profile {name}.yaml --iterations 1"),
     "judge": ("pytest test_{name}.py", "flywheel check {name}.py:judge", "flywheel run --profile {name}.yaml --iterations 1"),
     "grammar": ("pytest test_{name}.py", "flywheel check {name}.py:GRAMMAR", "flywheel run --profile {name}.yaml --dry-run"),
+    "harness": ("pytest test_{name}.py", "flywheel check {name}.py:HARNESS", "flywheel run --profile {name}.yaml --iterations 1"),
     "importer": (
         "pytest test_{name}.py",
         "flywheel check {name}.py:IMPORTER {name}.jsonl",
@@ -52,7 +55,13 @@ def rendered(kind: str, name: str) -> dict[str, bytes]:
 def _taken(kind: str) -> Collection[str]:
     if kind == "judge":
         return {*OWN_JUDGES, *JUDGES}
-    names: dict[str, Collection[str]] = {"task-source": SOURCES, "grammar": GRAMMARS, "importer": IMPORTERS, "profile": profiles.names()}
+    names: dict[str, Collection[str]] = {
+        "task-source": SOURCES,
+        "grammar": GRAMMARS,
+        "harness": HARNESSES,
+        "importer": IMPORTERS,
+        "profile": profiles.names(),
+    }
     return names[kind]
 
 

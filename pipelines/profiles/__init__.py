@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from agent.grammars.registry import GRAMMARS
+from agent.harness.registry import HARNESSES
 from assets.profile import Profile, parse_profile
 from models.judges.registry import JUDGES
 from sandbox.tasks.registry import SOURCES
@@ -23,7 +24,7 @@ from warehouse.core.plugins import Plugins, located_all
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
 OVERRIDES_VARIABLE = "FLYWHEEL_PROFILE_OVERRIDES"
 DEFAULT_PROFILE = "quickstart"
-PLUGINS: Mapping[str, Plugins[Any]] = {plugins.kind: plugins for plugins in (SOURCES, GRAMMARS, JUDGES)}
+PLUGINS: Mapping[str, Plugins[Any]] = {plugins.kind: plugins for plugins in (SOURCES, GRAMMARS, JUDGES, HARNESSES)}
 """What a profile may bring along, by its keys below `plugins`."""
 _REQUIRED = frozenset(name for name, field in Profile.model_fields.items() if field.is_required())
 
@@ -56,6 +57,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
         raise
     _check_tasks(profile, source)
     _check_judges(profile, source)
+    _check_harness(profile, source)
     return profile
 
 
@@ -112,6 +114,15 @@ def _check_judges(profile: Profile, source: str) -> None:
         raise ConfigError(
             f"verdicts.judges of the profile {source} names {', '.join(unknown)}; known are {', '.join(JUDGES) or 'none'}. Name yours in "
             'plugins.judges, e.g. `plugins: {judges: {mine: "judge.py:judge"}}`'
+        )
+
+
+def _check_harness(profile: Profile, source: str) -> None:
+    harness = profile.collection.harness
+    if harness is not None and harness.name not in HARNESSES:
+        raise ConfigError(
+            f"collection.harness.name of the profile {source} is {harness.name!r}; known are {', '.join(HARNESSES) or 'none'}. Name yours "
+            'in plugins.harnesses, e.g. `plugins: {harnesses: {mine: "agent.py:HARNESS"}}`'
         )
 
 

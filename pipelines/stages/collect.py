@@ -1,28 +1,33 @@
-"""Rollouts: the released policy acts on the task pool through the Prefect flow, one task an episode.
+"""Rollouts: the released policy acts on the task pool through the Prefect flow, one task an episode; by this project's agent, or by the
+harness that the profile names.
 
 Episodes are kept as they finish (kept_episodes.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from assets.requests import CollectRequest, StageResult
 from pipelines.orchestration import prefect_server
 from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.kept_episodes import KeptEpisodes
-from pipelines.stages.sandboxes import EpisodeService
+from pipelines.stages.sandboxes import EpisodeService, PolicyService
 from pipelines.stages.storing import store_episodes
 from sandbox.tasks.task import Split
+from warehouse.lineage import registry
 
 
 def run(request: CollectRequest, context: WorkerContext) -> StageResult:
+    harness = request.collection.harness
     requests = requests_for(
         request.acting.tasks,
-        purpose="rollout",
-        policy_id=request.checkpoint_id,
+        purpose="rollout" if harness is None else "gateway",
+        policy_id=policy_of(request),
         split=Split.TRAIN,
         num=request.collection.instances_per_task,
         skip=request.first_instance,
@@ -38,8 +43,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
         from pipelines.orchestration.collection import run_collection
 
         ready_s = time.monotonic() - asked
-        engine = context.engine(request.checkpoint_id, request.acting.engine)
-        with closing(engine), EpisodeService(request.acting, engine, kept) as service:
+        with opened_service(request, context, kept) as service:
             started = time.monotonic()
             run_collection(
                 service,
@@ -58,3 +62,29 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
         counts={**stored.counts, **kept.resumed.counts},
         metrics={"success": solved / len(requests), "prefect_s": ready_s + flow_s - service.busy_s},
     )
+
+
+def policy_of(request: CollectRequest) -> str:
+    """Whose answers are collected: the released policy's, or those of the server that the harness asks in its place."""
+    harness = request.collection.harness
+    if harness is None or harness.upstream is None:
+        return request.checkpoint_id
+    from pipelines.stages.harness import upstream_policy
+
+    return asyncio.run(upstream_policy(harness))
+
+
+@contextmanager
+def opened_service(request: CollectRequest, context: WorkerContext, kept: KeptEpisodes) -> Iterator[EpisodeService]:
+    """What plays the episodes, for as long as the block lasts."""
+    harness, acting = request.collection.harness, request.acting
+    if harness is None:
+        engine = context.engine(request.checkpoint_id, acting.engine)
+        with closing(engine), PolicyService(acting, engine, kept) as service:
+            yield service
+        return
+    from pipelines.stages.harness import HarnessService
+
+    policy = registry.find(context.warehouse, request.checkpoint_id).folder
+    with HarnessService(acting, harness, policy, kept, context.folder / "harness") as service:
+        yield service

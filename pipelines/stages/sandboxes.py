@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from agent.episode.collector import Collector, Requests
 from agent.episode.episode import Episode, EpisodeRequest
@@ -101,24 +102,23 @@ def collecting(settings: SandboxSettings) -> CollectorSettings:
     )
 
 
-class EpisodeService:
-    """Runs single episodes for callers in any thread: one event loop in one thread owns the sessions and the batcher.
+class EpisodeService(ABC):
+    """Runs single episodes for callers in any thread: one event loop in one thread owns the sessions and whoever answers.
 
     Prefect runs each task in an event loop of its own, and a browser belongs to one loop; so tasks submit here.
     """
 
-    def __init__(self, acting: ActingSettings, policy: Policy, log: EpisodeLog) -> None:
-        self._acting, self._policy, self._log = acting, policy, log
+    def __init__(self, acting: ActingSettings, log: EpisodeLog) -> None:
+        self._acting, self._log = acting, log
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._stack = AsyncExitStack()
         self._num_running, self._since, self.busy_s = 0, 0.0, 0.0
-        self._runner: EpisodeRunner | EpisodeCluster
         self.num_at_once = 0
         """`num_at_once`: episodes that are worth submitting at once, from when it is entered. `busy_s`: seconds in which at least one
         episode ran, which tells the orchestration's share from the episodes'."""
 
-    def __enter__(self) -> EpisodeService:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._call(self._open)
         return self
@@ -133,22 +133,17 @@ class EpisodeService:
         """Run one episode; it is in the log once the future has it. Raises, with the future, what EpisodeRunner.run raises."""
         return asyncio.run_coroutine_threadsafe(self._run(request), self._loop)
 
+    @abstractmethod
     async def _open(self) -> None:
-        settings = self._acting.sandbox
-        self._batcher = Batcher(self._policy, fixed_batch=settings.fixed_batch)
-        if settings.ray is not None:
-            from pipelines.cluster.episode_cluster import GROWTH, open_cluster
+        """Open what episodes run on, onto the stack; sets `num_at_once`."""
 
-            cluster = await self._stack.enter_async_context(open_cluster(self._acting, settings.ray, to_choose=False))
-            self._runner, nodes = cluster, settings.ray.workers or GROWTH * cluster.num_nodes
-        else:
-            pool = await self._stack.enter_async_context(open_pool(settings))
-            self._runner, nodes = EpisodeRunner(pool, self._acting.agent.builder(), limits(self._acting), collecting(settings)), 1
-        self.num_at_once = nodes * num_waiting(settings)
+    @abstractmethod
+    async def _play(self, request: EpisodeRequest) -> Episode:
+        """The episode, once it is in the log."""
 
     async def _run(self, request: EpisodeRequest) -> Episode:
         with self._counted():
-            return await self._runner.run(request, PolicyActionSource(self._batcher.act), live=self._batcher.live, log=self._log)
+            return await self._play(request)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -164,3 +159,28 @@ class EpisodeService:
 
     def _call(self, make: Callable[[], object]) -> None:
         asyncio.run_coroutine_threadsafe(make(), self._loop).result()  # type: ignore[arg-type]
+
+
+class PolicyService(EpisodeService):
+    """Of episodes in which this project's agent asks a policy."""
+
+    def __init__(self, acting: ActingSettings, policy: Policy, log: EpisodeLog) -> None:
+        super().__init__(acting, log)
+        self._policy = policy
+        self._runner: EpisodeRunner | EpisodeCluster
+
+    async def _open(self) -> None:
+        settings = self._acting.sandbox
+        self._batcher = Batcher(self._policy, fixed_batch=settings.fixed_batch)
+        if settings.ray is not None:
+            from pipelines.cluster.episode_cluster import GROWTH, open_cluster
+
+            cluster = await self._stack.enter_async_context(open_cluster(self._acting, settings.ray, to_choose=False))
+            self._runner, nodes = cluster, settings.ray.workers or GROWTH * cluster.num_nodes
+        else:
+            pool = await self._stack.enter_async_context(open_pool(settings))
+            self._runner, nodes = EpisodeRunner(pool, self._acting.agent.builder(), limits(self._acting), collecting(settings)), 1
+        self.num_at_once = nodes * num_waiting(settings)
+
+    async def _play(self, request: EpisodeRequest) -> Episode:
+        return await self._runner.run(request, PolicyActionSource(self._batcher.act), live=self._batcher.live, log=self._log)

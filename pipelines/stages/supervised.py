@@ -77,7 +77,7 @@ MEMORY_LIMIT = "1GB"
 _OF_KIND = """
 select {place} as place, s.sample_id, s.messages, d.weight, t.policy_id, t.prompt_token_ids, t.response_token_ids
 from datasets d join {kind}_samples s using (sample_id)
-left join (from steps where stage = 'gateway_episodes') t
+left join (from steps where stage in ('gateway_episodes', 'rollouts')) t
     on s.origin = 'gateway' and '{kind}' = 'sft' and t.episode_id = s.episode_id and t.step_index = s.step_index
 where d.dataset_id = $dataset and d.kind = '{kind}' and not s.withdrawn
 qualify row_number() over (partition by d.iteration, d.sample_id order by s.iteration) = 1 and d.iteration = min(d.iteration) over ()

@@ -7,7 +7,8 @@ from typing import Literal, Protocol
 
 from sandbox.browser.beginframe import FramedPage
 from sandbox.browser.browser import Browser
-from sandbox.browser.chromium import find_chromium
+from sandbox.browser.chromium import DEVTOOLS_FLAG, find_chromium
+from sandbox.browser.devtools import DrivenPage
 from sandbox.browser.page import Page
 from sandbox.browser.plain import LivePage
 from sandbox.browser.realtime import RealTimePage
@@ -15,8 +16,9 @@ from sandbox.browser.window import WebWindow
 from sandbox.tasks.page_task import PageSettings, Surroundings
 from warehouse.core.errors import ConfigError
 
-Kind = Literal["auto", "beginframe", "plain", "playwright"]
-KINDS: tuple[Kind, ...] = ("auto", "beginframe", "plain", "playwright")
+Kind = Literal["auto", "beginframe", "plain", "devtools", "playwright"]
+"""devtools: plain, with an address by which a program beside us drives the pages (devtools.py)."""
+KINDS: tuple[Kind, ...] = ("auto", "beginframe", "plain", "devtools", "playwright")
 
 
 class BrowserBackend(Protocol):
@@ -69,6 +71,8 @@ class CdpBackend:
     async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
         if settings.web is not None:
             return await WebWindow.open(self.browser, settings, root, surroundings)
+        if self.browser.has_devtools:
+            return await DrivenPage.open(self.browser, settings, root)
         if not self.browser.begin_frame:
             return await LivePage.open(self.browser, settings, root)
         return await (RealTimePage if settings.real_time else FramedPage).open(self.browser, settings, root)
@@ -105,4 +109,5 @@ async def launch(kind: Kind) -> BrowserBackend:
         from sandbox.browser.playwright_page import PlaywrightBackend  # a heavy import that few need
 
         return await PlaywrightBackend.launch()
-    return CdpBackend(await Browser.launch(begin_frame=kind == "beginframe"))
+    flags = (DEVTOOLS_FLAG,) if kind == "devtools" else ()
+    return CdpBackend(await Browser.launch(begin_frame=kind == "beginframe", flags=flags))

@@ -133,6 +133,11 @@ class Browser:
             self.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
 
     @property
+    def has_devtools(self) -> bool:
+        """Whether programs beside us may drive it (devtools.py)."""
+        return self.process.has_devtools
+
+    @property
     def is_alive(self) -> bool:
         return not self.connection.is_lost
 

@@ -88,6 +88,10 @@ FLAGS = (
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
 )
 
+DEVTOOLS_FLAG = "--remote-debugging-port=0"
+"""Lets programs beside us drive the browser, too (devtools.py): it listens on its own loopback and tells the port in a file."""
+_DEVTOOLS_FILE = "DevToolsActivePort"
+
 BEGIN_FRAME_FLAGS = (
     "--enable-begin-frame-control",
     "--run-all-compositor-stages-before-draw",
@@ -161,6 +165,7 @@ class ChromiumProcess:
         self.log_path = self._profile.path / "chromium.log"
         self.proxy_host = f"{secrets.token_hex(16)}.invalid"
         """The one name that resolves in this browser, to its loopback: where the proxies of its sessions listen. No page knows it."""
+        self.has_devtools = DEVTOOLS_FLAG in flags
         self.flags_digest = content_id("flags", [*FLAGS, *flags]).partition("-")[2][:12]
         sandbox_flags = () if sandboxed else ("--no-sandbox",)
         program = _readable(executable.path)
@@ -174,7 +179,8 @@ class ChromiumProcess:
         null = os.open(os.devnull, os.O_RDWR)
         moves = ((null, 0), (null, 1), (log, 2), (high_read, 3), (high_write, 4))
         try:
-            argv = [*namespace.wrapper(), *_wrapper(), *command]
+            apart = namespace.wrapper_with_loopback() if self.has_devtools else namespace.wrapper()
+            argv = [*apart, *_wrapper(), *command]
             self.pid = os.posix_spawn(
                 argv[0], argv, self._environment(), setpgroup=0, file_actions=[(os.POSIX_SPAWN_DUP2, source, to) for source, to in moves]
             )
@@ -205,6 +211,10 @@ class ChromiumProcess:
     def files(self) -> Path:
         """A folder of the browser's user that lasts as long as the browser."""
         return self._profile.path
+
+    def devtools_port(self) -> int:
+        """Where the browser listens, on its own loopback. Raises OSError or ValueError where it has not said so, or was not asked to."""
+        return int((self._profile.path / _DEVTOOLS_FILE).read_text().splitlines()[0])
 
     def log_tail(self) -> str:
         """The last lines Chromium wrote, for an error message."""

@@ -8,21 +8,26 @@ browser only tell it earlier. It takes root to make one; without, browsers share
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 
+from sandbox.browser import loopback
 from warehouse.core.errors import SandboxError
 
 _CLONE_NEWNET = 0x40000000
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 _BACKLOG = 128
+
+
+@lru_cache(maxsize=1)
+def wrapper_with_loopback() -> tuple[str, ...]:
+    """The same, for a command that listens on its loopback itself: it finds it raised."""
+    return (*wrapper(), sys.executable, "-I", "-S", loopback.__file__) if wrapper() else ()
 
 
 @lru_cache(maxsize=1)
@@ -40,19 +45,34 @@ def listener(pid: int, *, own: bool = True) -> socket.socket:
     one: `own`). Raises SandboxError."""
     if not own or not wrapper():
         return _listening()
+    return _made_there(pid, _listening)
+
+
+def connection(pid: int, port: int) -> socket.socket:
+    """A connection to a port of the loopback which a process has, its own network's or ours. Raises SandboxError."""
+
+    def connected() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+    return _made_there(pid, connected)
+
+
+def _made_there(pid: int, make: Callable[[], socket.socket]) -> socket.socket:
+    """A socket, made in the network of a process: it stays where it was made. Raises SandboxError."""
     made: list[socket.socket] = []
     failed: list[OSError] = []
 
-    def make() -> None:
-        """In a thread of its own, which enters the other network and ends there; a socket stays where it was made."""
+    def work() -> None:
+        """In a thread of its own, which enters the other network and ends there."""
         try:
-            _enter(pid)
-            _raise_loopback()
-            made.append(_listening())
+            if wrapper():
+                _enter(pid)
+                loopback.raise_loopback()
+            made.append(make())
         except OSError as error:
             failed.append(error)
 
-    thread = threading.Thread(target=make, name="listener")
+    thread = threading.Thread(target=work, name="socket of a browser")
     thread.start()
     thread.join()
     if not made:
@@ -74,11 +94,3 @@ def _enter(pid: int) -> None:
         if library.setns(network.fileno(), _CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-
-
-def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        request = struct.pack("16sh", b"lo", 0)
-        flags = struct.unpack("16sh", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]
-        if not flags & _IFF_UP:
-            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | _IFF_UP))

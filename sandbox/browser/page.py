@@ -100,6 +100,15 @@ class Page(Protocol):
 
 
 @runtime_checkable
+class HasDevTools(Protocol):
+    """A Page that a program beside us may drive, too."""
+
+    async def devtools(self) -> str:
+        """The address of its browser for the DevTools protocol."""
+        ...
+
+
+@runtime_checkable
 class WebPage(Protocol):
     """What a Page of a web session has besides (window.py)."""
 

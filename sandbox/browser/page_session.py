@@ -17,7 +17,7 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.browser import environment
 from sandbox.browser.input import Refusal, gestures
-from sandbox.browser.page import SELECT_SCRIPT, Page, PageNotes, WebPage, call, crop_png, time_limit
+from sandbox.browser.page import SELECT_SCRIPT, HasDevTools, Page, PageNotes, WebPage, call, crop_png, time_limit
 from sandbox.browser.policy import relative_urls
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
@@ -212,16 +212,34 @@ class PageSession:
                 instance.web.end_pages()
         if instance.lost is not None:
             return _end_of_lost(instance)
+        return self._transition(instance, info, observation, is_end=isinstance(action, actions.Finished | actions.CallUser))
+
+    @staticmethod
+    def _transition(instance: _Instance, info: dict[str, Any], observation: Observation, *, is_end: bool = False) -> Transition:
+        """What a look found. `is_end`: the agent said that it is done."""
         info |= _noted(instance.page.notes, instance.root)
         info |= instance.state.info if instance.state is not None else {}
         info |= instance.web.status() if instance.web is not None else {}
         has_left = instance.page.notes.left_for is not None
         is_done = instance.state is not None and instance.state.done
-        terminated = is_done or has_left or isinstance(action, actions.Finished | actions.CallUser)
+        terminated = is_done or has_left or is_end
         truncated = not terminated and len(instance.actions) >= instance.task.max_steps
         instance.is_over = terminated or truncated
         reward = instance.state.reward if terminated and instance.state is not None else 0.0
         return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+    async def devtools(self) -> str | None:
+        """As in Outside."""
+        page = self._running().page
+        return await page.devtools() if isinstance(page, HasDevTools) else None
+
+    async def look(self) -> Transition:
+        """As in Outside."""
+        instance = self._running()
+        if instance.is_over and instance.observation is not None:
+            return Transition(observation=instance.observation, reward=0.0, terminated=True, truncated=False)
+        async with time_limit(self._limits.step_s, f"A look at {instance.task.name}"):
+            return self._transition(instance, {}, await self._observe(instance))
 
     async def _act_and_look(self, instance: _Instance, action: Action) -> tuple[dict[str, Any], Observation]:
         info = await self._act(instance, action)

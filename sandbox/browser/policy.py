@@ -170,20 +170,24 @@ class NetworkPolicy:
     def site_answer(self, url: str) -> Answer:
         """The file of a site that an address names: index.html for a folder, 404 for what is not there or lies outside."""
         parts = urlsplit(url)
-        site = self._sites[(parts.hostname or "").rstrip(".").lower()]
-        folder = site.folder.resolve()
-        try:
-            path = (folder / unquote(parts.path).lstrip("/")).resolve()
-            path = path / _INDEX if path.is_dir() else path
-            if not path.resolve().is_relative_to(folder) or not path.is_file():
-                raise FileNotFoundError(path)
-            body = path.read_bytes()
-        except (OSError, ValueError):  # ValueError: a zero byte in the path
-            return Answer(status=404, content_type="text/plain; charset=utf-8", body=b"There is no such page.")
-        content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        if content_type.startswith("text/") or content_type in {"application/javascript", "application/json", "image/svg+xml"}:
-            content_type += "; charset=utf-8"
-        return Answer(status=200, content_type=content_type, body=body)
+        return file_answer(self._sites[(parts.hostname or "").rstrip(".").lower()].folder, parts.path)
+
+
+def file_answer(folder: Path, address_path: str) -> Answer:
+    """The file below a folder that an address's path names, as `site_answer` gives it."""
+    folder = folder.resolve()
+    try:
+        path = (folder / unquote(address_path).lstrip("/")).resolve()
+        path = path / _INDEX if path.is_dir() else path
+        if not path.resolve().is_relative_to(folder) or not path.is_file():
+            raise FileNotFoundError(path)
+        body = path.read_bytes()
+    except (OSError, ValueError):  # ValueError: a zero byte in the path
+        return Answer(status=404, content_type="text/plain; charset=utf-8", body=b"There is no such page.")
+    content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    if content_type.startswith("text/") or content_type in {"application/javascript", "application/json", "image/svg+xml"}:
+        content_type += "; charset=utf-8"
+    return Answer(status=200, content_type=content_type, body=body)
 
 
 def is_this_machine(host: str) -> bool:

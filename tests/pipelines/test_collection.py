@@ -17,7 +17,7 @@ from assets.profile import ActingSettings, SandboxSettings, TaskSettings
 from pipelines.orchestration import prefect_server
 from pipelines.orchestration.progress import Progress
 from pipelines.stages.context import requests_for
-from pipelines.stages.sandboxes import EpisodeService
+from pipelines.stages.sandboxes import PolicyService
 from sandbox.tasks.task import Split
 from warehouse.core.home import Home
 
@@ -57,7 +57,7 @@ def collect(root: Path) -> None:
         from pipelines.orchestration.collection import run_collection
 
         log = EpisodeLog(root / "episodes")
-        with EpisodeService(acting, Pressing(), log) as service:
+        with PolicyService(acting, Pressing(), log) as service:
             progress = Progress(home.work, iteration="0001", stage="rollouts", log=print)
             run_collection(service, requests, num_at_once=2, progress=progress)
     episodes = list(log.episodes())

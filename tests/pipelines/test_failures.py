@@ -41,7 +41,7 @@ from pipelines.orchestration.sensors import RELAUNCH_TAG, relaunch_failed_iterat
 from pipelines.orchestration.stage_runner import PipesStageRunner
 from pipelines.orchestration.work_folder import work_folder
 from pipelines.stages.context import requests_for
-from pipelines.stages.sandboxes import EpisodeService, collecting
+from pipelines.stages.sandboxes import PolicyService, collecting
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
@@ -162,7 +162,7 @@ def collect(root: Path, is_refusing: bool) -> None:
 
         policy, progress = Refusing(), Progress(home.work, iteration="0001", stage="rollouts", log=print)
         log = EpisodeLog(root / "episodes")
-        with EpisodeService(acting, policy, log) as service:
+        with PolicyService(acting, policy, log) as service:
             if is_refusing:
                 with pytest.raises(ConfigError):
                     run_collection(service, requests, num_at_once=2, progress=progress)

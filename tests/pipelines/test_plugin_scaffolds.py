@@ -21,7 +21,7 @@ from warehouse.core.conformance import problems
 from warehouse.core.errors import ConfigError
 from warehouse.core.plugins import VARIABLES
 
-ATTRIBUTES = {"task-source": "SOURCE", "judge": "judge", "grammar": "GRAMMAR", "importer": "IMPORTER"}
+ATTRIBUTES = {"task-source": "SOURCE", "judge": "judge", "grammar": "GRAMMAR", "importer": "IMPORTER", "harness": "HARNESS"}
 BAD = {
     "raises": (
         "grammar",
@@ -57,7 +57,9 @@ def files_of(kind: str, folder: Path, name: str) -> list[Path]:
     return [folder / f"{name}.jsonl"] if kind == "importer" else []
 
 
-@pytest.mark.parametrize("kind", ["judge", "grammar", "importer", pytest.param("task-source", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["judge", "grammar", "importer", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("task-source", "harness"))]
+)
 def test_what_init_writes_keeps_its_promises(kind: str, tmp_path: Path) -> None:
     write(kind, "mine", tmp_path)
     found = list(check(f"mine.py:{ATTRIBUTES[kind]}", tmp_path, files_of(kind, tmp_path, "mine")))

@@ -28,7 +28,7 @@ from pipelines.cli.doctor import Check
 from pipelines.cluster import episode_cluster
 from pipelines.plan.ray_check import check_ray
 from pipelines.stages.context import requests_for
-from pipelines.stages.sandboxes import EpisodeService, open_collector
+from pipelines.stages.sandboxes import PolicyService, open_collector
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ConfigError, EngineUnreachable, ReportedOnly, SandboxBusy
 from warehouse.core.identity import stable_seed
@@ -218,7 +218,7 @@ def test_a_killed_node_costs_no_episode_and_one_that_joins_is_used(cluster: Any,
     asked, log = requests(24), EpisodeLog(tmp_path)
     here = asyncio.run(collected(acting(None), asked))
     ray = RaySettings(address=nodes.address, lost_after_s=20)
-    with EpisodeService(acting(ray), Drawing(wait_s=0.3), log) as service:
+    with PolicyService(acting(ray), Drawing(wait_s=0.3), log) as service:
         assert service.num_at_once == 2 * (2 * 12), "twice what the two nodes take, however many are ready"
         deadline = time.monotonic() + 60
         while len(service._runner.workers) < 2 and time.monotonic() < deadline:  # type: ignore[union-attr]
@@ -252,7 +252,7 @@ def test_a_node_with_other_code_is_named_and_refused(tmp_path: Path, monkeypatch
     with ray_nodes(0) as (nodes, _):
         good = nodes.add()
         ray = RaySettings(address=nodes.address, lost_after_s=5, wait_s=30)
-        with EpisodeService(acting(ray), Drawing(), EpisodeLog(tmp_path)) as service:
+        with PolicyService(acting(ray), Drawing(), EpisodeLog(tmp_path)) as service:
             nodes.add(env={"PYTHONPATH": str(tmp_path / "code")})
             deadline = time.monotonic() + 60
             while not service._runner._refused and time.monotonic() < deadline:  # type: ignore[union-attr]

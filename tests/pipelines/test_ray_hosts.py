@@ -15,7 +15,7 @@ from agent.episode.log import EpisodeLog
 from assets.profile import RaySettings
 from benchmarks.common.hosts import can_make_hosts
 from benchmarks.common.ray_nodes import RayHosts, ray_hosts
-from pipelines.stages.sandboxes import EpisodeService
+from pipelines.stages.sandboxes import PolicyService
 from tests.pipelines.test_ray_collector import Drawing, acting, essence, requests
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not can_make_hosts(), reason="needs network namespaces: Linux, root and iproute2")]
@@ -26,7 +26,7 @@ def collect(address: str, folder: str, num: str, wait_s: str) -> None:
     """The stage, in a process on the head's host; begins once both nodes have a worker."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
     settings = acting(RaySettings(address=address), num_sessions=4)
-    with EpisodeService(settings, Drawing(wait_s=float(wait_s)), EpisodeLog(Path(folder))) as service:
+    with PolicyService(settings, Drawing(wait_s=float(wait_s)), EpisodeLog(Path(folder))) as service:
         cluster: Any = service._runner
         wait_until(lambda: len(cluster.workers) == 2, "two workers")
         for future in [service.submit(request) for request in requests(int(num))]:

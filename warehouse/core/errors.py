@@ -37,6 +37,7 @@ outside the project can catch it without importing it.
     │   ├── PageNotReady (TimeoutError)     a task page never became ready
     │   ├── SandboxBusy (TimeoutError)      no session came free in time
     │   ├── NothingToLearn (RuntimeError)   nearly all episodes of several batches in a row crashed, or had no answer
+    │   ├── HarnessFailed (RuntimeError)    an agent program could not be started, or failed before it asked for anything
     │   ├── ServerUnreachable (ConnectionError)  a sandbox server does not answer
     │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
     ├── AccessDenied (PermissionError)      a server wants a token, or does not allow what was asked
@@ -250,6 +251,10 @@ class NothingToLearn(SandboxError, RuntimeError):
     """Nearly every episode of several batches in a row crashed, or had no answer to learn from."""
 
     is_retryable = False
+
+
+class HarnessFailed(SandboxError, RuntimeError):
+    """A harness, a program that drives a session, could not be started, or failed before it asked for anything."""
 
 
 class ServerUnreachable(SandboxError, ConnectionError):

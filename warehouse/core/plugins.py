@@ -1,6 +1,7 @@
-"""What a user's own package or file adds to Flywheel without an edit in it: task sources, grammars, judges, importers. One mechanism for
-each of these kinds, which are the `Plugins` objects of sandbox/tasks/registry.py, agent/grammars/registry.py, models/judges/registry.py and
-pipelines/importing/registry.py. A plug-in is registered by an entry point of an installed package:
+"""What a user's own package or file adds to Flywheel without an edit in it: task sources, grammars, harnesses, judges, importers. One
+mechanism for each of these kinds, which are the `Plugins` objects of sandbox/tasks/registry.py, agent/grammars/registry.py,
+agent/harness/registry.py, models/judges/registry.py and pipelines/importing/registry.py. A plug-in is registered by an entry point of an
+installed package:
 
     [project.entry-points."flywheel.task_sources"]
     shop = "shop.tasks:SOURCE"
@@ -38,6 +39,7 @@ VARIABLES = {
     "grammars": "FLYWHEEL_GRAMMARS",
     "judges": "FLYWHEEL_JUDGES",
     "importers": "FLYWHEEL_IMPORTERS",
+    "harnesses": "FLYWHEEL_HARNESSES",
 }
 """Of each kind. The kinds are the keys of a profile's `plugins`, and `flywheel.` and a kind is its group of entry points."""
 Declared = str | Sequence[str] | Mapping[str, str]

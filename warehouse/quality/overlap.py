@@ -9,6 +9,8 @@ import duckdb
 GIVEAWAY_WORDS = 5
 """An instruction of at least so many words gives an instance away; shorter ones occur anywhere."""
 
+ELSEWHERE = "(purpose = 'gateway' and domain = 'gateway')"
+"""Of an episode: an agent's that called the gateway, on nobody knows which instance. A harness's are of a task of the pool."""
 EVALUATED_ON = rf"""
 evaluated_on as (
     select distinct lower(trim(regexp_replace(instruction, '\s+', ' ', 'g'))) as words from (
@@ -28,7 +30,7 @@ spoken as (  -- what nobody did on an instance whose split is known: chats, what
     select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
     from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples
           union all select sample_id, unnest(prompt_episode_ids) from sft_samples) s
-    join (select distinct episode_id, instruction from episodes where policy_id = 'human' or purpose = 'gateway') e using (episode_id)
+    join (select distinct episode_id, instruction from episodes where policy_id = 'human' or {ELSEWHERE}) e using (episode_id)
 ),
 leaks as (
     select s.sample_id, min(e.words) as words from spoken s join evaluated_on e on contains(s.words, e.words) group by s.sample_id
@@ -44,7 +46,7 @@ def repeated_by(con: duckdb.DuckDBPyConnection, episode_id: str) -> str | None:
         rf"""with {EVALUATED_ON}
         select min(v.words) from episodes e
         join evaluated_on v on contains(lower(regexp_replace(e.instruction, '\s+', ' ', 'g')), v.words)
-        where (e.policy_id = 'human' or e.purpose = 'gateway') and e.episode_id = $1""",
+        where (e.policy_id = 'human' or {ELSEWHERE}) and e.episode_id = $1""",
         [episode_id],
     ).fetchall()
     return rows[0][0] if rows else None

@@ -1,0 +1,58 @@
+"""A leased session as HTTP, for a program that is to drive it: a terminal, a desktop, a page. JSON in the form of sandbox/wire.py.
+
+    GET  SESSION          → the observation
+    POST SESSION/step     an action → what it led to
+
+SESSION is the address with a path that nobody guesses.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agent.harness.driven import DrivenSession
+from sandbox import wire
+from sandbox.http.serving import Server, on_free_port
+from sandbox.session import Transition
+from warehouse.core.errors import SandboxError
+
+JSON_TYPE = "application/json"
+MAX_ACTION_BYTES = 2**20
+
+
+@asynccontextmanager
+async def open_door(session: DrivenSession) -> AsyncIterator[str]:
+    """The session's address, for as long as the block lasts."""
+    path = f"/{secrets.token_urlsafe(16)}"
+
+    async def observation(request: Request) -> Response:
+        return await _said(session.look, lambda led: wire.OBSERVATION.to_json(led.observation))
+
+    async def step(request: Request) -> Response:
+        text = await request.body()
+        try:
+            action = wire.ACTION.from_json(text[:MAX_ACTION_BYTES])
+        except SandboxError as error:
+            return JSONResponse({"error": str(error)}, status_code=422)
+        if action is None:
+            return JSONResponse({"error": 'null is no action: send one, e.g. {"kind": "wait"}'}, status_code=422)
+        return await _said(lambda: session.step(action), wire.TRANSITION.to_json)
+
+    routes = [Route(path, observation), Route(f"{path}/step", step, methods=["POST"])]
+    async with on_free_port(Server(Starlette(routes=routes), grace_s=1, lifespan="off")) as url:
+        yield url + path
+
+
+async def _said(act: Callable[[], Awaitable[Transition]], write: Callable[[Transition], bytes]) -> Response:
+    """A session that is lost is the runner's to replace; the program is told."""
+    try:
+        return Response(write(await act()), media_type=JSON_TYPE)
+    except SandboxError as error:
+        return JSONResponse({"error": str(error)}, status_code=503)

@@ -1,0 +1,44 @@
+"""A session that a program drives: one thing at a time, and once the environment has ended the episode nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sandbox.actions import Action
+from sandbox.session import Observation, Outside, Session, Transition
+from warehouse.core.errors import SandboxError
+
+
+class DrivenSession:
+    """Begins at an observation, after the reset. `failure`: why the session is lost, if it is; whoever asks it then is told so."""
+
+    def __init__(self, session: Session, observation: Observation) -> None:
+        self._session = session
+        self._lock = asyncio.Lock()
+        self.last = Transition(observation=observation, reward=0.0, terminated=False, truncated=False)
+        self.failure: SandboxError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.last.terminated or self.last.truncated
+
+    async def step(self, action: Action) -> Transition:
+        """Raises SandboxError."""
+        return await self._after(lambda: self._session.step(action))
+
+    async def look(self) -> Transition:
+        """What is so now, also where it is driven from outside. Raises SandboxError."""
+        return await self._after(self._session.look if isinstance(self._session, Outside) else None)
+
+    async def _after(self, act: Callable[[], Awaitable[Transition]] | None) -> Transition:
+        async with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            if act is not None and not self.is_over:
+                try:
+                    self.last = await act()
+                except SandboxError as error:
+                    self.failure = error
+                    raise
+            return self.last

@@ -1,0 +1,185 @@
+"""One episode of a harness: lease and retries are the episode runner's (agent/episode/runner.py), and so is the log; the program is
+started here, watched, and ended, and what the gateway recorded of it becomes the episode's steps. V is the task's own verifier's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.log import EpisodeLog
+from agent.episode.loop import UNKNOWN_ENVIRONMENT
+from agent.episode.runner import EpisodeRunner
+from agent.harness.door import open_door
+from agent.harness.driven import DrivenSession
+from agent.harness.harness import Assignment, Harness
+from sandbox.session import Outside, Session, Verdict, first_content
+from warehouse.core.errors import HarnessFailed, SandboxError
+
+LOOK_EVERY_S = 0.25
+Refuse = Callable[[], Awaitable[str | None]]
+"""Asked before each call of an episode: why it is not answered any more; None where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Where a model answers one episode: the gateway's address, and the key that names the episode."""
+
+    url: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What the gateway recorded of an episode, and the pictures that its steps name."""
+
+    steps: tuple[Step, ...]
+    pictures: Mapping[str, bytes]
+
+
+class Gateway(Protocol):
+    """Answers episodes, and records what is asked and answered. models/gateway/episode_gateway.py is one."""
+
+    def begin(self, name: str, refuse: Refuse) -> Door:
+        """Where the episode of this name is answered, until its end."""
+        ...
+
+    async def end(self, name: str, verdict: Verdict) -> Recorded:
+        """After it no call of the episode is answered. Calls under way come to their end first."""
+        ...
+
+
+class HarnessRunner:
+    """Runs single episodes with a harness, on the sessions of an EpisodeRunner's pool."""
+
+    def __init__(self, runner: EpisodeRunner, name: str, harness: Harness, gateway: Gateway, *, timeout_s: float | None) -> None:
+        """`timeout_s`: wall clock of the program, else the outcome is `timeout`."""
+        self._runner, self._name, self._harness, self._gateway, self._timeout_s = runner, name, harness, gateway, timeout_s
+
+    async def run(self, request: EpisodeRequest, *, log: EpisodeLog | None = None) -> Episode:
+        """The episode, once it is in the log. Raises as EpisodeRunner.run."""
+
+        async def play(session: Session) -> Episode:
+            return await self._play(request, session, f"{request.episode_id}.{secrets.token_hex(4)}")
+
+        return await self._runner.play(request, play, log=log)
+
+    async def _play(self, request: EpisodeRequest, session: Session, name: str) -> Episode:
+        started_s = time.monotonic()
+        first = await session.reset(request.task, request.seed)
+        driven, calls = DrivenSession(session, first), _Calls(request.task.max_steps)
+
+        async def refuse() -> str | None:
+            """A last look before each call: one that comes after the end is no step of the episode."""
+            over = (await driven.look()).terminated or driven.is_over
+            return "the environment has ended the episode" if over else calls.refused()
+
+        door = self._gateway.begin(name, refuse)
+        try:
+            end = await self._drive(request, session, driven, door, calls)
+            await driven.look()
+            verdict = await session.evaluate()
+        except BaseException:
+            await self._gateway.end(name, NO_VERDICT)
+            raise
+        recorded = await self._gateway.end(name, verdict)
+        if end.failure is not None and not recorded.steps:
+            raise end.failure
+        return Episode(
+            request=request,
+            instruction=first.instruction,
+            content_id=first_content(first),
+            steps=recorded.steps,
+            outcome=Outcome.SUCCESS if verdict.success else end.outcome,
+            reward=min(1.0, max(-1.0, verdict.score)),
+            error=None if end.failure is None else str(end.failure),
+            duration_ms=(time.monotonic() - started_s) * 1000,
+            environment=f"{getattr(session, 'environment', UNKNOWN_ENVIRONMENT)}; harness {self._name}",
+            screenshots=dict(recorded.pictures),
+        )
+
+    async def _drive(self, request: EpisodeRequest, session: Session, driven: DrivenSession, door: Door, calls: _Calls) -> _End:
+        """Start the program, and end it where the environment or a limit ends the episode."""
+        async with AsyncExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True))
+            assignment = Assignment(
+                episode=request.episode_id,
+                task=request.task.name,
+                instruction=driven.last.observation.instruction,
+                max_steps=request.task.max_steps,
+                temperature=request.temperature,
+                seed=request.sampling_seed(0),
+                openai_url=f"{door.url}/v1",
+                anthropic_url=door.url,
+                key=door.key,
+                session_url=await stack.enter_async_context(open_door(driven)),
+                devtools_url=await session.devtools() if isinstance(session, Outside) else None,
+                folder=Path(folder),
+            )
+            program = asyncio.ensure_future(self._harness(assignment))
+            watch = asyncio.ensure_future(_until_over(driven, calls))
+            try:
+                await asyncio.wait((program, watch), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if driven.failure is not None:
+                    raise driven.failure
+                return _end_of(program, watch)
+            finally:
+                for task in (program, watch):
+                    task.cancel()
+                await asyncio.wait((program, watch))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """`outcome` stands where the verifier does not say success. `failure`: why the program failed, if it did."""
+
+    outcome: Outcome
+    failure: SandboxError | None = None
+
+
+NO_VERDICT = Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=("the infrastructure failed",))
+
+
+class _Calls:
+    """How many calls of the model an episode has left."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._num, self.are_used_up = most, 0, False
+
+    def refused(self) -> str | None:
+        if self._num >= self._most:
+            self.are_used_up = True
+            return f"the task's {self._most} steps are used up"
+        self._num += 1
+        return None
+
+
+async def _until_over(driven: DrivenSession, calls: _Calls) -> Outcome:
+    """How the environment or the task's limit ended the episode. Raises SandboxError."""
+    while True:
+        last = await driven.look()
+        if last.terminated:
+            return Outcome.FAILURE
+        if last.truncated or calls.are_used_up:
+            return Outcome.TRUNCATED
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _end_of(program: asyncio.Future[None], watch: asyncio.Future[Outcome]) -> _End:
+    """Raises the SandboxError of a session that failed."""
+    if watch.done():
+        return _End(watch.result())
+    if not program.done():
+        return _End(Outcome.TIMEOUT)
+    error = program.exception()
+    if error is None or isinstance(error, SandboxError):
+        return _End(Outcome.FAILURE, error)
+    return _End(Outcome.FAILURE, HarnessFailed(f"the harness raised {type(error).__name__}: {error}"))

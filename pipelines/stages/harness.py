@@ -1,0 +1,88 @@
+"""Episodes of a harness: a program drives each session, and what it asks is answered behind a gateway of the stage's own.
+
+The log of that gateway lies in the stage's folder, and goes with it once the episodes are stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.log import EpisodeLog
+from agent.episode.runner import EpisodeRunner
+from agent.harness.registry import HARNESSES
+from agent.harness.runner import HarnessRunner
+from assets.profile import ActingSettings, HarnessSettings
+from models.engine.choice import EngineChoice
+from models.gateway.episode_gateway import EpisodeGateway
+from models.gateway.serve import Address
+from models.gateway.served import served_checkpoint
+from models.gateway.settings import GatewaySettings
+from models.gateway.upstream import Upstream
+from pipelines.stages.engines import open_engine
+from pipelines.stages.sandboxes import EpisodeService, collecting, limits
+from sandbox.pool.pool import SessionPool
+from sandbox.pool.slots import RecyclePolicy
+from warehouse.core.home import Home
+
+ONCE = RecyclePolicy(recycle_resets=1)
+"""A browser that a program has driven is nobody else's: it may hold anything."""
+
+
+class HarnessService(EpisodeService):
+    """Of episodes that a harness plays. `policy`: the folder of the checkpoint that answers, unless the settings name an upstream."""
+
+    def __init__(self, acting: ActingSettings, settings: HarnessSettings, policy: Path, log: EpisodeLog, folder: Path) -> None:
+        super().__init__(acting, log)
+        self._settings, self._policy, self._folder = settings, policy, folder
+        self._runner: HarnessRunner
+
+    async def _open(self) -> None:
+        sandbox, num = self._acting.sandbox, self._settings.num_at_once
+        upstream = await self._stack.enter_async_context(open_upstream(self._settings, self._acting.engine, self._policy))
+        gateway = await self._stack.enter_async_context(EpisodeGateway.open(Home(self._folder), upstream))
+        pool = await self._stack.enter_async_context(SessionPool(kind="devtools", size=num, num_browsers=num, recycle=ONCE))
+        runner = EpisodeRunner(pool, self._acting.agent.builder(), limits(self._acting), collecting(sandbox))
+        name = self._settings.name
+        self._runner = HarnessRunner(runner, name, HARNESSES[name], gateway, timeout_s=sandbox.episode_timeout_s)
+        self.num_at_once = num
+
+    async def _play(self, request: EpisodeRequest) -> Episode:
+        return await self._runner.run(request, log=self._log)
+
+
+@asynccontextmanager
+async def open_upstream(settings: HarnessSettings, choice: EngineChoice, policy: Path) -> AsyncIterator[Address]:
+    """Where the model answers, for as long as the block lasts. Raises CheckpointError, ModelError."""
+    if settings.upstream is not None:
+        yield address_of(settings)
+    elif choice.http is not None:
+        with closing(open_engine(policy, choice)):  # which makes the server load it
+            yield Address(url=choice.http.base_url, token=_token(choice.http.token_env))
+    else:
+        dtype, device = "float32" if choice.dtype == "auto" else choice.dtype, None if choice.device == "auto" else choice.device
+        served = served_checkpoint(policy, dtype=dtype, device=device, settings=choice.settings, max_tokens=settings.max_tokens)
+        async with served as address:
+            yield address
+
+
+def address_of(settings: HarnessSettings) -> Address:
+    return Address(url=settings.upstream or "", token=_token(settings.token_env))
+
+
+async def upstream_policy(settings: HarnessSettings) -> str:
+    """Whose weights a named upstream has. Raises EngineUnreachable, ModelError."""
+    address = address_of(settings)
+    upstream = Upstream(address.url, address.token, timeout_s=GatewaySettings().timeout_s)
+    try:
+        await upstream.open()
+    finally:
+        await upstream.close()
+    return upstream.policy_id
+
+
+def _token(variable: str | None) -> str | None:
+    return (os.environ.get(variable, "").strip() or None) if variable is not None else None

@@ -1,0 +1,278 @@
+"""Harnesses on sessions of a form, behind a real gateway: what a program asks and is answered becomes its episode, to the token and the
+byte, and its end is the environment's, a limit's, or its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.log import EpisodeLog
+from agent.episode.runner import EpisodeRunner, RunnerSettings
+from agent.gateway.log import read_calls, read_outcomes
+from agent.harness.harness import Assignment, Command, Harness
+from agent.harness.runner import HarnessRunner
+from agent.prompts.prompt import PromptBuilder
+from models.gateway.episode_gateway import EpisodeGateway
+from models.gateway.serve import Address
+from sandbox import wire
+from sandbox.actions import Action
+from sandbox.session import Observation, Transition
+from tests.agent.conftest import FormPool, form_oracle, form_request, png
+from tests.models.policy_servers import PlayedServer, played_server
+from warehouse.core.home import Home
+
+PICTURE = png(4, 4, 77)
+
+
+def answers(method: str, path: str, body: Any) -> tuple[int, dict[str, str], Any]:
+    """A server with token ids that says how long the conversation is."""
+    if method == "GET":
+        return 200, {}, {"data": [{"id": "teacher", "owned_by": "vllm", "root": "teacher-7b"}]}
+    num = len(body["messages"])
+    entries = [{"token": "a", "logprob": -0.25 * num, "bytes": [97], "top_logprobs": []}] * num
+    message = {"role": "assistant", "content": f"turn {num}"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": list(range(num)), "logprobs": {"content": entries}}
+    return 200, {}, {"choices": [choice], "prompt_token_ids": [7] * num}
+
+
+class Model:
+    """A client of the model, as an agent's own."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._url, self._headers = f"{assignment.openai_url}/chat/completions", {"authorization": f"Bearer {assignment.key}"}
+        self.messages: list[dict[str, Any]] = []
+
+    async def ask(self, content: Any) -> int:
+        """The status; what is asked and answered joins the conversation."""
+        self.messages.append({"role": "user", "content": content})
+        response = await request("POST", self._url, headers=self._headers, json={"messages": self.messages})
+        if response.status_code == 200:
+            self.messages.append(response.json()["choices"][0]["message"])
+        return response.status_code
+
+
+class Screen:
+    """A client of the session."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._url = assignment.session_url
+
+    async def look(self) -> Observation:
+        return wire.OBSERVATION.from_json((await request("GET", self._url)).content)
+
+    async def step(self, action: Action) -> Transition:
+        return wire.TRANSITION.from_json((await request("POST", f"{self._url}/step", content=wire.ACTION.to_json(action))).content)
+
+
+async def request(method: str, url: str, **given: Any) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        return await http.request(method, url, **given)
+
+
+async def solves(assignment: Assignment) -> None:
+    """Asks the model before each action, of which the oracle knows the right one."""
+    model, screen = Model(assignment), Screen(assignment)
+    observation = await screen.look()
+    assert observation.instruction == assignment.instruction
+    shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PICTURE).decode()}"}}
+    while (action := form_oracle(observation)) is not None:
+        assert await model.ask([{"type": "text", "text": observation.elements[0].text or "empty"}, shown]) == 200
+        led = await screen.step(action)
+        observation = led.observation
+        if led.terminated:
+            break
+    await asyncio.sleep(60)  # whoever has solved it is ended
+
+
+class Stage:
+    def __init__(self, runner: EpisodeRunner, gateway: EpisodeGateway, server: PlayedServer, home: Home) -> None:
+        self._runner, self._gateway, self.server, self.home = runner, gateway, server, home
+
+    async def run(
+        self, harness: Harness, asked: EpisodeRequest | None = None, *, timeout_s: float = 30, log: EpisodeLog | None = None
+    ) -> Episode:
+        runner = HarnessRunner(self._runner, "mine", harness, self._gateway, timeout_s=timeout_s)
+        return await runner.run(asked or form_request(), log=log)
+
+
+@asynccontextmanager
+async def stage(folder: Path, pool: FormPool | None = None) -> AsyncIterator[Stage]:
+    home = Home(folder)
+    with played_server(answers) as server:
+        async with EpisodeGateway.open(home, Address(url=server.url)) as gateway:
+            settings = RunnerSettings(max_retries=1, retry_delay_s=0)
+            runner = EpisodeRunner(pool or FormPool(1), PromptBuilder("compact"), settings=settings)
+            yield Stage(runner, gateway, server, home)
+
+
+def play(folder: Path, harness: Harness, **given: Any) -> Episode:
+    async def once() -> Episode:
+        async with stage(folder) as opened:
+            return await opened.run(harness, **given)
+
+    return asyncio.run(once())
+
+
+def test_what_a_program_asked_and_was_answered_is_its_episode(tmp_path: Path) -> None:
+    async def once() -> Episode:
+        async with stage(tmp_path) as opened:
+            log = EpisodeLog(tmp_path / "episodes")
+            episode = await opened.run(solves, log=log)
+            assert [one.episode_id for one in log.episodes()] == [episode.episode_id]
+            return episode
+
+    episode = asyncio.run(once())
+    assert (episode.outcome, episode.reward, episode.environment) == (Outcome.SUCCESS, 1.0, "form 1; harness mine")
+    assert [step.response for step in episode.steps] == ["turn 1", "turn 3", "turn 5"]
+    assert {step.policy_id for step in episode.steps} == {"teacher-7b"}
+    for step, num in zip(episode.steps, (1, 3, 5), strict=True):
+        assert step.prompt_token_ids == (7,) * num and step.response_token_ids == tuple(range(num))
+        assert step.response_logprobs == (-0.25 * num,) * num
+    assert set(episode.screenshots.values()) == {PICTURE}
+    assert [(one.value, one.origin) for one in read_outcomes(Home(tmp_path))] == [(1, "verifier")]
+    assert len(list(read_calls(Home(tmp_path)))) == 3
+
+
+def test_calls_after_the_end_are_refused_and_no_steps(tmp_path: Path) -> None:
+    statuses: list[int] = []
+
+    async def goes_on(assignment: Assignment) -> None:
+        model, screen = Model(assignment), Screen(assignment)
+        observation = await screen.look()
+        await model.ask("what now?")
+        while (action := form_oracle(observation)) is not None and not (led := await screen.step(action)).terminated:
+            observation = led.observation
+        statuses.append(await model.ask("and now?"))
+
+    episode = play(tmp_path, goes_on)
+    assert episode.outcome is Outcome.SUCCESS and len(episode.steps) == 1 and statuses in ([410], [])
+
+
+def test_the_limit_of_steps_counts_calls(tmp_path: Path) -> None:
+    async def never_acts(assignment: Assignment) -> None:
+        model = Model(assignment)
+        while await model.ask("and?") == 200:
+            pass
+        await asyncio.sleep(60)
+
+    episode = play(tmp_path, never_acts, asked=form_request(max_steps=4))
+    assert (episode.outcome, len(episode.steps), episode.reward) == (Outcome.TRUNCATED, 4, 0.0)
+
+
+async def hangs(assignment: Assignment) -> None:
+    await Model(assignment).ask("hello")
+    await asyncio.sleep(60)
+
+
+async def gives_up(assignment: Assignment) -> None:
+    await Model(assignment).ask("hello")
+
+
+async def breaks(assignment: Assignment) -> None:
+    await Model(assignment).ask("hello")
+    raise ValueError("what is this?")
+
+
+@pytest.mark.parametrize(
+    ("harness", "outcome", "error"),
+    [(hangs, Outcome.TIMEOUT, ""), (gives_up, Outcome.FAILURE, ""), (breaks, Outcome.FAILURE, "what is this?")],
+)
+def test_a_program_that_does_not_solve_it(tmp_path: Path, harness: Harness, outcome: Outcome, error: str) -> None:
+    episode = play(tmp_path, harness, timeout_s=2)
+    assert (episode.outcome, episode.reward, len(episode.steps)) == (outcome, 0.0, 1)
+    assert error in (episode.error or "") and bool(error) == bool(episode.error)
+
+
+def test_a_program_that_never_asks_is_no_failure_of_the_policy(tmp_path: Path) -> None:
+    episode = play(tmp_path, Command((sys.executable, "-c", "raise SystemExit('no module agent')")))
+    assert (episode.outcome, episode.reward, episode.num_retries) == (Outcome.CRASHED, None, 1)
+    assert "no module agent" in (episode.error or "")
+    missing = play(tmp_path, Command(("/no/such/program",)))
+    assert missing.outcome is Outcome.CRASHED and "'/no/such/program' cannot be started" in (missing.error or "")
+
+
+def test_a_session_that_is_lost_is_played_again(tmp_path: Path) -> None:
+    async def once() -> Episode:
+        async with stage(tmp_path, FormPool(1, crash_plan=[[1]])) as opened:
+            return await opened.run(solves)
+
+    episode = asyncio.run(once())
+    assert (episode.outcome, episode.num_retries, len(episode.steps)) == (Outcome.SUCCESS, 1, 3)
+
+
+AGENT = """
+import json, os, sys, urllib.request
+say = {name: os.environ[name] for name in os.environ if name.startswith(("OPENAI_", "ANTHROPIC_", "FLYWHEEL_"))}
+body = json.dumps({"model": "any", "max_tokens": 5, "messages": [{"role": "user", "content": json.dumps(say)}]}).encode()
+headers = {"x-api-key": say["ANTHROPIC_API_KEY"], "content-type": "application/json"}
+print(urllib.request.urlopen(urllib.request.Request(say["ANTHROPIC_BASE_URL"] + "/v1/messages", body, headers)).read())
+os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+open(sys.argv[1], "w").write(str(os.getpid()))
+if len(sys.argv) > 2:
+    import time; time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_command_gets_its_assignment_as_variables_and_leaves_nothing_behind(tmp_path: Path, hangs: bool) -> None:
+    told = tmp_path / "pid"
+    command = Command((sys.executable, "-c", AGENT, str(told), *(["hang"] if hangs else [])))
+    episode = play(tmp_path / "home", command, timeout_s=5)
+    assert episode.outcome is (Outcome.TIMEOUT if hangs else Outcome.FAILURE) and len(episode.steps) == 1
+    said = json.loads(episode.steps[0].messages[0].content)
+    assert said["FLYWHEEL_INSTRUCTION"] == episode.instruction and said["FLYWHEEL_MAX_STEPS"] == "6"
+    assert said["OPENAI_API_KEY"] == said["ANTHROPIC_API_KEY"] and said["OPENAI_BASE_URL"] == f"{said['ANTHROPIC_BASE_URL']}/v1"
+    assert "FLYWHEEL_DEVTOOLS" not in said
+    assert not [one for one in Path("/proc").glob("[0-9]*/stat") if _group_of(one) == told.read_text()]
+
+
+def _group_of(stat: Path) -> str:
+    """Of a process that runs."""
+    try:
+        state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+    except OSError:
+        return ""
+    return "" if state == "Z" else group
+
+
+def test_what_is_no_action_is_told_to_the_program(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    async def babbles(assignment: Assignment) -> None:
+        for content in ('{"kind": "fly"}', "null", "no JSON"):
+            response = await request("POST", f"{assignment.session_url}/step", content=content)
+            told.append((response.status_code, bool(response.json()["error"])))
+        await Model(assignment).ask("hello")
+
+    assert play(tmp_path, babbles).outcome is Outcome.FAILURE
+    assert told == [(422, True)] * 3
+
+
+def test_an_episode_that_is_over_or_never_was_is_refused(tmp_path: Path) -> None:
+    statuses: list[int] = []
+
+    async def once() -> None:
+        assigned: list[Assignment] = []
+
+        async def remembers(assignment: Assignment) -> None:
+            assigned.append(assignment)
+            await Model(assignment).ask("hello")
+
+        async with stage(tmp_path) as opened:
+            await opened.run(remembers)
+            for key in (assigned[0].key, f"{assigned[0].key}-other"):
+                statuses.append(await Model(replace(assigned[0], key=key)).ask("hello again"))
+
+    asyncio.run(once())
+    assert statuses == [410, 410]

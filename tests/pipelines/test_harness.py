@@ -1,0 +1,91 @@
+"""A harness that collects: a program of one's own drives leased Chromium pages by their DevTools address, our policy answers it behind the
+gateway, and what it did is stored, routed and learned from by the very ids that were served."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.episode.episode import Episode, Outcome
+from agent.episode.log import EpisodeLog
+from agent.gateway.log import read_calls
+from agent.harness.registry import HARNESSES
+from assets.profile import ActingSettings, HarnessSettings, SandboxSettings, TaskSettings
+from pipelines import profiles
+from pipelines.stages.context import requests_for
+from pipelines.stages.harness import HarnessService
+from sandbox.tasks.task import Split
+from tests.models.served_models import save_chat_model
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+
+PROGRAM = """
+import json, os, re, urllib.request
+
+from playwright.sync_api import sync_playwright
+
+with sync_playwright() as playwright:
+    page = playwright.chromium.connect_over_cdp(os.environ["FLYWHEEL_DEVTOOLS"]).contexts[0].pages[0]
+    asked = {"messages": [{"role": "user", "content": "see " + page.title()}], "max_tokens": 4, "temperature": 1.0, "seed": 3}
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, json.dumps(asked).encode(), headers)).read()
+    name = re.search(r'"(.*)" button', os.environ["FLYWHEEL_INSTRUCTION"])[1]
+    page.get_by_role("button", name=name, exact=True).first.click()
+"""
+HARNESS = """
+import sys
+from pathlib import Path
+
+from agent.harness.harness import Command
+
+HARNESS = Command((sys.executable, str(Path(__file__).with_name("program.py"))))
+"""
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "mine.py").write_text(HARNESS)
+    monkeypatch.setenv("FLYWHEEL_HARNESSES", "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    HARNESSES.use({"mine": "mine.py:HARNESS"}, tmp_path)
+    return "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_program_that_drives_leased_pages_collects(harness: str, tmp_path: Path) -> None:
+    save_chat_model(tmp_path / "policy")
+    tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing",))
+    acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=2, episode_timeout_s=60))
+    requests = requests_for(tasks, purpose="gateway", policy_id="policy", split=Split.TRAIN, num=2)
+    requests = [request for request in requests if request.task.name == "click-button"]
+    log = EpisodeLog(tmp_path / "episodes")
+    with HarnessService(acting, HarnessSettings(name=harness), tmp_path / "policy", log, tmp_path / "harness") as service:
+        played = [future.result() for future in [service.submit(request) for request in requests]]
+    assert [episode.outcome for episode in played] == [Outcome.SUCCESS] * 2
+    assert {episode.episode_id for episode in log.episodes()} == {request.episode_id for request in requests}
+    calls = {call.prompt_token_ids: call for call in read_calls(Home(tmp_path / "harness"))}
+    for episode in played:
+        assert_is_as_served(episode)
+        (step,) = episode.steps
+        assert calls[step.prompt_token_ids].response_logprobs == step.response_logprobs
+
+
+def assert_is_as_served(episode: Episode) -> None:
+    (step,) = episode.steps
+    assert step.messages[0].content == "see Click Button Task" and "click" in (episode.instruction or "").lower()
+    assert step.prompt_token_ids and 0 < len(step.response_token_ids) == len(step.response_logprobs) <= 5
+    assert episode.environment.endswith("; harness mine") and episode.content_id is not None
+
+
+def test_a_profile_names_a_harness_that_there_is(harness: str, tmp_path: Path) -> None:
+    assert profiles.load("smoke", {"collection.harness.name": harness}).collection.harness == HarnessSettings(name="mine")
+    assert "harness" not in profiles.load("smoke").collection.model_dump()
+    with pytest.raises(ConfigError, match=r"collection.harness.name of the profile smoke with .* is 'other'; known are mine"):
+        profiles.load("smoke", {"collection.harness.name": "other"})
+    with pytest.raises(ConfigError, match=r"whose program drives sessions of this machine: leave out sandbox.servers"):
+        profiles.load("smoke", {"collection.harness.name": harness, "sandbox.servers": ["http://127.0.0.1:1"]})
