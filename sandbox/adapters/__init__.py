@@ -1,1 +1,1 @@
-"""Other people's environments as task sources: Gymnasium's, and servers that speak OpenEnv. What both share is adapted_session.py."""
+"""Other people's environments as task sources. What they share is adapted_session.py and adapted_source.py."""

@@ -1,5 +1,6 @@
 """AdaptedSession: the Session protocol over an environment that knows neither screens nor elements. Its named actions are buttons below
-its picture, so that an agent clicks one or presses a key of that name; an agent with tools calls `act` with the action as JSON.
+its picture, so that an agent clicks one or presses a key of that name; an agent with tools calls `act` with the action as JSON, or one of
+the environment's own tools. One that takes text is told what an agent types, and the answer that it finishes with.
 
 Rewards are paid at the end: the step that ends the episode pays 1 where the sum of the environment's own rewards reaches the task's
 threshold, every other one 0. The environment's own are in `info["reward"]`.
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -64,10 +65,20 @@ class Adapted(Protocol):
         """Actions by the words that an agent uses, in the order of their buttons; empty where there are too many to name."""
         ...
 
+    @property
+    def takes_text(self) -> bool:
+        """Whether a text is an action."""
+        ...
+
+    @property
+    def tools(self) -> Collection[str]:
+        """Names of tools whose calls are actions."""
+        ...
+
     async def reset(self, seed: int) -> Seen: ...
 
     async def step(self, action: Any) -> Seen:
-        """`action` is one of `named`, or JSON that an agent wrote. Raises BadAction."""
+        """`action` is one of `named`, JSON that an agent wrote, a text, or a ToolCall of one of `tools`. Raises BadAction."""
         ...
 
     async def oracle(self) -> Any | None:
@@ -212,10 +223,11 @@ class AdaptedSession:
         """Carry out an action; what there is to say about it beside the observation."""
         if isinstance(action, actions.InvalidAction):
             return {"invalid": action.reason}
-        if isinstance(action, actions.Finished | actions.CallUser):
+        says_something = isinstance(action, actions.Finished) and action.answer and episode.environment.takes_text
+        if isinstance(action, actions.Finished | actions.CallUser) and not says_something:
             return {}
         try:
-            wanted = _wanted(action, episode.environment.named, _screen(episode))
+            wanted = _wanted(action, episode.environment, _screen(episode))
             episode.seen = await _in_time(episode.environment.step(wanted), f"a step of {episode.task.name}")
         except BadAction as error:
             return {"ignored": str(error)}
@@ -270,9 +282,12 @@ def _screen(episode: _Episode) -> Screen:
     return Screen(episode.seen.picture, tuple(episode.environment.named))
 
 
-def _wanted(action: Action, named: Mapping[str, Any], screen: Screen) -> Any:
-    """The environment's action that an agent means: a name, or JSON given to the tool. Raises BadAction."""
+def _wanted(action: Action, environment: Adapted, screen: Screen) -> Any:
+    """The environment's action that an agent means: a name, JSON given to the tool, a text, a call. Raises BadAction."""
+    named = environment.named
     match action:
+        case ToolCall(name=name) if name in environment.tools:
+            return action
         case Click(x=x, y=y):
             said: Any = screen.at(x, y)
         case actions.Hotkey(keys=keys):
@@ -287,8 +302,17 @@ def _wanted(action: Action, named: Mapping[str, Any], screen: Screen) -> Any:
             said = None
     if said in named:
         return named[said]
-    has = f"click a button or press a key: {', '.join(named)}" if named else f"call the tool {ACT} with the argument `action`"
-    raise BadAction(f"{action.kind} is no action of this environment: {has}")
+    if environment.takes_text and isinstance(action, actions.TypeText | actions.Finished):
+        return action.text if isinstance(action, actions.TypeText) else action.answer
+    raise BadAction(f"{action.kind} is no action of this environment: {_possible(environment)}")
+
+
+def _possible(environment: Adapted) -> str:
+    """What an agent may do, in words."""
+    ways = [f"click a button or press a key: {', '.join(environment.named)}"] if environment.named else []
+    ways += ["type a text"] if environment.takes_text else []
+    ways += [f"call a tool: {', '.join(environment.tools)}"] if environment.tools else []
+    return "; or ".join(ways) or f"call the tool {ACT} with the argument `action`"
 
 
 async def _drawn(environment: Adapted, adapted_task: AdaptedTask, task: Task, seed: int) -> Seen:

@@ -10,9 +10,8 @@ text of its own and is small. Environments run in a thread of their own, one for
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,11 +22,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sandbox.adapters.adapted_session import AdaptedSession, AdaptedTask, BadAction, ByName, Seen
-from sandbox.tasks.task import Task
+from sandbox.adapters.adapted_session import BadAction, Seen
+from sandbox.adapters.adapted_source import Playable, adapted_source, name_of, version_of
 from sandbox.tasks.task_source import TaskSource
-from warehouse.core.errors import ConfigError
-from warehouse.core.identity import content_id
 
 T = TypeVar("T")
 COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "default", "default")
@@ -64,53 +61,25 @@ class GymTask:
     render: str | None = "auto"
     make: Callable[..., Any] = gymnasium.make
 
-    @property
-    def task_name(self) -> str:
-        return self.name or re.sub(r"[^a-z0-9]+", "-", self.env.lower()).strip("-")
-
 
 def gymnasium_source(name: str, tasks: Sequence[GymTask], *, has_one_instance: bool = False, **more: Any) -> TaskSource:
     """`has_one_instance`: a reset with another seed gives the same instance, e.g. a fixed map. `more`: other parts of the TaskSource, such
     as `licence`. Raises ConfigError for two tasks of one name."""
-    by_name = {each.task_name: each for each in tasks}
-    if len(by_name) != len(tasks):
-        raise ConfigError(f"The source {name!r} has two tasks of one name: {[each.task_name for each in tasks]}. Give them a `name`.")
+    playable = [_playable(each) for each in tasks]
+    return adapted_source(name, playable, environment=f"gymnasium {version('gymnasium')}", has_one_instance=has_one_instance, **more)
 
-    def load_tasks(group: str | None = None) -> dict[str, Task]:
-        if group is not None:
-            raise ConfigError(f"The source {name!r} has no task group {group!r}; it has no groups.")
-        return {
-            key: Task(source=name, name=key, domain=each.domain, max_steps=each.max_steps, version=_version(each))
-            for key, each in by_name.items()
-        }
 
-    adapted = {
-        key: AdaptedTask(instruction=each.instruction, success_at=each.success_at, make=_maker(each), has_one_instance=has_one_instance)
-        for key, each in by_name.items()
-    }
-    find = ByName(name, adapted)
-    return TaskSource(
-        name=name,
-        kind="own",
-        load_tasks=load_tasks,
-        open_session=lambda open_page, limits: AdaptedSession(find),
-        environment=f"gymnasium {version('gymnasium')}",
-        description=lambda task: by_name[task.name].instruction,
-        has_oracle=lambda task: by_name[task.name].oracle is not None,
-        has_one_instance=has_one_instance,
-        **more,
+def _playable(task: GymTask) -> Playable:
+    return Playable(
+        name=task.name or name_of(task.env),
+        instruction=task.instruction,
+        success_at=task.success_at,
+        version=version_of(task.env, dict(task.options), dict(task.actions), task.success_at, task.instruction),
+        make=_maker(task),
+        domain=task.domain,
+        max_steps=task.max_steps,
+        has_oracle=task.oracle is not None,
     )
-
-
-def _version(task: GymTask) -> str:
-    """Part of the task's identity: all that decides what is asked, and when it is solved. Raises ConfigError for what is not JSON, of which
-    nobody can tell whether it is the same in another process."""
-    parts = [dict(task.options), dict(task.actions), task.success_at, task.instruction]
-    try:
-        text = json.dumps(parts, sort_keys=True)
-    except TypeError as error:
-        raise ConfigError(f"{task.env}: {error}. What is not JSON goes into a function of yours, given as `make`.") from error
-    return f"{task.env} {content_id('gymnasium', text)}"
 
 
 def _maker(task: GymTask) -> Callable[[], Any]:
@@ -124,6 +93,9 @@ def _maker(task: GymTask) -> Callable[[], Any]:
 
 class GymEnvironment:
     """Satisfies Adapted. Everything that touches the environment runs in its thread."""
+
+    takes_text = False
+    tools: Collection[str] = ()
 
     def __init__(self, task: GymTask) -> None:
         self._task = task

@@ -21,17 +21,14 @@ from sandbox.actions import Action
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool_protocol import Pool
 from sandbox.session import Element, Observation, Session
-from sandbox.tasks.registry import SOURCES
-from sandbox.tasks.sources import all_tasks, page_tasks
-from sandbox.tasks.task import Split, Task
-from warehouse.core.errors import SandboxError, TaskError
+from sandbox.tasks.sources import all_tasks, find_task, page_tasks
+from sandbox.tasks.task import Split, Task, drawn_seed
+from warehouse.core.errors import SandboxError
 from warehouse.storage import pictures
 
 NAMESPACE, VERSION = "flywheel", 0
 MAX_TEXT, MAX_TYPED = 4096, 256
 MAX_ELEMENTS = 128
-FEW = 100
-"""A split with fewer seeds is drawn from its list; of a larger one any seed is tried."""
 REPLACEMENT = "\ufffd"
 CHARACTERS = "".join(map(chr, (10, *range(32, 127), *range(160, 0x250), 0xFFFD)))
 """What the spaces of texts hold: ASCII, Latin, newlines; anything else is the replacement character (`seen` has the text as it was)."""
@@ -202,17 +199,7 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         return first.width_px, first.height_px
 
     def _instance_seed(self, wanted: Any) -> int:
-        if wanted is not None:
-            return int(wanted)
-        if self._split is not None and not (seeds := self.task.seeds(self._split, FEW)):
-            why = "is held out" if self.task.held_out else "has too few different instances"
-            raise TaskError(f"{self.task.name!r} {why}, so it has none of split {self._split.value!r}: ask for another split.")
-        if self._split is not None and len(seeds) < FEW:
-            return int(seeds[self.np_random.integers(len(seeds))])
-        while True:
-            seed = int(self.np_random.integers(2**31))
-            if self._split is None or self.task.split(seed) is self._split:
-                return seed
+        return int(wanted) if wanted is not None else drawn_seed(self.task, self._split, lambda below: int(self.np_random.integers(below)))
 
     def _open(self) -> Session:
         """A session of a pool of its own; where there is none, there is no pool either."""
@@ -321,14 +308,6 @@ def from_action(action: Action) -> dict[str, Any] | None:
     nothing = {"point": (0, 0), "to_point": (0, 0), "direction": np.int64(0), "key": np.int64(0), "text": ""}
     whole = {**nothing, **parts, "kind": np.int64(KINDS.index(parts["kind"]))}
     return {**whole, "point": np.array(whole["point"]), "to_point": np.array(whole["to_point"])}
-
-
-def find_task(name: str) -> Task:
-    """The task of `source/name`. Raises TaskError."""
-    source, _, rest = name.partition("/")
-    if source in SOURCES and (task := SOURCES[source].load_tasks().get(rest)) is not None:
-        return task
-    raise TaskError(f"There is no task {name!r}: write source/name, e.g. miniwob/click-button. Sources are {', '.join(SOURCES)}.")
 
 
 def env_id(task: Task) -> str:

@@ -41,7 +41,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # an upgrade has handed it on
             self._stop()
         elif self._coming is not None:
             self._num_bytes += len(data)

@@ -5,6 +5,7 @@ headers that every answer has. Whom a server lets in is its own.
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import Mapping
 
@@ -77,7 +78,8 @@ class LimitedBody:
 
 
 class Guard:
-    """ASGI middleware, the base of each server's own: that says in `_guard` whom it lets in, and in `_cut_short` how it refuses a body."""
+    """ASGI middleware, the base of each server's own: that says in `_guard` whom it lets in, and in `_cut_short` how it refuses a body. A
+    server with WebSockets guards them in `_guard_socket`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -85,13 +87,16 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        if scope["type"] != "http":
-            raise RuntimeError(f"A connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py).")
+        if scope["type"] == "websocket":
+            return await self._guard_socket(scope, headers_of(scope), receive, send)
         await self._guard(scope, headers_of(scope), receive, send)
 
     async def _guard(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
         """Answers what is not let in; `_let_in` for what is. `headers` by their names in lower case."""
         raise NotImplementedError
+
+    async def _guard_socket(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
+        raise RuntimeError("A WebSocket: this server must be run without them (serve.py).")
 
     def _cut_short(self, scope: Scope, max_bytes: int, *, is_too_large: bool) -> Response:
         """What is said of a body that is too large, or did not come in time."""
@@ -129,6 +134,16 @@ def bearer_token(headers: Mapping[str, str]) -> str:
     """What `Authorization: Bearer …` holds; empty for anything else."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def basic_password(headers: Mapping[str, str]) -> str:
+    """The password that `Authorization: Basic …` holds, whatever the name; empty for anything else."""
+    scheme, _, encoded = headers.get("authorization", "").partition(" ")
+    try:
+        given = base64.b64decode(encoded, validate=True).decode() if scheme.lower() == "basic" else ""
+    except ValueError:
+        return ""
+    return given.partition(":")[2]
 
 
 def with_headers(send: Send, wanted: Mapping[str, str]) -> Send:

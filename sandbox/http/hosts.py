@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-MISDIRECTED = 421
+MISDIRECTED, POLICY_VIOLATION = 421, 1008
 LOCAL_NAMES = frozenset({"localhost", "localhost.localdomain"})
 """Names that no resolver outside this machine answers for."""
 LONGEST_SHOWN = 80
@@ -29,9 +29,11 @@ class KnownHosts:
         self._names = LOCAL_NAMES | {name.lower().rstrip(".") for name in names if name}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             given = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"host"]
             if len(given) != 1 or not self.allows(given[0]):
+                if scope["type"] == "websocket":
+                    return await send({"type": "websocket.close", "code": POLICY_VIOLATION})  # before it is accepted: a 403
                 shown = ", ".join(given)[:LONGEST_SHOWN]
                 text = f"The server does not answer for the host {shown!r}. {self._advice}\n"
                 return await PlainTextResponse(text, MISDIRECTED, headers={"cache-control": "no-store"})(scope, receive, send)

@@ -23,6 +23,8 @@ from warehouse.core.errors import ConfigError, FlywheelError
 
 T = TypeVar("T")
 BACKLOG = 1024
+SOCKET_SILENCE_S = 60.0
+"""A WebSocket whose other end answers no ping for so long is closed."""
 
 
 def api_version() -> str:
@@ -45,17 +47,21 @@ class Server(uvicorn.Server):
         hosts: Iterable[str] = (),
         on_end: Callable[[], None] = lambda: None,
         on_end_again: Callable[[], None] | None = None,
+        socket_bytes: int = 0,
     ) -> None:
         """`grace_s`: requests under way may take so long to end before they are cut off. `hosts`: names that the server answers for
         beside loopback names and IP addresses (hosts.py). `on_end` is called when the server is told to end, so that what would keep it
-        (streams, requests that wait) goes; `on_end_again` when it is told so once more, instead of cutting off what is under way."""
+        (streams, requests that wait) goes; `on_end_again` when it is told so once more, instead of cutting off what is under way.
+        `socket_bytes`: the largest message of a WebSocket; with 0 there are none, and an upgrade request is answered like any other."""
         config = uvicorn.Config(
             KnownHosts(app, hosts),
             http=Connection,
             log_level="warning",
             access_log=False,
             server_header=False,
-            ws="none",  # an upgrade request is then answered like any other
+            ws="websockets-sansio" if socket_bytes else "none",
+            ws_max_size=socket_bytes,
+            ws_ping_timeout=SOCKET_SILENCE_S,
             proxy_headers=False,
             timeout_graceful_shutdown=grace_s,
             lifespan=lifespan,

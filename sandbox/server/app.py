@@ -24,7 +24,7 @@ from sandbox.http.problems import PROBLEMS
 from sandbox.http.serving import api_version, unless_gone
 from sandbox.http.tokens import Tokens
 from sandbox.pool.pool_protocol import Pool
-from sandbox.server import bodies, calls, live
+from sandbox.server import bodies, calls, live, openenv
 from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.bodies import STARTED, STEPPED
 from sandbox.server.guard import BodyLimits, Guard
@@ -78,6 +78,7 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
     _add_calls(app)
     _add_server(app)
     live.add_to(app)
+    openenv.add_to(app)
     limits = BodyLimits(max_bytes=settings.max_body_mib << 20, max_s=settings.max_request_s)
     return Guard(app, tokens, metrics, limits), leases
 

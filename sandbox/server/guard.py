@@ -2,7 +2,8 @@
 
 Programs send `Authorization: Bearer TOKEN`. People paste the token once into the login page, which is the body of the 401 that a browser
 gets at the root; they then hold a cookie that scripts cannot read, that other sites cannot use, and that opens the live view and nothing
-that changes anything. No token is ever in an address.
+that changes anything. OpenEnv's clients cannot be given a header; the password of the address that they are given becomes one
+(`Authorization: Basic`), and opens nothing else. No token is ever in an address that is sent.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox.http import guarding
 from sandbox.http.cookies import cookie_header, cookie_of
-from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, bearer_token, with_headers
+from sandbox.http.guarding import SECURITY_HEADERS, LimitedBody, basic_password, bearer_token, with_headers
+from sandbox.http.hosts import POLICY_VIOLATION
 from sandbox.http.problems import answer, cut_short
 from sandbox.http.tokens import Tokens
+from sandbox.server import openenv
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import UNAUTHORIZED, unauthorized
 
@@ -60,12 +63,24 @@ class Guard(guarding.Guard):
         send = with_headers(send, SECURITY_HEADERS)
         if scope["path"] == LOGIN_PATH and scope["method"] == "POST":
             return await self._log_in(scope, receive, send)
-        client = self._tokens.client(bearer_token(headers)) or self._by_cookie(scope, headers)
+        client = self._by_token(scope, headers) or self._by_cookie(scope, headers)
         if client is None:
             self._metrics.refused.inc()
             return await self._refusal(scope, headers)(scope, receive, send)
         scope["client_name"] = client
         await self._let_in(scope, LimitedBody(receive, headers, max_bytes=self._limits.max_bytes, max_s=self._limits.max_s), send)
+
+    async def _guard_socket(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
+        client = self._by_token(scope, headers)
+        if client is None:
+            self._metrics.refused.inc()
+            return await send({"type": "websocket.close", "code": POLICY_VIOLATION})  # before it is accepted: a 403
+        scope["client_name"] = client
+        await self._app(scope, receive, send)
+
+    def _by_token(self, scope: Scope, headers: dict[str, str]) -> str | None:
+        password = basic_password(headers) if scope["path"].startswith(openenv.PREFIX) else ""
+        return self._tokens.client(password or bearer_token(headers))
 
     def _cut_short(self, scope: Scope, max_bytes: int, *, is_too_large: bool) -> Response:
         return cut_short(max_bytes, is_too_large=is_too_large)

@@ -17,8 +17,9 @@ GRACE_S = 10
 
 
 def _server(pool: Pool, tokens: Tokens, settings: ServerSettings | None) -> Server:
+    settings = settings or ServerSettings()
     app, leases = create_app(pool, tokens, settings)
-    return Server(app, grace_s=GRACE_S, hosts=leases.settings.allowed_hosts, on_end=leases.begin_close)
+    return Server(app, grace_s=GRACE_S, hosts=settings.allowed_hosts, on_end=leases.begin_close, socket_bytes=settings.max_body_mib << 20)
 
 
 async def serve(

@@ -96,3 +96,11 @@ def tasks_in(selections: Iterable[str]) -> dict[str, Task]:
 def all_tasks() -> tuple[Task, ...]:
     """Every task of every source."""
     return tuple(task for name in SOURCES for task in tasks_of(name))
+
+
+def find_task(name: str) -> Task:
+    """The task of `source/name`. Raises TaskError."""
+    source, _, rest = name.partition("/")
+    if source in SOURCES and (task := SOURCES[source].load_tasks().get(rest)) is not None:
+        return task
+    raise TaskError(f"There is no task {name!r}: write source/name, e.g. miniwob/click-button. Sources are {', '.join(SOURCES)}.")

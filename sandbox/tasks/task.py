@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.reserved import reserved_of
+from warehouse.core.errors import TaskError
 from warehouse.core.identity import content_id, stable_fraction
 
 
@@ -36,6 +37,8 @@ SPLIT_EDGES = {Split.TRAIN: 0.7, Split.REPORT: 0.8, Split.EVAL: 0.9, Split.HOLDO
 """Upper edges of the hash fraction: 70 % train, 10 % each of the others."""
 HELD_OUT_EDGES = {Split.EVAL: 0.35, Split.REPORT: 0.65, Split.HOLDOUT: 1.0}
 """Those of a task that is never trained on."""
+FEW = 100
+"""A split with fewer seeds is drawn from its list; of a larger one any seed is tried."""
 
 
 class Task(BaseModel):
@@ -92,6 +95,20 @@ def has_one_instance(task: Task) -> bool:
 def first_seed(task: Task) -> int:
     """Of the first instance that may be looked at: of `train`, or of `eval` for a held-out task; never of what is only reported."""
     return task.seeds(Split.EVAL if task.held_out else Split.TRAIN, 1)[0]
+
+
+def drawn_seed(task: Task, split: Split | None, draw: Callable[[int], int]) -> int:
+    """The seed of an instance of a split, or of any where it is None. `draw(n)` gives a number below n. Raises TaskError where the split
+    has no instance."""
+    if split is not None and not (seeds := task.seeds(split, FEW)):
+        why = "is held out" if task.held_out else "has too few different instances"
+        raise TaskError(f"{task.name!r} {why}, so it has none of split {split.value!r}: ask for another split.")
+    if split is not None and len(seeds) < FEW:
+        return seeds[draw(len(seeds))]
+    while True:
+        seed = draw(2**31)
+        if split is None or task.split(seed) is split:
+            return seed
 
 
 def split_at(fraction: float, *, held_out: bool = False) -> Split:

@@ -13,7 +13,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sandbox import actions
-from sandbox.gym.env import KEYS, KINDS, FlywheelEnv, env_id, find_task, from_action, register_envs, to_action
+from sandbox.gym.env import KEYS, KINDS, FlywheelEnv, env_id, from_action, register_envs, to_action
 from sandbox.http.tokens import Tokens
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool import SessionPool
@@ -21,6 +21,7 @@ from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
 from sandbox.tasks.registry import SOURCES
+from sandbox.tasks.sources import find_task
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import TaskError
 

@@ -21,7 +21,7 @@ from sandbox.tasks.conformance import check_source
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task
 from sandbox.tasks.task_source import TaskSource
-from tests.sandbox.own_source import ROOT, write_files_of
+from tests.sandbox.own_source import ADAPTERS, ROOT, write_files_of
 from warehouse.core.conformance import problems
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
 from warehouse.storage import pictures
@@ -281,7 +281,7 @@ def test_one_that_cannot_be_reset_is_closed_and_what_fails_at_that_is_not_seen()
 
 @pytest.mark.slow
 def test_the_document_s_lake_keeps_every_promise_and_one_that_hides_its_one_instance_does_not(tmp_path: Path) -> None:
-    write_files_of("adapters.md", tmp_path, ["lake.py"])
+    write_files_of("adapters.md", tmp_path, ADAPTERS)
     SOURCES.use("lake.py:SOURCE", tmp_path)
     assert problems(check_source(SOURCES["lake"])) == []
     text = (tmp_path / "lake.py").read_text()

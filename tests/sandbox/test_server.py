@@ -132,7 +132,8 @@ def test_an_upgrade_to_a_websocket_needs_a_token_as_well() -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "A" * 22 + "==", "Sec-WebSocket-Version": "13"}
         for path in ("/live/events", "/v1/sessions", "/ws"):
-            assert (await http.get(path, headers={**upgrade, "Authorization": "Bearer wrong"})).status_code == 401
+            assert (await http.get(path, headers={**upgrade, "Authorization": "Bearer wrong"})).status_code == 403
+            assert (await http.get(path, headers=upgrade)).status_code == 403, "and nothing but /openenv/ is one (test_openenv.py)"
 
     run(use)
 
