@@ -10,6 +10,7 @@ line. Records are made from their number, so the same numbers are tried again by
 from __future__ import annotations
 
 import argparse
+import base64
 import copy
 import io
 import json
@@ -17,8 +18,10 @@ import random
 import struct
 import sys
 import time
+import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,13 +33,18 @@ from rich.console import Console
 
 from pipelines.importing.demonstrations import import_demonstration_files
 from pipelines.importing.general import import_general_data
+from pipelines.importing.registry import IMPORTERS
 from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of
 from pipelines.importing.tasks import import_task_files
+from pipelines.importing.trajectories import Demonstration, Pictures
+from sandbox.tasks.imported.mapping import BadRecord
+from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
 
-FORMATS = ("agentnet", "mind2web", "sharegpt", "general", "tasks")
+LOGS = ("openai-chat", "anthropic-computer-use", "openai-computer-use", "otel-genai", "browser-use")
+FORMATS = ("agentnet", "mind2web", "sharegpt", "general", "tasks", *LOGS)
 NUM_PICTURES = 4
 RECORDS_PER_FILE = 100
 VALID_EVERY = 10
@@ -95,7 +103,7 @@ KEYS = ("role", "images", "weight", "system", "x", "\0", "loss", "bytes", "[/red
 def write_pictures(folder: Path) -> None:
     """Good ones by number, and files by the names of BAD_PICTURES."""
     for number in range(NUM_PICTURES):
-        Image.new("RGB", (320, 200), (number * 60, 90, 160)).save(folder / f"{number}.png")
+        (folder / f"{number}.png").write_bytes(good_picture(number))
     good = (folder / "0.png").read_bytes()
     (folder / "text.png").write_text("no picture")
     (folder / "cut.png").write_bytes(good[: len(good) // 2])
@@ -103,6 +111,13 @@ def write_pictures(folder: Path) -> None:
     (folder / "empty.png").write_bytes(b"")
     (folder / "folder.png").mkdir()
     (folder / "link.png").symlink_to("/etc/hostname")
+
+
+@cache
+def good_picture(number: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (320, 200), (number * 60, 90, 160)).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def _huge_png() -> bytes:
@@ -124,6 +139,8 @@ def valid(format: str, number: int) -> Any:
         return {"name": name, "kind": "terminal", "instruction": f"Copy {name}.", "files": {"a": "1"}, "goals": goals}
     if format == "general":
         return {"messages": [{"role": "user", "content": f"What is {name}?"}, {"role": "assistant", "content": f"It is number {number}."}]}
+    if format in LOGS:
+        return _log(format, name, number)
     answer = "Thought: It is at the top.\nAction: click(start_box='<|box_start|>(500,900)<|box_end|>')"
     turns = [{"from": "human", "value": f"<image>\nOpen {name}."}, {"from": "gpt", "value": answer}]
     return {"id": number, "conversations": turns, "images": [f"{number % NUM_PICTURES}.png"]}
@@ -155,6 +172,47 @@ def _mind2web(name: str) -> dict[str, Any]:
         "action_reprs": ["[link] Trucks -> CLICK", "[searchbox] Zip -> TYPE: 08817"],
         "actions": [action("u1", "CLICK", "3", "a", "10,20,100,20", ""), action("u2", "TYPE", "5", "input", "10,60,200,30", "08817")],
     }
+
+
+def _log(format: str, name: str, number: int) -> Any:
+    """A call of a model, or of browser-use a run: one click on a picture."""
+    picture = base64.b64encode(good_picture(number % NUM_PICTURES)).decode()
+    address, click = f"data:image/png;base64,{picture}", {"x": 10 + number % 200, "y": 20}
+    if format == "openai-chat":
+        seen = [{"type": "text", "text": f"Open {name}."}, {"type": "image_url", "image_url": {"url": address}}]
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "click", "arguments": json.dumps(click)}}
+        answer: Any = {"role": "assistant", "content": "It is there.", "tool_calls": [call]}
+        return {"request": {"messages": [{"role": "user", "content": seen}]}, "response": {"id": name, "choices": [{"message": answer}]}}
+    if format == "anthropic-computer-use":
+        source = {"type": "base64", "media_type": "image/png", "data": picture}
+        shown = [{"type": "text", "text": f"Open {name}."}, {"type": "image", "source": source}]
+        call = {
+            "type": "tool_use",
+            "id": f"t{number}",
+            "name": "computer",
+            "input": {"action": "left_click", "coordinate": [*click.values()]},
+        }
+        tool = {"type": "computer_20250124", "name": "computer", "display_width_px": 320, "display_height_px": 200}
+        request = {"messages": [{"role": "user", "content": shown}], "tools": [tool]}
+        return {"request": request, "response": {"id": name, "role": "assistant", "content": [call]}}
+    if format == "openai-computer-use":
+        seen = [{"type": "input_text", "text": f"Open {name}."}, {"type": "input_image", "image_url": address}]
+        call = {"type": "computer_call", "call_id": f"c{number}", "action": {"type": "click", "button": "left", **click}}
+        return {"request": {"input": [{"role": "user", "content": seen}]}, "response": {"id": name, "output": [call]}}
+    if format == "browser-use":
+        action = {
+            "model_output": {"next_goal": "Click.", "action": [{"click": {"index": 1}}]},
+            "result": [{"extracted_content": "Clicked"}],
+        }
+        element = {"bounds": {"x": click["x"], "y": 20, "width": 10, "height": 10}}
+        state = {"url": "x", "screenshot_path": f"/tmp/run/{number % NUM_PICTURES}.png", "interacted_element": [element]}
+        return {"history": [action | {"state": state, "state_message": f"<user_request>Open {name}.</user_request>"}]}
+    blob = {"type": "blob", "modality": "image", "mime_type": "image/png", "content": picture}
+    asked = [{"role": "user", "parts": [{"type": "text", "content": f"Open {name}."}, blob]}]
+    answer = [{"role": "assistant", "parts": [{"type": "tool_call", "id": f"c{number}", "name": "click", "arguments": click}]}]
+    texts = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": json.dumps(asked), "gen_ai.output.messages": json.dumps(answer)}
+    span = {"spanId": f"{number:016x}", "attributes": [{"key": key, "value": {"stringValue": text}} for key, text in texts.items()]}
+    return {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
 
 
 def fuzzed(format: str, number: int) -> str:
@@ -220,7 +278,8 @@ def import_file(format: str, path: Path, home: Path) -> tuple[int, int, Sequence
     else:
         settings = settings_of(DemonstrationSettings, track="expert")
         report = import_demonstration_files(Home(home), format, [path], settings, console, name=None, images=(path.parent,), dry_run=False)
-    return report.num_records, report.num_added + report.num_there + len(report.withheld), report.malformed
+    malformed = [(where.partition("/")[0], why) for where, why in report.malformed]
+    return report.num_records, report.num_added + report.num_there + len(report.withheld), malformed
 
 
 def play(format: str, numbers: Sequence[int], folder: Path) -> int:
@@ -262,11 +321,51 @@ def play_parquet(numbers: Sequence[int], folder: Path) -> int:
     return len(malformed)
 
 
+def play_trace(numbers: Sequence[int], folder: Path) -> int:
+    """Playwright's traces with events that are changed, or bytes of the zip; how many were refused. Raises whatever their reader raises but
+    a refusal."""
+    point = {"type": "input", "callId": "1", "point": {"x": 9, "y": 9}}
+    click = {"type": "before", "callId": "1", "startTime": 2, "class": "Frame", "method": "click", "params": {"button": "left"}}
+    frame = {"type": "screencast-frame", "file": "screencast/0.png", "width": 320, "height": 200, "timestamp": 1}
+    num_refused = 0
+    for number in numbers:
+        dice = random.Random(number)
+        events = copy.deepcopy([{"type": "context-options", "title": f"Do {number}"}, frame, click, point])
+        is_bytes = number % 3 == 0
+        for _ in range(0 if is_bytes else dice.randint(1, 3)):
+            _change(dice, events)
+        path = folder / "trace.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("trace.trace", "\n".join(map(json.dumps, events)))
+            archive.writestr("screencast/0.png", good_picture(0))
+        data = bytearray(path.read_bytes())
+        for _ in range(dice.randint(1, 8) if is_bytes else 0):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        path.write_bytes(data[: dice.randrange(len(data))] if is_bytes and dice.random() < 0.3 else data)
+        num_refused += _is_refused(path)
+    return num_refused
+
+
+def _is_refused(path: Path) -> bool:
+    try:
+        for entry in IMPORTERS["playwright-trace"].entries(path, Pictures([path.parent]), lambda _: None):
+            if entry.why_not:
+                return True
+            if isinstance(entry.made, Demonstration):
+                entry.made.load()
+    except (BadRecord, ConfigError):
+        return True
+    return False
+
+
+PLAYED: Mapping[str, Callable[[Sequence[int], Path], int]] = {"parquet": play_parquet, "playwright-trace": play_trace}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=2000, help="of each format")
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--formats", default=",".join((*FORMATS, "parquet")))
+    parser.add_argument("--formats", default=",".join((*FORMATS, *PLAYED)))
     given = parser.parse_args()
     failed = False
     for format in given.formats.split(","):
@@ -275,7 +374,8 @@ def main() -> None:
             numbers = range(first, min(first + RECORDS_PER_FILE, given.first + given.records))
             with TemporaryDirectory() as folder:
                 try:
-                    num_malformed += play_parquet(numbers, Path(folder)) if format == "parquet" else play(format, numbers, Path(folder))
+                    played = PLAYED.get(format, partial(play, format))
+                    num_malformed += played(numbers, Path(folder))
                 except Exception as error:  # what the importers raise is what is looked for
                     failed = True
                     sys.excepthook(type(error), error, error.__traceback__)

@@ -158,8 +158,15 @@ def show_sets(
 
 @imports.command("demonstrations")
 def import_demonstrations(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="agentnet, mind2web, sharegpt, or FILE.py:ATTRIBUTE of your own.")],
-    files: Annotated[list[Path], typer.Argument(help="JSON lines, JSON or Parquet.")],
+    format_: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT",
+            help="agentnet, mind2web, sharegpt; logs of agents: openai-chat, anthropic-computer-use, openai-computer-use, browser-use, "
+            "playwright-trace, otel-genai; or FILE.py:ATTRIBUTE of your own.",
+        ),
+    ],
+    files: Annotated[list[Path], typer.Argument(help="JSON lines, JSON, Parquet, or a trace.zip.")],
     track: Annotated[
         str,
         typer.Option(
@@ -177,7 +184,10 @@ def import_demonstrations(
     ] = None,
     answers: Annotated[
         str | None,
-        typer.Option(help="sharegpt: read the answers in this grammar and rebuild the trajectories \\[default: keep chats as they are]."),
+        typer.Option(
+            help="sharegpt: read the answers in this grammar and rebuild the trajectories \\[default: keep chats as they are]; logs of "
+            "models: the same for answers that call no tool."
+        ),
     ] = None,
     domain: Annotated[str, typer.Option(help="Which specialist learns from it.")] = "desktop",
     mode: Annotated[str, typer.Option(help="Standing text of the prompt: computer, mobile or game.")] = "computer",

@@ -171,7 +171,7 @@ def _reader(importer: Importer, settings: DemonstrationSettings) -> EntryReader:
     if settings.answers is None:
         return importer.entries
     if importer.answers is None:
-        raise ConfigError(f"--answers says how chats are read: it goes with sharegpt, not with {importer.name}")
+        raise ConfigError(f"--answers says how chats are read: it goes with sharegpt and logs of models, not with {importer.name}")
     return importer.answers(grammar_named(settings.answers))
 
 

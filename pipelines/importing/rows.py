@@ -224,6 +224,7 @@ def _observation(instruction: str, step: DemonstratedStep) -> Observation:
         width_px=step.size_px[0],
         height_px=step.size_px[1],
         time_ms=0.0,
+        output=step.output,
     )
 
 

@@ -16,8 +16,17 @@ from typing import Any
 
 from agent.grammars.base import Grammar
 from pipelines.importing.reading import OnBytes, raw_records
-from pipelines.importing.trajectories import Chat, DemonstratedStep, Demonstration, Entry, EntryReader, Importer, Picture, Pictures
-from sandbox.session import Observation
+from pipelines.importing.trajectories import (
+    Chat,
+    DemonstratedStep,
+    Demonstration,
+    Entry,
+    EntryReader,
+    Importer,
+    Picture,
+    Pictures,
+    answered_in,
+)
 from sandbox.tasks.imported.mapping import BadRecord, Fields
 from warehouse.datasets.chat_formats import IMAGE_TOKEN, SHAREGPT_NAMES, VERDICTS
 from warehouse.storage.catalogue import SAMPLE_ORIGINS
@@ -228,11 +237,8 @@ def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: st
 
 
 def _step(number: int, answer: str, picture: Picture | None, answers: Grammar, instruction: str, *, is_good: bool) -> DemonstratedStep:
-    if picture is None:
-        raise BadRecord(f"answer {number} comes before any picture")
-    width_px, height_px = picture.size_px
-    seen = Observation(instruction=instruction, elements=(), screenshot=picture.data, width_px=width_px, height_px=height_px, time_ms=0.0)
-    parsed = answers.parse(answer, seen)
-    if parsed.invalid is not None:
-        raise BadRecord(f"answer {number} does not follow the grammar {answers.name}: {parsed.invalid.reason}")
-    return DemonstratedStep(picture=picture, size_px=picture.size_px, actions=parsed.actions, thought=parsed.thought, is_good=is_good)
+    try:
+        seen, thought, actions = answered_in(answers, answer, picture, instruction)
+    except BadRecord as error:
+        raise BadRecord(f"answer {number}: {error}") from None
+    return DemonstratedStep(picture=seen, size_px=seen.size_px, actions=tuple(actions), thought=thought, is_good=is_good)

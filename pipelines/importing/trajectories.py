@@ -1,5 +1,5 @@
 """A demonstration as every importer makes it: what was asked, and step by step the screen, the thought, the actions and whether the step
-was a good one. Formats are agentnet.py's, mind2web.py's and sharegpt.py's; rows of it are rows.py's.
+was a good one. Formats are modules of their own, which pyproject.toml registers; rows of it are rows.py's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from agent.grammars.base import Grammar
 from sandbox.actions import Action
-from sandbox.session import Element
+from sandbox.session import Element, Observation
 from sandbox.tasks.imported.mapping import BadRecord
 from warehouse.core.errors import ConfigError, UnreadablePicture
 from warehouse.core.identity import bytes_id
@@ -66,6 +66,8 @@ class DemonstratedStep:
     thought: str | None = None
     is_good: bool = True
     elements: tuple[Element, ...] = ()
+    output: str = ""
+    """What the tools printed that were called before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,20 @@ class Entry:
     unknown: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     """What of a chat no row says."""
+    names: tuple[str, ...] = ()
+    """What others call this record: ids that it gives itself."""
+
+
+def answered_in(grammar: Grammar, answer: str, picture: Picture | None, instruction: str) -> tuple[Picture, str | None, list[Action]]:
+    """The screen, and thought and actions of an answer to it that is written in a grammar. Raises BadRecord."""
+    if picture is None:
+        raise BadRecord("it comes before any picture")
+    width_px, height_px = picture.size_px
+    seen = Observation(instruction=instruction, elements=(), screenshot=picture.data, width_px=width_px, height_px=height_px, time_ms=0.0)
+    parsed = grammar.parse(answer, seen)
+    if parsed.invalid is not None:
+        raise BadRecord(f"it does not follow the grammar {grammar.name}: {parsed.invalid.reason}")
+    return picture, parsed.thought, list(parsed.actions)
 
 
 class Pictures:

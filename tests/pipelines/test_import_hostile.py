@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz_imports import FORMATS, play, play_parquet, valid, write_pictures
+from benchmarks.fuzz_imports import FORMATS, play, play_parquet, play_trace, valid, write_pictures
 from tests.pipelines.demonstration_files import write_lines
 from tests.pipelines.test_import_demonstrations import run
 
@@ -22,6 +22,10 @@ def test_records_changed_at_random_are_refused_by_their_line_or_taken(format: st
 @pytest.mark.slow
 def test_so_are_those_of_a_parquet_file(tmp_path: Path) -> None:
     assert 10 < play_parquet(range(100), tmp_path) < 100
+
+
+def test_traces_of_playwright_are_refused_or_read(tmp_path: Path) -> None:
+    assert 10 < play_trace(range(60), tmp_path) < 60
 
 
 @pytest.mark.parametrize("name", ["n" * 300, "a/" * 3000 + "b", "a\0b", "", ".", "folder.png", "link.png", "cut.png", "huge.png"])

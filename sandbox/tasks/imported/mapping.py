@@ -51,12 +51,12 @@ class Fields:
         value = self._record.get(name)
         if value is None:
             if default is None:
-                raise BadRecord(f"`{self._dotted(name)}` is missing")
+                raise BadRecord(f"`{self.dotted(name)}` is missing")
             return default
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)  # type: ignore[return-value]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise BadRecord(f"`{self._dotted(name)}` is {type(value).__name__}, expected {kind.__name__}")
+            raise BadRecord(f"`{self.dotted(name)}` is {type(value).__name__}, expected {kind.__name__}")
         return value
 
     def any(self, *names: str) -> Any:
@@ -69,9 +69,9 @@ class Fields:
         self._seen.update(names)
 
     def unknown(self) -> list[str]:
-        return [self._dotted(name) for name in self._record if name not in self._seen]
+        return [self.dotted(name) for name in self._record if name not in self._seen]
 
-    def _dotted(self, name: str) -> str:
+    def dotted(self, name: str) -> str:
         return f"{self._what}.{name}" if self._what else str(name)
 
 

@@ -207,7 +207,7 @@ def _scroll(positive: Direction, negative: Direction) -> Callable[[Call], list[A
 def _write(call: Call) -> list[Action]:
     text = call.get(0, "message", "text")
     if isinstance(text, list) and all(isinstance(key, str) for key in text):
-        return [Hotkey(keys=(_key(key),)) for key in text]
+        return [Hotkey(keys=(key_named(key),)) for key in text]
     if not isinstance(text, str):
         raise BadCode(f"{call.name} takes a text, not {text!r:.60}")
     return [TypeText(text=text)]
@@ -219,17 +219,18 @@ def _press(call: Call) -> list[Action]:
     if not isinstance(presses, int) or not 1 <= presses <= MAX_REPEATS:
         raise BadCode(f"{call.name} has presses={presses!r}")
     wanted = keys if isinstance(keys, list) else [keys]
-    return [Hotkey(keys=(_key(key),)) for _ in range(presses) for key in wanted]
+    return [Hotkey(keys=(key_named(key),)) for _ in range(presses) for key in wanted]
 
 
 def _hotkey(call: Call) -> list[Action]:
     keys = call.values[0] if len(call.values) == 1 and isinstance(call.values[0], list) else call.get(-1, "keys", default=call.values)
     if not 1 <= len(keys) <= 3:
         raise BadCode(f"hotkey has {len(keys)} keys; one to three can be pressed together")
-    return [Hotkey(keys=tuple(_key(key) for key in keys))]
+    return [Hotkey(keys=tuple(key_named(key) for key in keys))]
 
 
-def _key(key: Any) -> str:
+def key_named(key: Any) -> str:
+    """A key as actions call it. Raises BadCode."""
     if not isinstance(key, str) or not key:
         raise BadCode(f"{key!r} is not a key")
     return _KEY_NAMES.get(key.lower(), key if len(key) == 1 else key.lower())
@@ -281,8 +282,8 @@ READERS: Mapping[str, Callable[[Call], list[Action]]] = {
     "typewrite": _write,
     "press": _press,
     "hotkey": _hotkey,
-    "keyDown": lambda call: [KeyDown(key=_key(call.get(0, "key")))],
-    "keyUp": lambda call: [KeyUp(key=_key(call.get(0, "key")))],
+    "keyDown": lambda call: [KeyDown(key=key_named(call.get(0, "key")))],
+    "keyUp": lambda call: [KeyUp(key=key_named(call.get(0, "key")))],
     "sleep": _sleep,
     "wait": _sleep,
     "terminate": _terminate,

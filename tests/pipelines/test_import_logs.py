@@ -1,0 +1,295 @@
+"""Logs of real agents become demonstrations: what the libraries themselves wrote (logs/make_logs.py), and what nobody's library writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.grammars.registry import grammar_named
+from benchmarks.common.venv import python_of
+from pipelines.importing import playwright_trace
+from pipelines.importing.registry import importer_named
+from pipelines.importing.trajectories import Demonstration, Pictures
+from sandbox.actions import (
+    Action,
+    Click,
+    Drag,
+    Finished,
+    Hotkey,
+    KeyDown,
+    KeyUp,
+    NavigateBack,
+    Scroll,
+    SelectOption,
+    ToolCall,
+    TypeText,
+    Wait,
+)
+from sandbox.browser.chromium import find_chromium
+from sandbox.tasks.imported.mapping import BadRecord
+from tests.pipelines.logs.scripted import address_of, chat_answer
+from tests.pipelines.test_import_demonstrations import content, run
+
+LOGS = Path(__file__).parent / "logs"
+FILES = {
+    "openai-chat": "openai_chat.jsonl",
+    "anthropic-computer-use": "anthropic_computer_use.jsonl",
+    "openai-computer-use": "openai_computer_use.jsonl",
+    "otel-genai": "otel_genai.jsonl",
+    "browser-use": "browser_use.json",
+    "playwright-trace": "playwright_trace.zip",
+}
+LIBRARIES: Mapping[str, Sequence[str]] = {
+    "openai-chat": ("openai==3.57.0",),
+    "anthropic-computer-use": ("anthropic==1.17.0",),
+    "openai-computer-use": ("openai==3.57.0",),
+    "otel-genai": (
+        "openai==3.57.0",
+        "opentelemetry-instrumentation-openai-v2==2.4b0",
+        "opentelemetry-util-genai==0.4b0",
+        "opentelemetry-exporter-otlp-json-http==0.66b1",
+    ),
+    "browser-use": ("browser-use==0.13.14",),
+    "playwright-trace": ("playwright==1.65.2",),
+}
+"""What wrote the files, as pip names it."""
+FILL = (Click(x=98, y=78), Hotkey(keys=("ctrl", "a")), TypeText(text="lamp"))
+EXPECTED: Mapping[str, Mapping[str, Sequence[tuple[Action, ...]]]] = {
+    "openai-chat": {
+        "When does line 4 leave?": [
+            (Click(x=160, y=20),),
+            (TypeText(text="tram\n"), Wait(seconds=1)),
+            (Finished(answer="Line 4 leaves at 8:05."),),
+        ],
+        "How many lines has notes.txt?": [
+            (ToolCall(name="execute_bash", arguments={"command": "wc -l notes.txt"}),),
+            (Finished(answer="notes.txt has 12 lines."),),
+        ],
+    },
+    "anthropic-computer-use": {
+        "Save the file.": [
+            (Click(x=50, y=25),),
+            (Hotkey(keys=("ctrl", "s")),),
+            (Scroll(direction="down", x=160, y=100),),
+            (ToolCall(name="execute_bash", arguments={"command": "ls"}),),
+            (Finished(answer="The file is saved."),),
+        ]
+    },
+    "openai-computer-use": {
+        "Sort the mails by date.": [
+            (Click(x=300, y=40, button="right"),),
+            (Click(x=10, y=10, count=2), Hotkey(keys=("ctrl", "a"))),
+            (Drag(x=1, y=2, to_x=100, to_y=120),),
+            (Scroll(direction="up", x=100, y=100),),
+            (Finished(answer="It is sorted by date."),),
+        ]
+    },
+    "otel-genai": {
+        "How many lines has notes.txt?": [
+            (ToolCall(name="execute_bash", arguments={"command": "wc -l notes.txt"}),),
+            (Finished(answer="notes.txt has 12 lines."),),
+        ],
+        "Put the lamp in the basket.": [(Click(x=30, y=90),), (Finished(answer="It is in the basket."),)],
+    },
+    "browser-use": {
+        "Buy a large lamp.": [
+            (*FILL, Hotkey(keys=("tab",))),
+            (SelectOption(x=216, y=78, option="Large"),),
+            (Click(x=266, y=78),),
+            (Scroll(direction="down"), Wait(seconds=1)),
+            (Finished(answer="The lamp is bought."),),
+        ]
+    },
+    "playwright-trace": {
+        "Buy a large lamp": [
+            (Wait(seconds=0.3),),
+            FILL,
+            (Hotkey(keys=("enter",)),),
+            (SelectOption(x=216, y=78, option="Large"),),
+            (KeyDown(key="shift"), Click(x=266, y=78), KeyUp(key="shift")),
+            (Scroll(direction="down", x=266, y=78),),
+            (Hotkey(keys=("ctrl", "a")),),
+            (NavigateBack(),),
+        ]
+    },
+}
+SCREENS = LOGS / "browser_use_screens"
+WITHOUT_TEXT = ["otel-genai"]
+"""OpenAI's instrumentation keeps nothing of a message that is a list of texts and pictures: the task of such a log cannot be known."""
+CHROMIUM = {"CHROMIUM": str(find_chromium(headless_shell=False).path)}
+
+
+def steps(format: str, path: Path, *images: Path) -> dict[str, list[tuple[Action, ...]]]:
+    """Actions by the instruction, of every record that could be read."""
+    entries = list(importer_named(format).entries(path, Pictures([path.parent, *images]), lambda _: None))
+    made = [entry.made for entry in entries if isinstance(entry.made, Demonstration)]
+    return {one.instruction: [step.actions for step in one.load()] for one in made}
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_what_the_library_wrote_is_read_with_nothing_unknown(format: str) -> None:
+    assert steps(format, LOGS / FILES[format], SCREENS) == EXPECTED[format]
+    found = list(importer_named(format).entries(LOGS / FILES[format], Pictures([LOGS, SCREENS]), lambda _: None))
+    assert len([entry for entry in found if entry.why_not]) == (format in WITHOUT_TEXT)
+    assert not any(entry.unknown for entry in found)
+
+
+@pytest.mark.slow
+def test_logs_become_episodes_and_samples_once(tmp_path: Path) -> None:
+    expected = [done for of_format in EXPECTED.values() for done in of_format.values()]
+    num_added = 0
+    for format, file in FILES.items():
+        report, said = run(tmp_path, format, LOGS / file, images=[SCREENS], track="unreviewed", name=format.replace("-", "_"))
+        assert "not kept" in said and len(report.malformed) == (format in WITHOUT_TEXT)
+        num_added += report.num_added
+    assert num_added == len(expected)
+    again, _ = run(tmp_path, "openai-chat", LOGS / FILES["openai-chat"], track="unreviewed", name="openai_chat")
+    assert again.num_added == 0 and again.num_there == len(EXPECTED["openai-chat"])
+    stored = content(tmp_path)
+    assert len(stored["steps"]) == len(stored["ct_samples"]) == sum(map(len, expected)) and not stored["sft_samples"]
+    assert {row["outcome"] for row in stored["episodes"]} == {"truncated"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("format", FILES)
+def test_the_library_writes_the_same_today(format: str, tmp_path: Path) -> None:
+    """Run for real, in a venv of its own. Playwright's frames come when the browser draws, so that an action more may have one."""
+    python = python_of(Path(".bench") / f"logs-{format}", LIBRARIES[format])
+    made = tmp_path / FILES[format]
+    subprocess.run([str(python), str(LOGS / "make_logs.py"), format, str(made)], check=True, env=CHROMIUM, timeout=300)
+    found = steps(format, made, tmp_path / "browser_use_screens")
+    if format == "playwright-trace":
+        found = {instruction: done[-len(EXPECTED[format][instruction]) :] for instruction, done in found.items()}
+    assert found == EXPECTED[format]
+
+
+def test_each_step_has_the_screen_that_its_call_was_shown_though_later_calls_leave_it_out() -> None:
+    path = LOGS / FILES["anthropic-computer-use"]
+    (entry,) = importer_named("anthropic-computer-use").entries(path, Pictures([LOGS]), lambda _: None)
+    assert isinstance(entry.made, Demonstration)
+    shown = [step.picture.screenshot_id if step.picture else None for step in entry.made.load()]
+    assert None not in shown and len(set(shown)) == 4
+
+
+def chat(*messages: Any, answer: Any = None) -> dict[str, Any]:
+    asked = [
+        {"role": "user", "content": [{"type": "text", "text": "Open it."}, {"type": "image_url", "image_url": {"url": address_of(1)}}]}
+    ]
+    return {"request": {"messages": [*asked, *messages]}} | ({"response": answer} if answer else {})
+
+
+def answered(record: Mapping[str, Any]) -> Any:
+    return record["choices"][0]["message"]
+
+
+def lines(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def entries(path: Path, format: str = "openai-chat") -> list[tuple[str, str, list[tuple[Action, ...]]]]:
+    """(place, why not, actions) of each record."""
+    found = []
+    for entry in importer_named(format).entries(path, Pictures([path.parent]), lambda _: None):
+        why, done = entry.why_not, []
+        try:
+            done = [step.actions for step in entry.made.load()] if isinstance(entry.made, Demonstration) else []
+        except BadRecord as error:
+            why = str(error)
+        found.append((entry.where, why, done))
+    return found
+
+
+def test_two_answers_to_the_same_call_are_two_conversations(tmp_path: Path) -> None:
+    first, left, right = chat_answer(1, None, ("wait", {})), chat_answer(2, "Left."), chat_answer(3, "Right.")
+    told = [answered(first), {"role": "tool", "tool_call_id": "call_1_0", "content": "ok"}]
+    path = lines(tmp_path / "a.jsonl", chat(answer=first), chat(*told, answer=left), chat(*told, answer=right))
+    found = entries(path)
+    assert [where for where, _, _ in found] == ["a.jsonl:2", "a.jsonl:3"]
+    assert [done[-1] for _, _, done in found] == [(Finished(answer="Left."),), (Finished(answer="Right."),)]
+    assert all(len(done) == 2 for _, _, done in found)
+
+
+def test_calls_without_their_first_ones_are_read_from_what_they_repeat(tmp_path: Path) -> None:
+    told = [answered(chat_answer(1, "Wait.", ("wait", {"seconds": 2}))), {"role": "tool", "tool_call_id": "call_1_0", "content": "ok"}]
+    ((_, why, done),) = entries(lines(tmp_path / "a.jsonl", chat(*told, answer=chat_answer(2, "Done."))))
+    assert not why and done == [(Wait(seconds=2),), (Finished(answer="Done."),)]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("fly", {}), "the tool 'fly' has no action here; known are computer"),
+        (("computer", {"action": "sing"}), "the action 'sing' of the tool computer has no action here"),
+        (("click", {"x": 9000, "y": 1}), "the point (9000, 1) is outside of the screen of 320x200"),
+        (("click", {"x": 1, "y": 1, "button": "forward"}), "has the button 'forward'"),
+        (("click", "[]"), "expected a JSON object"),
+        (("keypress", {"keys": ["a", "b", "c", "d"]}), "4 keys are pressed together"),
+    ],
+)
+def test_what_has_no_action_is_named(call: tuple[str, Any], said: str, tmp_path: Path) -> None:
+    ((_, why, _),) = entries(lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, None, call))))
+    assert said in why
+
+
+@pytest.mark.slow
+def test_marks_of_grammars_and_control_tokens_stay_text_or_cost_their_record(tmp_path: Path) -> None:
+    texts = ["</parameter></function></seed:tool_call>", "<|im_end|>\n<|im_start|>assistant", "Action: click(point='<point>1 1</point>')"]
+    path = lines(tmp_path / "a.jsonl", *(chat(answer=chat_answer(n, text, ("type", {"text": text}))) for n, text in enumerate(texts)))
+    report, _ = run(tmp_path / "home", "openai-chat", path, track="unreviewed")
+    stored = [json.loads(row["action"]) for row in content(tmp_path / "home")["steps"]]
+    assert [where for where, _ in report.malformed] == ["a.jsonl:1"] and "holds a tag of the grammar itself" in report.malformed[0][1]
+    assert sorted(action["text"] for action in stored) == sorted(texts[1:]) and {action["kind"] for action in stored} == {"type"}
+
+
+def test_answers_without_calls_can_be_actions_in_a_grammar(tmp_path: Path) -> None:
+    said = "Thought: There.\nAction: click(start_box='<|box_start|>(500,500)<|box_end|>')"
+    path = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, said)))
+    read = importer_named("openai-chat").answers
+    assert read is not None
+    (entry,) = read(grammar_named("uitars1"))(path, Pictures([tmp_path]), lambda _: None)
+    assert isinstance(entry.made, Demonstration)
+    (step,) = entry.made.load()
+    assert step.actions == (Click(x=160, y=100),) and step.thought == "There."
+
+
+def zipped(path: Path, *members: tuple[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return path
+
+
+OPTIONS = json.dumps({"type": "context-options", "title": "Buy it"}).encode()
+FRAME = {"type": "screencast-frame", "width": 320, "height": 200, "timestamp": 1}
+CLICK = {"type": "before", "callId": "1", "startTime": 2, "class": "Frame", "method": "click", "params": {}}
+POINT = {"type": "input", "callId": "1", "point": {"x": 1, "y": 1}}
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/hostname", "resources/none.jpeg", "n" * 3000])
+def test_a_frame_is_only_looked_for_in_the_zip(name: str, tmp_path: Path) -> None:
+    events = [json.dumps(event).encode() for event in (FRAME | {"file": name}, CLICK, POINT)]
+    path = zipped(tmp_path / "t.zip", ("trace.trace", b"\n".join([OPTIONS, *events])))
+    ((_, why, _),) = entries(path, "playwright-trace")
+    assert "is not in the zip" in why
+
+
+def test_a_member_that_unpacks_to_more_than_is_read_costs_its_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(playwright_trace, "MAX_TRACE_BYTES", 1 << 20)
+    path = zipped(tmp_path / "t.zip", ("trace.trace", b"\n" * (8 << 20)))
+    assert path.stat().st_size < 100_000
+    ((_, why, _),) = entries(path, "playwright-trace")
+    assert "is larger than 1 MiB, unpacked" in why
+
+
+def test_a_trace_says_what_it_lacks(tmp_path: Path) -> None:
+    without_title = zipped(tmp_path / "a.zip", ("trace.trace", b'{"type": "context-options"}'))
+    without_frames = zipped(tmp_path / "b.zip", ("trace.trace", OPTIONS))
+    assert "no title" in entries(without_title, "playwright-trace")[0][1]
+    assert "no screenshots" in entries(without_frames, "playwright-trace")[0][1]
