@@ -132,6 +132,14 @@ class EpisodeLog:
         """The complete lines of a file, none where there is no file. Raises ModelError for a line that is not a `kind`."""
         return _read_lines(self._folder / name, kind)
 
+    def replace_lines(self, name: str, lines: Iterable[BaseModel]) -> None:
+        """These in place of a file's lines. Nothing else may write the log meanwhile."""
+        _write_again(self._folder / name, (line.model_dump_json().encode() + b"\n" for line in lines))
+
+    def drop_screenshots(self, screenshot_ids: Iterable[str]) -> None:
+        for screenshot_id in screenshot_ids:
+            (self._screenshots / screenshot_id).unlink(missing_ok=True)
+
     def repair(self) -> None:
         """Remove lines that a kill cut off, and steps of episodes that have ended; call this before reading or appending again."""
         for path in self._folder.glob("*.jsonl"):

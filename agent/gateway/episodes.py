@@ -66,22 +66,44 @@ def finished(home: Home, *, but: Collection[str] = (), left_out: LeftOut | None 
             left_out.lost[name] = f"{type(error).__name__}: {error}"
 
 
-def _episodes(home: Home, calls: Sequence[Call], outcome: Verdict, but: Collection[str]) -> list[Taken]:
-    """One for each line. An answer that was given up is one without V: nobody knows what it would have come to."""
-    conversations = _conversations(calls)
+def groups_of(home: Home, episodes: Collection[str]) -> set[str]:
+    """The gateway's episodes of which some of these, by their ids in the tables, are lines. Raises ModelError for a damaged log."""
+    calls: dict[str, list[Call]] = {}
+    for call in read_calls(home):
+        calls.setdefault(call.place.episode, []).append(call)
+    return {name for name, of_episode in calls.items() for part in _parts(of_episode) if part.request.episode_id in episodes}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What becomes an episode of the tables: a line, or an answer that was given up, which has no V: nobody knows what it would have come
+    to."""
+
+    request: EpisodeRequest
+    calls: Sequence[Call]
+    is_given_up: bool
+
+
+def _parts(calls: Sequence[Call]) -> list[_Part]:
     given_up = _given_up(calls)
     lines: dict[int, list[Call]] = {}
     for call in calls:
         if call.call_id not in given_up:
             lines.setdefault(call.place.line, []).append(call)
-    parts: list[tuple[int | str, Sequence[Call], Verdict | None]] = [(number, line, outcome) for number, line in sorted(lines.items())]
-    parts += [(call.call_id, [call], None) for call in calls if call.call_id in given_up]
+    parts = [_Part(request=_request(line[0], number), calls=line, is_given_up=False) for number, line in sorted(lines.items())]
+    alone = [call for call in calls if call.call_id in given_up]
+    return parts + [_Part(request=_request(call, call.call_id), calls=[call], is_given_up=True) for call in alone]
+
+
+def _episodes(home: Home, calls: Sequence[Call], outcome: Verdict, but: Collection[str]) -> list[Taken]:
+    """One for each line."""
+    conversations = _conversations(calls)
     taken = []
-    for number, line, verdict in parts:
-        request = _request(line[0], number)
-        if request.episode_id not in but:
-            episode = _episode(home, request, line, conversations, verdict)
-            said = None if verdict is None else _verdict(request.episode_id, verdict)
+    for part in _parts(calls):
+        if part.request.episode_id not in but:
+            verdict = None if part.is_given_up else outcome
+            episode = _episode(home, part.request, part.calls, conversations, verdict)
+            said = None if verdict is None else _verdict(part.request.episode_id, verdict)
             taken.append(Taken(group=outcome.episode, episode=episode, verdict=said))
     return taken
 

@@ -5,7 +5,7 @@ once its line is on the disk. Calls that end together share one sync.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agent.episode.log import EpisodeLog
@@ -28,7 +28,7 @@ class GatewayLog:
 
     def __init__(self, home: Home) -> None:
         """Raises ConfigError where another gateway writes there."""
-        self._lock = FileLock(home.locks / "gateway.lock")
+        self._lock = FileLock(_lock_path(home))
         if not self._lock.acquire():
             raise ConfigError(f"another gateway records in {folder_of(home)}: end it, or give this one a --home of its own")
         self._log = EpisodeLog(folder_of(home))
@@ -76,8 +76,33 @@ class GatewayLog:
         """Write an outcome; durable as calls are."""
         await asyncio.to_thread(self._log.write_line, OUTCOMES_FILE, outcome)
 
+    def forget(self, episodes: Collection[str]) -> None:
+        """Take the gateway's episodes of these ids out, with the pictures that no other one was shown. Calls, by which they are found, go
+        last, so that what a kill cuts off is done again."""
+        calls, outcomes = list(self._log.lines(CALLS_FILE, Call)), list(self._log.lines(OUTCOMES_FILE, Outcome))
+        kept = [call for call in calls if call.place.episode not in episodes]
+        self._log.drop_screenshots(_shown(calls) - _shown(kept))
+        self._log.replace_lines(OUTCOMES_FILE, [outcome for outcome in outcomes if outcome.episode not in episodes])
+        self._log.replace_lines(CALLS_FILE, kept)
+
     def close(self) -> None:
         self._lock.release()
+
+
+def _shown(calls: Iterable[Call]) -> set[str]:
+    return {name for call in calls for said in (*call.messages, call.answer) for name in said.pictures}
+
+
+def is_written(home: Home) -> bool:
+    """Whether a gateway records there now."""
+    lock = FileLock(_lock_path(home))
+    if is_free := lock.acquire():
+        lock.release()
+    return not is_free
+
+
+def _lock_path(home: Home) -> Path:
+    return home.locks / "gateway.lock"
 
 
 def read_calls(home: Home) -> Iterator[Call]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.gateway.records import Called, arguments_of
 from models.gateway.gathering import Gathering
 from models.gateway.reading import chat_request
+from models.server.problems import wrong
 from models.server.wire import ChatRequest
 
 
@@ -73,6 +74,17 @@ class ToolChoice(_Block):
     disable_parallel_tool_use: bool = False
 
 
+class OutputFormat(_Block):
+    """JSON of a schema, which the answer is held to."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(_Block):
+    format: OutputFormat | None = None
+
+
 class MessagesRequest(_Block):
     """A request of POST /v1/messages."""
 
@@ -87,6 +99,8 @@ class MessagesRequest(_Block):
     top_k: Annotated[Literal[-1, 0] | None, Field(description="-1 or 0, all tokens: not carried out")] = None
     stop_sequences: list[str] | None = None
     stream: bool = False
+    output_format: Annotated[OutputFormat | None, Field(description="of the beta; output_config.format is the newer name")] = None
+    output_config: OutputConfig | None = None
     metadata: Annotated[dict[str, Any] | None, Field(description="accepted and not used")] = None
     service_tier: Annotated[Literal["auto", "standard_only"] | None, Field(description="accepted and not used")] = None
     thinking: Annotated[dict[Literal["type"], Literal["disabled"]] | None, Field(description="disabled: not carried out")] = None
@@ -112,8 +126,17 @@ def chat_of(asked: MessagesRequest) -> ChatRequest:
         "tool_choice": None if choice is None else _choice(choice),
         "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
         "stream_options": {"include_usage": True} if asked.stream else None,
+        "response_format": _format(asked),
     }
     return chat_request(fields)
+
+
+def _format(asked: MessagesRequest) -> dict[str, Any] | None:
+    newer = asked.output_config.format if asked.output_config is not None else None
+    if newer is not None and asked.output_format is not None:
+        raise wrong("output_format and output_config.format are both given: leave out one", param="output_format")
+    found = newer or asked.output_format
+    return None if found is None else {"type": "json_schema", "json_schema": {"name": "answer", "schema": found.schema_}}
 
 
 def _messages(turn: Turn) -> Iterator[dict[str, Any]]:

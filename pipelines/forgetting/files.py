@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,8 @@ from pathlib import Path
 import duckdb
 
 from agent.episode.log import EpisodeLog, forget_in_lines, names_in_lines
+from agent.gateway.episodes import groups_of
+from agent.gateway.log import GatewayLog, folder_of, has_log
 from models.rl.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
 from models.rl.rollout_log import BATCHES_FILE, BatchLine, RolloutLog
 from pipelines.cli.queries import installed_sources
@@ -24,6 +26,7 @@ from warehouse.datasets.export import ALL_TABLES, export
 from warehouse.datasets.known_exports import Known, known_exports
 from warehouse.storage.tables import Warehouse
 
+GATEWAY_LOG = "log of the gateway"
 FITTED_NOTE = "its critic was fitted to them; the run starts over"
 REPORTS_AGAIN = "`flywheel report` writes them again"
 
@@ -45,6 +48,7 @@ def found(warehouse: Warehouse, episodes: Collection[str], rows: Mapping[str, Co
     home = warehouse.home
     return [
         *_logs(home, set(episodes)),
+        *_gateway(home, set(episodes)),
         *_pretrained_critics(home, set(episodes)),
         *_encoded(home, {id_ for ids in rows.values() for id_ in ids}),
         *_whole(home),
@@ -67,6 +71,20 @@ def _logs(home: Home, episodes: set[str]) -> Iterator[Found]:
         for path in sorted(root.rglob("*.jsonl")):
             if path.parent not in folders and path.parent.name != "under_way" and names_in_lines(path, episodes):
                 yield Found(what="lines about episodes", path=path, erase=partial(forget_in_lines, path, episodes), is_of_it=True)
+
+
+def _gateway(home: Home, episodes: set[str]) -> Iterator[Found]:
+    """Its log loses the whole of an episode of which one line is forgotten. A harness's, of a stage that was killed, goes whole."""
+    if groups := groups_of(home, episodes) if has_log(home) else set():
+        note, erase = f"{len(groups)} episodes of agents, with all that belongs to them", partial(_forget_calls, home, groups)
+        yield Found(what=GATEWAY_LOG, path=folder_of(home), erase=erase, note=note, is_of_it=True)
+    for folder in sorted(home.work.rglob("harness/gateway")):
+        yield Found(what="calls of a harness under way", path=folder, erase=partial(_remove, folder))
+
+
+def _forget_calls(home: Home, groups: Collection[str]) -> None:
+    with closing(GatewayLog(home)) as log:
+        log.forget(groups)
 
 
 def _state_of_rl(log: Path, held: set[str]) -> Iterator[Found]:

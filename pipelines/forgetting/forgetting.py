@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.gateway.log import is_written
 from pipelines.annotation_server.withdrawal import erase_withdrawn
 from pipelines.cli.annotate_options import opened_if_there, server_of
 from pipelines.cli.terminal import counted
@@ -106,6 +107,11 @@ def check(home: Home, plan: Plan) -> None:
         raise NotNow(
             f"{len(plan.given.live_runs)} annotated episodes of it are under way on the annotation server {server.address}: stop the "
             "server, or have them finished, and give the command again. Nothing was forgotten"
+        )
+    if any(one.what == files.GATEWAY_LOG for one in plan.files) and is_written(home):
+        raise NotNow(
+            f"a gateway records in {home.root}, and its log holds episodes of it: end the gateway, and give the command again. Nothing was "
+            "forgotten"
         )
     if plan.given.account is not None:
         _check_account(home, plan.given.account)

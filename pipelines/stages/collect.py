@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 from assets.requests import CollectRequest, StageResult
 from pipelines.orchestration import prefect_server
@@ -64,6 +66,10 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
     )
 
 
+HARNESS_FOLDER = "harness"
+"""In the stage's folder: the log of its gateway."""
+
+
 def policy_of(request: CollectRequest) -> str:
     """Whose answers are collected: the released policy's, or those of the server that the harness asks in its place."""
     harness = request.collection.harness
@@ -86,5 +92,6 @@ def opened_service(request: CollectRequest, context: WorkerContext, kept: KeptEp
     from pipelines.stages.harness import HarnessService
 
     policy = registry.find(context.warehouse, request.checkpoint_id).folder
-    with HarnessService(acting, harness, policy, kept, context.folder / "harness") as service:
+    with HarnessService(acting, harness, policy, kept, context.folder / HARNESS_FOLDER) as service:
         yield service
+    context.when_finished(partial(shutil.rmtree, context.folder / HARNESS_FOLDER, ignore_errors=True))

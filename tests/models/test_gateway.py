@@ -159,10 +159,22 @@ def test_anthropics_stream_has_its_events(running: Gateway) -> None:
 
 
 def test_an_answer_follows_its_schema(running: Gateway) -> None:
-    format = {"format": {"type": "json_schema", "name": "where", "schema": CLICK}}
+    format = {"type": "json_schema", "name": "where", "schema": CLICK}
     with running.client() as client:
-        answer = client.post(RESPONSES, json={"input": "see", "max_output_tokens": 40, "text": format}).json()
+        answer = client.post(RESPONSES, json={"input": "see", "max_output_tokens": 40, "text": {"format": format}}).json()
     assert json.loads(answer["output"][0]["content"][0]["text"])["x"] in (3, 14)
+
+
+def test_anthropics_answer_follows_its_schema(running: Gateway) -> None:
+    body = {"max_tokens": 40, "messages": [user("see")]}
+    format = {"type": "json_schema", "schema": CLICK}
+    with running.client() as client:
+        for given in ({"output_format": format}, {"output_config": {"format": format}}):
+            answer = client.post(MESSAGES, json=body | given).json()
+            assert json.loads(answer["content"][0]["text"])["x"] in (3, 14)
+        both = client.post(MESSAGES, json=body | {"output_format": format, "output_config": {"format": format}})
+    assert both.status_code == 400 and "leave out one" in both.json()["error"]["message"]
+    assert {"response_format": call.sampling["response_format"]["type"] for call in running.calls()} == {"response_format": "json_schema"}
 
 
 def test_pictures_are_kept_byte_by_byte(tmp_path: Path) -> None:

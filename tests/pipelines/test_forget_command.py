@@ -18,6 +18,9 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from agent.episode.log import EpisodeLog
+from agent.gateway.episodes import finished
+from agent.gateway.log import GatewayLog, folder_of, read_calls, read_outcomes
+from agent.gateway.records import Said, Shown
 from annotation.storage import forgetting
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import default_url
@@ -28,10 +31,13 @@ from pipelines.cli.app import app
 from pipelines.forgetting.forgetting import begin, find
 from pipelines.forgetting.subjects import subject_of
 from pipelines.orchestration.iteration_lock import driver_path, lock_path
+from tests.assets.test_gateway_episodes import FIRST, Writer, take_in
+from tests.models.chat_models import png
 from tests.pipelines.demonstration_files import agentnet, images, picture, write_lines
 from tests.pipelines.forgetting_home import ADA, BOB, IDS, SAID, annotated_home, files_with, seen_by, walked
 from warehouse.core.errors import ConfigError, IterationLocked, NotNow, UnknownId, UnknownSubject
 from warehouse.core.home import Home
+from warehouse.core.identity import bytes_id
 from warehouse.core.locks import FileLock
 from warehouse.datasets.withdrawal import withdraw
 from warehouse.storage.query import connect
@@ -287,3 +293,26 @@ def test_what_was_killed_goes_on(home: Home) -> None:
     assert files_with(home.root, (SAID[ADA], seen_by(ADA), ADA)) == []
     assert [path.suffixes for path in (home.root / "forgotten").iterdir()] == [[".json"]]
     assert json.loads(flywheel(home, "release", "list", "--json"))["releases"][0]["tainted"]
+
+
+@pytest.mark.slow
+def test_an_agents_episode_leaves_the_gateways_log_and_the_others_stay(tmp_path: Path) -> None:
+    home, writer = Home(tmp_path), Writer(tmp_path)
+    shots = {name: png(8, 4, name) for name in ("red", "blue")}
+    ids = {name: bytes_id("screenshot", shot) for name, shot in shots.items()}
+    writer.log.keep_screenshots({ids[name]: shot for name, shot in shots.items()})
+    for name, shot in ids.items():
+        asked = Said(role="user", pieces=(f"Find the {name} aardvark", Shown(screenshot_id=shot)))
+        first = writer.call(name, asked, answer=Said(role="assistant", pieces=(f"I see {name}.",)))
+        writer.call(name, Said(role="system", pieces=("You help.",)), answer=Said(role="assistant", pieces=(f"{name} helped.",)))
+        writer.outcome(first, 1)
+    take_in(tmp_path, FIRST)
+    rows = Warehouse(home).read("episodes").to_pylist()
+    red = next(row["episode_id"] for row in rows if "red" in (row["instruction"] or ""))
+    with closing(GatewayLog(home)), pytest.raises(NotNow, match="end the gateway, and give the command again"):
+        flywheel(home, "forget", "--episode", red, "--yes")
+    assert "log of the gateway" in flywheel(home, "forget", "--episode", red, "--yes")
+    assert {call.name for call in read_calls(home)} == {"blue"} and len(list(read_calls(home))) == 2
+    assert [path.name for path in (folder_of(home) / "screenshots").iterdir()] == [ids["blue"]]
+    assert len(list(read_outcomes(home))) == 1 and files_with(home.root, ("red aardvark", shots["red"])) == []
+    assert len(list(finished(home))) == 1
