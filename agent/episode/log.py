@@ -136,7 +136,7 @@ class EpisodeLog:
         """These in place of a file's lines. Nothing else may write the log meanwhile."""
         _write_again(self._folder / name, (line.model_dump_json().encode() + b"\n" for line in lines))
 
-    def drop_screenshots(self, screenshot_ids: Iterable[str]) -> None:
+    def remove_screenshots(self, screenshot_ids: Iterable[str]) -> None:
         for screenshot_id in screenshot_ids:
             (self._screenshots / screenshot_id).unlink(missing_ok=True)
 

@@ -81,7 +81,7 @@ class GatewayLog:
         last, so that what a kill cuts off is done again."""
         calls, outcomes = list(self._log.lines(CALLS_FILE, Call)), list(self._log.lines(OUTCOMES_FILE, Outcome))
         kept = [call for call in calls if call.place.episode not in episodes]
-        self._log.drop_screenshots(_shown(calls) - _shown(kept))
+        self._log.remove_screenshots(_shown(calls) - _shown(kept))
         self._log.replace_lines(OUTCOMES_FILE, [outcome for outcome in outcomes if outcome.episode not in episodes])
         self._log.replace_lines(CALLS_FILE, kept)
 

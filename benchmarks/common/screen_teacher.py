@@ -1,5 +1,5 @@
-"""A model that knows five MiniWoB tasks by rules: it reads browser-use's list of elements and answers in its schema, as OpenAI's chat
-completions. What it does not know it gives up.
+"""A model that knows five MiniWoB tasks by rules: it reads browser-use's list of elements and answers in its schema, or by calls of tools
+where there are some, as OpenAI's chat completions. What it does not know it gives up.
 
 `python -m benchmarks.common.screen_teacher` prints its address and serves until it is ended.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,8 @@ def decide(task: str, screen: str) -> Actions:
         submit = next((thing for thing in listed if thing.text.startswith("Submit")), None)
         if not inputs or submit is None:
             return GIVES_UP
-        return [{"input": {"index": inputs[0].index, "text": found[1], "clear": True}}, *click(submit)]
+        typed = [{"input": {"index": inputs[0].index, "text": found[1], "clear": True}}]
+        return click(submit) if inputs[0].text == found[1] else typed + click(submit)
     if found := re.search(r"Focus into the (\d)\w\w input textbox", task):
         number = int(found[1])
         return click(inputs[number - 1] if number <= len(inputs) else None)
@@ -69,17 +71,36 @@ def _shows(thing: Thing, name: str) -> bool:
     return thing.text == name or thing.text.startswith(f"{name} ") or f"value={name}" in thing.tag
 
 
+def text_of(content: Any) -> str:
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content or ())
+
+
+def as_text(actions: Actions) -> dict[str, Any]:
+    """browser-use's schema."""
+    answer = json.dumps({"memory": None, "action": actions})
+    return {"message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
+
+
+def as_calls(actions: Actions) -> dict[str, Any]:
+    """The first, as a call of the tool of its name: calls of one answer may be carried out at once. Giving up is a word."""
+    if actions == GIVES_UP:
+        return {"message": {"role": "assistant", "content": "I do not know this task."}, "finish_reason": "stop"}
+    ((name, arguments),) = actions[0].items()
+    kept = json.dumps({key: value for key, value in arguments.items() if key != "clear"})
+    call = {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": {"name": name, "arguments": kept}}
+    return {"message": {"role": "assistant", "content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}
+
+
 def create() -> Starlette:
     async def models(request: Request) -> Response:
         return JSONResponse({"data": [{"id": NAME, "owned_by": NAME, "root": NAME}]})
 
     async def chat(request: Request) -> Response:
-        said = (await request.json())["messages"][-1]["content"]
-        text = said if isinstance(said, str) else "\n".join(part.get("text", "") for part in said)
-        task = re.search(r"<user_request>\s*(.*?)\s*</user_request>", text, re.DOTALL)
-        actions = decide(task[1] if task else "", text)
-        answer = json.dumps({"memory": None, "action": actions})
-        choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
+        asked = await request.json()
+        said = [text_of(message.get("content")) for message in asked["messages"]]
+        tasks = [found[1] for text in said if (found := re.search(r"<user_request>\s*(.*?)\s*</user_request>", text, re.DOTALL))]
+        actions = decide(tasks[-1] if tasks else "", said[-1])
+        choice = {"index": 0, **(as_calls(actions) if asked.get("tools") else as_text(actions))}
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         return JSONResponse({"id": "1", "object": "chat.completion", "created": 0, "model": NAME, "choices": [choice], "usage": usage})
 

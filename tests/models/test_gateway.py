@@ -174,7 +174,7 @@ def test_anthropics_answer_follows_its_schema(running: Gateway) -> None:
             assert json.loads(answer["content"][0]["text"])["x"] in (3, 14)
         both = client.post(MESSAGES, json=body | {"output_format": format, "output_config": {"format": format}})
     assert both.status_code == 400 and "leave out one" in both.json()["error"]["message"]
-    assert {"response_format": call.sampling["response_format"]["type"] for call in running.calls()} == {"response_format": "json_schema"}
+    assert {call.sampling["response_format"]["type"] for call in running.calls()} == {"json_schema"}
 
 
 def test_pictures_are_kept_byte_by_byte(tmp_path: Path) -> None:
