@@ -305,7 +305,7 @@ class ActingSettings(_Settings):
 
 
 class HarnessSettings(_Settings):
-    """An agent program of one's own that collects, in place of this project's agent (docs/harnesses.md)."""
+    """An agent program of one's own that acts in place of this project's agent (docs/harnesses.md)."""
 
     name: str = Field(description="of a harness, as `plugins.harnesses` or an installed package registers it")
     upstream: str | None = Field(
@@ -463,6 +463,11 @@ class Profile(_Settings):
     sft_refresh: SupervisedConfig = Field(description="SFT of later iterations")
     sft_mixture: MixtureConfig
     rl: PpoConfig
+    rl_harness: HarnessSettings | None = Field(
+        None,
+        description="an agent program that plays RL's episodes; null: this project's agent",
+        exclude_if=lambda harness: harness is None,
+    )
     merge: MergeSettings = MergeSettings()
     evaluation: EvaluationSettings
     release: ReleaseSettings = ReleaseSettings()
@@ -503,11 +508,13 @@ class Profile(_Settings):
 
     @model_validator(mode="after")
     def _harness_beside_its_sessions(self) -> Profile:
-        if self.collection.harness is not None and (self.sandbox.servers or self.sandbox.ray is not None):
+        harness = self.collection.harness or self.rl_harness
+        if harness is not None and (self.sandbox.servers or self.sandbox.ray is not None):
             raise ValueError(
-                f"collection.harness is {self.collection.harness.name!r}, whose program drives sessions of this machine: leave out "
-                "sandbox.servers and sandbox.ray"
+                f"the harness {harness.name!r} is a program that drives sessions of this machine: leave out sandbox.servers and sandbox.ray"
             )
+        if self.rl_harness is not None and (self.rl_harness.upstream is not None or self.engine.http is not None):
+            raise ValueError("rl_harness asks the policy that learns, in this process: leave out rl_harness.upstream and engine.http")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.config import ScriptedAnnotatorConfig
-from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, PolicySettings, SeedSettings
+from assets.profile import (
+    ActingSettings,
+    CollectionSettings,
+    EvaluationSettings,
+    HarnessSettings,
+    MergeSettings,
+    PolicySettings,
+    SeedSettings,
+)
 from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.engine.choice import EngineChoice
 from models.rl.config import PpoConfig
@@ -80,6 +88,9 @@ class RlRequest(StageRequest):
     )
     replay_dataset_ids: tuple[str, ...]
     acting: ActingSettings
+    harness: HarnessSettings | None = Field(
+        None, description="a program that plays the episodes", exclude_if=lambda harness: harness is None
+    )
     config: PpoConfig
     tracking: Tracking = TrackingConfig()
     hosts: Hosts = THIS_MACHINE

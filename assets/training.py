@@ -145,6 +145,7 @@ def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
             domains=domains,
             skip_instances=0 if len(domains) == 1 else settings.rl_instances * (1 + settings.tasks.joint.index(domains)),
             acting=settings.acting,
+            harness=settings.rl_harness,
             config=settings.rl,
             checkpoint_id=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
             **critic_start(warehouse, iteration, name, settings.rl),

@@ -26,18 +26,24 @@ class Encode(Protocol):
 def encode_messages(encode: Encode, asked: Sequence[ChatMessage], max_image_pixels: int, tools: Tools = ()) -> EncodedChat:
     """The tokens of a conversation, opened for the assistant's answer. Raises ApiError for a picture that cannot be read, also where the
     model reads none, and for a conversation that ends with the assistant."""
-    if asked[-1].role == "assistant":
-        raise wrong("the last message is the assistant's: end with a user's, or continue a text with /v1/completions", param="messages")
-    pictures = Pictures(max_image_pixels)
+    messages, pictures = read_messages(asked, max_image_pixels)
     try:
-        encoded = encode([_message(message, pictures) for message in asked], pictures.by_id, tools)
+        encoded = encode(messages, pictures, tools)
     except RequestRefused as error:
         raise wrong(str(error), param=error.param or "messages") from error
     except ModelError as error:
         raise wrong(str(error), param="messages") from error
-    if pictures.by_id and not encoded.vision:
+    if pictures and not encoded.vision:
         raise wrong("a message has a picture, but the served model reads text only", param="messages")
     return encoded
+
+
+def read_messages(asked: Sequence[ChatMessage], max_image_pixels: int) -> tuple[list[Message], Mapping[str, bytes]]:
+    """The conversation and its pictures by id. Raises ApiError as `encode_messages`."""
+    if asked[-1].role == "assistant":
+        raise wrong("the last message is the assistant's: end with a user's, or continue a text with /v1/completions", param="messages")
+    pictures = Pictures(max_image_pixels)
+    return [_message(message, pictures) for message in asked], pictures.by_id
 
 
 def _message(asked: ChatMessage, pictures: Pictures) -> Message:

@@ -118,12 +118,12 @@ def _check_judges(profile: Profile, source: str) -> None:
 
 
 def _check_harness(profile: Profile, source: str) -> None:
-    harness = profile.collection.harness
-    if harness is not None and harness.name not in HARNESSES:
-        raise ConfigError(
-            f"collection.harness.name of the profile {source} is {harness.name!r}; known are {', '.join(HARNESSES) or 'none'}. Name yours "
-            'in plugins.harnesses, e.g. `plugins: {harnesses: {mine: "agent.py:HARNESS"}}`'
-        )
+    for place, harness in (("collection.harness", profile.collection.harness), ("rl_harness", profile.rl_harness)):
+        if harness is not None and harness.name not in HARNESSES:
+            raise ConfigError(
+                f"{place}.name of the profile {source} is {harness.name!r}; known are {', '.join(HARNESSES) or 'none'}. Name yours in "
+                'plugins.harnesses, e.g. `plugins: {harnesses: {mine: "agent.py:HARNESS"}}`'
+            )
 
 
 def _check_tasks(profile: Profile, source: str) -> None:

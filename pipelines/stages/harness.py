@@ -18,6 +18,7 @@ from agent.harness.runner import HarnessRunner
 from assets.profile import ActingSettings, HarnessSettings
 from models.engine.choice import EngineChoice
 from models.gateway.episode_gateway import EpisodeGateway
+from models.gateway.harness_collector import HarnessCollector
 from models.gateway.serve import Address
 from models.gateway.served import served_checkpoint
 from models.gateway.settings import GatewaySettings
@@ -41,17 +42,39 @@ class HarnessService(EpisodeService):
         self._runner: HarnessRunner
 
     async def _open(self) -> None:
-        sandbox, num = self._acting.sandbox, self._settings.num_at_once
+        sandbox = self._acting.sandbox
         upstream = await self._stack.enter_async_context(open_upstream(self._settings, self._acting.engine, self._policy))
         gateway = await self._stack.enter_async_context(EpisodeGateway.open(Home(self._folder), upstream))
-        pool = await self._stack.enter_async_context(SessionPool(kind="devtools", size=num, num_browsers=num, recycle=ONCE))
+        pool = await self._stack.enter_async_context(_opened_pool(self._settings))
         runner = EpisodeRunner(pool, self._acting.agent.builder(), limits(self._acting), collecting(sandbox))
         name = self._settings.name
         self._runner = HarnessRunner(runner, name, HARNESSES[name], gateway, timeout_s=sandbox.episode_timeout_s)
-        self.num_at_once = num
+        self.num_at_once = self._settings.num_at_once
 
     async def _play(self, request: EpisodeRequest) -> Episode:
         return await self._runner.run(request, log=self._log)
+
+
+@asynccontextmanager
+async def open_harness_collector(
+    acting: ActingSettings, settings: HarnessSettings, *, temperature: float
+) -> AsyncIterator[HarnessCollector]:
+    """For RL: the policy that learns answers, sampled at this temperature. It plays no instance that is only reported."""
+    async with _opened_pool(settings) as pool:
+        runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=True)
+        yield HarnessCollector(
+            runner,
+            settings.name,
+            HARNESSES[settings.name],
+            num_at_once=settings.num_at_once,
+            temperature=temperature,
+            max_tokens=settings.max_tokens,
+            timeout_s=acting.sandbox.episode_timeout_s,
+        )
+
+
+def _opened_pool(settings: HarnessSettings) -> SessionPool:
+    return SessionPool(kind="devtools", size=settings.num_at_once, num_browsers=settings.num_at_once, recycle=ONCE)
 
 
 @asynccontextmanager

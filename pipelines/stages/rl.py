@@ -8,11 +8,13 @@ import asyncio
 import math
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.episode.collector import Collector
 from assets.instances import first_instance
 from assets.requests import RlRequest, StageResult
 from models.families.chat import ChatCodec
@@ -28,6 +30,7 @@ from models.rl.value_pretraining import CriticSource
 from models.supervised.training_set import TrainingSample, encode_samples
 from pipelines.stages.context import WorkerContext, pool_tasks
 from pipelines.stages.engines import engine_of_learner
+from pipelines.stages.harness import open_harness_collector
 from pipelines.stages.images import spooled_images
 from pipelines.stages.sandboxes import open_collector
 from pipelines.stages.stored_episodes import stored_episodes
@@ -146,8 +149,14 @@ async def _train(request: RlRequest, context: WorkerContext, training: PpoRun, c
         curve[round_index] = metrics
         progress.update(round_index, num_rounds(training.config, num_tasks), "rounds", metrics)
 
-    async with open_collector(request.acting, to_choose=True) as collector:
+    async with _collector(request) as collector:
         return await train_ppo(training, collector, on_progress=report, make_policy=_policy_factory(request, training.init_checkpoint))
+
+
+def _collector(request: RlRequest) -> AbstractAsyncContextManager[Collector]:
+    if request.harness is None:
+        return open_collector(request.acting, to_choose=True)
+    return open_harness_collector(request.acting, request.harness, temperature=request.config.temperature)
 
 
 def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:

@@ -3,6 +3,7 @@ gateway, and what it did is stored, routed and learned from by the very ids that
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from agent.harness.registry import HARNESSES
 from assets.profile import ActingSettings, HarnessSettings, SandboxSettings, TaskSettings
 from pipelines import profiles
 from pipelines.stages.context import requests_for
-from pipelines.stages.harness import HarnessService
+from pipelines.stages.harness import HarnessService, open_harness_collector
 from sandbox.tasks.task import Split
+from tests.agent.conftest import ReadingPolicy
 from tests.models.served_models import save_chat_model
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
@@ -36,6 +38,7 @@ with sync_playwright() as playwright:
     page.get_by_role("button", name=name, exact=True).first.click()
 """
 HARNESS = """
+import asyncio
 import sys
 from pathlib import Path
 
@@ -87,5 +90,27 @@ def test_a_profile_names_a_harness_that_there_is(harness: str, tmp_path: Path) -
     assert "harness" not in profiles.load("smoke").collection.model_dump()
     with pytest.raises(ConfigError, match=r"collection.harness.name of the profile smoke with .* is 'other'; known are mine"):
         profiles.load("smoke", {"collection.harness.name": "other"})
-    with pytest.raises(ConfigError, match=r"whose program drives sessions of this machine: leave out sandbox.servers"):
+    with pytest.raises(ConfigError, match=r"a program that drives sessions of this machine: leave out sandbox.servers"):
         profiles.load("smoke", {"collection.harness.name": harness, "sandbox.servers": ["http://127.0.0.1:1"]})
+    with pytest.raises(ConfigError, match=r"rl_harness.name of the profile smoke with .* is 'other'"):
+        profiles.load("smoke", {"rl_harness.name": "other"})
+    with pytest.raises(ConfigError, match=r"rl_harness asks the policy that learns"):
+        profiles.load("smoke", {"rl_harness.name": harness, "rl_harness.upstream": "http://127.0.0.1:1"})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_policy_that_learns_answers_a_program_on_a_leased_page(harness: str) -> None:
+    tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing",))
+    acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=1, episode_timeout_s=60))
+    requests = requests_for(tasks, purpose="rl", policy_id="policy", split=Split.TRAIN, num=1, temperature=1.0)
+    requests = [request for request in requests if request.task.name == "click-button"]
+
+    async def play() -> list[Episode]:
+        async with open_harness_collector(acting, HarnessSettings(name=harness), temperature=1.0) as collector:
+            return [episode async for episode in collector.collect(ReadingPolicy(), requests)]
+
+    (episode,) = asyncio.run(play())
+    assert episode.is_success and episode.request.purpose == "rl"
+    (step,) = episode.steps
+    assert (step.policy_id, step.response_token_ids, step.response_logprobs) == (ReadingPolicy.policy_id, (3, 4), (-0.1, -0.2))
