@@ -82,7 +82,7 @@ class Adapted(Protocol):
         ...
 
     async def oracle(self) -> Any | None:
-        """The action that solves it from here; None where nobody knows."""
+        """The action that solves it from here, as `step` takes it; None where nobody knows."""
         ...
 
     async def close(self) -> None: ...
@@ -250,6 +250,10 @@ class AdaptedSession:
         for button, value in zip(_screen(episode).buttons, episode.environment.named.values(), strict=True):
             if _plain(value) == _plain(wanted):
                 return Click(x=button.x_px, y=button.y_px)
+        if isinstance(wanted, ToolCall):
+            return wanted
+        if isinstance(wanted, str) and episode.environment.takes_text:
+            return actions.TypeText(text=wanted)
         return ToolCall(name=ACT, arguments={"action": _plain(wanted)})
 
     def _observe(self, episode: _Episode) -> Observation:

@@ -6,29 +6,39 @@ call needs it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.tool_errors import ToolError
 
 if TYPE_CHECKING:
+    from mcp_types import Tool
+
     from sandbox.terminal.mcp_connection import McpConnection
 
 MAX_RESULT_CHARS = 16_000
 
 
 class McpServer(BaseModel):
-    """How a server is started. One that runs on the host can do there whatever its user can: name only servers that you trust."""
+    """How a server is started, or where it is. One that runs on the host can do there whatever its user can, and one at an address is told
+    what the agent says: name only servers that you trust."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    command: Annotated[tuple[str, ...], Field(min_length=1, description="program, by absolute path in a jail, and its arguments")]
+    command: Annotated[tuple[str, ...], Field(description="program, by absolute path in a jail, and its arguments")] = ()
+    url: Annotated[str, Field(description="instead of a command: its address, for streamable HTTP", pattern=r"^(https?://\S+)?$")] = ""
     environment: Mapping[str, str] = {}
     runs_in: Literal["jail", "host"] = "jail"
     timeout_s: Annotated[float, Field(gt=0, le=600, description="for one answer")] = 30.0
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> McpServer:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("give either command or url")
+        return self
 
 
 class McpCall(BaseModel):
@@ -39,6 +49,11 @@ class McpCall(BaseModel):
     server: str
     tool: str = ""
     arguments: dict[str, Any] = {}
+
+
+def described(tools: Iterable[Tool]) -> str:
+    """Tools as an agent reads of them: what each does, and the schema of its arguments."""
+    return "\n".join(f"{tool.name}: {tool.description or ''}\n  arguments: {json.dumps(tool.input_schema)}" for tool in tools)
 
 
 class McpClient:
@@ -52,13 +67,7 @@ class McpClient:
         """What the tool answered, as text. Raises ToolError, SandboxError."""
         connection = await self._connection(call.server)
         if not call.tool:
-            return (
-                "\n".join(
-                    f"{tool.name}: {tool.description or ''}\n  arguments: {json.dumps(tool.input_schema)}"
-                    for tool in connection.tools.values()
-                )
-                or f"server {call.server!r} has no tools"
-            )
+            return described(connection.tools.values()) or f"server {call.server!r} has no tools"
         if call.tool not in connection.tools:
             raise ToolError(f"server {call.server!r} has no tool {call.tool!r}; it has {', '.join(connection.tools) or 'none'}")
         text = await connection.call(call.tool, call.arguments)

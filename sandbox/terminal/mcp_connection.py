@@ -1,5 +1,5 @@
-"""One running MCP server and the SDK's client session with it, over the server's standard input and output. The transport is ours and not
-the SDK's: that one starts its servers on the host only, and reads lines of any length.
+"""One running MCP server and the SDK's client session with it, over the server's standard input and output, or by its address. The former
+transport is ours and not the SDK's: that one starts its servers on the host only, and reads lines of any length.
 """
 
 from __future__ import annotations
@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
 from mcp.client.session import ClientSession
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
@@ -32,6 +33,7 @@ from sandbox.terminal.tool_errors import ToolError
 from warehouse.core.errors import ConfigError, SandboxError
 
 MAX_LINE_BYTES = 4 << 20
+CLIENT = Implementation(name="flywheel", version="1")
 T = TypeVar("T")
 
 
@@ -50,15 +52,17 @@ class McpConnection:
         self._end = ""
         """Why the server says nothing more; empty while it may."""
         self.tools: dict[str, Tool] = {}
+        self.server_version = ""
 
     @classmethod
-    async def open(cls, name: str, server: McpServer, jail: Jail) -> McpConnection:
+    async def open(cls, name: str, server: McpServer, jail: Jail | None) -> McpConnection:
+        """Without a jail, of a server that runs on the host or has an address. Raises ToolError, ConfigError, SandboxError."""
         connection = cls(name, server)
         try:
-            reader, writer = await (connection._start_in(jail) if server.runs_in == "jail" else connection._start_here())
-            connection._holder = asyncio.create_task(connection._hold(reader, writer))
+            connection._holder = asyncio.create_task(await connection._held(jail))
             session = await connection._session
-            await connection._ask("initialize", session.initialize())
+            who = (await connection._ask("initialize", session.initialize())).server_info
+            connection.server_version = f"{who.name} {who.version}"
             cursor: str | None = ""
             while cursor is not None:
                 page = await connection._ask("tools/list", session.list_tools(params=PaginatedRequestParams(cursor=cursor or None)))
@@ -80,6 +84,27 @@ class McpConnection:
         if result.is_error:
             raise ToolError(text or f"{tool} failed and said nothing")
         return text
+
+    async def _held(self, jail: Jail | None) -> Coroutine[Any, Any, None]:
+        """What holds the session."""
+        if self._server.url:
+            return self._hold_address()
+        if self._server.runs_in == "host":
+            return self._hold(*await self._start_here())
+        if jail is None:
+            raise ConfigError(f"MCP server {self._name!r} runs in a jail, and there is none here: `runs_in: host`, or give its address.")
+        return self._hold(*await self._start_in(jail))
+
+    async def _hold_address(self) -> None:
+        try:
+            async with (
+                streamable_http_client(self._server.url) as (received, sent),
+                ClientSession(received, sent, client_info=CLIENT) as session,
+            ):
+                self._session.set_result(session)
+                await self._closing.wait()
+        except Exception as error:  # a group of what the transport's tasks raised; whoever asks gets the SDK's error
+            self._end = f"cannot be spoken to at {self._server.url}: {_first(error)!r}"
 
     async def _start_in(self, jail: Jail) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         silence = os.open(os.devnull, os.O_WRONLY)
@@ -143,7 +168,7 @@ class McpConnection:
 
         pumps = [asyncio.create_task(receive()), asyncio.create_task(send())]
         try:
-            async with ClientSession(read_stream, write_stream, client_info=Implementation(name="flywheel", version="1")) as session:
+            async with ClientSession(read_stream, write_stream, client_info=CLIENT) as session:
                 self._session.set_result(session)
                 await self._closing.wait()
         finally:
@@ -182,6 +207,13 @@ class McpConnection:
             with suppress(ProcessLookupError):
                 os.killpg(self._hosted.pid, 9)
             await self._hosted.wait()
+
+
+def _first(error: Exception) -> Exception:
+    """Of a group of groups."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _text(part: ContentBlock) -> str:
