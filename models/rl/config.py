@@ -216,7 +216,9 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     critic_learning_rate: Annotated[Positive, Field(description="of the critic, constant")] = 5e-4
     critic_weight_decay: Annotated[float, Field(ge=0, description="AdamW, on all that the critic trains")] = 0.01
     critic_epochs: Annotated[Count, Field(description="passes over a round's episodes, after the gate")] = 1
-    critic_minibatch_tokens: Annotated[Count, Field(description="padded tokens of one critic step")] = 6144
+    critic_minibatch_tokens: Annotated[
+        Count, Field(description="padded tokens of one optimizer step of the critic: few, so that a pass over a round has many")
+    ] = 1024
     value_clip: Annotated[
         float | None,
         Field(gt=0, description="keeps new value estimates this near to those before the fit (PPO2; 0.2); null, as VAPO: no clipping"),
