@@ -88,7 +88,7 @@ def fit(
     if held_out:
         trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log, pixels))
     trainer.add_callback(_CompletionMarker())
-    if config.deepspeed_stage is not None:
+    if config.is_distributed:
         trainer.add_callback(_Timeout(timeout))
     if config.deepspeed_stage == 3 and last is not None and is_universal(last):
         trainer.add_callback(_AsItWasInEachGroup(trainer))

@@ -28,23 +28,31 @@ def prepare_deepspeed(device: torch.device | None = None) -> None:
 
 
 def use_timeout(timeout: timedelta) -> None:
-    """Have the group that DeepSpeed makes for itself wait so long for a process; torch gives every new group half an hour."""
+    """Have the group of all processes, and the one that DeepSpeed makes for itself, wait so long for a process. torch gives every new group
+    half an hour, and transformers leaves out its `ddp_timeout` on a CPU."""
     import torch.distributed.distributed_c10d as c10d
-    from deepspeed.utils import groups
 
-    c10d._set_pg_timeout(timeout, groups._clone_world_group())
+    c10d._set_pg_timeout(timeout, c10d._get_default_group())
+    if _uses_deepspeed():
+        from deepspeed.utils import groups
+
+        c10d._set_pg_timeout(timeout, groups._clone_world_group())
 
 
 def leave_group() -> None:
     """End this process's membership in the group, and what DeepSpeed remembers of it."""
     import torch.distributed as dist
 
-    if "deepspeed.comm" in sys.modules and sys.modules["deepspeed.comm"].is_initialized():
+    if _uses_deepspeed():
         sys.modules["deepspeed.comm"].destroy_process_group()
         os.environ.pop("LOCAL_RANK", None)  # to accelerate it would say that this process has others beside it
         _number_from_zero()
     else:
         dist.destroy_process_group()
+
+
+def _uses_deepspeed() -> bool:
+    return "deepspeed.comm" in sys.modules and bool(sys.modules["deepspeed.comm"].is_initialized())
 
 
 def _number_from_zero() -> None:

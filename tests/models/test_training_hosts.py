@@ -166,11 +166,16 @@ def test_two_hosts_learn_together_what_one_does(seed_checkpoint: Path, tmp_path:
 @needs_hosts
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_link_that_goes_down_ends_the_run_which_resumes(seed_checkpoint: Path, tmp_path: Path, two: list[Host]) -> None:
+@pytest.mark.parametrize(
+    "what, settings", [("rl", '{"zero_stage": 3}'), ("sft", '{"deepspeed_stage": null}'), ("sft", '{"deepspeed_stage": 2}')]
+)
+def test_a_link_that_goes_down_ends_the_run_which_resumes(
+    what: str, settings: str, seed_checkpoint: Path, tmp_path: Path, two: list[Host]
+) -> None:
     head, other = two
-    hosts, settings, cut = training_hosts(head, other, timeout_s=20.0), '{"zero_stage": 3}', tmp_path / "cut"
-    process = started(head, hosts, "rl", seed_checkpoint, cut, settings)
-    wait_until(has_rounds(cut, 1), process, cut)
+    hosts, cut = training_hosts(head, other, timeout_s=20.0), tmp_path / "cut"
+    process = started(head, hosts, what, seed_checkpoint, cut, settings)
+    wait_until(has_rounds(cut, 1) if what == "rl" else has_steps(cut, 13), process, cut)
     other.cut()
     was_cut = time.monotonic()
     assert process.wait() == 1
@@ -179,8 +184,13 @@ def test_a_link_that_goes_down_ends_the_run_which_resumes(seed_checkpoint: Path,
     assert "ProcessLost: " in said and "start the run again" in said
     other.mend()
     assert nothing_runs_on(head) and nothing_runs_on(other)
-    ended(started(head, hosts, "rl", seed_checkpoint, cut, settings), cut)
-    assert read_card(cut / "out").stage == "rl_pointing"
+    ended(started(head, hosts, what, seed_checkpoint, cut, settings), cut)
+    card = read_card(cut / "out")
+    if what == "rl":
+        assert card.stage == "rl_pointing"
+    else:
+        assert card.metrics["resumed_from_step"] >= 10
+        assert [point.step for point in read_metrics(cut / "out.run")] == list(range(1, 41)), "every step is reported once"
 
 
 @needs_hosts
