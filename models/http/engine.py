@@ -163,7 +163,7 @@ class HttpEngine:
         await self._replicas.none_is_loading()
         weights = self._weights
         try:
-            answer = await self._replicas.ask(ask)
+            answer = await self._replicas.ask(ask, self._asked_for)
         except Refused as error:
             if error.code == TOO_LONG_CODE or (error.status in (400, 413, 422) and TOO_LONG.search(str(error))):
                 return Response(text="", prompt_token_ids=ids or (), token_ids=(), logprobs=(), policy_id=weights.policy_id)

@@ -43,8 +43,8 @@ class Replica:
         self._probed: Probed | None = None
         self._sender: WeightSender | None = None
         self._has_own_model = self._is_held = False
-        self._num_lost = 0
-        """The client's, when the server was last asked whose weights it has."""
+        self._num_lost = self._num_lost_before = 0
+        """The client's, when the server was last asked whose weights it has, and when it last was opened or handed some."""
 
     @property
     def gives(self) -> Capabilities:
@@ -61,8 +61,14 @@ class Replica:
             raise ModelError(f"{self.config.base_url} was not asked yet what it gives")
         return self._probed
 
+    @property
+    def has_lost_connections(self) -> bool:
+        """Since it was opened or handed weights: it may have been started again."""
+        return self.client.num_lost != self._num_lost_before
+
     async def open(self, codec: ChatCodec | None) -> None:
         self._probed = await probe(self.client, self.config, codec)
+        self._num_lost_before = self.client.num_lost
 
     async def ask(self, ask: Ask, *, waits_for_lost: bool = True, has_named_weights: bool = False) -> Answer:
         """`waits_for_lost`: try again where it does not answer at all. `has_named_weights`: it was handed weights, so that after a lost
@@ -113,7 +119,7 @@ class Replica:
                 await self.release(retries=RELEASE_RETRIES)
             raise
         await self.release()
-        self._has_own_model = loading.adds_model
+        self._has_own_model, self._num_lost_before = loading.adds_model, self.client.num_lost
 
     async def release(self, *, retries: int | None = None) -> None:
         """Have it generate again, where it was stopped for loading and did not confirm that it goes on."""

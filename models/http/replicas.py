@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +96,10 @@ class Replicas:
         if len(self._every) > 1:
             await self._settled.wait()
 
-    async def ask(self, ask: Ask) -> Answer:
+    async def ask(self, ask: Ask, wanted: Collection[str] = ()) -> Answer:
         """Of the server that has the conversation; one that is busy is asked again. Where it does not answer another gets the conversation;
-        where none does, EngineUnreachable after the settings' retries. The same where it was started again, without our weights."""
+        where none does, EngineUnreachable after the settings' retries. The same where it was started again, without our weights: it has
+        none of those `wanted`, where any are."""
         tried = set[Replica]()
         while True:
             replica, weights = self._chosen(ask.conversation, tried), self._weights
@@ -109,10 +110,12 @@ class Replicas:
                     if replica.down_s is not None:
                         raise EngineUnreachable(replica.why_down)
                 answer = await replica.ask(ask, waits_for_lost=is_last, has_named_weights=weights.is_named)
-                if answer.is_unnamed and weights.is_named:
+                is_other = replica.has_lost_connections and bool(wanted) and answer.policy_id not in {None, *wanted}
+                if is_other or (answer.is_unnamed and weights.is_named):
                     raise EngineUnreachable(
-                        f"{replica.config.base_url} answered with the weights that it started with, not with {weights.policy_id}: it was "
-                        "started again since. What it writes is not used; run the stage again, which hands it its weights"
+                        f"{replica.config.base_url} answered with {answer.policy_id or 'the weights that it started with'}, not with "
+                        f"{weights.policy_id}: it was started again since. What it writes is not used; run the stage again, which hands it "
+                        "its weights"
                     )
                 return answer
             except EngineUnreachable as error:

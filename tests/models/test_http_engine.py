@@ -116,6 +116,19 @@ def test_weights_that_another_client_loads_are_noticed(roots: Path) -> None:
             engine.close()
 
 
+def test_a_server_that_was_started_again_is_not_taken_for_one_that_others_use(roots: Path) -> None:
+    """Where connections were lost, the stage is run again and hands it its weights."""
+    with our_server(roots / "a", ServerSettings(weight_roots=(roots,))) as server:
+        engine = HttpEngine.of_checkpoint(config(server.url), roots / "b")
+        HttpEngine.of_checkpoint(config(server.url), roots / "a").close()  # what it was started with
+        engine._replicas._every[0].client.num_lost += 1  # as its end shows
+        with pytest.raises(EngineUnreachable, match=f"answered with {read_card(roots / 'a').checkpoint_id}.*started again"):
+            act(engine, prompt())
+        engine.load_checkpoint(roots / "b", engine.policy_id)
+        assert act(engine, prompt())[0].policy_id == engine.policy_id
+        engine.close()
+
+
 def test_a_server_that_goes_away_is_an_error(roots: Path) -> None:
     with our_server(roots / "a") as server:
         engine = HttpEngine(config(server.url))
