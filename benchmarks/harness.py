@@ -138,7 +138,7 @@ class Bench:
         sizes = {"max_position_embeddings": 4096, "initializer_range": 0.02, "hidden_size": 128, "num_attention_heads": 4}
         model, codec = tiny_qwen3_policy(words, self._asked.seed, **sizes, num_key_value_heads=4)
         save(fresh, model, codec, stage="seed_policy", iteration="0000")
-        config = SupervisedConfig(steps=self._asked.steps, learning_rate=2e-3, batch_tokens=8192, seed=self._asked.seed)
+        config = SupervisedConfig(steps=self._asked.steps, learning_rate=2e-3, batch_tokens=2560, seed=self._asked.seed)
         begun_s = time.monotonic()
         card = train_supervised(config, samples, init=fresh, output=learned, stage="sft_model", iteration="0001", on_progress=print)
         print(f"trained on {len(samples)} samples in {time.monotonic() - begun_s:.0f} s: {card.metrics}", flush=True)

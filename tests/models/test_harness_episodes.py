@@ -189,7 +189,7 @@ async def breaks(assignment: Assignment) -> None:
     [(hangs, Outcome.TIMEOUT, ""), (gives_up, Outcome.FAILURE, ""), (breaks, Outcome.FAILURE, "what is this?")],
 )
 def test_a_program_that_does_not_solve_it(tmp_path: Path, harness: Harness, outcome: Outcome, error: str) -> None:
-    episode = play(tmp_path, harness, timeout_s=2)
+    episode = play(tmp_path, harness, timeout_s=1.5)
     assert (episode.outcome, episode.reward, len(episode.steps)) == (outcome, 0.0, 1)
     assert error in (episode.error or "") and bool(error) == bool(episode.error)
 
@@ -224,6 +224,7 @@ if len(sys.argv) > 2:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_command_gets_its_assignment_as_variables_and_leaves_nothing_behind(tmp_path: Path, hangs: bool) -> None:
     told = tmp_path / "pid"

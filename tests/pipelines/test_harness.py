@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.episode.episode import Episode, Outcome
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.gateway.log import read_calls
 from agent.harness.registry import HARNESSES
@@ -45,6 +45,25 @@ from pathlib import Path
 from agent.harness.harness import Command
 
 HARNESS = Command((sys.executable, str(Path(__file__).with_name("program.py"))))
+"""
+
+SHELL = """
+import re
+
+import httpx
+
+from agent.harness.harness import Assignment
+
+
+async def harness(assignment: Assignment) -> None:
+    word, file = re.search(r"Write the word (\\w+) into the file (\\S+)\\.$", assignment.instruction).groups()
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        asked = {"messages": [{"role": "user", "content": assignment.instruction}], "max_tokens": 4}
+        headers = {"authorization": f"Bearer {assignment.key}"}
+        (await http.post(f"{assignment.openai_url}/chat/completions", headers=headers, json=asked)).raise_for_status()
+        action = {"kind": "tool", "name": "execute_bash", "arguments": {"command": f"echo {word} > {file}; cat {file}"}}
+        led = (await http.post(f"{assignment.session_url}/step", json=action)).json()
+        assert word in led["observation"]["output"], led
 """
 
 
@@ -98,6 +117,12 @@ def test_a_profile_names_a_harness_that_there_is(harness: str, tmp_path: Path) -
         profiles.load("smoke", {"rl_harness.name": harness, "rl_harness.upstream": "http://127.0.0.1:1"})
 
 
+async def collected(acting: ActingSettings, name: str, requests: list[EpisodeRequest]) -> list[Episode]:
+    """As RL collects."""
+    async with open_harness_collector(acting, HarnessSettings(name=name), temperature=1.0) as collector:
+        return [episode async for episode in collector.collect(ReadingPolicy(), requests)]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_policy_that_learns_answers_a_program_on_a_leased_page(harness: str) -> None:
@@ -106,11 +131,21 @@ def test_a_policy_that_learns_answers_a_program_on_a_leased_page(harness: str) -
     requests = requests_for(tasks, purpose="rl", policy_id="policy", split=Split.TRAIN, num=1, temperature=1.0)
     requests = [request for request in requests if request.task.name == "click-button"]
 
-    async def play() -> list[Episode]:
-        async with open_harness_collector(acting, HarnessSettings(name=harness), temperature=1.0) as collector:
-            return [episode async for episode in collector.collect(ReadingPolicy(), requests)]
-
-    (episode,) = asyncio.run(play())
+    (episode,) = asyncio.run(collected(acting, harness, requests))
     assert episode.is_success and episode.request.purpose == "rl"
     (step,) = episode.steps
     assert (step.policy_id, step.response_token_ids, step.response_logprobs) == (ReadingPolicy.policy_id, (3, 4), (-0.1, -0.2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_function_drives_a_terminal(harness: str, tmp_path: Path) -> None:
+    (tmp_path / "shell.py").write_text(SHELL)
+    HARNESSES.use({"shell": "shell.py:harness"}, tmp_path)
+    tasks = TaskSettings(lists=("terminal",), domains=("terminal",))
+    acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=1, episode_timeout_s=60))
+    requests = requests_for(tasks, purpose="rl", policy_id="policy", split=Split.TRAIN, num=1, temperature=1.0)
+    requests = [request for request in requests if request.task.name == "write-word"]
+
+    (episode,) = asyncio.run(collected(acting, "shell", requests))
+    assert (episode.outcome, episode.error, len(episode.steps)) == (Outcome.SUCCESS, None, 1)
