@@ -17,10 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -29,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.gateway.log import read_calls
+from benchmarks.common.provenance import provenance, publish_rows
 from warehouse.core.home import Home
 
 NUM_BLOCKS, TURNS = 4, 5
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, nargs="+", default=[1, 200], help="how many at once")
     parser.add_argument("--think-ms", type=float, default=2000.0, help="how long the server thinks")
     parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/gateway.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         figures = measure(Path(scratch), arguments.conversations, arguments.think_ms)
@@ -65,8 +68,23 @@ def main() -> None:
     for figure in figures:
         table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in asdict(figure).values()))
     Console(width=140).print(table)
+    if arguments.publish:
+        publish_rows("gateway", published(figures, arguments.think_ms))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2))
+
+
+def published(figures: Sequence[Figure], think_ms: float) -> Mapping[str, Mapping[str, Any]]:
+    """Rows by way and number of conversations; those through the gateway say what it adds to the percentiles of asking directly."""
+    directly = {figure.conversations: figure for figure in figures if figure.way == "directly"}
+    rows = {}
+    for figure in figures:
+        row = {name: round(value, 1) if isinstance(value, float) else value for name, value in asdict(figure).items()}
+        if figure.way == "gateway":
+            beside = directly[figure.conversations]
+            row |= {"added_p50_ms": round(figure.p50_ms - beside.p50_ms, 1), "added_p99_ms": round(figure.p99_ms - beside.p99_ms, 1)}
+        rows[f"{figure.way}, {figure.conversations} at once"] = {**row, "think_ms": think_ms, "measured": provenance()}
+    return rows
 
 
 def measure(home: Path, numbers: Sequence[int], think_ms: float) -> list[Figure]:

@@ -11,6 +11,7 @@ its own, made on first use, with a short system message: a tiny policy cannot re
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -26,7 +27,6 @@ import torch
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Purpose
 from agent.episode.log import EpisodeLog
-from agent.harness.harness import Command
 from agent.harness.registry import HARNESSES
 from agent.policy.policy import Message
 from assets.profile import ActingSettings, HarnessSettings, SandboxSettings, TaskSettings
@@ -34,11 +34,16 @@ from benchmarks.common.provenance import provenance, publish_rows
 from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
 from benchmarks.common.venv import python_of
 from models.checkpoints.checkpoint import read_card, save
+from models.families.registry import load_codec
+from models.rl.config import PpoConfig
+from models.rl.replay import ReplayPool
+from models.rl.trainer import PpoRun, train_ppo
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
-from models.supervised.training_set import TrainingSample
+from models.supervised.training_set import TrainingSample, encode_samples
 from pipelines.stages.context import requests_for
-from pipelines.stages.harness import HarnessService
+from pipelines.stages.harness import HarnessService, open_harness_collector
+from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Split
 from warehouse.evaluation.statistics import wilson
 
@@ -58,6 +63,8 @@ def main() -> None:
     parser.add_argument("--demonstrations", type=int, default=16, help="episodes of the teacher for each task")
     parser.add_argument("--evaluated", type=int, default=8, help="held-out instances of each task")
     parser.add_argument("--steps", type=int, default=400, help="optimizer steps of SFT")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of RL after SFT, played by browser-use, too")
+    parser.add_argument("--episodes", type=int, default=8, help="episodes of each task in a round of RL")
     parser.add_argument("--at-once", type=int, default=2, help="programs that run at once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/harness.json")
@@ -71,15 +78,19 @@ def main() -> None:
     fresh, learned = bench.train(good)
     rows = {"before": bench.play("before", "evaluation", Split.EVAL, asked.evaluated, policy=fresh)}
     rows["after"] = bench.play("after", "evaluation", Split.EVAL, asked.evaluated, policy=learned)
+    if asked.rounds:
+        reinforced = asyncio.run(bench.reinforce(good, learned))
+        rows["after RL"] = bench.play("after-rl", "evaluation", Split.EVAL, asked.evaluated, policy=reinforced)
     report(asked, {"demonstrations": shown} | rows)
 
 
 def register(root: Path, python: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
-    command = f"HARNESS = Command(({str(python)!r}, {str(AGENT)!r}), variables={VARIABLES!r})\n"
-    (root / HARNESS_FILE).write_text(f"from agent.harness.harness import Command\n\n{command}")
-    HARNESSES.use({"browser_use": f"{HARNESS_FILE}:HARNESS"}, root.resolve())
-    assert isinstance(HARNESSES["browser_use"], Command)
+    """Twice: with answers that are held to its schema, and with plain ones, as a policy that learns by RL gives them."""
+    command, variables = (str(python), str(AGENT)), {"HELD": VARIABLES, "PLAIN": VARIABLES | {"AGENT_PLAIN": "1"}}
+    lines = [f"{name} = Command({command!r}, variables={given!r})\n" for name, given in variables.items()]
+    (root / HARNESS_FILE).write_text("from agent.harness.harness import Command\n\n" + "".join(lines))
+    HARNESSES.use({"browser_use": f"{HARNESS_FILE}:HELD", "browser_use_plain": f"{HARNESS_FILE}:PLAIN"}, root.resolve())
 
 
 @contextmanager
@@ -143,6 +154,28 @@ class Bench:
         card = train_supervised(config, samples, init=fresh, output=learned, stage="sft_model", iteration="0001", on_progress=print)
         print(f"trained on {len(samples)} samples in {time.monotonic() - begun_s:.0f} s: {card.metrics}", flush=True)
         return fresh, learned
+
+    async def reinforce(self, good: Sequence[Episode], learned: Path) -> Path:
+        """The policy after RL on train instances of the tasks, answered plainly."""
+        asked, output = self._asked, Path(self._root / "reinforced")
+        tasks = [task for task in tasks_of("miniwob") if task.name in asked.tasks]
+        samples = [sample for episode in good for sample in samples_of(episode)]
+        replay = ReplayPool(sft=encode_samples(load_codec(learned), samples, prompt_loss_weight=0.0, max_tokens=4096))
+        sizes = {"rounds": asked.rounds, "episodes_per_task": asked.episodes, "minibatch_episodes": 8, "replay_sft": 4}
+        run = PpoRun(
+            config=PpoConfig(algorithm="reinforce", learning_rate=2e-4, max_kl=0.1, seed_offset=1000, **sizes),
+            init_checkpoint=learned,
+            tasks=tasks,
+            replay=replay,
+            output=output,
+            run_folder=self._root / "reinforced.run",
+            stage="rl_pointing",
+            iteration="0001",
+        )
+        settings = HarnessSettings(name="browser_use_plain", max_tokens=96, num_at_once=asked.at_once)
+        async with open_harness_collector(self._acting, settings, temperature=run.config.temperature) as collector:
+            await train_ppo(run, collector, on_progress=lambda index, metrics: print(index, metrics["success"], flush=True))
+        return output
 
 
 def samples_of(episode: Episode) -> Iterator[TrainingSample]:

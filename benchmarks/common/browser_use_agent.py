@@ -21,6 +21,7 @@ async def main() -> None:
         temperature=float(os.environ["FLYWHEEL_TEMPERATURE"]),
         seed=int(os.environ["FLYWHEEL_SEED"]) % 2**31,
         frequency_penalty=None,
+        dont_force_structured_output=os.environ.get("AGENT_PLAIN") == "1",
         max_completion_tokens=int(os.environ.get("AGENT_MAX_TOKENS", "512")),
     )
     agent = Agent(
