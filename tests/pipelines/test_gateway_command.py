@@ -128,7 +128,8 @@ def test_what_clients_were_told_survives_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_served_is_what_training_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["gateway_episodes", "rollouts"])
+def test_what_was_served_is_what_training_reads(tmp_path: Path, stage: str) -> None:
     home, folder = Home(tmp_path), tmp_path / "checkpoints" / "small"
     model, tokenizer = small_model()
     card = save(folder, model, tokenizer, stage="seed_policy", iteration="0000")
@@ -145,7 +146,7 @@ def test_what_was_served_is_what_training_reads(tmp_path: Path) -> None:
     (taken,) = finished(home)
     found = rows([taken.episode])
     (step,) = found["steps"]
-    warehouse.replace_partition("steps", found["steps"], iteration="0001", stage="gateway_episodes")
+    warehouse.replace_partition("steps", found["steps"], iteration="0001", stage=stage)
     sample = sample_row(
         "sft",
         origin="gateway",

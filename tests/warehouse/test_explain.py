@@ -11,6 +11,7 @@ import pytest
 from tests.warehouse.judging import episode_row, step_row, verdicts_of
 from warehouse.core.errors import ConfigError, UnknownId
 from warehouse.core.home import Home
+from warehouse.quality.overlap import repeated_by
 from warehouse.routing.explain import connect_to_explain, explain
 from warehouse.routing.reroute import reroute
 from warehouse.routing.routed_samples import store_routed_samples
@@ -76,7 +77,7 @@ def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: War
     assert [(change.judge, change.route) for change in failed.changes] == [("verifier", "sft")] and failed.route == "ct"
 
 
-@pytest.mark.parametrize("who", [{"policy_id": "human"}, {"policy_id": "agent", "purpose": "gateway"}])
+@pytest.mark.parametrize("who", [{"policy_id": "human"}, {"policy_id": "agent", "purpose": "gateway", "domain": "gateway"}])
 def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_path: Path, who: dict[str, str]) -> None:
     house = Warehouse(Home(tmp_path / "home"))
     asked = "Press the green button three times."
@@ -88,6 +89,16 @@ def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_
     with connect(house) as con:
         (use,) = explain(con, "episode-person").uses
     assert use.datasets == [] and use.left_out == f"it repeats an instruction that is evaluated on: {asked.lower()!r}"
+
+
+def test_a_harness_may_repeat_an_instruction_for_its_instance_is_known(tmp_path: Path) -> None:
+    house = Warehouse(Home(tmp_path / "home"))
+    asked = "Press the green button three times."
+    harness = episode_row("episode-harness", policy_id="agent", purpose="gateway", domain="pointing", instruction=asked)
+    evaluated = episode_row("episode-evaluated", purpose="evaluation", split="eval", instruction=asked)
+    house.replace_partition("episodes", [without_place(row) for row in (harness, evaluated)], iteration="0001", stage="rollouts")
+    with connect(house) as con:
+        assert repeated_by(con, "episode-harness") is None
 
 
 def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse) -> None:
