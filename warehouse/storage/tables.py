@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
 PICTURES_AT_ONCE = 32
+_AT_HEAD: dict[Path, tuple[str, DeltaTable]] = {}
+"""Tables, by their folders, as this process has left them, and the link of the chain up to there: opening one again reads its log again."""
+_MAX_AT_HEAD = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,10 +369,12 @@ class Warehouse:
         with log.writing():
             if log.commits.head() is None:
                 self._refuse_lost_log(spec)
-                create(spec, log.folder)
+                made = create(spec, log.folder)
                 log.settle(is_own=True)
+                _keep_at_head(log, made)
             delta = self._at_head(log)
             yield delta, log.after()
+        _keep_at_head(log, delta)
 
     def retrying(self, what: str, table: str, commit: Callable[[], int]) -> int:
         """What `commit` returns, called again for as long as other writers are faster. Raises WriteConflict."""
@@ -383,6 +388,9 @@ class Warehouse:
         head = log.commits.head()
         version = 0 if head is None else head.version
         log.check(version)
+        link, delta = _AT_HEAD.pop(log.folder, (None, None))
+        if delta is not None and delta.version() == version and link == log.commits.head_link():
+            return delta
         return DeltaTable(log.folder, version=version)
 
     def _refuse_lost_log(self, spec: Table) -> None:
@@ -601,6 +609,12 @@ def local_path(uri: str) -> Path:
         return Path(unquote(urlparse(uri).path))
     path = Path(uri)
     return path if path.exists() else Path(unquote(uri))  # deltalake quotes the folder of the table, e.g. a space in the home's path
+
+
+def _keep_at_head(log: TableLog, delta: DeltaTable) -> None:
+    while len(_AT_HEAD) >= _MAX_AT_HEAD:
+        _AT_HEAD.pop(list(_AT_HEAD)[0], None)  # in one step: threads commit beside each other
+    _AT_HEAD[log.folder] = log.commits.link(delta.version()), delta
 
 
 def _metadata(iteration: str | None, stage: str | None) -> dict[str, str]:
