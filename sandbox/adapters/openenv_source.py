@@ -9,7 +9,6 @@ is sandbox/server/openenv.py.
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-from PIL import Image
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.protocol import State
 
@@ -27,6 +25,7 @@ from sandbox.adapters.adapted_source import Playable, adapted_source, name_of, v
 from sandbox.http.serving import is_loopback
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, SandboxError
+from warehouse.storage import pictures
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_SHOWN_CHARS = 2000
@@ -181,4 +180,4 @@ def _is_data(value: Any) -> bool:
 
 def _decoded(picture: str) -> np.ndarray[Any, Any]:
     """(height, width, 3) uint8."""
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB"))
+    return np.asarray(pictures.decoded(base64.b64decode(picture)))

@@ -613,7 +613,8 @@ def local_path(uri: str) -> Path:
 
 def _keep_at_head(log: TableLog, delta: DeltaTable) -> None:
     while len(_AT_HEAD) >= _MAX_AT_HEAD:
-        _AT_HEAD.pop(list(_AT_HEAD)[0], None)  # in one step: threads commit beside each other
+        oldest, *_ = _AT_HEAD
+        _AT_HEAD.pop(oldest, None)
     _AT_HEAD[log.folder] = log.commits.link(delta.version()), delta
 
 
