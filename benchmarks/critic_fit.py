@@ -153,7 +153,8 @@ def measure(domain: str, seed: int, arguments: argparse.Namespace, bars: Progres
     profile, folder = profiles.load("quickstart", {"seed": seed}), ROOT / str(seed)
     policy = {name: path for name, path, _ in make(folder, profile, bars)}["seed SFT"]
     of_domain = profiles.load("quickstart", {"seed": seed, "tasks.domains": [domain]})
-    recipe = fingerprint(of_domain.model_dump(mode="json"), policy.name, SKIP, arguments.episodes)
+    parts = [part.model_dump(mode="json") for part in (of_domain.tasks, of_domain.agent)]  # `make` answers for the policy's
+    recipe = fingerprint(parts, seed, SKIP, arguments.episodes)
     log = folder / f"{domain}-episodes"
     claim(log, recipe)
     items, rows = asyncio.run(played(log, of_domain, policy, arguments.episodes, bars)), []
