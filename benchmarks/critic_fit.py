@@ -4,7 +4,7 @@ The quickstart's policy before the wheel has turned (benchmarks/seed_policies.py
 them is held out. Fitted are all the others (`stored`), as before a run of RL, or as few as a round of pretraining has (`round`):
 
     task, step    tables: the mean return of a task, or of a task's k-th steps; a mean over few is drawn to the wider one
-    1024, 6144    a critic that begins as the policy and takes an optimizer step on at most so many padded tokens; 6,144 was the default
+    1024, 6144    a critic that begins as the policy and takes an optimizer step on so many padded tokens at most; 6,144 was the default
 
 A critic values steps or tokens (`level`). State lies under .bench/critic_fit: the policy, the episodes, a file an arm.
 
@@ -55,6 +55,7 @@ ROUND = 132
 SHRINK = 2.0
 """Episodes' worth of the wider mean in each mean of a table."""
 SIZES = (1024, 6144)
+AMOUNTS = ("round", "stored")
 
 
 async def played(folder: Path, profile: Profile, policy: Path, num: int, bars: Progress) -> list[Trajectory]:
@@ -142,8 +143,8 @@ def curve(items: Sequence[Trajectory], policy: Path, arm: Sequence[Any], passes:
     return {**found, "explained": explained, "losses": losses, "cpu_s": time.process_time() - started}
 
 
-def arms() -> Iterator[tuple[str, Level, str | int]]:
-    for amount in ("round", "stored"):
+def arms(amounts: Sequence[str] = AMOUNTS) -> Iterator[tuple[str, Level, str | int]]:
+    for amount in amounts:
         for level in get_args(Level):
             for by in ("task", "step", *SIZES):
                 yield amount, level, by
@@ -158,8 +159,8 @@ def measure(domain: str, seed: int, arguments: argparse.Namespace, bars: Progres
     log = folder / f"{domain}-episodes"
     claim(log, recipe)
     items, rows = asyncio.run(played(log, of_domain, policy, arguments.episodes, bars)), []
-    bar = Bar(bars, f"{domain} {seed}: critics", len(list(arms())))
-    for arm in arms():
+    bar = Bar(bars, f"{domain} {seed}: critics", len(list(arms(arguments.amounts))))
+    for arm in arms(arguments.amounts):
         told = {"domain": domain, "seed": seed, **dict(zip(("amount", "level", "by"), arm, strict=True))}
         settings = fingerprint(recipe, arm, arguments.passes, ROUND, SHRINK, PpoConfig().critic_learning_rate)
         path = folder / f"{domain}-{'-'.join(map(str, arm))}.json"
@@ -175,7 +176,8 @@ def table(domain: str, rows: Sequence[Row]) -> Table:
         drawn.add_column(column)
     for arm in arms():
         curves = [row["explained"] for row in rows if (row["amount"], row["level"], row["by"]) == arm]
-        drawn.add_row(arm[0], arm[1], str(arm[2]), " ".join(f"{x:.2f}" for x in np.mean(curves, axis=0)))
+        if curves:
+            drawn.add_row(arm[0], arm[1], str(arm[2]), " ".join(f"{x:.2f}" for x in np.mean(curves, axis=0)))
     return drawn
 
 
@@ -192,6 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--domains", nargs="+", choices=["pointing", "forms"], default=["pointing"], help="(default: pointing)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="profile seeds (default: 0 1 2)")
+    parser.add_argument("--amounts", nargs="+", choices=AMOUNTS, default=list(AMOUNTS), help="what is fitted (default: both)")
     parser.add_argument("--episodes", type=int, default=60, help="episodes a task (default: 60)")
     parser.add_argument("--passes", type=int, default=4, help="passes of a critic over what it is fitted to (default: 4)")
     parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/critic_fit.json")

@@ -7,7 +7,7 @@ Shape suffixes: B steps of a micro-batch, T positions (the last token of a seque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -200,6 +200,14 @@ def step_groups(trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, 
     return [[refs[i] for i in group] for group in microbatches(step_lengths(trajectories, refs), max_tokens)]
 
 
+def random_groups(
+    trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, max_tokens: int, generator: np.random.Generator
+) -> list[list[StepRef]]:
+    """The same in random order: a minibatch has steps of every length, and so of every task."""
+    order = generator.permutation(len(refs)).tolist()
+    return [[refs[i] for i in group] for group in _cut(order, step_lengths(trajectories, refs), max_tokens)]
+
+
 def step_lengths(trajectories: Sequence[Trajectory], refs: Sequence[StepRef]) -> list[int]:
     """Tokens of each step, prompt and response."""
     return [trajectories[ref.trajectory].steps[ref.step].num_tokens for ref in refs]
@@ -207,9 +215,13 @@ def step_lengths(trajectories: Sequence[Trajectory], refs: Sequence[StepRef]) ->
 
 def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Indices grouped so that a group padded to its longest member has at most `max_tokens` tokens (or one member), shortest first."""
+    return _cut(sorted(range(len(lengths)), key=lambda i: (lengths[i], i)), lengths, max_tokens)
+
+
+def _cut(order: Iterable[int], lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     group: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        if group and lengths[index] * (len(group) + 1) > max_tokens:
+    for index in order:
+        if group and max(lengths[i] for i in (*group, index)) * (len(group) + 1) > max_tokens:
             yield group
             group = []
         group.append(index)

@@ -27,8 +27,8 @@ from models.rl.buffer import (
     TrajectoryStep,
     collate,
     filler,
+    random_groups,
     step_batches,
-    step_groups,
     step_lengths,
     step_refs,
 )
@@ -191,14 +191,14 @@ def fit_epoch(
     value_clip: float | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """One pass over the chosen episodes, one optimizer step a micro-batch in random order; the mean loss. With `value_clip`, estimates are
-    held near `old_values` (see value_loss). Of several processes each computes its share of every micro-batch. Raises TrainingDiverged."""
+    """One pass over the chosen episodes, one optimizer step a minibatch of random steps; the mean loss. With `value_clip`, estimates are
+    held near `old_values` (see value_loss). Of several processes each computes its share of every minibatch. Raises TrainingDiverged."""
     critic.train()
     device = critic.head.weight.device
-    groups = step_groups(trajectories, step_refs(trajectories, chosen), max_tokens=batching.max_tokens)
+    # Steps of one length are mostly of one task: minibatches of these would draw every estimate to their task's mean, one after the other.
+    groups = random_groups(trajectories, step_refs(trajectories, chosen), max_tokens=batching.max_tokens, generator=generator)
     losses: list[float] = []
-    for index in generator.permutation(len(groups)):
-        refs = groups[index]
+    for refs in groups:
         mine = [refs[i] for i in group.own_rows(step_lengths(trajectories, refs))]
         optimizer.zero_grad()
         losses.append(0.0)

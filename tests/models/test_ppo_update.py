@@ -17,7 +17,7 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy.policy import Message
 from models.families.chat import EncodedChat
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise
-from models.rl.buffer import State, Trajectory, TrajectoryStep, microbatches, trajectory
+from models.rl.buffer import State, Trajectory, TrajectoryStep, microbatches, random_groups, step_lengths, step_refs, trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Batching, Critic, predict
 from models.rl.replay import ReplayPool
@@ -194,6 +194,17 @@ def test_micro_batches_hold_everything_once_within_the_budget() -> None:
     groups = list(microbatches(lengths, 80))
     assert sorted(index for group in groups for index in group) == list(range(7))
     assert all(len(group) == 1 or len(group) * max(lengths[i] for i in group) <= 80 for group in groups)
+
+
+def test_a_minibatch_of_the_critic_has_steps_of_every_length_within_the_budget(model: ShiftQwen3ForCausalLM) -> None:
+    short = random_trajectories(model, 20)
+    long = [replace(item, steps=tuple(replace(step, prompt_ids=step.prompt_ids * 5) for step in item.steps)) for item in short]
+    items, budget = [*short, *long], 600
+    refs = step_refs(items, range(40))
+    groups = random_groups(items, refs, max_tokens=budget, generator=np.random.default_rng(0))
+    assert sorted((ref.trajectory, ref.step) for group in groups for ref in group) == [(ref.trajectory, ref.step) for ref in refs]
+    assert all(len(group) * max(step_lengths(items, group)) <= budget for group in groups)
+    assert all(min(step_lengths(items, group)) < 17 < max(step_lengths(items, group)) for group in groups[:-1])
 
 
 def episode(outcome: Outcome, reward: float | None, *, step_rewards: Sequence[float] = (0.0, 0.0)) -> Episode:
