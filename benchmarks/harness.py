@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from agent.harness.registry import HARNESSES
 from agent.policy.policy import Message
 from assets.profile import ActingSettings, HarnessSettings, SandboxSettings, TaskSettings
 from benchmarks.common.provenance import provenance, publish_rows
-from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
+from benchmarks.common.tiny_qwen3 import byte_tokenizer, tiny_qwen3_of
 from benchmarks.common.venv import python_of
 from models.checkpoints.checkpoint import read_card, save
 from models.families.registry import load_codec
@@ -143,11 +142,9 @@ class Bench:
         if learned.exists():
             return fresh, learned
         torch.set_num_threads(1)
-        words = sorted(
-            {word for sample in samples for message in sample.messages for word in re.findall(r"[A-Za-z_]+|\d+", message.content)}
-        )
+        tokenizer = byte_tokenizer(message.content for sample in samples for message in sample.messages)
         sizes = {"max_position_embeddings": 4096, "initializer_range": 0.02, "hidden_size": 128, "num_attention_heads": 4}
-        model, codec = tiny_qwen3_policy(words, self._asked.seed, **sizes, num_key_value_heads=4)
+        model, codec = tiny_qwen3_of(tokenizer, self._asked.seed, **sizes, num_key_value_heads=4)
         save(fresh, model, codec, stage="seed_policy", iteration="0000")
         config = SupervisedConfig(steps=self._asked.steps, learning_rate=2e-3, batch_tokens=2560, seed=self._asked.seed)
         begun_s = time.monotonic()

@@ -91,8 +91,8 @@ class HarnessRunner:
             await self._gateway.end(name, NO_VERDICT)
             raise
         recorded = await self._gateway.end(name, verdict)
-        if end.failure is not None and not recorded.steps:
-            raise end.failure
+        if not recorded.steps and not verdict.success:
+            raise end.failure or HarnessFailed(f"none of the calls of the harness {self._name!r} was answered; its own log says why")
         return Episode(
             request=request,
             instruction=first.instruction,

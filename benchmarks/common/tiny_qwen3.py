@@ -7,16 +7,36 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from models.families.templates import TemplateCodec
 from models.families.tiny_vision import END, vision_tokenizer
 
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def byte_tokenizer(texts: Iterable[str], size: int = 2000) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of these texts, with a plain chat template: it decodes to the byte, so a grammar can hold its answers."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
+    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<|im_start|>", END)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END, chat_template=CHAT)
+
 
 def tiny_qwen3_policy(words: Iterable[str], seed: int, **changes: Any) -> tuple[Qwen3ForCausalLM, TemplateCodec]:
-    """The policy before it has learned anything; `changes` override fields of its configuration. `words` become single tokens. Heads are of
-    32, the smallest size that vLLM computes on a CPU; weights are large enough for clear preferences."""
-    tokenizer = vision_tokenizer(words)
+    """As `tiny_qwen3_of`, with a tokenizer in which `words` are single tokens."""
+    return tiny_qwen3_of(vision_tokenizer(words), seed, **changes)
+
+
+def tiny_qwen3_of(tokenizer: PreTrainedTokenizerFast, seed: int, **changes: Any) -> tuple[Qwen3ForCausalLM, TemplateCodec]:
+    """The policy before it has learned anything; `changes` override fields of its configuration. Heads are of 32, the smallest size that
+    vLLM computes on a CPU; weights are large enough for clear preferences."""
     sizes: dict[str, Any] = {
         "hidden_size": 96,
         "intermediate_size": 256,

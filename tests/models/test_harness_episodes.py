@@ -198,6 +198,8 @@ def test_a_program_that_never_asks_is_no_failure_of_the_policy(tmp_path: Path) -
     episode = play(tmp_path, Command((sys.executable, "-c", "raise SystemExit('no module agent')")))
     assert (episode.outcome, episode.reward, episode.num_retries) == (Outcome.CRASHED, None, 1)
     assert "no module agent" in (episode.error or "")
+    silent = play(tmp_path, Command((sys.executable, "-c", "")))
+    assert silent.outcome is Outcome.CRASHED and "none of the calls of the harness 'mine' was answered" in (silent.error or "")
     missing = play(tmp_path, Command(("/no/such/program",)))
     assert missing.outcome is Outcome.CRASHED and "'/no/such/program' cannot be started" in (missing.error or "")
 

@@ -254,7 +254,7 @@ class NothingToLearn(SandboxError, RuntimeError):
 
 
 class HarnessFailed(SandboxError, RuntimeError):
-    """A harness, a program that drives a session, could not be started, or failed before it asked for anything."""
+    """A harness, a program that drives a session, could not be started, or ended before the model had answered it anything."""
 
 
 class ServerUnreachable(SandboxError, ConnectionError):
