@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
 import pytest
 
 from assets.seed_data.vocabulary import words
@@ -22,6 +21,7 @@ from benchmarks.common.postgres import a_postgres, new_database
 from models.checkpoints.checkpoint import save
 from models.families.seed_policy import seed_policy
 from pipelines import profiles
+from pipelines.orchestration import progress
 from pipelines.orchestration.instance import DRIVER
 from tests.wheel.conftest import ROOT, Wheel
 from tests.wheel.test_faults import assert_nothing_lost
@@ -30,7 +30,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(2400), pytest.mark.skipif(no
 
 PROFILE = "cluster-smoke"
 MAX_COMMANDS = 8
-POLL_S = 0.25
+POLL_S = 0.1
+BEFORE = ("samples encoded",)
+"""Units of progress of what a stage does on the head, before a node takes part."""
 AWAY_S = 4.0
 """How long a killed node is gone."""
 SERVERS = {"FLYWHEEL_SANDBOX_TOKEN": "token-of-the-sandboxes-0123", "FLYWHEEL_POLICY_TOKEN": "token-of-the-policy-0123"}
@@ -72,16 +74,17 @@ class Cluster:
             policy = ["policy", "serve", self.wheel.base / "start", "--host", node.address, "--port", "8431", *roots]
             node.start([*flywheel, *policy], env=env, cwd=ROOT, output=log)
 
-    def run(self, num_iterations: int, kills: list[tuple[str, int]]) -> None:
-        """Give the command again and again, as a person would, and kill node `kills[0][1]` while stage `kills[0][0]` works."""
+    def run(self, num_iterations: int, kills: dict[str, int]) -> None:
+        """Give the command again and again, as a person would; the first time that a stage of `kills` has done a part of its work, its node
+        is killed."""
         output = self.wheel.base / "command.log"
         for _ in range(MAX_COMMANDS):
             with output.open("a") as log:
                 arguments = ["run", "--iterations", str(num_iterations), "--profile", PROFILE, *self.changes]
                 command = self.wheel.start("-m", "pipelines.cli", *arguments, stdout=log)
             while command.poll() is None:
-                if kills and self._works(kills[0][0]):
-                    self._kill(*kills.pop(0))
+                for stage in kills.keys() & self._half_done(num_iterations):
+                    self._kill(stage, kills.pop(stage))
                 time.sleep(POLL_S)
             if command.returncode == 0:
                 assert not kills, f"{kills} never met their stages"
@@ -91,19 +94,16 @@ class Cluster:
 
     def _kill(self, stage: str, number: int) -> None:
         node = self.nodes[number]
-        time.sleep(1.0)
         node.kill()
         self.killed.append((stage, node.address))
         time.sleep(AWAY_S)
         self.start(node)
 
-    def _works(self, stage: str) -> bool:
-        for process in self.wheel.processes():
-            with contextlib.suppress(psutil.Error):
-                command = process.cmdline()
-                if "pipelines.stages" in command and command[-1].endswith(f"/{stage}"):
-                    return time.time() - process.create_time() > 3.0  # its imports
-        return False
+    def _half_done(self, num_iterations: int) -> set[str]:
+        """Stages that have done a part of what they do: episodes, steps or rounds."""
+        names = ["0000", *(f"{number:04d}" for number in range(1, num_iterations + 1))]
+        found = [snapshot for name in names for snapshot in progress.working(self.wheel.home, name)]
+        return {each.stage for each in found if each.unit not in BEFORE and 0 < each.done < each.total}
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def assert_as_on_one_machine(copy: Wheel, turned_home: Any) -> None:
 
 @pytest.mark.ci
 def test_an_iteration_on_three_machines_survives_the_loss_of_one(cluster: Cluster, turned_home: Any) -> None:
-    cluster.run(1, [("rl_pointing", 0)])
+    cluster.run(1, {"rl_pointing": 0})
     copy = local_copy(cluster)
     assert_nothing_lost(copy, set())
     assert_as_on_one_machine(copy, turned_home)
@@ -156,16 +156,16 @@ def test_an_iteration_on_three_machines_survives_the_loss_of_one(cluster: Cluste
 
 
 def test_two_iterations_on_three_machines_of_which_one_dies_in_each_stage(cluster: Cluster, turned_home: Any) -> None:
-    kills = [
-        ("seed_demonstrations", 0),
-        ("sft_model", 0),
-        ("rl_pointing", 1),
-        ("rl_forms", 0),
-        ("merged_policy", 1),
-        ("evaluation", 0),
-        ("rollouts", 0),
-        ("annotations", 1),
-    ]
+    kills = {
+        "seed_demonstrations": 0,
+        "sft_model": 0,
+        "rl_forms": 0,
+        "rl_pointing": 1,
+        "merged_policy": 1,
+        "evaluation": 0,
+        "annotations": 1,
+        "rollouts": 0,
+    }
     cluster.run(2, kills)
     copy = local_copy(cluster)
     assert_nothing_lost(copy, set())
