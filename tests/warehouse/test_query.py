@@ -62,6 +62,18 @@ def test_as_of_an_iteration_and_at_versions(planted: Warehouse) -> None:
         assert _one(con, "SELECT count(*) FROM checkpoints") == 0
 
 
+def test_a_block_shows_what_was_there_when_it_began(planted: Warehouse, make: Any) -> None:
+    for asked in ({}, {"as_of": "0002"}, {"tables": ["checkpoints"], "natively": True}):
+        with query.connect(planted, **asked) as con:
+            planted.replace_partition("checkpoints", [make.checkpoint(f"later-{len(asked)}")], iteration="0002", stage="rl_later")
+            assert _one(con, "SELECT count(*) FROM checkpoints WHERE checkpoint_id LIKE 'later-" + f"{len(asked)}'") == 0
+
+
+@pytest.mark.parametrize("sql", ["DESCRIBE", "SHOW TABLES", "DESC", "PRAGMA show_tables"])
+def test_statements_that_name_no_table_see_all(planted: Warehouse, sql: str) -> None:
+    assert {*TABLES, "lineage", "lineage_nodes"} <= {row["name"] for row in query.run(planted, sql).to_pylist()}
+
+
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"as_of": "0001", "versions": {}}, "not for both"),
     ({"versions": {"runs": 1}}, "no table 'runs'"),

@@ -107,6 +107,22 @@ def test_each_replacement_is_one_commit_that_names_its_partition(warehouse: Ware
     ]
 
 
+def test_a_commit_goes_on_top_of_another_process_s(warehouse: Warehouse, make: Any) -> None:
+    """Also where this process has kept the table open since its own."""
+    warehouse.replace_partition("episodes", [make.episode("ours")], iteration="0001", stage="rollouts")
+    code = (
+        "import sys; from pathlib import Path; from warehouse.core.home import Home; from warehouse.storage.tables import Warehouse; "
+        "made = Warehouse(Home(Path(sys.argv[1]))); rows = made.read('episodes').to_pylist(); "
+        "made.replace_partition('episodes', [rows[0] | {'episode_id': 'theirs'}], iteration='0001', stage='rollouts')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(warehouse.home.root)], cwd=ROOT, check=True, timeout=120)
+    warehouse.replace_partition("episodes", [make.episode("later")], iteration="0002", stage="rollouts")
+    assert sorted(warehouse.read("episodes").column("episode_id").to_pylist()) == ["later", "theirs"]
+    warehouse.replace_partition("episodes", [make.episode("last")], iteration="0001", stage="rollouts")
+    assert sorted(warehouse.read("episodes").column("episode_id").to_pylist()) == ["last", "later"]
+    assert [commit.version for commit in warehouse.history("episodes")] == [4, 3, 2, 1, 0]
+
+
 def test_as_of_is_the_last_commit_up_to_an_iteration_and_no_later_row(warehouse: Warehouse, make: Any) -> None:
     for iteration in ("0001", "0002", "0003"):
         warehouse.replace_partition("episodes", [make.episode(f"ep-{iteration}")], iteration=iteration, stage="rollouts")

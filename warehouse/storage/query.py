@@ -70,14 +70,16 @@ def connect(
             raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
     before = None if as_of is None else check_iteration(as_of)
     opened = [table for table in TABLES if tables is None or table in tables]
-    newest = {} if as_of is not None else _newest(warehouse, [table for table in opened if table not in (versions or ())])
+    pinned = dict(versions or {}) if as_of is None else _versions_at(warehouse, opened, as_of)
+    newest = {} if as_of is not None else _newest(warehouse, [table for table in opened if table not in pinned])
 
     def stored(table: str) -> pads.Dataset | str:
         if natively:
             listed = newest[table] if table in newest else warehouse.listed(table)[1]
             return typed_rows(TABLES[table], warehouse.files(table, of_iterations(TABLES[table], listed, iterations)))
-        version = (versions or {}).get(table)
-        return warehouse.dataset(table, version, as_of=as_of, iterations=iterations, files=newest.get(table))
+        if table in pinned:
+            return warehouse.dataset(table, pinned[table], iterations=iterations)
+        return warehouse.dataset(table, as_of=as_of, iterations=iterations, files=newest.get(table))
 
     def view(table: str) -> str:
         return _view(TABLES[table], before, splits)
@@ -108,6 +110,15 @@ def _newest(warehouse: Warehouse, tables: Iterable[str]) -> dict[str, list[DataF
     for table in tables:
         with suppress(CorruptTable):
             found[table] = warehouse.listed(table)[1]
+    return found
+
+
+def _versions_at(warehouse: Warehouse, tables: Iterable[str], as_of: str) -> dict[str, int]:
+    """As `_newest`, of the versions as of an iteration."""
+    found = {}
+    for table in tables:
+        with suppress(CorruptTable):
+            found[table] = warehouse.version(table, as_of)
     return found
 
 

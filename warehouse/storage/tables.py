@@ -615,7 +615,8 @@ def _keep_at_head(log: TableLog, delta: DeltaTable) -> None:
     while len(_AT_HEAD) >= _MAX_AT_HEAD:
         oldest, *_ = _AT_HEAD
         _AT_HEAD.pop(oldest, None)
-    _AT_HEAD[log.folder] = log.commits.link(delta.version()), delta
+    with suppress(WarehouseError, OSError, IndexError):  # a repair may have made the chain shorter since
+        _AT_HEAD[log.folder] = log.commits.link(delta.version()), delta
 
 
 def _metadata(iteration: str | None, stage: str | None) -> dict[str, str]:

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pads
 
 _WORD = re.compile(r"\w+")
-_OF_ALL = {"lineage", "lineage_nodes", "ancestors", "descendants", "information_schema", "pragma", "show"}
+_OF_ALL = {
+    "lineage",
+    "lineage_nodes",
+    "ancestors",
+    "descendants",
+    "information_schema",
+    "describe",
+    "pragma",
+    "query",
+    "query_table",
+    "show",
+}
 _OF_ALL_BEGIN = ("duckdb_", "pg_", "pragma_", "sqlite_")
 """Words of a query that may be about tables which it does not name."""
 
@@ -56,8 +67,9 @@ class Connection:
         """Make the views that a statement can be about."""
         if not self._missing and not self._lineage:
             return
-        words = set(_WORD.findall(str(query).lower()))
-        is_of_all = not words.isdisjoint(_OF_ALL) or any(word.startswith(_OF_ALL_BEGIN) for word in words)
+        first, *rest = _WORD.findall(str(query).lower()) or [""]
+        words = {first, *rest}
+        is_of_all = first == "desc" or not words.isdisjoint(_OF_ALL) or any(word.startswith(_OF_ALL_BEGIN) for word in words)
         for table in [table for table in self._missing if is_of_all or table in words or f"{table}_stored" in words]:
             self._make(table)
         if is_of_all:
@@ -69,9 +81,13 @@ class Connection:
         if table not in self._missing:  # made for another that needed it
             return
         self._missing.remove(table)
-        stored = self._stored(table)
-        if isinstance(stored, str):
-            self._con.execute(f"CREATE VIEW {table}_stored AS {stored}")
-        else:
-            self._con.register(f"{table}_stored", stored)
-        self.execute(self._view(table))
+        try:
+            stored = self._stored(table)
+            if isinstance(stored, str):
+                self._con.execute(f"CREATE OR REPLACE VIEW {table}_stored AS {stored}")
+            else:
+                self._con.register(f"{table}_stored", stored)
+            self.execute(self._view(table))
+        except BaseException:
+            self._missing.append(table)
+            raise
