@@ -120,7 +120,10 @@ def test_checkpoints_that_were_not_used_for_longest_go_from_the_home_and_come_ba
     work = [_aged(_made(folders[0].with_name(name)), 5e5) for name in ("run", "draft")]
     registry.register(warehouse, iteration="0000", stage="sft_model", checkpoint_id="checkpoint-0", folder=folders[0])
     store.delete([f"checkpoints/0001/sft_model/checkpoint-1/{next(iter(FILES))}"])
-    assert prune(warehouse.home, 5.5 * size) == [folders[0]], "folders of work under way are not in the store"
+    left = folders[0].with_name(f".{folders[0].name}.pruned")
+    left.mkdir()
+    (left / "of who was killed").touch()
+    assert prune(warehouse.home, 5.5 * size) == [folders[0]] and not left.exists(), "folders of work under way are not in the store"
     assert prune(warehouse.home, 0) == [folders[2]], "one that the store does not have whole stays, as does what was used within a day"
     assert all(folder.is_dir() for folder in work)
     assert _files(registry.find(warehouse, "checkpoint-0").folder) == FILES

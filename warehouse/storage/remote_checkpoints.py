@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from warehouse.core.errors import CheckpointError
+from warehouse.core.errors import CheckpointError, StoreUnreachable
 from warehouse.core.home import Home
 from warehouse.core.identity import file_digest
 from warehouse.core.locks import FileLock
@@ -32,6 +32,7 @@ _KNOWN_BY_SIZE = 64 * 2**20
 weights."""
 IN_USE_S = 24 * 3600.0
 """A stage or a server that was started on a checkpoint may open its folder again for so long."""
+_PRUNED = ".pruned"
 _AGAIN = "copy it there again from a host that has it, or have its stage work again"
 _log = logging.getLogger(__name__)
 
@@ -101,11 +102,12 @@ def folder_of(home: Home, path: str) -> Path:
     folder = home.root / path
     if home.store is None:
         return folder
-    _note_use(folder)
-    if not folder.exists():
-        with _lock(home, folder):
-            if not folder.exists():
-                get(home.store, path, folder)
+    with _lock(home, folder):
+        _note_use(folder)
+        is_here = folder.exists()
+        if not is_here:
+            get(home.store, path, folder)
+    if not is_here:
         _prune_now_and_then(home)
     return folder
 
@@ -120,13 +122,20 @@ def _lock(home: Home, folder: Path) -> FileLock:
 
 
 def _prune_now_and_then(home: Home) -> None:
-    if copies.is_due(home.checkpoints):
-        prune(home, copies.limit_bytes())
+    if not copies.is_due(home.checkpoints):
+        return
+    limit = copies.limit_bytes()
+    try:
+        prune(home, limit)
+    except (CheckpointError, StoreUnreachable, OSError) as error:  # of checkpoints that nobody asked for now
+        _log.warning("copies of checkpoints were not pruned: %s", error)
 
 
 def prune(home: Home, limit: float, *, in_use_s: float = IN_USE_S) -> list[Path]:
     """Delete checkpoints from a home that the store has whole, those first that were not used for longest, until they take up `limit`
     bytes; which they were. Folders of work under way stay: nothing is in the store under their names."""
+    for left in home.checkpoints.glob(f"*/*/.*{_PRUNED}"):  # by who was killed
+        shutil.rmtree(left, ignore_errors=True)
     made = [each for each in map(_copy_in, home.checkpoints.glob("*/*/[!.]*")) if each is not None]
     return copies.delete_oldest(made, limit, in_use_s, partial(_prune, home))
 
@@ -143,7 +152,8 @@ def _prune(home: Home, found: copies.Copy) -> bool:
     with _lock(home, found.path):
         if not _is_in_store(home, found.path) or _copy_in(found.path) != found:  # used meanwhile
             return False
-        aside = found.path.with_name(f".{found.path.name}.pruned")
+        aside = found.path.with_name(f".{found.path.name}{_PRUNED}")
+        shutil.rmtree(aside, ignore_errors=True)
         found.path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
     return True
