@@ -190,6 +190,13 @@ def import_demonstrations(
         ),
     ] = None,
     domain: Annotated[str, typer.Option(help="Which specialist learns from it.")] = "desktop",
+    outcome: Annotated[
+        str | None,
+        typer.Option(
+            help="Who says whether it was carried out: field:PATH or field:PATH=VALUE of the record, thumbs:PATH or thumbs:FILE, "
+            "orm:CHECKPOINT, judge:NAME, person \\[default: the record]."
+        ),
+    ] = None,
     mode: Annotated[str, typer.Option(help="Standing text of the prompt: computer, mobile or game.")] = "computer",
     licence: Licence = None,
     min_alignment: Annotated[int, typer.Option(min=0, max=10, help="agentnet: a lower alignment_score goes to CT.")] = 0,
@@ -218,6 +225,7 @@ def import_demonstrations(
         domain=domain,
         mode=mode,
         min_alignment=min_alignment,
+        outcome=outcome,
         policy=policy,
         keep_personal_data=keep_personal_data,
         scripts=tuple(script or ()),

@@ -47,7 +47,7 @@ IMPORTER = Importer(name="openai-chat", entries=conversation_entries(read_call)(
 
 def _answer(response: Any, call: LoggedCall) -> Turn:
     fields = fields_of(response, "response")
-    call.ids = tuple(str(name) for name in (fields.any("id"),) if name)
+    call.ids += tuple(str(name) for name in (fields.any("id"),) if name)
     choices = fields.take("choices", list)
     if not choices:
         raise BadRecord("`response.choices` is empty")

@@ -358,7 +358,8 @@ def request_and_response(record: Any, call: LoggedCall) -> tuple[Fields, Any]:
     request = fields.any("request")
     if request is None:
         return fields, response
-    call.aside(fields, "error", "timestamp", "started_at", "ended_at", "duration_ms", "id", "metadata")
+    call.ids = tuple(str(name) for name in (fields.any("id"), fields.any("custom_id")) if isinstance(name, str | int))
+    call.aside(fields, "error", "timestamp", "started_at", "ended_at", "duration_ms", "metadata")
     call.unknown += fields.unknown()
     return fields_of(_body(request), "request"), response
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rich.markup import escape
 
 from agent.grammars.registry import grammar_named
 from pipelines.importing.licences import add_licence
+from pipelines.importing.outcomes import Outcomes, outcomes_of, told
 from pipelines.importing.registry import importer_named
 from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, print_report, progress_on
 from pipelines.importing.rows import DemonstrationSettings, RowMaker, Rows
@@ -33,6 +35,7 @@ from warehouse.core.stages import GENERAL_STAGE, IMPORTED_STAGE, MANUALS_STAGE, 
 from warehouse.storage.tables import Warehouse
 
 LOSS_UNKNOWN = "what its actions cannot say: it is stored, and cannot be read any more"
+NOTHING_SAID = "--outcome says nothing of it"
 CHUNK_RECORDS = 64
 CHUNK_BYTES = 64 << 20
 KEYS: Mapping[str, str] = {
@@ -67,6 +70,9 @@ class Store:
     def has(self, identity: str) -> bool:
         """Whether this episode or sample is stored, or waits for its commit."""
         return identity in self._taken or any(identity in self._known[table] for table in ("episodes", "sft_samples", "ct_samples"))
+
+    def has_verdict(self, episode_id: str) -> bool:
+        return episode_id in self._known["verdicts"]
 
     def take(self, identity: str) -> None:
         """From now on it is there."""
@@ -121,9 +127,14 @@ def import_demonstration_files(
             raise ConfigError(f"there is no file {path}")
     report = Report()
     folder = home.root / "imports" / chosen
-    with FileLock(home.locks / f"import-{chosen}.lock"):  # of two imports under one name, the second goes on from the first
+    with ExitStack() as stack:
+        outcomes = None if settings.outcome is None else outcomes_of(settings.outcome, Warehouse(home), stack)
+        stack.enter_context(
+            FileLock(home.locks / f"import-{chosen}.lock")
+        )  # of two imports under one name, the second goes on from the first
         store = Store(Warehouse(home), f"{IMPORTED_STAGE}{chosen}")
-        manifest = {} if dry_run else manifest_of(format, paths, settings.model_dump(mode="json"))
+        chosen_settings = settings.model_dump(mode="json", exclude={"outcome"} if settings.outcome is None else None)
+        manifest = {} if dry_run else manifest_of(format, paths, chosen_settings)
         _check_settings(folder, manifest, chosen, replace=replace or dry_run)
         if replace and not dry_run:
             store.clear()
@@ -137,7 +148,7 @@ def import_demonstration_files(
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)
                 pictures = Pictures([*images, path.parent])
                 for entry in read(path, pictures, lambda done, bar=bar: progress.update(bar, completed=done)):  # type: ignore[misc]
-                    _take(entry, maker, screening, store, report, kept, dry_run=dry_run)
+                    _take(entry, maker, screening, store, report, kept, outcomes, dry_run=dry_run)
         if not dry_run:
             store.commit()
             kept.write(report)
@@ -175,7 +186,17 @@ def _reader(importer: Importer, settings: DemonstrationSettings) -> EntryReader:
     return importer.answers(grammar_named(settings.answers))
 
 
-def _take(entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: Kept, *, dry_run: bool) -> None:
+def _take(
+    entry: Entry,
+    maker: RowMaker,
+    screening: Screening,
+    store: Store,
+    report: Report,
+    kept: Kept,
+    outcomes: Outcomes | None,
+    *,
+    dry_run: bool,
+) -> None:
     """One record: its rows into the store, unless they are there or withheld."""
     report.num_records += 1
     report.unknown.update(set(entry.unknown))
@@ -185,9 +206,14 @@ def _take(entry: Entry, maker: RowMaker, screening: Screening, store: Store, rep
     try:
         if isinstance(entry.made, Demonstration):
             identity, misaligned = maker.request(entry.made, entry.digest).episode_id, maker.misaligned(entry.made)
+            if outcomes is not None and not store.has(identity):
+                said = entry.made
+                entry.made = told(outcomes, entry, said, identity, lambda: maker.of_demonstration(said, entry))
             rows = None if store.has(identity) else maker.of_demonstration(entry.made, entry)
             lost = entry.made.lost if rows is not None else _lost(entry.made, kept.lost_before(entry.digest))
             report.for_ct.update([misaligned] if misaligned else [])
+            is_said = store.has_verdict(identity) if rows is None else entry.made.completed is not None
+            report.for_ct.update([NOTHING_SAID] if outcomes is not None and not is_said else [])
         else:
             made = maker.of_chat(entry.made)
             identity = next(rows[0]["sample_id"] for table, rows in made.of.items() if table.endswith("_samples"))

@@ -50,7 +50,7 @@ def read_call(record: Any, call: LoggedCall) -> None:
     call.unknown += fields.unknown()
     if response is not None:
         answer = fields_of(response, "response")
-        call.ids = tuple(str(name) for name in (answer.any("id"),) if name)
+        call.ids += tuple(str(name) for name in (answer.any("id"),) if name)
         call.answer = _by_model(answer.take("output", list), call)
         call.aside(answer, *OF_RESPONSE)
         call.unknown += answer.unknown()

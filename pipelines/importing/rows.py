@@ -59,6 +59,7 @@ class DemonstrationSettings(ScreeningSettings):
     domain: str = "desktop"
     mode: Mode = "computer"
     min_alignment: Annotated[int, Field(ge=0, le=10)] = 0
+    outcome: Annotated[str, Field(max_length=1000)] | None = None
     policy: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
@@ -104,9 +105,9 @@ class RowMaker:
         return EpisodeRequest(purpose="seed", task=task, seed=task.seeds(Split.TRAIN, 1)[0], attempt=attempt, policy_id=self._policy_id)
 
     def is_completed(self, demonstration: Demonstration) -> bool | None:
-        """As the record says; where it does not, an expert's counts as completed."""
+        """As the record or --outcome says; where neither is asked or says it, an expert's counts as completed."""
         if demonstration.completed is None:
-            return True if self._settings.track == "expert" else None
+            return True if self._settings.track == "expert" and self._settings.outcome is None else None
         return demonstration.completed
 
     def misaligned(self, demonstration: Demonstration) -> str:
@@ -191,6 +192,7 @@ class RowMaker:
             "threshold": 0.5,
             "passed": score >= 0.5,
             "reasons": reasons,
+            **(demonstration.verdict or {}),
         }
 
     def of_chat(self, chat: Chat) -> Rows:

@@ -240,5 +240,5 @@ def _step(number: int, answer: str, picture: Picture | None, answers: Grammar, i
     try:
         seen, thought, actions = answered_in(answers, answer, picture, instruction)
     except BadRecord as error:
-        raise BadRecord(f"answer {number}: {error}") from None
+        raise BadRecord(f"answer {number} {error}") from None
     return DemonstratedStep(picture=seen, size_px=seen.size_px, actions=tuple(actions), thought=thought, is_good=is_good)

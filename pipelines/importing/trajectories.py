@@ -84,6 +84,8 @@ class Demonstration:
     lost: Counter[str] = field(default_factory=Counter)
     """What of it no row says, by name; `load` adds what its actions could not say."""
     domain: str | None = None
+    verdict: Mapping[str, Any] | None = None
+    """Columns of its row of `verdicts`, where somebody else than the record says whether it was completed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +120,12 @@ class Entry:
 def answered_in(grammar: Grammar, answer: str, picture: Picture | None, instruction: str) -> tuple[Picture, str | None, list[Action]]:
     """The screen, and thought and actions of an answer to it that is written in a grammar. Raises BadRecord."""
     if picture is None:
-        raise BadRecord("it comes before any picture")
+        raise BadRecord("comes before any picture")
     width_px, height_px = picture.size_px
     seen = Observation(instruction=instruction, elements=(), screenshot=picture.data, width_px=width_px, height_px=height_px, time_ms=0.0)
     parsed = grammar.parse(answer, seen)
     if parsed.invalid is not None:
-        raise BadRecord(f"it does not follow the grammar {grammar.name}: {parsed.invalid.reason}")
+        raise BadRecord(f"does not follow the grammar {grammar.name}: {parsed.invalid.reason}")
     return picture, parsed.thought, list(parsed.actions)
 
 

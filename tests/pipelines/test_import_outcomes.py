@@ -1,0 +1,113 @@
+"""Whether an imported log was carried out, by a field, by thumbs, by a judge, or by a person."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.judges.judge import Case
+from pipelines.cli.verdict import add_human_verdict
+from pipelines.importing.outcomes import outcomes_of
+from pipelines.importing.rows import Rows
+from pipelines.importing.trajectories import Entry
+from sandbox.session import Verdict
+from sandbox.tasks.imported.mapping import BadRecord
+from tests.pipelines.logs.scripted import chat_answer
+from tests.pipelines.test_import_demonstrations import content, run
+from tests.pipelines.test_import_logs import FILES, LOGS, SCREENS, chat, lines
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
+
+
+def judge(case: Case) -> Verdict:
+    """Good is what ends with an answer; it has seen the screens."""
+    last = case.record.turns[-1]
+    score = 0.95 if "finished" in last.action and case.images else 0.1
+    return Verdict(origin="judge", score=score, threshold=0.5, reasons=("it answers",))
+
+
+def said(spec: str, record: Any, home: Path, **more: Any) -> bool | None:
+    entry = Entry(where="a.jsonl:1", digest="d", text=json.dumps(record), **more)
+    with ExitStack() as stack:
+        row = outcomes_of(spec, Warehouse(Home(home)), stack)(entry, "episode-1", Rows)
+    return None if row is None else row["passed"]
+
+
+RECORD = {"history": [{"result": [{"is_done": True, "success": True}]}], "score": 0.7, "thumb": "👎", "status": "done"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "passed"),
+    [
+        ("field:history/-1/result/-1/success", True),
+        ("field:status=done", True),
+        ("field:status!=done", False),
+        ("field:score>=0.7", True),
+        ("field:score<0.5", False),
+        ("field:nothing/0", None),
+        ("field:history/7", None),
+        ("thumbs:thumb", False),
+        ("thumbs:nothing", None),
+    ],
+)
+def test_a_field_says_it(spec: str, passed: bool | None, tmp_path: Path) -> None:
+    assert said(spec, RECORD, tmp_path) is passed
+
+
+@pytest.mark.parametrize("spec", ["field:status", "field:status>3", "thumbs:status"])
+def test_a_field_that_cannot_be_understood_costs_its_record(spec: str, tmp_path: Path) -> None:
+    with pytest.raises(BadRecord):
+        said(spec, RECORD, tmp_path)
+
+
+@pytest.mark.parametrize("spec", ["field", "field:", "moon:x", "person:x", "judge:none", "judge:x@7", "judge:x@0", "field:=1"])
+def test_other_words_are_refused_with_those_that_are_known(spec: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"outcome|judge"):
+        said(spec, RECORD, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl"])
+def test_a_file_of_thumbs_says_it_by_the_records_ids(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    votes = [("call-1", "up"), ("call-2", ""), ("a.jsonl:1", -1)]
+    if name.endswith("csv"):
+        path.write_text("id,thumb\n" + "".join(f"{identity},{thumb}\n" for identity, thumb in votes))
+    else:
+        path.write_text("".join(json.dumps({"id": identity, "thumb": thumb}) + "\n" for identity, thumb in votes))
+    assert said(f"thumbs:{path}", {}, tmp_path, names=("call-1",)) is False  # by its place, one is down
+    path.write_text("id,vote\n1,up\n" if name.endswith("csv") else '{"id": 1}\n')
+    with pytest.raises(ConfigError, match="thumb"):
+        said(f"thumbs:{path}", {}, tmp_path)
+
+
+@pytest.mark.slow
+def test_what_is_good_is_learned_for_sft_and_who_said_so_is_in_the_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_JUDGES", f"mine: {Path(__file__)}:judge")
+    log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, None, ("wait", {}))), chat(answer=chat_answer(2, "Open.")))
+    report, _ = run(tmp_path, "openai-chat", log, outcome="judge:mine", name="judged")
+    stored = content(tmp_path)
+    verdicts = {row["score"]: row for row in stored["verdicts"]}
+    assert {score: row["passed"] for score, row in verdicts.items()} == {0.1: False, 0.95: True}
+    assert {(row["judge"], row["origin"], row["threshold"]) for row in verdicts.values()} == {("mine", "judge", 0.9)}
+    assert len(stored["sft_samples"]) == len(stored["ct_samples"]) == 1 and report.lost["`response.model`"] == 2
+
+    rule = "field:history/-1/result/-1/success"
+    run(tmp_path, "browser-use", LOGS / FILES["browser-use"], outcome=rule, images=[SCREENS], name="history")
+    assert len(content(tmp_path)["sft_samples"]) == 6
+
+
+@pytest.mark.slow
+def test_a_person_says_it_after_the_import(tmp_path: Path) -> None:
+    log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, "Open.")))
+    report, _ = run(tmp_path, "openai-chat", log, outcome="person", name="asked")
+    assert not content(tmp_path)["sft_samples"] and report.for_ct == {"--outcome says nothing of it": 1}
+    (episode,) = content(tmp_path)["episodes"]
+    add_human_verdict(Warehouse(Home(tmp_path)), episode["episode_id"], is_good=True, reasons=["it is open"])
+    again, _ = run(tmp_path, "openai-chat", log, outcome="person", name="asked", replace=True)
+    stored = content(tmp_path)
+    assert len(stored["sft_samples"]) == 1 and not again.for_ct and stored["episodes"][0]["outcome"] == "success"
