@@ -428,6 +428,19 @@ class ScheduleSettings(_Settings):
     regression: Annotated[float, Field(gt=0, le=1, description="drop in eval success that asks for a re-evaluation")] = 0.05
 
 
+class LogSettings(_Settings):
+    """Logs of agents that come in by day, in FLYWHEEL_HOME/logs/<day>/<format> (docs/importing.md)."""
+
+    track: Literal["expert", "novice", "unreviewed"] = Field("unreviewed", description="as of `flywheel import demonstrations --track`")
+    outcome: str | None = Field(None, description="who says whether they were carried out, as of --outcome; null: the logs themselves")
+    domain: str = Field("desktop", description="which specialist learns from them")
+    grammar: str = Field("uitars2", description="how their actions are written for training")
+    policy: str | None = Field(None, description="who acted, by name; null: unknown")
+    licence: str | None = Field(None, description="their licence; null: unknown")
+    first_day: str = Field("2026-01-01", pattern=r"^\d{4}-\d{2}-\d{2}$", description="the first day that logs are taken of")
+    cron: str | None = Field("30 1 * * *", description="when `daily_logs` imports the days that are over; null: no such schedule")
+
+
 References = dict[str, str] | tuple[str, ...]
 """By name or as a list: module:attribute or path/to/file.py:attribute, with paths from the profile's folder."""
 
@@ -482,6 +495,7 @@ class Profile(_Settings):
     tracking: TrackingConfig = Field(TrackingConfig(), description="where the curves of CT, SFT, the ORM and RL go besides TensorBoard")
     training: TrainingHosts = Field(THIS_MACHINE, description="machines that CT, SFT, the ORM and RL train on (docs/cluster.md)")
     schedule: ScheduleSettings = ScheduleSettings()
+    logs: LogSettings | None = Field(None, exclude=True, description="how logs that come in are imported; null: no asset does it")
     plan: PlanSettings = PlanSettings()
 
     @property

@@ -28,7 +28,7 @@ from assets import (
 )
 from assets.resources import WarehouseResource
 from pipelines import profiles
-from pipelines.orchestration import run_profile
+from pipelines.orchestration import imported_logs, run_profile
 from pipelines.orchestration.executor import home_executor
 from pipelines.orchestration.freshness import with_policies
 from pipelines.orchestration.jobs import JOBS
@@ -45,6 +45,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     profile = profiles.from_env()
     domains, joint = profile.tasks.specialists, profile.tasks.joint
     root = str(Home.from_env().root)
+    logs = imported_logs.build_logs(profile.logs)
     return dg.Definitions(
         assets=with_policies(
             [
@@ -75,6 +76,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
                 routing.verdicts,
                 routing.routing,
                 handoff.iteration_output,
+                *logs.assets,
             ],
             profile,
         ),
@@ -82,8 +84,8 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             *(checks.build_gate(gate) for gate in checks.GATES),
             value_gate.build_value_gate((*domains, *(joint_name(group) for group in joint))),
         ],
-        jobs=JOBS,
-        schedules=build_schedules(profile),
+        jobs=[*JOBS, *logs.jobs],
+        schedules=[*build_schedules(profile), *logs.schedules],
         sensors=build_sensors(profile),
         executor=home_executor,
         resources={

@@ -28,6 +28,7 @@ class GatewayLog:
 
     def __init__(self, home: Home) -> None:
         """Raises ConfigError where another gateway writes there."""
+        self.home = home
         self._lock = FileLock(_lock_path(home))
         if not self._lock.acquire():
             raise ConfigError(f"another gateway records in {folder_of(home)}: end it, or give this one a --home of its own")

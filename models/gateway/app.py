@@ -4,6 +4,7 @@ recorder.py's, the form of each interface messages.py's and responses.py's; erro
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.gateway.grouping import Group
+from agent.gateway.intake import Intake
 from agent.gateway.records import Outcome, Route
 from models.gateway import messages, responses
 from models.gateway.gathering import Gathering
@@ -25,9 +27,10 @@ from models.server.answers import DONE, EVENT_STREAM
 from models.server.app import CLIENT_GONE
 from models.server.guard import Guard
 from models.server.metrics import MEDIA_TYPE, Metrics
-from models.server.problems import ApiError, app_with_problems, wrong
+from models.server.problems import ApiError, app_with_problems, refused, wrong
 from models.server.wire import ChatRequest
 from sandbox.http.serving import unless_gone
+from warehouse.core.errors import RequestRefused
 from warehouse.evaluation.statistics import wilson
 
 DESCRIPTION = """A policy behind the interfaces that agents know, and a record of what passes: change an agent's base URL and its key.
@@ -82,14 +85,15 @@ class Writer(Protocol):
     def problem(self, body: str) -> Iterator[str]: ...
 
 
-def create_app(recorder: Recorder, tokens: Mapping[str, str], metrics: Metrics) -> ASGIApp:
+def create_app(recorder: Recorder, tokens: Mapping[str, str], metrics: Metrics, intake: Intake) -> ASGIApp:
     """The ASGI application. `tokens` by project. Raises ConfigError for a token that is not usable."""
     app = app_with_problems("Flywheel gateway", DESCRIPTION)
-    routes = _Routes(recorder, metrics)
+    routes = _Routes(recorder, metrics, intake)
     stream: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
     app.post("/v1/chat/completions", responses=stream, summary="OpenAI's chat completions")(routes.chat)
     app.post("/v1/responses", responses=stream, summary="OpenAI's responses")(routes.responses)
     app.post("/v1/messages", responses=stream, summary="Anthropic's messages")(routes.messages)
+    app.post("/v1/traces", summary="Spans of agents, as OTLP in JSON, into the log of the day")(routes.traces)
     app.get("/v1/models", summary="What the upstream serves")(routes.models)
     app.get("/episodes", summary="The project's episodes")(routes.episodes)
     app.get("/episodes/{name:path}", summary="One episode")(routes.episode)
@@ -101,8 +105,8 @@ def create_app(recorder: Recorder, tokens: Mapping[str, str], metrics: Metrics) 
 
 
 class _Routes:
-    def __init__(self, recorder: Recorder, metrics: Metrics) -> None:
-        self._recorder, self._metrics = recorder, metrics
+    def __init__(self, recorder: Recorder, metrics: Metrics, intake: Intake) -> None:
+        self._recorder, self._metrics, self._intake = recorder, metrics, intake
         metrics.watch("calls_running", "Calls under way.", lambda: recorder.running.total())
 
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
@@ -143,6 +147,16 @@ class _Routes:
             self._recorder.leave(call)
             raise
         return _Events(_events(chunks, first, gathered, writer), chunks)
+
+    async def traces(self, request: Request) -> dict[str, Any]:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
+            raise wrong("spans are taken as application/json without compression: OTLP's exporters of JSON send it", status=415)
+        try:
+            await asyncio.to_thread(self._intake.add, request.state.client, await request.body())
+        except RequestRefused as error:
+            raise refused(error) from error
+        return {}
 
     async def models(self) -> dict[str, Any]:
         return {"object": "list", "data": [dict(self._recorder.live.entry)]}

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from agent.gateway.intake import Intake
 from agent.gateway.log import GatewayLog
 from models.gateway.app import create_app
 from models.gateway.recorder import Admit, Recorder, admit_all
@@ -46,7 +47,7 @@ async def _server(
         def begin_end() -> None:
             recorder.is_closing = True
 
-        app = create_app(recorder, tokens, Metrics())
+        app = create_app(recorder, tokens, Metrics(), Intake(log.home))
         try:
             server = Server(app, grace_s=int(settings.grace_s) + TOLD_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end)
             yield server, recorder

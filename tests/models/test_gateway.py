@@ -320,3 +320,14 @@ def test_an_upstream_that_tells_no_ids_is_recorded_without(tmp_path: Path) -> No
         assert "upstream_failed" in broken.text
         (call,) = running.calls()
     assert (call.policy_id, call.response_token_ids, call.answer.text) == ("m", (), "hi")
+
+
+def test_spans_go_into_the_log_of_the_day(running: Gateway) -> None:
+    export = {"resourceSpans": [{"scopeSpans": []}]}
+    with running.client() as client:
+        assert client.post("/v1/traces", json=export).json() == {}
+        assert client.post("/v1/traces", content=b"\x0a", headers={"content-type": "application/x-protobuf"}).status_code == 415
+        assert client.post("/v1/traces", json={"spans": []}).status_code == 400
+        assert client.post("/v1/traces", json=export, headers={"authorization": "Bearer none"}).status_code == 401
+    (path,) = (running.home.root / "logs").rglob("alpha.jsonl")
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [export]
