@@ -83,7 +83,7 @@ def published(figures: Sequence[Figure], think_ms: float) -> Mapping[str, Mappin
         if figure.way == "gateway":
             beside = directly[figure.conversations]
             row |= {"added_p50_ms": round(figure.p50_ms - beside.p50_ms, 1), "added_p99_ms": round(figure.p99_ms - beside.p99_ms, 1)}
-        rows[f"{figure.way}, {figure.conversations} at once"] = {**row, "think_ms": think_ms, "measured": provenance()}
+        rows[f"{figure.way}, {figure.conversations} at once, {think_ms:g} ms"] = {**row, "think_ms": think_ms, "measured": provenance()}
     return rows
 
 
