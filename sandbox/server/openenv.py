@@ -44,6 +44,7 @@ class ResetData(BaseModel):
     seed: Annotated[int | None, Field(ge=0, le=LARGEST, description="the same seed draws the same instance; none draws any")] = None
     episode_id: Annotated[str | None, Field(max_length=255)] = None
     split: Annotated[Split | None, Field(description="of which an instance is drawn; null: of `train`, of a held-out task `eval`")] = None
+    screenshots: Annotated[bool, Field(description="for clients that pass an observation on as text, false")] = True
     instance: Annotated[int | None, Field(ge=0, le=LARGEST, description="this one, instead of a draw")] = None
 
     def instance_of(self, task: Task) -> int:
@@ -162,7 +163,9 @@ class _Episodes:
             instance = wanted.instance_of(self._task)
         except (ValidationError, TaskError) as error:
             raise _Problem("VALIDATION_ERROR", f"This is no reset: {error}") from error
-        started = await self._asked(calls.reset(self._lease, self._metrics, self._task, instance, screenshots=True, number=None))
+        started = await self._asked(
+            calls.reset(self._lease, self._metrics, self._task, instance, screenshots=wanted.screenshots, number=None)
+        )
         self._episode_id = wanted.episode_id or f"{self._lease.session_id}:{instance}"
         return _result(started.observation, None, False, {"instance": instance})
 

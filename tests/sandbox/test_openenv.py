@@ -6,10 +6,7 @@ import asyncio
 import base64
 import json
 import re
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -32,6 +29,7 @@ from sandbox.tasks.conformance import check_source
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource
+from tests.sandbox.other_servers import other_server
 from tests.sandbox.own_source import ADAPTERS, ROOT, write_files_of
 from warehouse.core.conformance import problems
 from warehouse.core.errors import ConfigError, SandboxError
@@ -257,34 +255,16 @@ def openenv_python() -> Path:
     return python_of(ROOT / ".bench" / "openenv", OPENENV)
 
 
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 @pytest.fixture
 def their_server(openenv_python: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([str(openenv_python), str(PEER), "serve", str(port)])
-    try:
-        url, until_s = f"http://127.0.0.1:{port}", time.monotonic() + 300
-        while not _answers(f"{url}/health"):
-            assert process.poll() is None and time.monotonic() < until_s, "it does not answer"
-            time.sleep(0.2)
+    with other_server([openenv_python, PEER, "serve"]) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_server_of_the_real_package_keeps_what_sources_promise(their_server: str, tmp_path: Path) -> None:
-    text = (tmp_path / "numbers.py").read_text()
+    text = (tmp_path / "guesses.py").read_text()
     (tmp_path / "found.py").write_text(text.replace("http://localhost:8000", their_server).replace('"numbers"', '"found"'))
     SOURCES.use("found.py:SOURCE", tmp_path)
     assert problems(check_source(SOURCES["found"])) == []
