@@ -163,6 +163,20 @@ def test_ending_early_and_answering_everything_pays_nothing(on_page: Any) -> Non
     on_page(use)
 
 
+@pytest.mark.parametrize(("button", "reward"), [("TWO", -1.0), ("ONE", 1.0)])
+def test_a_click_on_the_cover_takes_no_end_back(on_page: Any, button: str, reward: float) -> None:
+    """The first click of three ends the episode; the others hit START, which would begin another instance in its place."""
+
+    async def use(session: PageSession) -> None:
+        observation = await session.reset(miniwob()["click-test-2"], 3)
+        there = next(element for element in observation.elements if element.text == button)
+        transition = await session.step(Click(x=there.x_px, y=there.y_px, count=3))
+        assert (transition.terminated, transition.reward) == (True, reward)
+        assert (await session.evaluate()).success is (reward > 0)
+
+    on_page(use)
+
+
 # Pages of others beside the task's
 
 

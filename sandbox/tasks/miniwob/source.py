@@ -177,10 +177,12 @@ class MiniWobSource:
         return (self.root / "miniwob" / f"{_entry_name(task)}.html").as_uri()
 
     def start_script(self, task: Task, seed: int) -> str:
-        """Drops what an earlier instance left (focus, time limit, inner scrolling), seeds the page's generator and starts."""
+        """Drops what an earlier instance left (focus, time limit, inner scrolling), seeds the page's generator and starts. The cover that
+        shows after the end starts no other instance: a click on it, the second of a double click, would take the end back."""
         return (
             "(() => {"
             " if (core.cover_div === null) core.startEpisode();"
+            " core.cover_div.onclick = null;"
             " if (document.activeElement) document.activeElement.blur();"
             " for (const part of [document.scrollingElement, document.getElementById('area')])"
             " if (part) part.scrollTop = part.scrollLeft = 0;"
