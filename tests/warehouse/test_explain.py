@@ -77,16 +77,24 @@ def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: War
     assert [(change.judge, change.route) for change in failed.changes] == [("verifier", "sft")] and failed.route == "ct"
 
 
-@pytest.mark.parametrize("who", [{"policy_id": "human"}, {"policy_id": "agent", "purpose": "gateway", "domain": "gateway"}])
-def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_path: Path, who: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("who", "stage"),
+    [
+        ({"policy_id": "human"}, "rollouts"),
+        ({"policy_id": "agent", "purpose": "gateway", "domain": "gateway"}, "rollouts"),
+        ({"policy_id": "unknown", "purpose": "seed"}, "imported_logs"),
+    ],
+)
+def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_path: Path, who: dict[str, str], stage: str) -> None:
     house = Warehouse(Home(tmp_path / "home"))
     asked = "Press the green button three times."
     person = episode_row("episode-person", **who, instruction=f"Please: {asked}")
     evaluated = episode_row("episode-evaluated", purpose="evaluation", split="eval", instruction=asked)
     sample = sample_row("sft", origin="demonstration", domain="d", messages=[], response="x", episode_id="episode-person", step_index=0)
-    house.replace_partition("episodes", [without_place(row) for row in (person, evaluated)], iteration="0001", stage="rollouts")
+    house.replace_partition("episodes", [without_place(person)], iteration="0000", stage=stage)
+    house.replace_partition("episodes", [without_place(evaluated)], iteration="0001", stage="evaluation")
     house.replace_partition("sft_samples", [sample], iteration="0001", stage="routing")
-    with connect(house) as con:
+    with connect_to_explain(house, "episode-person") as con:
         (use,) = explain(con, "episode-person").uses
     assert use.datasets == [] and use.left_out == f"it repeats an instruction that is evaluated on: {asked.lower()!r}"
 

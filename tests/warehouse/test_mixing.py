@@ -323,6 +323,7 @@ def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.
         for episode in store.rows["episodes"][-num:]:
             episode |= {"policy_id": "human", "purpose": "seed", "instruction": f"Please,  {asked.upper()}!"}
         store.rows["episodes"][-1]["instruction"] = other
+    store.rows["episodes"][-2] |= {"policy_id": "unknown", "stage": "imported_logs"}
     chat = [{"role": "user", "content": f"Now {asked}", "screenshot_id": None, "loss": 0.0}]
     for table, origin in (("sft_samples", "demonstration"), ("ct_samples", "annotation"), ("sft_samples", "rollout")):
         store.add(table, 1, origin)
@@ -336,7 +337,7 @@ def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.
     found = mixed(con, "sft", "0002", mixture)
     assert by_component(found.rows.to_pylist()) == {"demonstration": 5, "in_situ": 1}
     assert list(found.left_out.values()) == [asked] * 6
-    people = [episode["episode_id"] for episode in store.rows["episodes"] if episode["policy_id"] == "human"]
+    people = [episode["episode_id"] for episode in store.rows["episodes"] if episode["policy_id"] in ("human", "unknown")]
     assert [repeated_by(con, episode) for episode in people] == [asked, None, asked, asked, None]
     assert repeated_by(con, store.rows["episodes"][-1]["episode_id"]) is None
     assert by_component(mixed(con, "sft", "0002", mixture.model_copy(update={"in_situ": None})).rows.to_pylist()) == {"demonstration": 5}

@@ -1,16 +1,20 @@
-"""What samples give away of the instances that are evaluated on: chats and what people did that repeat such an instruction. No snapshot
-holds them (mixing.py); here it is said which they are and what they repeat. What rollouts are held against is decontamination.py's.
+"""What samples give away of the instances that are evaluated on: chats and episodes done elsewhere that repeat such an instruction. No
+snapshot holds them (mixing.py); here it is said which they are and what they repeat. Against what rollouts are held is decontamination.py's
+business.
 """
 
 from __future__ import annotations
 
 import duckdb
 
+from warehouse.core.stages import IMPORTED_STAGE
+
 GIVEAWAY_WORDS = 5
 """An instruction of at least so many words gives an instance away; shorter ones occur anywhere."""
 
-ELSEWHERE = "(purpose = 'gateway' and domain = 'gateway')"
-"""Of an episode: an agent's that called the gateway, on nobody knows which instance. A harness's are of a task of the pool."""
+ELSEWHERE = f"(policy_id = 'human' or (purpose = 'gateway' and domain = 'gateway') or starts_with(stage, '{IMPORTED_STAGE}'))"
+"""Of an episode: done on nobody knows which instance, by a person, by an agent that called the gateway, or in an imported file. A harness's
+are of a task of the pool."""
 EVALUATED_ON = rf"""
 evaluated_on as (
     select distinct lower(trim(regexp_replace(instruction, '\s+', ' ', 'g'))) as words from (
@@ -21,7 +25,7 @@ evaluated_on as (
     ) where len(string_split(words, ' ')) >= {GIVEAWAY_WORDS}
 )"""
 GIVEAWAYS = rf"""{EVALUATED_ON},
-spoken as (  -- what nobody did on an instance whose split is known: chats, what people did elsewhere, what agents did through the gateway
+spoken as (  -- what nobody did on an instance whose split is known: chats, and episodes done elsewhere
     select sample_id, lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g')) as words
     from (select sample_id, episode_id, origin, messages from ct_samples
           union all select sample_id, episode_id, origin, messages from sft_samples)
@@ -30,7 +34,7 @@ spoken as (  -- what nobody did on an instance whose split is known: chats, what
     select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
     from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples
           union all select sample_id, unnest(prompt_episode_ids) from sft_samples) s
-    join (select distinct episode_id, instruction from episodes where policy_id = 'human' or {ELSEWHERE}) e using (episode_id)
+    join (select distinct episode_id, instruction from episodes where {ELSEWHERE}) e using (episode_id)
 ),
 leaks as (
     select s.sample_id, min(e.words) as words from spoken s join evaluated_on e on contains(s.words, e.words) group by s.sample_id
@@ -40,13 +44,14 @@ leaks as (
 
 
 def repeated_by(con: duckdb.DuckDBPyConnection, episode_id: str) -> str | None:
-    """The evaluated instruction that an episode of a person or of the gateway repeats, for which no snapshot takes its samples; None where
-    it repeats none."""
+    """The evaluated instruction that an episode done elsewhere repeats, for which no snapshot takes its samples; None where it repeats
+    none."""
+    found = con.execute(f"select instruction from episodes where {ELSEWHERE} and episode_id = $1", [episode_id]).fetchall()
+    if not found:
+        return None
     rows = con.execute(
         rf"""with {EVALUATED_ON}
-        select min(v.words) from episodes e
-        join evaluated_on v on contains(lower(regexp_replace(e.instruction, '\s+', ' ', 'g')), v.words)
-        where (e.policy_id = 'human' or {ELSEWHERE}) and e.episode_id = $1""",
-        [episode_id],
+        select min(words) from evaluated_on where contains(lower(regexp_replace($1, '\s+', ' ', 'g')), words)""",
+        [found[0][0]],
     ).fetchall()
-    return rows[0][0] if rows else None
+    return rows[0][0]  # type: ignore[no-any-return]

@@ -147,9 +147,7 @@ def explain(con: duckdb.DuckDBPyConnection, episode: str, config: RoutingConfig 
         stored_route=stored[0][0] if stored else None,
         stored_reason=stored[0][1] if stored else None,
         changes=_changes(episodes, verdicts, rules, judgements, destination),
-        uses=_uses(
-            con, episode_id, may_repeat="human" in episodes["policy_id"].to_pylist() or "gateway" in episodes["purpose"].to_pylist()
-        ),
+        uses=_uses(con, episode_id),
     )
 
 
@@ -233,7 +231,7 @@ def _changes(
     return changes
 
 
-def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, may_repeat: bool) -> list[Use]:
+def _uses(con: duckdb.DuckDBPyConnection, episode_id: str) -> list[Use]:
     rows = con.sql(
         """
         with samples as (
@@ -253,6 +251,6 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, may_repeat: bool) 
         params={"id": episode_id},
     )
     found = rows.to_arrow_table().to_pylist()
-    words = repeated_by(con, episode_id) if found and may_repeat else None
+    words = repeated_by(con, episode_id) if found else None
     why = None if words is None else f"it repeats an instruction that is evaluated on: {words!r}"
     return [Use(**row, left_out=why if row["table"] != "orm_samples" else None) for row in found]
