@@ -181,7 +181,7 @@ def samples_of(episode: Episode) -> Iterator[TrainingSample]:
 
 
 def report(asked: argparse.Namespace, played: Mapping[str, Sequence[Episode]]) -> None:
-    measured = provenance() | {"load": f"{os.getloadavg()[0]:.1f}"}
+    measured, load = provenance(), round(os.getloadavg()[0], 1)
     rows: dict[str, dict[str, Any]] = {}
     for name, episodes in played.items():
         for task in [*asked.tasks, "all"]:
@@ -191,7 +191,7 @@ def report(asked: argparse.Namespace, played: Mapping[str, Sequence[Episode]]) -
             row = {"episodes": len(of_task), "solved": solved, "low": round(interval.low, 3), "high": round(interval.high, 3)}
             crashed = sum(one.outcome is Outcome.CRASHED and task in (one.request.task.name, "all") for one in episodes)
             seconds = sum(one.duration_ms for one in of_task) / 1000 / max(1, len(of_task))
-            rows[f"{name} {task}"] = {**row, "crashed": crashed, "s_per_episode": round(seconds, 1), "measured": measured}
+            rows[f"{name} {task}"] = {**row, "crashed": crashed, "s_per_episode": round(seconds, 1), "load": load, "measured": measured}
             print(f"{name} {task}: {json.dumps(rows[f'{name} {task}'])}", flush=True)
     if asked.publish:
         publish_rows("harness", rows)
