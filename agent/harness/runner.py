@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +22,13 @@ from agent.harness.door import open_door
 from agent.harness.driven import DrivenSession
 from agent.harness.harness import Assignment, Harness
 from sandbox.session import Outside, Session, Verdict, first_content
-from warehouse.core.errors import HarnessFailed, SandboxError
+from warehouse.core.errors import EngineUnreachable, HarnessFailed, SandboxError
 
 LOOK_EVERY_S = 0.25
-Refuse = Callable[[], Awaitable[str | None]]
-"""Asked before each call of an episode: why it is not answered any more; None where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class ModelAddress:
     """Where a model answers one episode: the gateway's address, and the key that names the episode."""
 
     url: str
@@ -39,17 +37,31 @@ class Door:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the gateway recorded of an episode, and the pictures that its steps name."""
+    """What the gateway recorded of an episode, and the pictures that its steps name. `failure`: why the policy's server did not answer
+    the last call, if that was the server's fault."""
 
     steps: tuple[Step, ...]
     pictures: Mapping[str, bytes]
+    failure: str | None = None
+
+
+class Calls(Protocol):
+    """The calls of one episode, as a gateway asks and tells about them."""
+
+    async def admit(self) -> str | None:
+        """Before each call: why it is not answered any more; None where it is."""
+        ...
+
+    def left(self, *, is_answered: bool) -> None:
+        """An admitted call is over."""
+        ...
 
 
 class Gateway(Protocol):
     """Answers episodes, and records what is asked and answered. models/gateway/episode_gateway.py is one."""
 
-    def begin(self, name: str, refuse: Refuse) -> Door:
-        """Where the episode of this name is answered, until its end."""
+    def begin(self, name: str, calls: Calls) -> ModelAddress:
+        """Where the episode of this name is answered, until its end. Whoever knows the name can call in it."""
         ...
 
     async def end(self, name: str, verdict: Verdict) -> Recorded:
@@ -68,31 +80,29 @@ class HarnessRunner:
         """The episode, once it is in the log. Raises as EpisodeRunner.run."""
 
         async def play(session: Session) -> Episode:
-            return await self._play(request, session, f"{request.episode_id}.{secrets.token_hex(4)}")
+            return await self._play(request, session, f"{request.episode_id}.{secrets.token_urlsafe(16)}")
 
         return await self._runner.play(request, play, log=log)
 
     async def _play(self, request: EpisodeRequest, session: Session, name: str) -> Episode:
         started_s = time.monotonic()
         first = await session.reset(request.task, request.seed)
-        driven, calls = DrivenSession(session, first), _Calls(request.task.max_steps)
-
-        async def refuse() -> str | None:
-            """A last look before each call: one that comes after the end is no step of the episode."""
-            over = (await driven.look()).terminated or driven.is_over
-            return "the environment has ended the episode" if over else calls.refused()
-
-        door = self._gateway.begin(name, refuse)
+        driven = DrivenSession(session, first)
+        calls = _Calls(driven, request.task.max_steps)
+        model = self._gateway.begin(name, calls)
         try:
-            end = await self._drive(request, session, driven, door, calls)
+            end = await self._drive(request, session, driven, model, calls)
             await driven.look()
             verdict = await session.evaluate()
         except BaseException:
             await self._gateway.end(name, NO_VERDICT)
             raise
         recorded = await self._gateway.end(name, verdict)
-        if not recorded.steps and not verdict.success:
+        if recorded.failure is not None and not verdict.success:
+            raise EngineUnreachable(f"the policy's server failed during {request.episode_id}: {recorded.failure}")
+        if not recorded.steps:
             raise end.failure or HarnessFailed(f"none of the calls of the harness {self._name!r} was answered; its own log says why")
+        end = _settled(end, driven, calls)
         return Episode(
             request=request,
             instruction=first.instruction,
@@ -106,7 +116,7 @@ class HarnessRunner:
             screenshots=dict(recorded.pictures),
         )
 
-    async def _drive(self, request: EpisodeRequest, session: Session, driven: DrivenSession, door: Door, calls: _Calls) -> _End:
+    async def _drive(self, request: EpisodeRequest, session: Session, driven: DrivenSession, model: ModelAddress, calls: _Calls) -> _End:
         """Start the program, and end it where the environment or a limit ends the episode."""
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True))
@@ -117,9 +127,9 @@ class HarnessRunner:
                 max_steps=request.task.max_steps,
                 temperature=request.temperature,
                 seed=request.sampling_seed(0),
-                openai_url=f"{door.url}/v1",
-                anthropic_url=door.url,
-                key=door.key,
+                openai_url=f"{model.url}/v1",
+                anthropic_url=model.url,
+                key=model.key,
                 session_url=await stack.enter_async_context(open_door(driven)),
                 devtools_url=await session.devtools() if isinstance(session, Outside) else None,
                 folder=Path(folder),
@@ -149,17 +159,31 @@ NO_VERDICT = Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=("the 
 
 
 class _Calls:
-    """How many calls of the model an episode has left."""
+    """The calls of an episode, up to its task's steps. Calls that are not answered are no steps. `was_refused`: one more was asked for."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._num, self.are_used_up = most, 0, False
+    def __init__(self, driven: DrivenSession, most: int) -> None:
+        self._driven, self._most = driven, most
+        self._num_running = self._num_answered = 0
+        self.was_refused = False
 
-    def refused(self) -> str | None:
-        if self._num >= self._most:
-            self.are_used_up = True
+    @property
+    def are_used_up(self) -> bool:
+        return self._num_answered >= self._most
+
+    async def admit(self) -> str | None:
+        """As Calls, after a last look: what comes after the end is no step of the episode."""
+        await self._driven.look()
+        if self._driven.is_over:
+            return "the environment has ended the episode"
+        if self._num_running + self._num_answered >= self._most:
+            self.was_refused = True
             return f"the task's {self._most} steps are used up"
-        self._num += 1
+        self._num_running += 1
         return None
+
+    def left(self, *, is_answered: bool) -> None:
+        self._num_running -= 1
+        self._num_answered += is_answered
 
 
 async def _until_over(driven: DrivenSession, calls: _Calls) -> Outcome:
@@ -168,7 +192,7 @@ async def _until_over(driven: DrivenSession, calls: _Calls) -> Outcome:
         last = await driven.look()
         if last.terminated:
             return Outcome.FAILURE
-        if last.truncated or calls.are_used_up:
+        if last.truncated or calls.was_refused:
             return Outcome.TRUNCATED
         await asyncio.sleep(LOOK_EVERY_S)
 
@@ -183,3 +207,12 @@ def _end_of(program: asyncio.Future[None], watch: asyncio.Future[Outcome]) -> _E
     if error is None or isinstance(error, SandboxError):
         return _End(Outcome.FAILURE, error)
     return _End(Outcome.FAILURE, HarnessFailed(f"the harness raised {type(error).__name__}: {error}"))
+
+
+def _settled(end: _End, driven: DrivenSession, calls: _Calls) -> _End:
+    """A program that ends after the environment did, or when its steps are used up, ended by that: also one that fails as its call was
+    refused."""
+    if driven.last.terminated:
+        return _End(Outcome.FAILURE)
+    is_cut_off = driven.last.truncated or calls.are_used_up
+    return _End(Outcome.TRUNCATED) if is_cut_off and end.outcome is Outcome.FAILURE else end

@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -95,13 +96,19 @@ def create_app(recorder: Recorder, tokens: Mapping[str, str], metrics: Metrics, 
     app.post("/v1/messages", responses=stream, summary="Anthropic's messages")(routes.messages)
     app.post("/v1/traces", summary="Spans of agents, as OTLP in JSON, into the log of the day")(routes.traces)
     app.get("/v1/models", summary="What the upstream serves")(routes.models)
+    if not recorder.has_owner:
+        _add_episodes(app, routes)
+    app.get("/health", summary="Whether the gateway takes calls")(routes.health)
+    app.get("/metrics", response_class=Response, summary="Counters for Prometheus")(routes.metrics)
+    return Guard(app, tokens, metrics, max_body_bytes=recorder.settings.max_body_mib * 2**20)
+
+
+def _add_episodes(app: FastAPI, routes: _Routes) -> None:
+    """What a gateway has whose callers say themselves what their episodes are."""
     app.get("/episodes", summary="The project's episodes")(routes.episodes)
     app.get("/episodes/{name:path}", summary="One episode")(routes.episode)
     app.post("/episodes/{name:path}/outcome", summary="End an episode: what came of it")(routes.outcome)
     app.get("/outcomes", summary="Outcomes by policy: the live one beside a candidate")(routes.outcomes)
-    app.get("/health", summary="Whether the gateway takes calls")(routes.health)
-    app.get("/metrics", response_class=Response, summary="Counters for Prometheus")(routes.metrics)
-    return Guard(app, tokens, metrics, max_body_bytes=recorder.settings.max_body_mib * 2**20)
 
 
 class _Routes:
@@ -122,7 +129,7 @@ class _Routes:
 
     async def _answer(self, route: Route, asked: ChatRequest, writer: Writer, request: Request) -> Response:
         try:
-            call = await self._recorder.begin(caller_of(request), route, asked)
+            call = await self._recorder.begin(self._caller(request), route, asked)
             answer = await (self._stream(call, writer) if asked.stream else self._whole(call, writer, request))
         except ApiError as error:
             self._metrics.requests.labels(route, str(error.status)).inc()
@@ -179,6 +186,11 @@ class _Routes:
             given_at=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
         return await self._recorder.close_episode(group, outcome)
+
+    def _caller(self, request: Request) -> Caller:
+        """Where the episodes have an owner, the key alone says whose call it is: whoever knows an episode's name is not in it."""
+        caller = caller_of(request)
+        return replace(caller, name=request.state.label or None) if self._recorder.has_owner else caller
 
     def _found(self, name: str, request: Request) -> Group:
         group = self._recorder.grouping.find(caller_of(request).project, name)

@@ -8,21 +8,23 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from agent.gateway.episodes import steps_of
 from agent.gateway.log import GatewayLog, read_picture
 from agent.gateway.records import Call, Outcome
-from agent.harness.runner import Door, Recorded, Refuse
+from agent.harness.runner import Calls, ModelAddress, Recorded
 from models.gateway.recorder import Caller, Recorder
 from models.gateway.serve import Address, serving_recorder
 from models.gateway.settings import GatewaySettings
-from models.server.problems import wrong
+from models.server.problems import ApiError, wrong
 from sandbox.session import Verdict
 from warehouse.core.home import Home
 
 PROJECT = "harness"
 POLL_S = 0.01
+SERVER_ERROR = 500
 SETTINGS = GatewaySettings(keep_personal_data=True, max_running=4096)
 """What tasks show is invented, and is judged with every other episode's where episodes are routed."""
 
@@ -40,13 +42,21 @@ class _KeptLog(GatewayLog):
             self.calls.setdefault(call.name, []).append(call)
 
 
+@dataclass(slots=True)
+class _Running:
+    """An episode under way. `failure`: why the upstream did not answer its last call, if that was the upstream's fault."""
+
+    calls: Calls
+    failure: str | None = None
+
+
 class EpisodeGateway:
-    """Lives in one event loop. Its log is in the home's folder, as any gateway's."""
+    """Lives in one event loop, and is the Owner of its episodes. Its log is in the home's folder, as any gateway's."""
 
     def __init__(self, home: Home, log: _KeptLog) -> None:
         self._home, self._log = home, log
         self._token = secrets.token_urlsafe(24)
-        self._running: dict[str, Refuse] = {}
+        self._running: dict[str, _Running] = {}
         self._url = ""
         self._recorder: Recorder | None = None
 
@@ -56,7 +66,7 @@ class EpisodeGateway:
         """Raises EngineUnreachable or ModelError where the upstream does not answer."""
         with closing(_KeptLog(home)) as log:
             gateway = cls(home, log)
-            served = serving_recorder(log, upstream, {PROJECT: gateway._token}, SETTINGS, gateway._admit)
+            served = serving_recorder(log, upstream, {PROJECT: gateway._token}, SETTINGS, gateway)
             async with served as (gateway._url, gateway._recorder):
                 yield gateway
 
@@ -71,23 +81,34 @@ class EpisodeGateway:
             raise RuntimeError("the gateway is not open: `async with EpisodeGateway.open(…)`")
         return self._recorder
 
-    def begin(self, name: str, refuse: Refuse) -> Door:
-        self._running[name] = refuse
-        return Door(url=self._url, key=f"{self._token}/{name}")
+    def begin(self, name: str, calls: Calls) -> ModelAddress:
+        self._running[name] = _Running(calls)
+        return ModelAddress(url=self._url, key=f"{self._token}/{name}")
 
-    async def _admit(self, caller: Caller) -> None:
-        """410, which clients do not send again."""
-        refuse = self._running.get(caller.name or "")
-        if refuse is None:
+    async def admit(self, caller: Caller) -> None:
+        """As Owner: 410, which clients do not send again."""
+        running = self._running.get(caller.name or "")
+        if running is None:
             raise wrong(f"no episode {caller.name!r} is under way", status=410, code="episode_has_ended")
-        if (why := await refuse()) is not None:
+        if (why := await running.calls.admit()) is not None:
             raise wrong(why, status=410, code="episode_has_ended")
 
+    def left(self, caller: Caller, *, is_answered: bool, failure: ApiError | None) -> None:
+        """As Owner."""
+        if (running := self._running.get(caller.name or "")) is None:
+            return
+        running.calls.left(is_answered=is_answered)
+        if is_answered:
+            running.failure = None
+        elif failure is not None and failure.status >= SERVER_ERROR:
+            running.failure = str(failure)
+
     async def end(self, name: str, verdict: Verdict) -> Recorded:
-        self._running.pop(name, None)
+        running = self._running.pop(name, None)
+        failure = None if running is None else running.failure
         group = self._opened.grouping.find(PROJECT, name)
         if group is None:
-            return Recorded(steps=(), pictures={})
+            return Recorded(steps=(), pictures={}, failure=failure)
         while group.num_running:
             await asyncio.sleep(POLL_S)
         calls = self._log.calls.pop(name, [])
@@ -95,7 +116,7 @@ class EpisodeGateway:
             await self._opened.close_episode(group, _outcome(group.episode, verdict))
         steps = await asyncio.to_thread(steps_of, calls)
         shown = {message.screenshot_id for step in steps for message in step.messages if message.screenshot_id is not None}
-        return Recorded(steps=steps, pictures=await asyncio.to_thread(self._pictures, sorted(shown)))
+        return Recorded(steps=steps, pictures=await asyncio.to_thread(self._pictures, sorted(shown)), failure=failure)
 
     def _pictures(self, names: Sequence[str]) -> dict[str, bytes]:
         return {name: read_picture(self._home, name) for name in names}

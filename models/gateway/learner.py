@@ -17,10 +17,11 @@ from models.gateway.settings import GatewaySettings
 from models.http.routes import OWN_FIELD
 from models.server.guard import Guard
 from models.server.metrics import Metrics
-from models.server.problems import ApiError, app_with_problems, wrong
+from models.server.problems import ApiError, app_with_problems, refused, wrong
 from models.server.prompts import read_messages
 from models.server.wire import ChatRequest
 from sandbox.http.serving import Server, on_free_port
+from warehouse.core.errors import RequestRefused
 
 REFUSED = ("tools", "response_format", "stop", "n", "stream", "top_p", "frequency_penalty", "presence_penalty", "logit_bias")
 """Fields of a request that say something else than how it is learned from, where they are not as they are by default."""
@@ -50,7 +51,10 @@ def create_app(policy: Policy, token: str, *, temperature: float, max_tokens: in
             seed=secrets.randbits(63) if asked.seed is None else asked.seed % 2**63,
         )
         prompt = Prompt(messages=tuple(messages), sampling=sampling, conversation=asked.conversation, images=images)
-        (response,) = await policy.act([prompt])
+        try:
+            (response,) = await policy.act([prompt])
+        except RequestRefused as error:
+            raise refused(error) from error
         if not response.token_ids:
             raise wrong("the prompt is too long for the policy", param="messages", code="context_length_exceeded")
         return _answer(response, sampling.max_new_tokens)

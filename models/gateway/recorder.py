@@ -7,11 +7,11 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from agent.gateway.grouping import Group, Grouping
 from agent.gateway.log import GatewayLog
@@ -20,7 +20,7 @@ from models.gateway.gathering import Choice, Gathering
 from models.gateway.reading import Read, read, texts_in, texts_of
 from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
-from models.server.problems import busy, closing, wrong
+from models.server.problems import ApiError, busy, closing, wrong
 from models.server.wire import ChatRequest
 from warehouse.core.errors import RequestRefused
 from warehouse.core.identity import stable_fraction
@@ -41,12 +41,16 @@ class Caller:
     task: str | None = None
 
 
-Admit = Callable[[Caller], Awaitable[None]]
-"""Asked before a call is begun. Raises ApiError for one that is not answered."""
+class Owner(Protocol):
+    """Whoever runs the episodes of a gateway: names them, ends them, and says which calls are answered."""
 
+    async def admit(self, caller: Caller) -> None:
+        """Before a call begins. Raises ApiError for one that is not answered."""
+        ...
 
-async def admit_all(caller: Caller) -> None:
-    """For a gateway whose callers say themselves what their episodes are."""
+    def left(self, caller: Caller, *, is_answered: bool, failure: ApiError | None) -> None:
+        """An admitted call is over. `failure`: what the upstream raised."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +69,7 @@ class UnderWay:
     began_s: float = field(default_factory=time.monotonic)
     began_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     first_token_ms: float | None = None
+    failure: ApiError | None = None
     is_left: bool = False
     is_being_written: bool = False
 
@@ -77,9 +82,10 @@ class Recorder:
     """All that passes through one gateway. Lives in one event loop."""
 
     def __init__(
-        self, log: GatewayLog, live: Upstream, candidate: Upstream | None, settings: GatewaySettings, admit: Admit = admit_all
+        self, log: GatewayLog, live: Upstream, candidate: Upstream | None, settings: GatewaySettings, owner: Owner | None = None
     ) -> None:
-        self._log, self._live, self._candidate, self.settings, self._admit = log, live, candidate, settings, admit
+        """Without an `owner`, callers say themselves what their episodes are."""
+        self._log, self._live, self._candidate, self.settings, self._owner = log, live, candidate, settings, owner
         self.grouping: Grouping = log.grouping()
         self.running: Counter[str] = Counter()
         self.is_closing = False
@@ -91,11 +97,24 @@ class Recorder:
     def live(self) -> Upstream:
         return self._live
 
+    @property
+    def has_owner(self) -> bool:
+        return self._owner is not None
+
     async def begin(self, caller: Caller, route: Route, asked: ChatRequest) -> UnderWay:
         """Raises ApiError for what is not taken. Whoever begins ends by `record` or `leave`."""
         if self.is_closing:
             raise closing()
-        await self._admit(caller)
+        if self._owner is None:
+            return await self._counted(caller, route, asked)
+        await self._owner.admit(caller)
+        try:
+            return await self._counted(caller, route, asked)
+        except BaseException:
+            self._owner.left(caller, is_answered=False, failure=None)
+            raise
+
+    async def _counted(self, caller: Caller, route: Route, asked: ChatRequest) -> UnderWay:
         self.refuse_personal_data("names of episodes and tasks", [caller.name or "", caller.task or ""], but=TIMES)
         if (num_running := self.running[caller.project]) >= self.settings.max_running:
             raise busy(f"{num_running} calls of the project are under way", "--max-running")
@@ -148,6 +167,9 @@ class Recorder:
             gathered = Gathering(call.asked.n)
             gathered.add(data)
             await self.record(call, gathered)
+        except ApiError as error:
+            call.failure = error
+            raise
         finally:
             self.leave(call)
         return data
@@ -168,6 +190,9 @@ class Recorder:
             await self.record(call, gathered)
             for chunk in held:
                 yield chunk
+        except ApiError as error:
+            call.failure = error
+            raise
         finally:
             await source.aclose()
             self.leave(call)
@@ -187,7 +212,7 @@ class Recorder:
     async def _record(self, call: UnderWay, gathered: Gathering) -> None:
         try:
             calls = await self._write(call, gathered)
-            self._leave(call)
+            self._leave(call, is_answered=True)
             self.grouping.end(call.place, calls)
         finally:
             call.is_being_written = False
@@ -256,12 +281,14 @@ class Recorder:
     def leave(self, call: UnderWay) -> None:
         """The call is over; one that was not recorded counts as never made. One that is being written ends when it is."""
         if not call.is_left and not call.is_being_written:
-            self._leave(call)
+            self._leave(call, is_answered=False)
             self.grouping.give_up(call.place)
 
-    def _leave(self, call: UnderWay) -> None:
+    def _leave(self, call: UnderWay, *, is_answered: bool) -> None:
         call.is_left = True
         self.running[call.caller.project] -= 1
+        if self._owner is not None:
+            self._owner.left(call.caller, is_answered=is_answered, failure=call.failure)
 
     async def close_episode(self, group: Group, outcome: Outcome) -> Outcome:
         """Give an episode its outcome; the same one may come again, and returns when it is durable. Raises ApiError."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agent.gateway.intake import Intake
 from agent.gateway.log import GatewayLog
 from models.gateway.app import create_app
-from models.gateway.recorder import Admit, Recorder, admit_all
+from models.gateway.recorder import Owner, Recorder
 from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
 from models.server.metrics import Metrics
@@ -36,13 +36,13 @@ async def _server(
     candidate: Address | None,
     tokens: Mapping[str, str],
     settings: GatewaySettings,
-    admit: Admit = admit_all,
+    owner: Owner | None = None,
 ) -> AsyncIterator[tuple[Server, Recorder]]:
     upstreams = [Upstream(one.url, one.token, timeout_s=settings.timeout_s) for one in (live, candidate) if one is not None]
     try:
         for upstream in upstreams:
             await upstream.open()
-        recorder = Recorder(log, upstreams[0], upstreams[1] if len(upstreams) > 1 else None, settings, admit)
+        recorder = Recorder(log, upstreams[0], upstreams[1] if len(upstreams) > 1 else None, settings, owner)
 
         def begin_end() -> None:
             recorder.is_closing = True
@@ -83,8 +83,8 @@ async def serving(
 
 @asynccontextmanager
 async def serving_recorder(
-    log: GatewayLog, live: Address, tokens: Mapping[str, str], settings: GatewaySettings, admit: Admit
+    log: GatewayLog, live: Address, tokens: Mapping[str, str], settings: GatewaySettings, owner: Owner
 ) -> AsyncIterator[tuple[str, Recorder]]:
-    """The same for an owner that says which calls are answered, and ends the episodes itself."""
-    async with _server(log, live, None, tokens, settings, admit) as (server, recorder), on_free_port(server) as address:
+    """The same for an owner of its episodes: callers neither list nor end them."""
+    async with _server(log, live, None, tokens, settings, owner) as (server, recorder), on_free_port(server) as address:
         yield address, recorder

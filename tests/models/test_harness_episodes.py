@@ -30,6 +30,7 @@ from sandbox.actions import Action
 from sandbox.session import Observation, Transition
 from tests.agent.conftest import FormPool, form_oracle, form_request, png
 from tests.models.policy_servers import PlayedServer, played_server
+from warehouse.core.errors import EngineUnreachable
 from warehouse.core.home import Home
 
 PICTURE = png(4, 4, 77)
@@ -168,6 +169,86 @@ def test_the_limit_of_steps_counts_calls(tmp_path: Path) -> None:
 
     episode = play(tmp_path, never_acts, asked=form_request(max_steps=4))
     assert (episode.outcome, len(episode.steps), episode.reward) == (Outcome.TRUNCATED, 4, 0.0)
+
+
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_a_program_that_ends_with_its_steps_was_cut_off(tmp_path: Path, asks_again: bool) -> None:
+    async def stops(assignment: Assignment) -> None:
+        model = Model(assignment)
+        for _ in range(assignment.max_steps):
+            assert await model.ask("and?") == 200
+        assert not asks_again or await model.ask("one more?") == 200
+
+    episode = play(tmp_path, stops, asked=form_request(max_steps=2))
+    assert (episode.outcome, len(episode.steps), episode.error) == (Outcome.TRUNCATED, 2, None)
+
+
+def test_calls_that_are_not_answered_are_no_steps(tmp_path: Path) -> None:
+    async def stumbles(assignment: Assignment) -> None:
+        model, wrong = Model(assignment), Model(assignment)
+        for _ in range(3):
+            assert await wrong.ask([{"type": "video"}]) == 400
+        assert [await model.ask("and?") for _ in range(3)] == [200, 200, 410]
+
+    episode = play(tmp_path, stumbles, asked=form_request(max_steps=2))
+    assert (episode.outcome, len(episode.steps)) == (Outcome.TRUNCATED, 2)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_policy_server_that_fails_is_no_failure_of_the_policy(tmp_path: Path, comes_back: bool) -> None:
+    async def once() -> Episode:
+        async with stage(tmp_path) as opened:
+
+            async def asks(assignment: Assignment) -> None:
+                model = Model(assignment)
+                assert await model.ask("hello") == 200
+                opened.server.reply = refuses
+                assert await model.ask("still there?") == 500
+                if comes_back:
+                    opened.server.reply = answers
+                    assert await model.ask("and now?") == 200
+
+            return await opened.run(asks)
+
+    if not comes_back:
+        with pytest.raises(EngineUnreachable, match=r"the policy's server failed during .*: out of memory"):
+            asyncio.run(once())
+    else:
+        episode = asyncio.run(once())
+        assert (episode.outcome, len(episode.steps)) == (Outcome.FAILURE, 2)
+
+
+def refuses(method: str, path: str, body: Any) -> tuple[int, dict[str, str], Any]:
+    return 500, {}, {"error": {"message": "out of memory", "type": "server_error", "code": "engine_failed"}}
+
+
+def test_a_program_neither_ends_its_episode_nor_reaches_another(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    async def meddles(assignment: Assignment) -> None:
+        headers = {"authorization": f"Bearer {assignment.key}"}
+        gateway, name = assignment.anthropic_url, assignment.key.partition("/")[2]
+        assert await Model(assignment).ask("hello") == 200
+        told.append((await request("GET", f"{gateway}/episodes", headers=headers)).status_code)
+        outcome = {"value": 1, "by": "me"}
+        told.append((await request("POST", f"{gateway}/episodes/{name}/outcome", headers=headers, json=outcome)).status_code)
+        other = Model(assignment)
+        other._headers["x-flywheel-episode"] = "of-another"
+        told.append(await other.ask("whose is this?"))
+
+    episode = play(tmp_path, meddles)
+    assert (episode.outcome, len(episode.steps), told) == (Outcome.FAILURE, 2, [404, 404, 200])
+
+
+def test_what_is_solved_without_the_policy_is_not_its_success(tmp_path: Path) -> None:
+    async def knows(assignment: Assignment) -> None:
+        screen = Screen(assignment)
+        observation = await screen.look()
+        while (action := form_oracle(observation)) is not None and not (led := await screen.step(action)).terminated:
+            observation = led.observation
+
+    episode = play(tmp_path, knows)
+    assert (episode.outcome, episode.reward) == (Outcome.CRASHED, None)
 
 
 async def hangs(assignment: Assignment) -> None:
