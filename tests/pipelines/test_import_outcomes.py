@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from pipelines.importing.rows import Rows
 from pipelines.importing.trajectories import Entry
 from sandbox.session import Verdict
 from sandbox.tasks.imported.mapping import BadRecord
+from tests.models.served_models import save_vision_model
 from tests.pipelines.logs.scripted import chat_answer
 from tests.pipelines.test_import_demonstrations import content, run
 from tests.pipelines.test_import_logs import FILES, LOGS, SCREENS, chat, lines
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
+from warehouse.lineage import registry
 from warehouse.storage.tables import Warehouse
 
 
@@ -111,3 +114,13 @@ def test_a_person_says_it_after_the_import(tmp_path: Path) -> None:
     again, _ = run(tmp_path, "openai-chat", log, outcome="person", name="asked", replace=True)
     stored = content(tmp_path)
     assert len(stored["sft_samples"]) == 1 and not again.for_ct and stored["episodes"][0]["outcome"] == "success"
+
+
+@pytest.mark.slow
+def test_the_outcome_reward_model_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_vision_model(tmp_path / "model")
+    monkeypatch.setattr(registry, "find", lambda warehouse, checkpoint: SimpleNamespace(folder=tmp_path / "model"))
+    run(tmp_path / "home", "openai-chat", LOGS / FILES["openai-chat"], outcome="orm:checkpoint-1@0.8", name="judged")
+    verdicts = content(tmp_path / "home")["verdicts"]
+    assert {(row["judge"], row["origin"], row["threshold"]) for row in verdicts} == {("orm", "orm", 0.8)} and len(verdicts) == 2
+    assert all(0 < row["score"] < 1 and row["passed"] == (row["score"] >= 0.8) for row in verdicts)
