@@ -84,6 +84,8 @@ class _Step:
     actions: Sequence[tuple[str, Mapping[str, Any], Any, Mapping[str, Any]]]
     read: str
     has_failed: bool
+    says_failed: bool
+    """Of the task: a result has `success: false`."""
 
 
 def _demonstration(record: Any, pictures: Pictures, unknown: list[str]) -> Demonstration:
@@ -107,7 +109,13 @@ def _demonstration(record: Any, pictures: Pictures, unknown: list[str]) -> Demon
         return _steps(steps, pictures, lost)
 
     return Demonstration(
-        task_id=task_named(asked[0]), instruction=asked[0], completed=None, quality={}, judged_by="verifier", load=load, lost=lost
+        task_id=task_named(asked[0]),
+        instruction=asked[0],
+        completed=False if steps[-1].has_failed or any(step.says_failed for step in steps) else None,
+        quality={},
+        judged_by="judge",
+        load=load,
+        lost=lost,
     )
 
 
@@ -138,7 +146,10 @@ def _read(item: Fields, lost: Counter[str], unknown: list[str]) -> _Step | None:
     _leave(results, lost, unknown)
     unknown += [*item.unknown(), *state.unknown(), *answer.unknown()]
     path = PurePosixPath(str(screenshot).replace("\\", "/")).name if screenshot else None
-    return _Step(thought=thought or None, screenshot=path, actions=actions, read="\n".join(read), has_failed=bool(failed))
+    says_failed = any(result.any("success") is False for result in results)
+    return _Step(
+        thought=thought or None, screenshot=path, actions=actions, read="\n".join(read), has_failed=bool(failed), says_failed=says_failed
+    )
 
 
 def _leave(results: Sequence[Fields], lost: Counter[str], unknown: list[str]) -> None:

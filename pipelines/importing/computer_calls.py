@@ -248,9 +248,14 @@ def _select(call: ComputerCall) -> list[Action]:
 
 
 def _terminate(call: ComputerCall) -> list[Action]:
-    status = str(call.any("status") or "success").lower()
     answer = str(call.any("answer", "text", "message") or "")
-    return [Finished(answer=answer) if status in ("success", "done") else CallUser(question=answer)]
+    return [CallUser(question=answer) if _is_failure(call.values) else Finished(answer=answer)]
+
+
+def _is_failure(values: Mapping[str, Any]) -> bool:
+    """What the agent that ends its run says of it."""
+    status = values.get("status")
+    return values.get("success") is False or str("success" if status is None else status).lower() not in ("success", "done")
 
 
 READERS: Mapping[str, Callable[[ComputerCall], list[Action]]] = {
@@ -307,6 +312,12 @@ def actions_of(tool: str, call: ComputerCall) -> list[Action]:
         return READERS[name](call)
     except ValidationError as error:
         raise BadRecord(f"{call.name}: {validation_reason(error)}") from None
+
+
+def says_failed(tool: str, values: Mapping[str, Any]) -> bool:
+    """Whether it is a call that ends the run, and says that the task was not carried out."""
+    name = str(values.get("action") or values.get("type")) if tool in COMPUTERS else tool
+    return READERS.get(name) is _terminate and _is_failure(values)
 
 
 def _terminal(call: ComputerCall) -> list[Action]:

@@ -22,7 +22,7 @@ from typing import Any
 from agent.gateway.records import Called, Said, Shown, arguments_of
 from agent.grammars.base import Grammar
 from agent.grammars.elements import MAX_OUTPUT_LINES, MAX_TEXT_CHARS
-from pipelines.importing.computer_calls import ComputerCall, actions_of
+from pipelines.importing.computer_calls import ComputerCall, actions_of, says_failed
 from pipelines.importing.reading import OnBytes, RawRecord, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, EntryReader, Picture, Pictures, answered_in
 from sandbox.actions import Action, CallUser, Finished, ToolCall, Wait
@@ -269,12 +269,18 @@ def _demonstration(found: Conversation, answers: Grammar | None) -> Demonstratio
     return Demonstration(
         task_id=task_named(found.instruction),
         instruction=found.instruction,
-        completed=None,
+        completed=False if _says_failed(found) else None,
         quality={},
-        judged_by="verifier",
+        judged_by="judge",
         load=load,
         lost=lost,
     )
+
+
+def _says_failed(found: Conversation) -> bool:
+    """Whether the agent itself ended the run as a failure."""
+    calls = [call for step in found.steps for call in step.turn.said.calls]
+    return any(isinstance(values := arguments_of(call), Mapping) and says_failed(call.name, values) for call in calls)
 
 
 def _steps(found: Conversation, answers: Grammar | None, lost: Counter[str]) -> list[DemonstratedStep]:

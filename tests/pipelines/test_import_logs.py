@@ -248,6 +248,32 @@ def test_marks_of_grammars_and_control_tokens_stay_text_or_cost_their_record(tmp
     assert sorted(action["text"] for action in stored) == sorted(texts[1:]) and {action["kind"] for action in stored} == {"type"}
 
 
+@pytest.mark.parametrize(
+    ("call", "completed"),
+    [
+        (("terminate", {"status": "failure"}), False),
+        (("computer_use", {"action": "terminate", "status": "failure"}), False),
+        (("done", {"success": False, "text": "I could not."}), False),
+        (("terminate", {"status": "success"}), None),
+        (("wait", {"status": "failure"}), None),
+    ],
+)
+def test_a_run_that_its_agent_ended_as_a_failure_is_not_completed(call: tuple[str, Any], completed: bool | None, tmp_path: Path) -> None:
+    assert [made.completed for made in read(lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, None, call))))] == [completed]
+
+
+@pytest.mark.parametrize(("result", "completed"), [({"success": False}, False), ({"success": None, "error": "lost"}, False), ({}, None)])
+def test_so_is_a_history_that_ends_without_success(result: dict[str, Any], completed: bool | None, tmp_path: Path) -> None:
+    history = json.loads((LOGS / FILES["browser-use"]).read_text())
+    history["history"][-1]["result"][-1] |= result
+    assert [made.completed for made in read(lines(tmp_path / "a.json", history), "browser-use")] == [completed]
+
+
+def read(path: Path, format: str = "openai-chat") -> list[Demonstration]:
+    found = importer_named(format).entries(path, Pictures([path.parent]), lambda _: None)
+    return [entry.made for entry in found if isinstance(entry.made, Demonstration)]
+
+
 def test_answers_without_calls_can_be_actions_in_a_grammar(tmp_path: Path) -> None:
     said = "Thought: There.\nAction: click(start_box='<|box_start|>(500,500)<|box_end|>')"
     path = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, said)))
