@@ -1,9 +1,9 @@
 """A leased session as HTTP, for a program that is to drive it: a terminal, a desktop, a page. JSON in the form of sandbox/wire.py.
 
     GET  SESSION          → the observation
-    POST SESSION/step     an action → what it led to
+    POST SESSION/step     an action → {"observation": …, "terminated": …, "truncated": …}
 
-SESSION is the address with a path that nobody guesses.
+SESSION is the address with a path that nobody guesses. Rewards and a transition's info, which a policy never sees, are not told.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,11 +21,27 @@ from starlette.routing import Route
 from agent.harness.driven import DrivenSession
 from sandbox import wire
 from sandbox.http.serving import Server, on_free_port
-from sandbox.session import Transition
+from sandbox.session import Observation, Transition
 from warehouse.core.errors import SandboxError
 
 JSON_TYPE = "application/json"
 MAX_ACTION_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Led:
+    """What a step led to, as far as a policy may know."""
+
+    observation: Observation
+    terminated: bool
+    truncated: bool
+
+
+LED: wire.Codec[Led] = wire.Codec("step's outcome", Led)
+
+
+def _led(led: Transition) -> bytes:
+    return LED.to_json(Led(observation=led.observation, terminated=led.terminated, truncated=led.truncated))
 
 
 @asynccontextmanager
@@ -43,7 +60,7 @@ async def open_door(session: DrivenSession) -> AsyncIterator[str]:
             return JSONResponse({"error": str(error)}, status_code=422)
         if action is None:
             return JSONResponse({"error": 'null is no action: send one, e.g. {"kind": "wait"}'}, status_code=422)
-        return await _said(lambda: session.step(action), wire.TRANSITION.to_json)
+        return await _said(lambda: session.step(action), _led)
 
     routes = [Route(path, observation), Route(f"{path}/step", step, methods=["POST"])]
     async with on_free_port(Server(Starlette(routes=routes), grace_s=1, lifespan="off")) as url:

@@ -15,6 +15,7 @@ class DrivenSession:
 
     def __init__(self, session: Session, observation: Observation) -> None:
         self._session = session
+        self._devtools_url: str | None = None
         self._lock = asyncio.Lock()
         self.last = Transition(observation=observation, reward=0.0, terminated=False, truncated=False)
         self.failure: SandboxError | None = None
@@ -27,9 +28,18 @@ class DrivenSession:
         """Raises SandboxError."""
         return await self._after(lambda: self._session.step(action))
 
+    async def devtools(self) -> str | None:
+        """The DevTools address of its browser, where it has one: from then on it may be driven by that, too. Raises SandboxError."""
+        if isinstance(self._session, Outside):
+            self._devtools_url = await self._session.devtools()
+        return self._devtools_url
+
     async def look(self) -> Transition:
-        """What is so now, also where it is driven from outside. Raises SandboxError."""
-        return await self._after(self._session.look if isinstance(self._session, Outside) else None)
+        """What is so now, where it may be driven by its DevTools address; else what the last step led to: only steps change it, and a look
+        would take the news (dialogs, downloads) that the next one is to tell. Raises SandboxError."""
+        if self._devtools_url is not None and isinstance(self._session, Outside):
+            return await self._after(self._session.look)
+        return await self._after(None)
 
     async def _after(self, act: Callable[[], Awaitable[Transition]] | None) -> Transition:
         async with self._lock:

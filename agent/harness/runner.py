@@ -21,7 +21,7 @@ from agent.episode.runner import EpisodeRunner
 from agent.harness.door import open_door
 from agent.harness.driven import DrivenSession
 from agent.harness.harness import Assignment, Harness
-from sandbox.session import Outside, Session, Verdict, first_content
+from sandbox.session import Session, Verdict, first_content
 from warehouse.core.errors import EngineUnreachable, HarnessFailed, SandboxError
 
 LOOK_EVERY_S = 0.25
@@ -131,7 +131,7 @@ class HarnessRunner:
                 anthropic_url=model.url,
                 key=model.key,
                 session_url=await stack.enter_async_context(open_door(driven)),
-                devtools_url=await session.devtools() if isinstance(session, Outside) else None,
+                devtools_url=await driven.devtools(),
                 folder=Path(folder),
             )
             program = asyncio.ensure_future(self._harness(assignment))

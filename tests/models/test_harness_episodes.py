@@ -20,6 +20,8 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.episode.runner import EpisodeRunner, RunnerSettings
 from agent.gateway.log import read_calls, read_outcomes
+from agent.harness.door import LED, Led
+from agent.harness.driven import DrivenSession
 from agent.harness.harness import Assignment, Command, Harness
 from agent.harness.runner import HarnessRunner
 from agent.prompts.prompt import PromptBuilder
@@ -28,7 +30,7 @@ from models.gateway.serve import Address
 from sandbox import wire
 from sandbox.actions import Action
 from sandbox.session import Observation, Transition
-from tests.agent.conftest import FormPool, form_oracle, form_request, png
+from tests.agent.conftest import FormPool, FormSession, form_oracle, form_request, png
 from tests.models.policy_servers import PlayedServer, played_server
 from warehouse.core.errors import EngineUnreachable
 from warehouse.core.home import Home
@@ -72,8 +74,8 @@ class Screen:
     async def look(self) -> Observation:
         return wire.OBSERVATION.from_json((await request("GET", self._url)).content)
 
-    async def step(self, action: Action) -> Transition:
-        return wire.TRANSITION.from_json((await request("POST", f"{self._url}/step", content=wire.ACTION.to_json(action))).content)
+    async def step(self, action: Action) -> Led:
+        return LED.from_json((await request("POST", f"{self._url}/step", content=wire.ACTION.to_json(action))).content)
 
 
 async def request(method: str, url: str, **given: Any) -> httpx.Response:
@@ -341,6 +343,42 @@ def test_what_is_no_action_is_told_to_the_program(tmp_path: Path) -> None:
 
     assert play(tmp_path, babbles).outcome is Outcome.FAILURE
     assert told == [(422, True)] * 3
+
+
+class PageForm(FormSession):
+    """A form with news, which whoever looks takes; and with an address if it was given one."""
+
+    address: str | None = None
+
+    async def devtools(self) -> str | None:
+        return self.address
+
+    async def look(self) -> Transition:
+        seen = replace(self._observe(), output="a download came")
+        return Transition(observation=seen, reward=0.0, terminated=False, truncated=False)
+
+
+@pytest.mark.parametrize(("address", "output"), [(None, ""), ("http://127.0.0.1:1", "a download came")])
+def test_only_what_a_program_may_have_driven_itself_is_looked_at(address: str | None, output: str) -> None:
+    async def looked() -> str:
+        session = PageForm()
+        session.address = address
+        driven = DrivenSession(session, await session.reset(form_request().task, 1))
+        assert await driven.devtools() == address
+        return (await driven.look()).observation.output
+
+    assert asyncio.run(looked()) == output
+
+
+def test_a_program_is_told_no_reward(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    async def waits(assignment: Assignment) -> None:
+        await Model(assignment).ask("hello")
+        told.append((await request("POST", f"{assignment.session_url}/step", content='{"kind": "wait"}')).json())
+
+    play(tmp_path, waits)
+    assert set(told[0]) == {"observation", "terminated", "truncated"}
 
 
 def test_an_episode_that_is_over_or_never_was_is_refused(tmp_path: Path) -> None:
