@@ -14,8 +14,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ BLIND_SIZE_PX = (1280, 720)
 """Of the screen that a step without a picture is told to have; nothing is drawn on it."""
 MAX_PICTURES = 1000
 """In one call."""
+MAX_CONTINUED = 8
+"""Conversations of one name that have been continued and can be again, by a second answer to the same call."""
 _DATA = re.compile(r"data:image/[\w.+-]+;base64,(.+)", re.DOTALL)
 
 
@@ -130,28 +132,81 @@ class _Link:
     after: tuple[str, ...]
 
 
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A conversation up to the call of `raw`, and the names that later calls continue it by."""
+
+    found: Conversation
+    raw: RawRecord
+    names: Sequence[str] = ()
+    is_continued: bool = False
+
+
+class _Waiting:
+    """Conversations that later calls of the file continue. Several may have one name: runs of a task that began alike."""
+
+    def __init__(self, links: Iterable[_Link]) -> None:
+        self._awaited = Counter(name for link in links for name in link.before)
+        self._open: dict[str, list[_Open]] = {}
+
+    def before(self, link: _Link, call: LoggedCall) -> _Open | None:
+        """What a call continues: of several, the one that it repeats most of, and then the oldest that nothing has continued."""
+        found = next((self._open[name] for name in link.before if name in self._open), [])
+        if not found:
+            return None
+        turns = [*call.turns, *([call.answer] if call.answer is not None else [])]
+        own = _answered(turns, call, None, None)
+        ranks = [(_num_repeated(one.found, own, call), not one.is_continued) for one in found]
+        best = max(ranks)
+        if best[1] and ranks.count(best) > 1:
+            call.lost["a call that could continue any of several: it is taken for the first one's"] += 1
+        return found[ranks.index(best)]
+
+    def done(self, link: _Link) -> list[_Open]:
+        """The call of this link has been read. Conversations that no call continued, nor can any more."""
+        ended: list[_Open] = []
+        for name in link.before:
+            self._awaited[name] -= 1
+            if self._awaited[name] <= 0:
+                ended += [one for one in self._open.pop(name, ()) if not one.is_continued]
+        return [one for one in ended if not any(name in self._open for name in one.names)]
+
+    def add(self, one: _Open, link: _Link) -> bool:
+        """False where no later call can continue it."""
+        one.names = [name for name in link.after if self._awaited[name] > 0]
+        for name in one.names:
+            others = [other for other in self._open.get(name, ()) if other.found.digests != one.found.digests]
+            continued = [other for other in others if other.is_continued][-MAX_CONTINUED:]
+            self._open[name] = [*continued, *(other for other in others if not other.is_continued), one]
+        return bool(one.names)
+
+
+def _num_repeated(found: Conversation, own: Sequence[Answered], call: LoggedCall) -> int:
+    """How much of a conversation a call repeats: pictures, what tools returned, what the user said."""
+    shown = sum(step.picture is not None and step.picture.screenshot_id in call.pictures for step in found.steps)
+    return shown + sum((step.output == one.output) + (step.told == one.told) for step, one in zip(found.steps, own, strict=False))
+
+
 def conversation_entries(read: CallReader, calls_of: CallsOf | None = None) -> Callable[[Grammar | None], EntryReader]:
     """Readers of a format's conversations, as trajectories. With a grammar, texts of answers without a call are actions written in it."""
 
     def reader(answers: Grammar | None) -> EntryReader:
         def entries(path: Path, pictures: Pictures, on_bytes: OnBytes) -> Iterator[Entry]:
             links = {where: _link(call) for where, _, call, _ in _calls(path, read, calls_of, lambda _: None) if call is not None}
-            awaited = Counter(name for link in links.values() for name in link.before)
-            open_: dict[str, Conversation] = {}
+            waiting = _Waiting(links.values())
             for where, raw, call, why in _calls(path, read, calls_of, on_bytes):
                 if call is None:
                     yield Entry(where=where, digest=raw.digest, text=raw.text, why_not=why)
                     continue
-                link = links[where]
-                found = _continued(next((open_[name] for name in link.before if name in open_), None), call, raw)
-                for name in link.before:
-                    awaited[name] -= 1
-                    if awaited[name] <= 0:
-                        open_.pop(name, None)
-                later = [name for name in link.after if awaited[name] > 0]
-                open_ |= dict.fromkeys(later, found)
-                if not later:
-                    yield _entry(where, raw, found, answers)
+                before = waiting.before(links[where], call)
+                if before is not None:
+                    before.is_continued = True
+                found = _continued(before.found if before is not None else None, call, raw)
+                ended = waiting.done(links[where])
+                last = _Open(found=found, raw=replace(raw, value=None))
+                if not waiting.add(last, links[where]):
+                    ended.append(last)
+                yield from (_entry(one.raw, one.found, answers) for one in ended)
 
         return entries
 
@@ -244,9 +299,9 @@ def _said_besides(call: LoggedCall) -> Counter[str]:
     return +lost
 
 
-def _entry(where: str, raw: RawRecord, found: Conversation, answers: Grammar | None) -> Entry:
+def _entry(raw: RawRecord, found: Conversation, answers: Grammar | None) -> Entry:
     digest = hashlib.sha256("".join(found.digests).encode()).hexdigest()[:32] if len(found.digests) > 1 else raw.digest
-    entry = Entry(where=where, digest=digest, text=raw.text, unknown=found.unknown, names=tuple(found.names))
+    entry = Entry(where=raw.where, digest=digest, text=raw.text, unknown=found.unknown, names=tuple(found.names))
     try:
         entry.made = _demonstration(found, answers)
     except BadRecord as error:

@@ -33,7 +33,7 @@ from sandbox.actions import (
 )
 from sandbox.browser.chromium import find_chromium
 from sandbox.tasks.imported.mapping import BadRecord
-from tests.pipelines.logs.scripted import address_of, chat_answer
+from tests.pipelines.logs.scripted import address_of, chat_answer, screen
 from tests.pipelines.test_import_demonstrations import content, run
 
 LOGS = Path(__file__).parent / "logs"
@@ -214,6 +214,34 @@ def test_two_answers_to_the_same_call_are_two_conversations(tmp_path: Path) -> N
     assert [where for where, _, _ in found] == ["a.jsonl:2", "a.jsonl:3"]
     assert [done[-1] for _, _, done in found] == [(Finished(answer="Left."),), (Finished(answer="Right."),)]
     assert all(len(done) == 2 for _, _, done in found)
+
+
+def run_of(screen: int, answer: str, *, repeats_screen: bool, output: str = "ok") -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two calls of a run whose first answer has no id, as all runs of the task give it."""
+    look = {"role": "assistant", "content": "I look."}
+    shown = [{"type": "image_url", "image_url": {"url": address_of(screen)}}]
+    asked = [{"role": "user", "content": [{"type": "text", "text": "Open it."}, *shown]}]
+    again = asked if repeats_screen else [{"role": "user", "content": "Open it."}]
+    first = {"request": {"messages": asked}, "response": {"choices": [{"message": look}]}}
+    told = {"role": "user", "content": [{"type": "text", "text": output}]}
+    return first, {"request": {"messages": [*again, look, told]}, "response": chat_answer(screen, answer)}
+
+
+@pytest.mark.parametrize(("order", "repeats_screen"), [("abAB", True), ("abBA", True), ("abAB", False)])
+def test_runs_at_the_same_time_that_begin_alike_stay_apart(order: str, repeats_screen: bool, tmp_path: Path) -> None:
+    (a, later_a), (b, later_b) = (run_of(n, f"Done {n}.", repeats_screen=repeats_screen) for n in (1, 2))
+    by_name = {"a": a, "b": b, "A": later_a, "B": later_b}
+    made = read(lines(tmp_path / "a.jsonl", *(by_name[name] for name in order)))
+    runs = [one.load() for one in made]
+    shown = {str(run[1].actions): run[0].picture.data if run[0].picture else None for run in runs}
+    assert shown == {str((Finished(answer=f"Done {n}."),)): screen(n) for n in (1, 2)}
+    assert sum("could continue any of several" in name for one in made for name in one.lost) == (not repeats_screen)
+
+
+def test_a_run_that_another_like_it_outlives_is_a_conversation_of_its_own(tmp_path: Path) -> None:
+    (a, _), (b, later) = (run_of(n, "Done.", repeats_screen=True) for n in (1, 2))
+    found = entries(lines(tmp_path / "a.jsonl", a, b, later))
+    assert [(where, len(done)) for where, _, done in found] == [("a.jsonl:1", 1), ("a.jsonl:3", 2)]
 
 
 def test_calls_without_their_first_ones_are_read_from_what_they_repeat(tmp_path: Path) -> None:
