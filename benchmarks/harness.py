@@ -170,7 +170,10 @@ class Bench:
             iteration="0001",
         )
         settings = HarnessSettings(name="browser_use_plain", max_tokens=96, num_at_once=asked.at_once)
-        async with open_harness_collector(self._acting, settings, temperature=run.config.temperature) as collector:
+        collecting = open_harness_collector(
+            self._acting, settings, temperature=run.config.temperature, folder=self._root / "reinforced-gateway"
+        )
+        async with collecting as collector:
             await train_ppo(run, collector, on_progress=lambda index, metrics: print(index, metrics["success"], flush=True))
         return output
 

@@ -21,14 +21,24 @@ from warehouse.core.home import Home
 
 
 class HarnessCollector:
-    """On the sessions of a runner's pool; a gateway and a server of the policy live as long as what is collected. What they log is kept
-    nowhere: the episodes have it."""
+    """On the sessions of a runner's pool; a gateway and a server of the policy live as long as what is collected, and the gateway's log
+    with them: the episodes have what it says."""
 
     def __init__(
-        self, runner: EpisodeRunner, name: str, harness: Harness, *, num_at_once: int, temperature: float, max_tokens: int, timeout_s: float
+        self,
+        runner: EpisodeRunner,
+        name: str,
+        harness: Harness,
+        *,
+        folder: Path,
+        num_at_once: int,
+        temperature: float,
+        max_tokens: int,
+        timeout_s: float,
     ) -> None:
-        """`temperature` is that at which RL samples, whatever the program asks for."""
+        """`folder`: of the gateway's logs. `temperature` is that at which RL samples, whatever the program asks for."""
         self._runner, self._name, self._harness, self._num_at_once = runner, name, harness, num_at_once
+        self._folder = folder
         self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
 
     @property
@@ -38,7 +48,7 @@ class HarnessCollector:
     async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
         """As Collector. Raises what a policy's engine that cannot be served raises."""
         async with AsyncExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-rl-", ignore_cleanup_errors=True))
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True))
             served = served_learner(policy, temperature=self._temperature, max_tokens=self._max_tokens)
             upstream = await stack.enter_async_context(served)
             gateway = await stack.enter_async_context(EpisodeGateway.open(Home(Path(folder)), upstream))

@@ -23,10 +23,13 @@ TOLD_S = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a policy server is reached."""
+    """Where a policy server is reached. `policy_id` and `model`: whose weights it was made to load, and by what name it answers with them;
+    None: what it lists first."""
 
     url: str
     token: str | None = None
+    policy_id: str | None = None
+    model: str | None = None
 
 
 @asynccontextmanager
@@ -38,7 +41,7 @@ async def _server(
     settings: GatewaySettings,
     owner: Owner | None = None,
 ) -> AsyncIterator[tuple[Server, Recorder]]:
-    upstreams = [Upstream(one.url, one.token, timeout_s=settings.timeout_s) for one in (live, candidate) if one is not None]
+    upstreams = [_upstream(one, settings) for one in (live, candidate) if one is not None]
     try:
         for upstream in upstreams:
             await upstream.open()
@@ -55,6 +58,10 @@ async def _server(
             await recorder.settle()
     finally:
         await asyncio.gather(*(upstream.close() for upstream in upstreams))
+
+
+def _upstream(address: Address, settings: GatewaySettings) -> Upstream:
+    return Upstream(address.url, address.token, timeout_s=settings.timeout_s, policy_id=address.policy_id, model=address.model)
 
 
 async def serve(

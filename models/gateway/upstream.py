@@ -26,9 +26,10 @@ CONNECT_S, IDLE_S = 30.0, 4.0
 
 
 class Upstream:
-    """One server, for one event loop. `policy_id`: of the weights that it had when it was opened."""
+    """One server, for one event loop. `policy_id`: of the weights that it had when it was opened, or that it was made to load before; an
+    answer that names others is then refused."""
 
-    def __init__(self, url: str, token: str | None, *, timeout_s: float) -> None:
+    def __init__(self, url: str, token: str | None, *, timeout_s: float, policy_id: str | None = None, model: str | None = None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._http = httpx.AsyncClient(
             base_url=self.url,
@@ -38,6 +39,7 @@ class Upstream:
             verify=self.url.startswith("https"),
             trust_env=False,
         )
+        self._wanted_model, self._wanted_policy = model, policy_id
         self._model, self.policy_id = "", ""
         self.entry: Mapping[str, Any] = {}
         self._kind = KINDS["openai"]
@@ -47,14 +49,14 @@ class Upstream:
         try:
             response = await self._http.get(MODELS)
             listed = response.raise_for_status().json()["data"]
-            entry = dict(listed[0])
+            entry = dict(next((one for one in listed if one["id"] == self._wanted_model), listed[0]))
         except httpx.TransportError as error:
             raise EngineUnreachable(f"{self.url} cannot be reached ({type(error).__name__}): start the policy server first") from error
         except (httpx.HTTPStatusError, ValueError, LookupError, TypeError) as error:
             raise ModelError(f"{self.url}{MODELS} lists no model ({error}): is this a policy server, and its token right?") from error
         self._kind = KINDS[kind_owning(entry.get("owned_by"))]
         self.entry, self._model = entry, str(entry["id"])
-        self.policy_id = str(entry.get("root") or entry["id"])
+        self.policy_id = self._wanted_policy or str(entry.get("root") or entry["id"])
 
     def body(self, asked: ChatRequest, conversation: str) -> dict[str, Any]:
         """What the server is asked: the client's fields, and those that make it tell ids and log-probabilities."""
@@ -68,7 +70,7 @@ class Upstream:
         """Its answer. Raises ApiError: the server's own refusal, or that it failed."""
         response = await self._send(body)
         try:
-            return _object((await response.aread()).decode(errors="replace"))
+            return self._of_wanted(_object((await response.aread()).decode(errors="replace")))
         except httpx.TransportError as error:
             raise _unreachable(self.url, error) from error
         finally:
@@ -87,12 +89,19 @@ class Upstream:
                 chunk = _object(data)
                 if "error" in chunk:
                     raise _refusal(500, data)
-                yield chunk
+                yield self._of_wanted(chunk)
         except httpx.TransportError as error:
             raise _unreachable(self.url, error) from error
         finally:
             await response.aclose()
         raise _failed("the policy server ended its answer before its end")
+
+    def _of_wanted(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Raises ApiError where a choice is of other weights than those that the server was made to load."""
+        found = {policy_of(choice)[0] for choice in data.get("choices") or ()} - {None, self._wanted_policy}
+        if self._wanted_policy is not None and found:
+            raise _failed(f"the policy server at {self.url} answered with {min(map(str, found))}, not with {self._wanted_policy}")
+        return data
 
     async def _send(self, body: Mapping[str, Any]) -> httpx.Response:
         """The beginning of its answer. A connection that breaks before is tried again: nobody has read anything of it."""

@@ -37,7 +37,7 @@ class HttpClient:
 
     def __init__(self, config: HttpEngineConfig) -> None:
         self._config = config
-        headers = {"authorization": f"Bearer {_token(config.token_env)}"} if config.token_env else {}
+        headers = {"authorization": f"Bearer {token_in(config.token_env)}"} if config.token_env else {}
         self._http = httpx.AsyncClient(
             base_url=config.base_url,
             headers=headers,
@@ -144,7 +144,8 @@ class HttpClient:
         return data
 
 
-def _token(variable: str) -> str:
+def token_in(variable: str) -> str:
+    """Raises ConfigError for a variable that is not set, or whose text no header can carry."""
     token = os.environ.get(variable, "").strip()
     if not token:
         raise ConfigError(f"token_env names {variable}, which is not set: set it to the server's token, or remove token_env")

@@ -21,6 +21,8 @@ from pipelines.stages.kept_episodes import KeptEpisodes
 from pipelines.stages.sandboxes import EpisodeService, PolicyService
 from pipelines.stages.storing import store_episodes
 from sandbox.tasks.task import Split
+from warehouse.core.errors import ModelError
+from warehouse.core.home import atomic_write
 from warehouse.lineage import registry
 
 
@@ -29,7 +31,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
     requests = requests_for(
         request.acting.tasks,
         purpose="rollout" if harness is None else "gateway",
-        policy_id=policy_of(request),
+        policy_id=policy_of(request, context),
         split=Split.TRAIN,
         num=request.collection.instances_per_task,
         skip=request.first_instance,
@@ -66,18 +68,24 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
     )
 
 
-HARNESS_FOLDER = "harness"
-"""In the stage's folder: the log of its gateway."""
-
-
-def policy_of(request: CollectRequest) -> str:
-    """Whose answers are collected: the released policy's, or those of the server that the harness asks in its place."""
+def policy_of(request: CollectRequest, context: WorkerContext) -> str:
+    """Whose answers are collected: the released policy's, or those of the server that the harness asks in its place. Raises ModelError
+    where that server has another model than when this stage began: its episodes would be of two."""
     harness = request.collection.harness
     if harness is None or harness.upstream is None:
         return request.checkpoint_id
     from pipelines.stages.harness import upstream_policy
 
-    return asyncio.run(upstream_policy(harness))
+    found, kept = asyncio.run(upstream_policy(harness)), context.folder / "upstream.txt"
+    if not kept.exists():
+        atomic_write(kept, found.encode())
+        context.when_finished(partial(kept.unlink, missing_ok=True))
+    if (began := kept.read_text()) != found:
+        raise ModelError(
+            f"{harness.upstream} answers with {found}, and this stage began with {began}: serve that again, or delete {context.folder} to "
+            "collect from the beginning"
+        )
+    return found
 
 
 @contextmanager
@@ -92,6 +100,6 @@ def opened_service(request: CollectRequest, context: WorkerContext, kept: KeptEp
     from pipelines.stages.harness import HarnessService
 
     policy = registry.find(context.warehouse, request.checkpoint_id).folder
-    with HarnessService(acting, harness, policy, kept, context.folder / HARNESS_FOLDER) as service:
+    with HarnessService(acting, harness, policy, kept, context.harness_folder) as service:
         yield service
-    context.when_finished(partial(shutil.rmtree, context.folder / HARNESS_FOLDER, ignore_errors=True))
+    context.when_finished(partial(shutil.rmtree, context.harness_folder, ignore_errors=True))

@@ -68,6 +68,11 @@ class WorkerContext:
         """Curves of this stage's training run, and what it resumes from when it was killed."""
         return self.checkpoints / "run"
 
+    @property
+    def harness_folder(self) -> Path:
+        """Where the gateway of a harness logs."""
+        return self.folder / "harness"
+
     def progress(self) -> Progress:
         return Progress(self.folder, iteration=self.iteration, stage=self.stage, log=self.log)
 

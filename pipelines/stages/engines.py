@@ -28,10 +28,16 @@ def open_engine(folder: Path, choice: EngineChoice) -> ClosablePolicy:
 
         return HttpEngine.of_checkpoint(choice.http, folder)
     from models.engine.embedded import EmbeddedEngine
+
+    dtype, device = placed(choice)
+    return EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=choice.settings)
+
+
+def placed(choice: EngineChoice) -> tuple[str, str]:
+    """The type of a checkpoint's weights in this process, and where they lie. Raises ModelError for a GPU that is not there."""
     from models.families.registry import device_named
 
-    dtype, device = "float32" if choice.dtype == "auto" else choice.dtype, device_named(choice.device)
-    return EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=choice.settings)
+    return "float32" if choice.dtype == "auto" else choice.dtype, device_named(choice.device)
 
 
 def engine_of_learner(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str, choice: EngineChoice) -> EmbeddedEngine:

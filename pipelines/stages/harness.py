@@ -5,7 +5,7 @@ The log of that gateway lies in the stage's folder, and goes with it once the ep
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -23,7 +23,9 @@ from models.gateway.serve import Address
 from models.gateway.served import served_checkpoint
 from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
-from pipelines.stages.engines import open_engine
+from models.http.client import token_in
+from models.http.engine import HttpEngine
+from pipelines.stages.engines import placed
 from pipelines.stages.sandboxes import EpisodeService, collecting, limits
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.slots import RecyclePolicy
@@ -57,15 +59,19 @@ class HarnessService(EpisodeService):
 
 @asynccontextmanager
 async def open_harness_collector(
-    acting: ActingSettings, settings: HarnessSettings, *, temperature: float
+    acting: ActingSettings, settings: HarnessSettings, *, temperature: float, folder: Path
 ) -> AsyncIterator[HarnessCollector]:
-    """For RL: the policy that learns answers, sampled at this temperature. It plays no instance that is only reported."""
+    """For RL: the policy that learns answers, sampled at this temperature. It plays no instance that is only reported. The gateway's logs
+    lie in the folder, which is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     async with _opened_pool(settings) as pool:
         runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=True)
         yield HarnessCollector(
             runner,
             settings.name,
             HARNESSES[settings.name],
+            folder=folder,
             num_at_once=settings.num_at_once,
             temperature=temperature,
             max_tokens=settings.max_tokens,
@@ -79,14 +85,16 @@ def _opened_pool(settings: HarnessSettings) -> SessionPool:
 
 @asynccontextmanager
 async def open_upstream(settings: HarnessSettings, choice: EngineChoice, policy: Path) -> AsyncIterator[Address]:
-    """Where the model answers, for as long as the block lasts. Raises CheckpointError, ModelError."""
+    """Where the model answers, for as long as the block lasts: of several servers the first. Raises CheckpointError, ConfigError,
+    ModelError."""
     if settings.upstream is not None:
         yield address_of(settings)
     elif choice.http is not None:
-        with closing(open_engine(policy, choice)):  # which makes the server load it
-            yield Address(url=choice.http.base_url, token=_token(choice.http.token_env))
+        with closing(HttpEngine.of_checkpoint(choice.http, policy)) as engine:  # which makes the server load it
+            loaded = {"policy_id": engine.policy_id, "model": engine.capabilities().model}
+            yield Address(url=choice.http.base_url, token=_token(choice.http.token_env), **loaded)
     else:
-        dtype, device = "float32" if choice.dtype == "auto" else choice.dtype, None if choice.device == "auto" else choice.device
+        dtype, device = placed(choice)
         served = served_checkpoint(policy, dtype=dtype, device=device, settings=choice.settings, max_tokens=settings.max_tokens)
         async with served as address:
             yield address
@@ -97,7 +105,7 @@ def address_of(settings: HarnessSettings) -> Address:
 
 
 async def upstream_policy(settings: HarnessSettings) -> str:
-    """Whose weights a named upstream has. Raises EngineUnreachable, ModelError."""
+    """Whose weights a named upstream has. Raises ConfigError, EngineUnreachable, ModelError."""
     address = address_of(settings)
     upstream = Upstream(address.url, address.token, timeout_s=GatewaySettings().timeout_s)
     try:
@@ -108,4 +116,4 @@ async def upstream_policy(settings: HarnessSettings) -> str:
 
 
 def _token(variable: str | None) -> str | None:
-    return (os.environ.get(variable, "").strip() or None) if variable is not None else None
+    return None if variable is None else token_in(variable)

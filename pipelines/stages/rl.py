@@ -149,14 +149,15 @@ async def _train(request: RlRequest, context: WorkerContext, training: PpoRun, c
         curve[round_index] = metrics
         progress.update(round_index, num_rounds(training.config, num_tasks), "rounds", metrics)
 
-    async with _collector(request) as collector:
+    async with _collector(request, context) as collector:
         return await train_ppo(training, collector, on_progress=report, make_policy=_policy_factory(request, training.init_checkpoint))
 
 
-def _collector(request: RlRequest) -> AbstractAsyncContextManager[Collector]:
+def _collector(request: RlRequest, context: WorkerContext) -> AbstractAsyncContextManager[Collector]:
     if request.harness is None:
         return open_collector(request.acting, to_choose=True)
-    return open_harness_collector(request.acting, request.harness, temperature=request.config.temperature)
+    temperature, folder = request.config.temperature, context.harness_folder
+    return open_harness_collector(request.acting, request.harness, temperature=temperature, folder=folder)
 
 
 def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:

@@ -110,10 +110,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, pool: FormPool | None = None) -> AsyncIterator[Stage]:
+async def stage(folder: Path, pool: FormPool | None = None, loaded: str | None = None) -> AsyncIterator[Stage]:
     home = Home(folder)
     with played_server(answers) as server:
-        async with EpisodeGateway.open(home, Address(url=server.url)) as gateway:
+        async with EpisodeGateway.open(home, Address(url=server.url, policy_id=loaded)) as gateway:
             settings = RunnerSettings(max_retries=1, retry_delay_s=0)
             runner = EpisodeRunner(pool or FormPool(1), PromptBuilder("compact"), settings=settings)
             yield Stage(runner, gateway, server, home)
@@ -218,6 +218,24 @@ def test_a_policy_server_that_fails_is_no_failure_of_the_policy(tmp_path: Path, 
     else:
         episode = asyncio.run(once())
         assert (episode.outcome, len(episode.steps)) == (Outcome.FAILURE, 2)
+
+
+def test_steps_are_of_the_checkpoint_that_a_server_was_made_to_load(tmp_path: Path) -> None:
+    async def once() -> Episode:
+        async with stage(tmp_path, loaded="policy-0007") as opened:
+            episode = await opened.run(gives_up)
+            opened.server.reply = of_other_weights
+            with pytest.raises(EngineUnreachable, match=r"answered with policy-0008, not with policy-0007"):
+                await opened.run(gives_up)
+            return episode
+
+    assert [step.policy_id for step in asyncio.run(once()).steps] == ["policy-0007"]
+
+
+def of_other_weights(method: str, path: str, body: Any) -> tuple[int, dict[str, str], Any]:
+    status, headers, data = answers(method, path, body)
+    data["choices"][0]["flywheel"] = {"policy_id": "policy-0008"}
+    return status, headers, data
 
 
 def refuses(method: str, path: str, body: Any) -> tuple[int, dict[str, str], Any]:

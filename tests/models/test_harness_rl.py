@@ -42,16 +42,16 @@ def spoken(message: Message) -> dict[str, str]:
     return {"role": message.role, "content": message.content}
 
 
-def collector() -> HarnessCollector:
+def collector(folder: Path) -> HarnessCollector:
     runner = EpisodeRunner(ButtonPool(), BUILDER, settings=RunnerSettings(max_retries=0))
-    return HarnessCollector(runner, "presses", presses, num_at_once=8, temperature=1.0, max_tokens=24, timeout_s=60)
+    return HarnessCollector(runner, "presses", presses, folder=folder, num_at_once=8, temperature=1.0, max_tokens=24, timeout_s=60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_round_learns_from_what_the_program_was_told(weak: Weak, tmp_path: Path) -> None:
-    assert isinstance(collector(), Collector)
-    result = train(make_run(weak, tmp_path, rounds=2, episodes_per_task=8, algorithm="reinforce"), collector())
+    assert isinstance(collector(tmp_path), Collector)
+    result = train(make_run(weak, tmp_path, rounds=2, episodes_per_task=8, algorithm="reinforce"), collector(tmp_path))
     episodes = list(result.rollout_log.episodes())
     assert len(episodes) == 16 and {len(episode.steps) for episode in episodes} == {1}
     assert {version for episode in episodes for step in episode.steps for version in step.response_versions} == {0, 1}
@@ -70,7 +70,7 @@ def test_it_learns_to_press_the_right_one(weak: Weak, tmp_path: Path) -> None:
         "learning_rate": 5e-4,
         "max_kl": 0.1,
     }
-    learned = train(make_run(weak, tmp_path, **settings), collector())
+    learned = train(make_run(weak, tmp_path, **settings), collector(tmp_path))
     assert np.mean([metrics["success"] for metrics in learned.metrics[:1]]) < 0.5
     assert np.mean([metrics["success"] for metrics in learned.metrics[-2:]]) > 0.6
 

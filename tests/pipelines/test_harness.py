@@ -13,14 +13,17 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.gateway.log import read_calls
 from agent.harness.registry import HARNESSES
-from assets.profile import ActingSettings, HarnessSettings, SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, CollectionSettings, HarnessSettings, SandboxSettings, TaskSettings
+from assets.requests import CollectRequest
 from pipelines import profiles
-from pipelines.stages.context import requests_for
+from pipelines.stages.collect import policy_of
+from pipelines.stages.context import WorkerContext, requests_for
 from pipelines.stages.harness import HarnessService, open_harness_collector
 from sandbox.tasks.task import Split
 from tests.agent.conftest import ReadingPolicy
+from tests.models.policy_servers import played_server
 from tests.models.served_models import save_chat_model
-from warehouse.core.errors import ConfigError
+from warehouse.core.errors import ConfigError, ModelError
 from warehouse.core.home import Home
 
 PROGRAM = """
@@ -117,21 +120,44 @@ def test_a_profile_names_a_harness_that_there_is(harness: str, tmp_path: Path) -
         profiles.load("smoke", {"rl_harness.name": harness, "rl_harness.upstream": "http://127.0.0.1:1"})
 
 
-async def collected(acting: ActingSettings, name: str, requests: list[EpisodeRequest]) -> list[Episode]:
+def test_a_collection_that_goes_on_asks_the_model_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = WorkerContext(folder=tmp_path, home=Home(tmp_path), iteration="0001", stage="rollouts", log=print)
+    listed = ["teacher-7b"]
+    with played_server(lambda *asked: (200, {}, {"data": [{"id": listed[0]}]})) as server:
+        harness = HarnessSettings(name="mine", upstream=server.url, token_env="TEACHER_TOKEN")
+        request = CollectRequest(
+            iteration="0001",
+            stage="rollouts",
+            seed=0,
+            checkpoint_id="policy",
+            first_instance=0,
+            acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",))),
+            collection=CollectionSettings(instances_per_task=1, harness=harness),
+        )
+        with pytest.raises(ConfigError, match="token_env names TEACHER_TOKEN, which is not set"):
+            policy_of(request, context)
+        monkeypatch.setenv("TEACHER_TOKEN", "0123456789-a-token")
+        assert [policy_of(request, context) for _ in range(2)] == ["teacher-7b"] * 2
+        listed[0] = "teacher-8b"
+        with pytest.raises(ModelError, match="answers with teacher-8b, and this stage began with teacher-7b"):
+            policy_of(request, context)
+
+
+async def collected(acting: ActingSettings, name: str, requests: list[EpisodeRequest], folder: Path) -> list[Episode]:
     """As RL collects."""
-    async with open_harness_collector(acting, HarnessSettings(name=name), temperature=1.0) as collector:
+    async with open_harness_collector(acting, HarnessSettings(name=name), temperature=1.0, folder=folder) as collector:
         return [episode async for episode in collector.collect(ReadingPolicy(), requests)]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_policy_that_learns_answers_a_program_on_a_leased_page(harness: str) -> None:
+def test_a_policy_that_learns_answers_a_program_on_a_leased_page(harness: str, tmp_path: Path) -> None:
     tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing",))
     acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=1, episode_timeout_s=60))
     requests = requests_for(tasks, purpose="rl", policy_id="policy", split=Split.TRAIN, num=1, temperature=1.0)
     requests = [request for request in requests if request.task.name == "click-button"]
 
-    (episode,) = asyncio.run(collected(acting, harness, requests))
+    (episode,) = asyncio.run(collected(acting, harness, requests, tmp_path / "logs"))
     assert episode.is_success and episode.request.purpose == "rl"
     (step,) = episode.steps
     assert (step.policy_id, step.response_token_ids, step.response_logprobs) == (ReadingPolicy.policy_id, (3, 4), (-0.1, -0.2))
@@ -147,5 +173,5 @@ def test_a_function_drives_a_terminal(harness: str, tmp_path: Path) -> None:
     requests = requests_for(tasks, purpose="rl", policy_id="policy", split=Split.TRAIN, num=1, temperature=1.0)
     requests = [request for request in requests if request.task.name == "write-word"]
 
-    (episode,) = asyncio.run(collected(acting, "shell", requests))
+    (episode,) = asyncio.run(collected(acting, "shell", requests, tmp_path / "logs"))
     assert (episode.outcome, episode.error, len(episode.steps)) == (Outcome.SUCCESS, None, 1)
