@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from agent.grammars.base import validation_reason
 from pipelines.importing.computer_calls import READERS as GESTURES
 from pipelines.importing.computer_calls import ComputerCall, key_of
+from pipelines.importing.conversations import task_named
 from pipelines.importing.reading import OnBytes
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Picture, Pictures
 from sandbox.actions import (
@@ -40,7 +41,7 @@ from sandbox.actions import (
     TypeText,
     Wait,
 )
-from sandbox.tasks.imported.mapping import BadRecord, slug
+from sandbox.tasks.imported.mapping import BadRecord
 from sandbox.tasks.imported.pyautogui_calls import Hand
 from sandbox.tasks.imported.reading import NotPlain, parse_json
 from warehouse.core.errors import ConfigError
@@ -192,7 +193,7 @@ def _demonstration(path: Path, names: frozenset[str], trace: _Trace) -> Demonstr
         return _steps(path, names, trace, lost)
 
     return Demonstration(
-        task_id=slug(trace.title), instruction=trace.title, completed=None, quality={}, judged_by="verifier", load=load, lost=lost
+        task_id=task_named(trace.title), instruction=trace.title, completed=None, quality={}, judged_by="verifier", load=load, lost=lost
     )
 
 
@@ -230,14 +231,25 @@ def _step(path: Path, names: frozenset[str], frame: _Frame, done: _Done, focus: 
     if min(frame.size) <= 0:
         raise BadRecord(f"a frame of it is {frame.size[0]:g}x{frame.size[1]:g}")
     scale = (picture.size_px[0] / frame.size[0], picture.size_px[1] / frame.size[1])
-    point = done.point or (None if done.box is None else (done.box[0] + done.box[2] / 2, done.box[1] + done.box[3] / 2))
-    values = {**done.params, **({} if point is None else {"x": point[0], "y": point[1]})}
-    call = ComputerCall(name=done.method, values=values, size_px=picture.size_px, scale=scale, hand=focus.pointer, lost=lost)
+    point = _point(done)
+    given = {name: value for name, value in done.params.items() if name != "position"}
+    values = {**given, **({} if point is None else {"x": point[0], "y": point[1]})}
+    hand = focus.pointer if point is not None or done.method.startswith("Page.") else Hand()
+    call = ComputerCall(name=done.method, values=values, size_px=picture.size_px, scale=scale, hand=hand, lost=lost)
     try:
         actions = READERS[done.method](call, _is_focused(done, focus))
     except ValidationError as error:
         raise BadRecord(f"{done.method}: {validation_reason(error)}") from None
     return DemonstratedStep(picture=picture, size_px=picture.size_px, actions=tuple(actions))
+
+
+def _point(done: _Done) -> tuple[float, float] | None:
+    """In pixels of the page. The parameter `position` is relative to the element."""
+    position = _numbers(done.params.get("position"), "x", "y")
+    if done.point is not None or done.box is None:
+        return done.point
+    x, y, width, height = done.box
+    return (x + position[0], y + position[1]) if position is not None else (x + width / 2, y + height / 2)
 
 
 def _is_focused(done: _Done, focus: _Focus) -> bool:

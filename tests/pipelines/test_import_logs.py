@@ -334,6 +334,27 @@ def test_a_frame_is_only_looked_for_in_the_zip(name: str, tmp_path: Path) -> Non
     assert "is not in the zip" in why
 
 
+@pytest.mark.parametrize(
+    ("where", "clicked"),
+    [({"point": {"x": 200, "y": 100}}, (200, 100)), ({"box": {"x": 100, "y": 50, "width": 20, "height": 10}}, (105, 56)), ({}, None)],
+)
+def test_a_position_within_an_element_is_no_point_of_the_page(
+    where: dict[str, Any], clicked: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    page = {"type": "before", "callId": "0", "startTime": 1.5, "class": "Page", "method": "mouseMove", "params": {"x": 9, "y": 9}}
+    events = [FRAME | {"file": "f"}, page, CLICK | {"params": {"position": {"x": 5, "y": 6}}}, {"type": "input", "callId": "1"} | where]
+    told = b"\n".join([OPTIONS, *(json.dumps(event).encode() for event in events)])
+    ((_, why, done),) = entries(zipped(tmp_path / "t.zip", ("trace.trace", told), ("f", screen(1))), "playwright-trace")
+    assert done[1:] == ([(Click(x=clicked[0], y=clicked[1]),)] if clicked else [])
+    assert ("click names no point" in why) == (clicked is None)
+
+
+def test_titles_without_latin_letters_are_different_tasks(tmp_path: Path) -> None:
+    options = [json.dumps({"type": "context-options", "title": title}).encode() for title in ("买一盏灯", "订一张票")]
+    path = zipped(tmp_path / "t.zip", *((f"{n}.trace", title + b"\n" + json.dumps(FRAME).encode()) for n, title in enumerate(options)))
+    assert len({made.task_id for made in read(path, "playwright-trace")}) == 2
+
+
 def test_a_member_that_unpacks_to_more_than_is_read_costs_its_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playwright_trace, "MAX_TRACE_BYTES", 1 << 20)
     path = zipped(tmp_path / "t.zip", ("trace.trace", b"\n" * (8 << 20)))
