@@ -77,9 +77,9 @@ class Settings:
     recovery_step_ms: float = 500.0
     repeats: int = 3
     num_deaths_episodes: int = WHOLE
-    deaths_step_ms: float = 10.0
-    death_every_s: Mapping[str, float] = field(default_factory=lambda: {"servers": 8.0, "ray": 45.0})
-    """By placement: a raylet takes longer to start."""
+    deaths_step_ms: Mapping[str, float] = field(default_factory=lambda: {"servers": 10.0, "ray": 500.0})
+    death_every_s: Mapping[str, float] = field(default_factory=lambda: {"servers": 8.0, "ray": 30.0})
+    """By placement: a raylet takes longer to start, and with short steps Ray would play all before many have died."""
 
 
 def apart(function: Callable[..., Row], *arguments: Any) -> Row:
@@ -222,7 +222,7 @@ def deaths(placement: str, folder: Path, settings: Settings) -> Row:
     counts_file = folder / "deaths.json"
     counts = json.loads(counts_file.read_text()) if counts_file.exists() else {"num_deaths": 0, "wall_s": 0.0}
     missing, every_s = _missing(folder, wanted), settings.death_every_s[placement]
-    with PLACEMENTS[placement](4, 8, settings.deaths_step_ms) as made:
+    with PLACEMENTS[placement](4, 8, settings.deaths_step_ms[placement]) as made:
         stop, started_s = threading.Event(), time.monotonic()
 
         async def main() -> None:
