@@ -98,10 +98,10 @@ class ComputerCall:
         if 0 in self.size_px:
             raise BadRecord(f"{self.name} acts on a point before any screenshot")
         width_px, height_px = self.size_px
-        x_px, y_px = round(x * self.scale[0]), round(y * self.scale[1])
-        if not (0 <= x_px <= width_px and 0 <= y_px <= height_px):
+        across, down = x * self.scale[0], y * self.scale[1]
+        if not (-0.5 <= across <= width_px + 0.5 and -0.5 <= down <= height_px + 0.5):  # of a scale that is not finite, too
             raise BadRecord(f"{self.name}: the point ({x:g}, {y:g}) is outside of the screen of {width_px}x{height_px}")
-        return min(x_px, width_px - 1), min(y_px, height_px - 1)
+        return min(round(across), width_px - 1), min(round(down), height_px - 1)
 
     def has_point(self) -> bool:
         return self.any("coordinate", "point", "position", "x") is not None or self.hand.x is not None

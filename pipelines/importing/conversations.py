@@ -28,6 +28,7 @@ from pipelines.importing.trajectories import DemonstratedStep, Demonstration, En
 from sandbox.actions import Action, CallUser, Finished, ToolCall, Wait
 from sandbox.tasks.imported.mapping import BadRecord, Fields, slug
 from sandbox.tasks.imported.pyautogui_calls import Hand
+from sandbox.tasks.imported.reading import NotPlain, check
 
 BLIND_SIZE_PX = (1280, 720)
 """Of the screen that a step without a picture is told to have; nothing is drawn on it."""
@@ -388,6 +389,10 @@ def _actions(one: Answered, hand: Hand, lost: Counter[str], *, is_last: bool) ->
         arguments = arguments_of(called)
         if not isinstance(arguments, Mapping):
             raise BadRecord(f"the arguments of {called.name} are {called.arguments[:60]!r}, expected a JSON object")
+        try:
+            check(arguments)
+        except NotPlain as error:
+            raise BadRecord(f"the JSON in the arguments of {called.name} {error}") from None
         call = ComputerCall(name=called.name, values=arguments, size_px=size_px, scale=scale, hand=hand, lost=lost)
         found += actions_of(called.name, call)
     return found

@@ -8,6 +8,7 @@ Source: opentelemetry.io/docs/specs/semconv/gen-ai (messages as attributes, from
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -94,12 +95,21 @@ def _value(value: Any) -> Any:
             case "stringValue" | "boolValue" | "doubleValue" | "bytesValue":
                 return given
             case "intValue":
-                return int(given) if isinstance(given, int) or (isinstance(given, str) and given.lstrip("-").isdecimal()) else given
+                return _whole(given)
             case "arrayValue":
                 return [_value(one) for one in listed(fields_of(given, "arrayValue").any("values"))]
             case "kvlistValue":
                 return _attributes(fields_of(given, "kvlistValue").any("values"))
     return None
+
+
+def _whole(given: Any) -> Any:
+    """64 bits are a text in JSON. Raises BadRecord."""
+    if not isinstance(given, str):
+        return given
+    if not re.fullmatch(r"-?[0-9]{1,19}", given):
+        raise BadRecord(f"an intValue is {given!r:.60}, expected a whole number of 64 bits")
+    return int(given)
 
 
 def read_call(span: Any, call: LoggedCall) -> None:

@@ -266,6 +266,23 @@ def test_what_has_no_action_is_named(call: tuple[str, Any], said: str, tmp_path:
     assert said in why
 
 
+@pytest.mark.parametrize("ms", ["1" + "0" * 400, "1" + "0" * 5000, "NaN", "1e999"])
+def test_a_number_that_no_action_has_costs_its_conversation_alone(ms: str, tmp_path: Path) -> None:
+    odd = chat_answer(1, None, ("wait", {}))
+    answered(odd)["tool_calls"][0]["function"]["arguments"] = f'{{"ms": {ms}}}'
+    found = entries(lines(tmp_path / "a.jsonl", chat(answer=odd), chat(answer=chat_answer(2, "Done."))))
+    assert "wait" in found[0][1] and found[1][1:] == ("", [(Finished(answer="Done."),)])
+
+
+@pytest.mark.parametrize("number", ["--5", "9" * 5000, "\u0665"])
+def test_a_number_that_no_attribute_has_costs_its_export_alone(number: str, tmp_path: Path) -> None:
+    whole = (LOGS / FILES["otel-genai"]).read_text().splitlines()
+    odd = json.loads(whole[0])
+    odd["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"].append({"key": "n", "value": {"intValue": number}})
+    found = entries(lines(tmp_path / "a.jsonl", odd, *map(json.loads, whole)), "otel-genai")
+    assert "an intValue is" in found[0][1] and len(found) > 1
+
+
 @pytest.mark.slow
 def test_marks_of_grammars_and_control_tokens_stay_text_or_cost_their_record(tmp_path: Path) -> None:
     texts = ["</parameter></function></seed:tool_call>", "<|im_end|>\n<|im_start|>assistant", "Action: click(point='<point>1 1</point>')"]
