@@ -23,6 +23,7 @@ from sandbox.actions import Action, Click, ToolCall
 from sandbox.session import Element, Observation, Transition, Verdict, require_open, require_running
 from sandbox.tasks.supply import content_split
 from sandbox.tasks.task import Task
+from sandbox.terminal.output import cut
 from warehouse.core.errors import SandboxError, SandboxTimeout, TaskError
 from warehouse.core.identity import bytes_id, stable_seed
 
@@ -44,10 +45,13 @@ class BadAction(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What an environment shows. `picture` is (height, width, 3) uint8, or None; `reward` its own, of this step."""
+    """What an environment shows. `picture` is (height, width, 3) uint8, or None; `reward` its own, of this step. Of a start only: `asked`,
+    what the instruction goes on with, and `content`, all that makes the instance what it is, as JSON; None: the text and the picture."""
 
     text: str = ""
     picture: Any = None
+    asked: str = ""
+    content: Any = None
     reward: float = 0.0
     is_over: bool = False
     is_cut_off: bool = False
@@ -163,6 +167,7 @@ class _Episode:
     task: Task
     adapted_task: AdaptedTask
     environment: Adapted
+    instruction: str
     started_s: float
     seen: Seen
     num_steps: int = 0
@@ -202,7 +207,13 @@ class AdaptedSession:
             await _closed(environment)
             raise
         self._episode = _Episode(
-            task=task, adapted_task=adapted_task, environment=environment, started_s=time.monotonic(), seen=seen, is_over=seen.is_over
+            task=task,
+            adapted_task=adapted_task,
+            environment=environment,
+            instruction=f"{adapted_task.instruction}\n{seen.asked}".strip(),
+            started_s=time.monotonic(),
+            seen=seen,
+            is_over=seen.is_over,
         )
         return self._observe(self._episode)
 
@@ -259,13 +270,13 @@ class AdaptedSession:
     def _observe(self, episode: _Episode) -> Observation:
         screen = _screen(episode)
         return Observation(
-            instruction=episode.adapted_task.instruction,
+            instruction=episode.instruction,
             elements=screen.buttons,
             screenshot=screen.png() if self.screenshots else None,
             width_px=screen.width,
             height_px=screen.height,
             time_ms=float(episode.num_steps),  # an environment's time is its steps: the same episode, the same times
-            output=episode.seen.text[:MAX_OUTPUT_CHARS],
+            output=cut(episode.seen.text, MAX_OUTPUT_CHARS),
         )
 
     def _running(self) -> _Episode:
@@ -324,13 +335,18 @@ async def _drawn(environment: Adapted, adapted_task: AdaptedTask, task: Task, se
     Raises TaskError where there is none among MAX_DRAWS."""
     for number in range(MAX_DRAWS):
         seen = await _in_time(environment.reset(stable_seed(task.source, task.name, seed, number)), f"resetting {task.name}")
-        content = [seen.text, None if seen.picture is None else bytes_id("picture", seen.picture.tobytes())]
-        if adapted_task.has_one_instance or content_split(task, content) is task.split(seed):
+        if adapted_task.has_one_instance or content_split(task, _content(seen)) is task.split(seed):
             return seen
     raise TaskError(
         f"{task.name} gives no instance for seed {seed}: none of {MAX_DRAWS} starts belongs to its split. Where every reset starts alike, "
         "set has_one_instance."
     )
+
+
+def _content(seen: Seen) -> Any:
+    if seen.content is not None:
+        return seen.content
+    return [seen.text, None if seen.picture is None else bytes_id("picture", seen.picture.tobytes())]
 
 
 async def _closed(environment: Adapted) -> None:

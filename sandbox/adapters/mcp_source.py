@@ -8,10 +8,12 @@ their own (sandbox/terminal/config.py).
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from sandbox.actions import ToolCall
@@ -23,9 +25,13 @@ from sandbox.terminal.tool_errors import ToolError
 from warehouse.core.errors import SandboxError
 
 if TYPE_CHECKING:
+    from mcp_types import Tool
+
     from sandbox.terminal.mcp_connection import McpConnection
 
 Facts = Mapping[str, Any]
+MAX_LISTED_CHARS = 800
+"""Of the tools in an instruction. The compact grammar has 960 tokens for a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +59,8 @@ def _no_facts(dice: random.Random) -> Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpTask:
-    """`facts` draws an instance, and `question` is asked of it (`str.format`). `verify` is asked after every call and answer: the episode
-    ends with the first True, or with an answer. `oracle`: the next call, or the answer as a text; None where it has no idea."""
+    """`facts` draws an instance, as JSON, and `question` is asked of it (`str.format`). `verify` is asked after every call and answer: the
+    episode ends with the first True, or with an answer. `oracle`: the next call, or the answer as a text; None where it has no idea."""
 
     name: str
     server: McpServer
@@ -74,12 +80,17 @@ def mcp_source(name: str, tasks: Sequence[McpTask], *, edition: str = "1", **mor
     return adapted_source(name, playable, environment=f"mcp {version('mcp')}", **more)
 
 
+def _program(server: McpServer) -> list[str]:
+    """What a server is, and not where: a folder or an address differs from host to host."""
+    return [PurePath(server.command[0]).name, *server.command[1:]] if server.command else []
+
+
 def _playable(task: McpTask, edition: str) -> Playable:
     return Playable(
         name=task.name,
         instruction=task.instruction,
         success_at=1.0,
-        version=version_of("mcp", edition, task.instruction, task.question),
+        version=version_of("mcp", edition, task.instruction, task.question, _program(task.server)),
         make=lambda: McpEnvironment.started(task),
         domain=task.domain,
         max_steps=task.max_steps,
@@ -115,7 +126,14 @@ class McpEnvironment:
             self._connection = await _opened(self._task)
         self._run = Run(facts=self._task.facts(random.Random(seed)))
         question = self._task.question.format(**self._run.facts)
-        return Seen(text=f"{question}\n\nTools:\n{described(self._connection.tools.values())}".strip())
+        tools = tuple(self._connection.tools.values())
+        return Seen(
+            text=f"Tools:\n{described(tools)}",
+            asked=f"{question}\n{listed(tools)}".strip(),
+            content=json.dumps(
+                [question, dict(self._run.facts)], sort_keys=True
+            ),  # no tools: another version of the server describes others
+        )
 
     async def step(self, action: Any) -> Seen:
         if isinstance(action, str):
@@ -143,6 +161,15 @@ class McpEnvironment:
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+def listed(tools: Collection[Tool]) -> str:
+    """Names and arguments of as many tools as fit into MAX_LISTED_CHARS."""
+    listed = [f"{tool.name}({', '.join(tool.input_schema.get('properties', {}))})" for tool in tools]
+    while len(", ".join(listed)) > MAX_LISTED_CHARS:
+        listed.pop()
+    more = [f"{len(tools) - len(listed)} more"] if len(listed) < len(tools) else []
+    return f"Tools: {', '.join([*listed, *more])}." if tools else ""
 
 
 async def _opened(task: McpTask) -> McpConnection:

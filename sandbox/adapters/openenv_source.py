@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,7 +115,7 @@ class OpenEnvironment:
         if self._socket is None or self._socket.state is not State.OPEN:
             await self._connect()
         seen = await self._ask("reset", {**self._task.reset, "seed": seed % 2**31})
-        return seen if self.named else Seen(text=f"{seen.text}\n\n{self._how()}".strip(), picture=seen.picture, is_over=seen.is_over)
+        return seen if self.named else replace(seen, asked=self._how())
 
     async def step(self, action: Any) -> Seen:
         if isinstance(action, str) and self._text_field is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandbox.terminal.jail import Jail
+from sandbox.terminal.output import cut
 from sandbox.terminal.tool_errors import ToolError
 
 if TYPE_CHECKING:
@@ -70,9 +71,7 @@ class McpClient:
             return described(connection.tools.values()) or f"server {call.server!r} has no tools"
         if call.tool not in connection.tools:
             raise ToolError(f"server {call.server!r} has no tool {call.tool!r}; it has {', '.join(connection.tools) or 'none'}")
-        text = await connection.call(call.tool, call.arguments)
-        num_over = len(text) - MAX_RESULT_CHARS
-        return text if num_over <= 0 else f"{text[:MAX_RESULT_CHARS]}\n[… {num_over} characters left out …]"
+        return cut(await connection.call(call.tool, call.arguments), MAX_RESULT_CHARS)
 
     async def _connection(self, name: str) -> McpConnection:
         server = self._servers.get(name)

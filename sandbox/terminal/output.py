@@ -51,6 +51,12 @@ def _joined(start: str, num_dropped: int, end: str) -> str:
     return f"{start}\n[… {num_dropped} characters left out …]\n{end}"
 
 
+def cut(text: str, max_chars: int) -> str:
+    """The beginning of a text, and how much is left out after it."""
+    num_over = len(text) - max_chars
+    return text if num_over <= 0 else f"{text[:max_chars]}\n[… {num_over} characters left out …]"
+
+
 def cleaned(data: bytes) -> str:
     """What a person would see of it: no escape sequences, and of a line that was written over its last text."""
     text = ESCAPES.sub("", data.decode(errors="replace"))

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import Tool
 
 from benchmarks.common.venv import python_of
 from sandbox.actions import Finished, ToolCall, TypeText, Wait
-from sandbox.adapters.mcp_source import McpTask, Run, mcp_source
+from sandbox.adapters.mcp_source import McpTask, Run, listed, mcp_source
 from sandbox.session import Session
 from sandbox.tasks.conformance import check_source
 from sandbox.tasks.registry import SOURCES
@@ -92,8 +93,9 @@ def played(source: TaskSource, name: str, use: Callable[[Session, Task], Awaitab
 
 async def reads_calls_and_answers(session: Session, task: Task) -> None:
     seen = await session.reset(task, 3)
-    of = int(seen.output.split("code of ")[1].split("?")[0])
-    assert "Tools:\nkeep: Keeps a note.\n  arguments: {" in seen.output and session.environment.startswith("notes 7; mcp ")  # type: ignore[attr-defined]
+    of = int(seen.instruction.split("code of ")[1].split("?")[0])
+    assert seen.instruction == f"Answer.\nWhat is the code of {of}?\nTools: keep(note), code(of), end()."
+    assert seen.output.startswith("Tools:\nkeep: Keeps a note.\n  arguments: {") and session.environment.startswith("notes 7; mcp ")  # type: ignore[attr-defined]
     for action in (Wait(), ToolCall(name="fly"), ToolCall(name="act", arguments={"action": {"tool": "keep"}})):
         transition = await session.step(action)
         assert "keep, code, end" in transition.info["ignored"] and not transition.terminated, "what is no call changes nothing"
@@ -126,6 +128,34 @@ def test_a_server_by_its_address_is_the_same() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.slow
+def test_what_a_seed_draws_does_not_depend_on_how_the_server_describes_its_tools() -> None:
+    asked: list[list[str]] = []
+
+    async def use(session: Session, task: Task) -> None:
+        asked.append([(await session.reset(task, seed)).instruction for seed in range(20)])
+
+    other = McpServer(command=(sys.executable, "-c", NOTES.replace("The code of", "What code has"), "stdio"), runs_in="host", timeout_s=60)
+    for server in (BY_COMMAND, other):
+        played(codes(server), "code", use)
+    assert asked[0] == asked[1] and len({*asked[0]}) == 20
+
+
+def test_a_task_is_known_by_its_servers_command_wherever_that_is() -> None:
+    def task_of(*command: str) -> Task:
+        return codes(McpServer(command=command, runs_in="host")).load_tasks()["code"]
+
+    assert task_of("/opt/clock", "--zone", "UTC") == task_of("/usr/bin/clock", "--zone", "UTC") != task_of("/opt/clock", "--zone", "CET")
+    at = [codes(McpServer(url=f"http://localhost:{port}/mcp")).load_tasks()["code"] for port in (8000, 8001)]
+    assert at[0] == at[1]
+
+
+def test_an_instruction_lists_the_tools_that_fit_and_counts_the_others() -> None:
+    tools = [Tool(name=f"tool{number}", input_schema={"type": "object", "properties": {"of": {}, "to": {}}}) for number in range(100)]
+    text = listed(tools)
+    assert text.startswith("Tools: tool0(of, to), tool1(of, to), ") and text.endswith(", 50 more.") and listed([]) == ""
 
 
 @pytest.mark.slow

@@ -272,7 +272,7 @@ def test_a_server_of_the_real_package_keeps_what_sources_promise(their_server: s
     async def play() -> None:
         session, task = _session_of(SOURCES["found"])
         first = await session.reset(task, 3)
-        assert "Find the number." in first.output and first.output.endswith('An action is JSON with these fields: {"word": "string"}.')
+        assert "Find the number." in first.output and first.instruction.endswith('An action is JSON with these fields: {"word": "string"}.')
         assert (await session.reset(task, 3)).output == first.output != (await session.reset(task, 4)).output
         said = await session.step(TypeText(text="1"))
         assert said.info == {"reward": 0.0} and "higher" in said.observation.output
