@@ -38,13 +38,24 @@ def render_observation(observation: Observation, limit: int = MAX_ELEMENTS) -> s
     return "\n".join(part for part in (render_output(observation), render_elements(observation, limit)) if part)
 
 
-def render_output(observation: Observation) -> str:
+def render_output(observation: Observation, limits: tuple[int, int] = (MAX_OUTPUT_LINES, MAX_TEXT_CHARS)) -> str:
     """What the last tool call printed as the policy reads it, `output "total 4"` a line, white space collapsed; a first line counts what
-    was cut off."""
-    printed = [" ".join(line.split()) for line in observation.output.splitlines() if line.strip()]
-    shown = printed[-MAX_OUTPUT_LINES:]
+    was cut off. `limits`: the last so many lines, so many characters of each."""
+    max_lines, max_chars = limits
+    printed = _printed(observation.output)
+    shown = printed[-max_lines:]
     lines = [f"{len(printed) - len(shown)} more output"] if len(printed) > len(shown) else []
-    return "\n".join([*lines, *(f'output "{escape(line[:MAX_TEXT_CHARS].rstrip())}"' for line in shown)])
+    return "\n".join([*lines, *(f'output "{escape(line[:max_chars].rstrip())}"' for line in shown)])
+
+
+def is_output_cut(output: str, limits: tuple[int, int]) -> bool:
+    """Whether `render_output` leaves any of it out."""
+    printed = _printed(output)
+    return len(printed) > limits[0] or any(len(line) > limits[1] for line in printed)
+
+
+def _printed(output: str) -> list[str]:
+    return [" ".join(line.split()) for line in output.splitlines() if line.strip()]
 
 
 def quoted_name(element: Element) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent.grammars.base import Grammar, ParsedResponse
-from agent.grammars.elements import MAX_ELEMENTS, render_elements, render_observation
+from agent.grammars.elements import MAX_ELEMENTS, MAX_OUTPUT_LINES, MAX_TEXT_CHARS, render_elements, render_observation, render_output
 from agent.grammars.quoting import escape, one_line
 from agent.grammars.registry import grammar_named
 from agent.policy.policy import Message
@@ -23,6 +23,8 @@ from sandbox.session import Observation
 
 EPISODIC_CHARS = {"elements": 160, "chat": 1600}
 """Of episodic memory, as much of the newest as fits into one line of this length, by layout."""
+OUTPUT_LIMITS = {"elements": (MAX_OUTPUT_LINES, MAX_TEXT_CHARS), "chat": (60, 200)}
+"""Of what a tool printed, the last so many lines and so many characters of each, by layout."""
 MAX_INTENTION_CHARS = 100
 Standing = Callable[[str, Mode, str], tuple[Message, ...]]
 """From the grammar's name, the mode and the instruction to the messages that open a chat prompt."""
@@ -145,9 +147,11 @@ class PromptBuilder:
         return tuple(messages)
 
     def _screen(self, observation: Observation, notice: str, *, is_shown: bool, max_elements: int) -> Message:
-        """A user turn: the screenshot, or a placeholder for one that is too old to be kept in view."""
+        """A user turn: the screenshot, or a placeholder for one that is too old to be kept in view; then what a tool printed."""
         has_image = is_shown and self.max_screenshots > 0 and observation.screenshot is not None
         text = notice + ("" if has_image else "[screen not shown]")
+        if output := render_output(observation, OUTPUT_LIMITS["chat"]):
+            text = f"{text}\n{output}".strip()
         if self.list_elements and max_elements:
             text = f"{text}\n{self._elements_with_clicks(observation, max_elements)}".strip()
         return Message(role="user", content=text.strip(), screenshot_id=observation.screenshot_id if has_image else None)

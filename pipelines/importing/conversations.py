@@ -21,7 +21,6 @@ from typing import Any
 
 from agent.gateway.records import Called, Said, Shown, arguments_of
 from agent.grammars.base import Grammar
-from agent.grammars.elements import MAX_OUTPUT_LINES, MAX_TEXT_CHARS
 from pipelines.importing.computer_calls import ComputerCall, actions_of, says_failed
 from pipelines.importing.reading import OnBytes, RawRecord, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, EntryReader, Picture, Pictures, answered_in
@@ -359,19 +358,12 @@ def _steps(found: Conversation, answers: Grammar | None, lost: Counter[str]) -> 
             continue
         if one.picture is None and any(not isinstance(action, (ToolCall, Finished, CallUser, Wait)) for action in actions):
             raise BadRecord(f"answer {index} acts on a screen before any picture of it")
-        _count_cut(output, lost)
         size = one.picture.size_px if one.picture is not None else BLIND_SIZE_PX
         made.append(DemonstratedStep(picture=one.picture, size_px=size, actions=tuple(actions), thought=thought, output=output))
         output = ""
     if not made:
         raise BadRecord("no answer in it acts")
     return made
-
-
-def _count_cut(output: str, lost: Counter[str]) -> None:
-    lines = [line for line in output.splitlines() if line.strip()]
-    if len(lines) > MAX_OUTPUT_LINES or any(len(line) > MAX_TEXT_CHARS for line in lines):
-        lost[f"what a tool printed beyond its last {MAX_OUTPUT_LINES} lines of {MAX_TEXT_CHARS} characters"] += 1
 
 
 def _actions(one: Answered, hand: Hand, lost: Counter[str], *, is_last: bool) -> list[Action]:

@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent.episode.episode import EpisodeRequest
 from agent.episode.rows import action_json, message_rows
 from agent.grammars.base import Grammar, NotRepresentable
-from agent.grammars.elements import render_observation
+from agent.grammars.elements import is_output_cut, render_observation
 from agent.grammars.registry import grammar_named
-from agent.prompts.prompt import PromptBuilder
+from agent.prompts.prompt import OUTPUT_LIMITS, PromptBuilder
 from agent.prompts.texts import Mode
 from pipelines.importing.trajectories import Chat, DemonstratedStep, Demonstration, Entry, Importer
 from sandbox.actions import Action
@@ -128,12 +128,18 @@ class RowMaker:
         for_sft = completed is True and not self.misaligned(demonstration) and self._settings.track != "novice"
         rows = Rows()
         steps = demonstration.load()
+        self._count_cut(demonstration, steps)
         self._add_steps(rows, demonstration, request, steps, completed, for_sft=for_sft)
         rows.add("tasks", {"task_id": request.task.task_id, **request.task.model_dump(mode="json")})
         if demonstration.completed is not None:
             rows.add("verdicts", self._verdict(demonstration, request.episode_id))
         rows.add("episodes", _episode(request, demonstration.instruction, completed, len(steps), self._format))
         return rows
+
+    def _count_cut(self, demonstration: Demonstration, steps: Sequence[DemonstratedStep]) -> None:
+        limits = OUTPUT_LIMITS[self._grammar.layout]
+        if num := sum(is_output_cut(step.output, limits) for step in steps):
+            demonstration.lost[f"what a tool printed beyond its last {limits[0]} lines of {limits[1]} characters"] += num
 
     def _add_steps(
         self,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.episode.episode import EpisodeRequest
+from agent.grammars.elements import is_output_cut
 from agent.grammars.registry import GRAMMARS
 from agent.policy.action_source import StepContext, prompt_for
 from agent.prompts.memory import Memory
-from agent.prompts.prompt import PromptBuilder
+from agent.prompts.prompt import OUTPUT_LIMITS, PromptBuilder
 from agent.prompts.texts import Mode
+from sandbox.actions import Wait
 from sandbox.session import Element, Observation
 from sandbox.tasks.task import Task
 
@@ -53,6 +57,19 @@ def test_the_last_five_screens_are_pictures_and_all_text_stays(name: str) -> Non
     assert [turn.content for turn in turns[:8:2]] == ["[screen not shown]"] * 4
     assert all("Button" in turn.content for turn in turns[1::2])
     assert all(message.loss == 0.0 for message in messages)
+
+
+@pytest.mark.parametrize("name", CHAT)
+def test_what_a_tool_printed_is_read_in_every_turn(name: str) -> None:
+    builder = PromptBuilder(name)
+    printed = replace(screen(0), screenshot=None, output='total  4\n\nan "odd" file')
+    answer = builder.grammar.format("I look.", Wait(seconds=1.0), printed)
+    memory = builder.remember(builder.start("Count."), printed, answer, builder.grammar.parse(answer, printed))
+    many = "\n".join(["x" * 300] * 70)
+    (*_, first, _, last) = builder.build(memory, replace(screen(1), output=many))
+    assert first.content == '[screen not shown]\noutput "total 4"\noutput "an \\qodd\\q file"'
+    assert last.content.split("\n") == ["10 more output", *[f'output "{"x" * 200}"'] * 60] and last.screenshot_id is not None
+    assert is_output_cut(many, OUTPUT_LIMITS["chat"]) and not is_output_cut(printed.output, OUTPUT_LIMITS["chat"])
 
 
 def test_older_steps_keep_intention_and_outcome() -> None:

@@ -15,7 +15,8 @@ from agent.grammars.registry import grammar_named
 from benchmarks.common.venv import python_of
 from pipelines.importing import playwright_trace
 from pipelines.importing.registry import importer_named
-from pipelines.importing.trajectories import Demonstration, Pictures
+from pipelines.importing.rows import DemonstrationSettings, RowMaker, settings_of
+from pipelines.importing.trajectories import Demonstration, Entry, Pictures
 from sandbox.actions import (
     Action,
     Click,
@@ -154,6 +155,20 @@ def test_logs_become_episodes_and_samples_once(tmp_path: Path) -> None:
     stored = content(tmp_path)
     assert len(stored["steps"]) == len(stored["ct_samples"]) == sum(map(len, expected)) and not stored["sft_samples"]
     assert {row["outcome"] for row in stored["episodes"]} == {"truncated"}
+
+
+@pytest.mark.parametrize("grammar", ["uitars2", "compact"])
+def test_what_a_tool_returned_is_in_the_prompt_of_the_next_step(grammar: str) -> None:
+    importer = importer_named("openai-chat")
+    (entry,) = [entry for entry in importer.entries(LOGS / FILES["openai-chat"], Pictures([LOGS]), lambda _: None) if has_bash(entry)]
+    assert isinstance(entry.made, Demonstration)
+    rows = RowMaker(importer, settings_of(DemonstrationSettings, track="expert", grammar=grammar)).of_demonstration(entry.made, entry)
+    prompts = ["\n".join(message["content"] for message in row["messages"]) for row in rows.of["steps"]]
+    assert ['output "12 notes.txt"' in prompt for prompt in prompts] == [False, True]
+
+
+def has_bash(entry: Entry) -> bool:
+    return isinstance(entry.made, Demonstration) and any(isinstance(step.actions[0], ToolCall) for step in entry.made.load())
 
 
 @pytest.mark.long
