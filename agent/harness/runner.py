@@ -91,7 +91,7 @@ class HarnessRunner:
         calls = _Calls(driven, request.task.max_steps)
         model = self._gateway.begin(name, calls)
         try:
-            end = await self._drive(request, session, driven, model, calls)
+            end = await self._drive(request, driven, model, calls)
             await driven.look()
             verdict = await session.evaluate()
         except BaseException:
@@ -116,7 +116,7 @@ class HarnessRunner:
             screenshots=dict(recorded.pictures),
         )
 
-    async def _drive(self, request: EpisodeRequest, session: Session, driven: DrivenSession, model: ModelAddress, calls: _Calls) -> _End:
+    async def _drive(self, request: EpisodeRequest, driven: DrivenSession, model: ModelAddress, calls: _Calls) -> _End:
         """Start the program, and end it where the environment or a limit ends the episode."""
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True))

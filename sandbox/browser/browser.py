@@ -33,6 +33,7 @@ FRAME_TIMEOUT_S = 2.0
 STUCK_FRAME_S = 15.0
 """A frame that is not drawn after so long, while another page waits to draw, costs its page its process."""
 PROBE_TIMEOUT_S = 5.0
+EXIT_S = 2.0
 BUSY_LOOK_S, BUSY_SHARE = 2.0, 0.5
 NO_SANDBOX = "; no sandbox"
 """Ends the version of a browser without Chromium's own sandbox."""
@@ -45,7 +46,7 @@ class Browser:
     def __init__(self, process: ChromiumProcess, *, begin_frame: bool) -> None:
         self.process = process
         self.begin_frame = begin_frame
-        self.connection = Connection(on_lost=process.kill)
+        self.connection = Connection(on_lost=self._end)
         self.version = ""
         self._on_target: dict[str, OnTarget] = {}
         self._on_gone: dict[str, Callable[[], None]] = {}
@@ -129,8 +130,18 @@ class Browser:
         on_target = self._on_target.get(info.get("browserContextId", ""))
         if on_target is not None:
             on_target(info, session_id)
+        elif self.has_devtools:
+            self.refuse_target(info, session_id)
         else:
             self.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
+
+    def refuse_target(self, info: Params, session_id: str) -> None:
+        """A page or worker that somebody opened beside ours: nothing that it asks for is answered, and a page is closed. It has to run for
+        that: whoever opened it waits until it does."""
+        self.connection.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}, session_id)
+        self.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
+        if info["type"] == "page":
+            self.connection.send("Target.closeTarget", {"targetId": info["targetId"]})
 
     @property
     def has_devtools(self) -> bool:
@@ -140,6 +151,21 @@ class Browser:
     @property
     def is_alive(self) -> bool:
         return not self.connection.is_lost
+
+    def _end(self) -> None:
+        """Once its pipe is closed. One that a program may have told to close gets the time to exit by itself."""
+        if self.has_devtools:
+            asyncio.get_running_loop().call_later(EXIT_S, self.process.kill)
+        else:
+            self.process.kill()
+
+    async def was_told_to_close(self) -> bool:
+        """Whether it exited by itself, and neither crashed nor was killed."""
+        for _ in range(round(EXIT_S / 0.05)):
+            if not self.process.is_alive():
+                break
+            await asyncio.sleep(0.05)
+        return self.process.has_exited()
 
     async def begin_frame_now(self, session_id: str, params: Params) -> Params:
         """Issue one frame. Two at a time kill the browser, so they queue here; one whose caller was cancelled is waited for."""

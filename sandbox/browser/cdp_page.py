@@ -99,10 +99,7 @@ class CdpPage:
             self._session_id = session_id
             self._send("Runtime.runIfWaitingForDebugger")
         elif info["type"] == "page":
-            send = self.browser.connection.send  # its opener waits until it runs; nothing that it asks for is answered
-            send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}, session_id)
-            send("Runtime.runIfWaitingForDebugger", None, session_id)
-            send("Target.closeTarget", {"targetId": info["targetId"]})
+            self.browser.refuse_target(info, session_id)
         else:
             self._guard_worker(session_id)
 

@@ -229,6 +229,13 @@ class ChromiumProcess:
             return False
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
+    def has_exited(self) -> bool:
+        """Whether the browser's main process ended by itself, without an error. False once it was closed."""
+        if self._is_reaped:
+            return False
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, 0)
+
     def kill(self) -> None:
         """Kill the whole group, at once: helpers outlive a main process that crashed."""
         if not self._is_reaped:

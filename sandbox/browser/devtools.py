@@ -27,11 +27,19 @@ class DrivenPage(LivePage):
     """A page that a program beside us drives, too."""
 
     _devtools: DevTools | None = None
+    _is_gone = False
+
+    def _set_up(self) -> list[asyncio.Future[Params]]:
+        self.browser.when_gone(self._session_id, self._on_gone)
+        return super()._set_up()
+
+    def _on_gone(self) -> None:
+        self._is_gone = True
+        self.browser.connection.end(self._session_id, "The page was closed.")
 
     async def devtools(self) -> str:
         """The address, until the page is closed; see HasDevTools (page.py)."""
         if self._devtools is None:
-            await close_other_pages(self.browser, self._target_id)
             self._devtools = await DevTools.open(self.browser)
         return self._devtools.url
 
@@ -49,6 +57,22 @@ class DrivenPage(LivePage):
         response = {"requestId": event["requestId"], "responseCode": answer.status, "body": b64encode(answer.body).decode()}
         headers = [{"name": "Content-Type", "value": answer.content_type}]
         self.browser.connection.send("Fetch.fulfillRequest", {**response, "responseHeaders": headers}, session_id or self._session_id)
+
+    async def is_reusable(self) -> bool:
+        """Who drove it may have left anything in it."""
+        return self._devtools is None and await super().is_reusable()
+
+    async def is_to_blame(self) -> bool:
+        """As in Untrusted: of what a program does by the address it closes the page or the browser, hangs or crashes the page."""
+        if self._devtools is None:
+            return False
+        if not self.browser.is_alive:
+            return await self.browser.was_told_to_close()
+        return self._is_gone or await self.browser.is_well() or await self.browser.is_busy()
+
+    def end_pages(self) -> None:
+        if not self._is_gone:
+            self.browser.crash_page(self._session_id)
 
     async def close(self) -> None:
         if self._devtools is not None:
@@ -119,10 +143,3 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while block := await reader.read(BLOCK_BYTES):
             writer.write(block)
             await writer.drain()
-
-
-async def close_other_pages(browser: Browser, target_id: str) -> None:
-    """So that a program that takes the first page it finds takes this one."""
-    listed = await browser.connection.send("Target.getTargets")
-    others: list[Params] = [info for info in listed["targetInfos"] if info["type"] == "page" and info["targetId"] != target_id]
-    await asyncio.gather(*(browser.connection.send("Target.closeTarget", {"targetId": info["targetId"]}) for info in others))

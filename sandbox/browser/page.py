@@ -109,7 +109,21 @@ class HasDevTools(Protocol):
 
 
 @runtime_checkable
-class WebPage(Protocol):
+class Untrusted(Protocol):
+    """A Page that shows what the agent chose, or that a program beside us drives: where it fails, that may be the agent's doing."""
+
+    async def is_to_blame(self) -> bool:
+        """Whether a step or a look that failed or did not end is the doing of what is shown or of that program, and not of the browser or
+        the machine."""
+        ...
+
+    def end_pages(self) -> None:
+        """End the process of the pages, whatever their scripts do; they can only be closed then."""
+        ...
+
+
+@runtime_checkable
+class WebPage(Untrusted, Protocol):
     """What a Page of a web session has besides (window.py)."""
 
     @property
@@ -123,14 +137,6 @@ class WebPage(Protocol):
 
     async def act(self, action: Action) -> dict[str, Any] | None:
         """What the window does of itself with an action, for Transition.info; None: the action is the page's."""
-        ...
-
-    async def is_to_blame(self) -> bool:
-        """Whether a step that failed or did not end is the doing of what is shown, and not of the browser or the machine."""
-        ...
-
-    def end_pages(self) -> None:
-        """End the process of the pages, whatever their scripts do; the window can only be closed then."""
         ...
 
     def status(self) -> dict[str, Any]:

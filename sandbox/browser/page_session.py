@@ -17,7 +17,7 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.browser import environment
 from sandbox.browser.input import Refusal, gestures
-from sandbox.browser.page import SELECT_SCRIPT, HasDevTools, Page, PageNotes, WebPage, call, crop_png, time_limit
+from sandbox.browser.page import SELECT_SCRIPT, HasDevTools, Page, PageNotes, Untrusted, WebPage, call, crop_png, time_limit
 from sandbox.browser.policy import relative_urls
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
@@ -25,7 +25,7 @@ from sandbox.session import Observation, Transition, Verdict, first_content, req
 from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, PageTask, PageTasks, Surroundings
 from sandbox.tasks.reserved import MAX_DRAWS, drawn_seed, nothing_left, reserved_of
 from sandbox.tasks.task import Task
-from warehouse.core.errors import BrowserCrashed, PageNotReady, SandboxError, SandboxTimeout, TaskError
+from warehouse.core.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
 
 T = TypeVar("T")
 MORE_S = 5.0
@@ -203,13 +203,8 @@ class PageSession:
             stepping = self._act_and_look(instance, action)
             try:
                 info, observation = await self._in_time(instance, stepping, action)
-            except BrowserCrashed:
-                raise
             except SandboxError as error:
-                if instance.web is None or not await instance.web.is_to_blame():
-                    raise
-                instance.lost = f"what is shown cannot be used any more: {error}"
-                instance.web.end_pages()
+                await _lose(instance, error)
         if instance.lost is not None:
             return _end_of_lost(instance)
         return self._transition(instance, info, observation, is_end=isinstance(action, actions.Finished | actions.CallUser))
@@ -238,8 +233,12 @@ class PageSession:
         instance = self._running()
         if instance.is_over and instance.observation is not None:
             return Transition(observation=instance.observation, reward=0.0, terminated=True, truncated=False)
-        async with time_limit(self._limits.step_s, f"A look at {instance.task.name}"):
-            return self._transition(instance, {}, await self._observe(instance))
+        try:
+            async with time_limit(self._limits.step_s, f"A look at {instance.task.name}"):
+                return self._transition(instance, {}, await self._observe(instance))
+        except SandboxError as error:
+            await _lose(instance, error)
+            return _end_of_lost(instance)
 
     async def _act_and_look(self, instance: _Instance, action: Action) -> tuple[dict[str, Any], Observation]:
         info = await self._act(instance, action)
@@ -374,6 +373,15 @@ def _relative(source: PageTask, task: Task) -> str:
     except ValueError as error:
         where = relative_urls(source.url(task), source.root)
         raise TaskError(f"The page of {task.name} is {where}, which is not below its source's root; put it there.") from error
+
+
+async def _lose(instance: _Instance, error: SandboxError) -> None:
+    """The episode has failed, where that is the doing of what is shown or of who drives it. Raises the error where it is not."""
+    page = instance.page
+    if not isinstance(page, Untrusted) or not await page.is_to_blame():
+        raise error
+    instance.lost = f"what is shown cannot be used any more: {error}"
+    page.end_pages()
 
 
 def _end_of_lost(instance: _Instance) -> Transition:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import pytest
+from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page, async_playwright
 
-from sandbox.browser.page_session import PageSession
+from sandbox.browser.devtools import DrivenPage
+from sandbox.browser.page_session import Limits, PageSession
 from sandbox.pool.pool import SessionPool
 from sandbox.session import Session
 from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Split, Task
+from warehouse.core.errors import BrowserCrashed
 
 pytestmark = pytest.mark.slow
+Does = Callable[[Page, str], Awaitable[None]]
 
 
 def task_named(name: str) -> Task:
@@ -71,6 +77,84 @@ def test_the_program_reaches_the_task_and_nothing_else() -> None:
         async with httpx.AsyncClient(trust_env=False) as http:
             with pytest.raises(httpx.ConnectError):
                 await http.get(f"{url}/json/version")
+
+    asyncio.run(play())
+
+
+async def opens_a_page(page: Page, url: str) -> None:
+    await page.context.new_page()
+
+
+async def creates_a_target(page: Page, url: str) -> None:
+    devtools = await page.context.new_cdp_session(page)
+    await devtools.send("Target.createTarget", {"url": url})
+
+
+async def creates_a_context(page: Page, url: str) -> None:
+    assert page.context.browser is not None
+    other = await (await page.context.browser.new_context()).new_page()
+    await other.goto(url)
+
+
+@pytest.mark.parametrize("opens", [opens_a_page, creates_a_target, creates_a_context])
+def test_a_page_that_the_program_opens_beside_ours_loads_nothing_and_is_closed(opens: Does) -> None:
+    async def play() -> None:
+        async with driven(task_named("click-button")) as (session, page):
+            loaded: list[str] = []
+            page.context.on("response", lambda response: loaded.append(response.url))
+            with suppress(PlaywrightError):
+                await asyncio.wait_for(opens(page, "file:///etc/passwd"), 5)
+            await asyncio.sleep(0.5)
+            assert "file:///etc/passwd" not in loaded
+            assert page.context.browser is not None
+            assert [other for context in page.context.browser.contexts for other in context.pages] == [page]
+            assert not (await session.look()).terminated
+
+    asyncio.run(play())
+
+
+async def closes_the_page(page: Page, _: str = "") -> None:
+    await page.close()
+
+
+async def closes_the_browser(page: Page, _: str = "") -> None:
+    assert page.context.browser is not None
+    devtools = await page.context.browser.new_browser_cdp_session()
+    await devtools.send("Browser.close")
+
+
+async def crashes_the_page(page: Page, _: str = "") -> None:
+    devtools = await page.context.new_cdp_session(page)
+    await asyncio.wait_for(devtools.send("Page.crash"), 1)
+
+
+async def hangs_the_page(page: Page, _: str = "") -> None:
+    await asyncio.wait_for(page.evaluate("while (true);"), 1)
+
+
+@pytest.mark.parametrize("ends", [closes_the_page, closes_the_browser, crashes_the_page, hangs_the_page])
+def test_a_program_that_makes_its_page_unusable_has_failed(ends: Does) -> None:
+    async def play() -> None:
+        async with driven(task_named("click-button")) as (session, page):
+            session._limits = Limits(step_s=2)
+            with suppress(PlaywrightError, TimeoutError):
+                await ends(page, "")
+            led = await session.look()
+            assert (led.terminated, led.reward) == (True, 0.0) and led.observation.elements
+            verdict = await session.evaluate()
+            assert verdict.score == 0.0 and "cannot be used any more" in verdict.reasons[0]
+            assert (await session.look()).terminated
+
+    asyncio.run(play())
+
+
+def test_a_browser_that_is_killed_is_no_failure_of_the_program() -> None:
+    async def play() -> None:
+        async with driven(task_named("click-button")) as (session, _):
+            assert isinstance(session._page, DrivenPage)
+            os.kill(session._page.browser.process.pid, signal.SIGKILL)
+            with pytest.raises(BrowserCrashed):
+                await session.look()
 
     asyncio.run(play())
 
