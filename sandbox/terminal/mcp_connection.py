@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -27,12 +29,15 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
+from sandbox.http.serving import is_loopback
 from sandbox.terminal.jail import Jail, JailProcess
 from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.tool_errors import ToolError
 from warehouse.core.errors import ConfigError, SandboxError
 
 MAX_LINE_BYTES = 4 << 20
+HTTP_TIMEOUT_S = 30.0
+"""For connecting and for sending a request."""
 CLIENT = Implementation(name="flywheel", version="1")
 T = TypeVar("T")
 
@@ -60,6 +65,7 @@ class McpConnection:
         connection = cls(name, server)
         try:
             connection._holder = asyncio.create_task(await connection._held(jail))
+            connection._holder.add_done_callback(connection._holder_ended)
             session = await connection._session
             who = (await connection._ask("initialize", session.initialize())).server_info
             connection.server_version = f"{who.name} {who.version}"
@@ -95,10 +101,16 @@ class McpConnection:
             raise ConfigError(f"MCP server {self._name!r} runs in a jail, and there is none here: `runs_in: host`, or give its address.")
         return self._hold(*await self._start_in(jail))
 
+    def _holder_ended(self, holder: asyncio.Task[None]) -> None:
+        """Nobody waits for a session that will not come."""
+        if not self._session.done():
+            self._session.set_exception(ToolError(f"MCP server {self._name!r} {self._end or 'was given up before it began'}"))
+
     async def _hold_address(self) -> None:
         try:
             async with (
-                streamable_http_client(self._server.url) as (received, sent),
+                _http_client(self._server.url) as http,
+                streamable_http_client(self._server.url, http_client=http) as (received, sent),
                 ClientSession(received, sent, client_info=CLIENT) as session,
             ):
                 self._session.set_result(session)
@@ -207,6 +219,41 @@ class McpConnection:
             with suppress(ProcessLookupError):
                 os.killpg(self._hosted.pid, 9)
             await self._hosted.wait()
+
+
+class _Limited(httpx2.AsyncByteStream):
+    """What a server answers, of which no more is read than of a line."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        num_bytes = 0
+        async for chunk in self._stream:
+            num_bytes += len(chunk)
+            if num_bytes > MAX_LINE_BYTES:
+                raise httpx2.StreamError(f"an answer of more than {MAX_LINE_BYTES} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _limit(response: httpx2.Response) -> None:
+    """Of a stream of events the SDK limits each."""
+    response.headers.pop("content-encoding", None)  # none was accepted: what is compressed nevertheless stays so
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        response.stream = _Limited(cast(httpx2.AsyncByteStream, response.stream))
+
+
+def _http_client(url: str) -> httpx2.AsyncClient:
+    """A proxy for the web does not reach this machine. Raises OSError, ValueError where the environment's settings are wrong."""
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(HTTP_TIMEOUT_S, read=None),  # how long an answer may take is `timeout_s`
+        headers={"Accept-Encoding": "identity"},
+        event_hooks={"response": [_limit]},
+        trust_env=not is_loopback(urlsplit(url).hostname or ""),
+    )
 
 
 def _first(error: Exception) -> Exception:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource
 from sandbox.terminal.mcp import McpServer
+from sandbox.terminal.mcp_connection import McpConnection
+from sandbox.terminal.tool_errors import ToolError
 from tests.sandbox.own_source import ROOT
 from warehouse.core.conformance import problems
 from warehouse.core.errors import SandboxError
@@ -189,6 +192,42 @@ def test_a_server_that_ends_or_is_not_there_is_the_infrastructures_failure() -> 
                 await session.reset(task, 1)
 
         played(codes(server), "keep", fails)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "url"),
+    [("SSL_CERT_FILE", "/nowhere", "https://mcp.example/mcp"), ("ALL_PROXY", "nonsense://127.0.0.1:9", "https://mcp.example/mcp")],
+)
+def test_settings_that_make_no_connection_are_said_at_once(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, url: str) -> None:
+    monkeypatch.setenv(variable, value)
+
+    async def fails(session: Session, task: Task) -> None:
+        async with asyncio.timeout(10):
+            with pytest.raises(SandboxError, match=r"cannot be spoken to at https://mcp\.example/mcp: "):
+                await session.reset(task, 1)
+
+    played(codes(McpServer(url=url, timeout_s=5)), "keep", fails)
+
+
+def test_an_endless_answer_is_cut_off_and_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b" " * 65536)
+                await writer.drain()
+
+    async def run() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ToolError, match="an answer of more than 4194304 bytes"):
+            await McpConnection.open("endless", McpServer(url=f"http://127.0.0.1:{port}/mcp"), None)
+        server.close()
+
+    asyncio.run(run())
 
 
 def test_a_server_has_a_command_or_an_address() -> None:
