@@ -99,7 +99,8 @@ def _playable(task: McpTask, edition: str) -> Playable:
 
 
 class McpEnvironment:
-    """Satisfies Adapted; made by `started`. The server is started again at each reset after a call: it may keep something between calls."""
+    """Satisfies Adapted; made by `started`. The server is started again at each reset after a call: it may keep something between calls.
+    One at an address is connected to again, and keeps what it keeps."""
 
     named: Mapping[str, Any] = {}
     takes_text = True
@@ -107,6 +108,7 @@ class McpEnvironment:
     def __init__(self, task: McpTask, connection: McpConnection) -> None:
         self._task, self._connection = task, connection
         self._run = Run(facts={})
+        self._was_called = False
 
     @classmethod
     async def started(cls, task: McpTask) -> McpEnvironment:
@@ -121,9 +123,10 @@ class McpEnvironment:
         return self._connection.tools
 
     async def reset(self, seed: int) -> Seen:
-        if self._run.calls or not self._connection.is_alive:
+        if self._was_called or not self._connection.is_alive:
             await self._connection.close()
             self._connection = await _opened(self._task)
+            self._was_called = False
         self._run = Run(facts=self._task.facts(random.Random(seed)))
         question = self._task.question.format(**self._run.facts)
         tools = tuple(self._connection.tools.values())
@@ -144,6 +147,7 @@ class McpEnvironment:
         return self._judged(replace(self._run, calls=(*self._run.calls, called)), called.result, is_over=False)
 
     async def _called(self, call: ToolCall) -> Called:
+        self._was_called = True  # also by a call that is cut off before it answers
         try:
             return Called(tool=call.name, arguments=call.arguments, result=await self._connection.call(call.name, dict(call.arguments)))
         except ToolError as error:

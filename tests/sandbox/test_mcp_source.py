@@ -19,6 +19,7 @@ from mcp_types import Tool
 
 from benchmarks.common.venv import python_of
 from sandbox.actions import Finished, ToolCall, TypeText, Wait
+from sandbox.adapters import adapted_session
 from sandbox.adapters.mcp_source import McpTask, Run, listed, mcp_source
 from sandbox.session import Session
 from sandbox.tasks.conformance import check_source
@@ -30,7 +31,7 @@ from sandbox.terminal.mcp_connection import McpConnection
 from sandbox.terminal.tool_errors import ToolError
 from tests.sandbox.own_source import ROOT
 from warehouse.core.conformance import problems
-from warehouse.core.errors import SandboxError
+from warehouse.core.errors import SandboxError, SandboxTimeout
 
 NOTES = """
 import os, sys
@@ -173,6 +174,21 @@ def test_a_task_of_doing_ends_when_it_is_done_and_the_next_episode_has_a_server_
         assert [(await session.step(TypeText(text="done"))).reward, (await session.evaluate()).success] == [0.0, False]
 
     played(codes(BY_COMMAND), "keep", use)
+
+
+@pytest.mark.slow
+def test_a_call_that_was_cut_off_leaves_nothing_to_the_next_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = NOTES.replace("kept.append(note)", "kept.append(note)\n    note == 'slow' and __import__('time').sleep(60)")
+
+    async def use(session: Session, task: Task) -> None:
+        await session.reset(task, 1)
+        with monkeypatch.context() as patched, pytest.raises(SandboxTimeout):
+            patched.setattr(adapted_session, "TIMEOUT_S", 1.0)
+            await session.step(ToolCall(name="keep", arguments={"note": "slow"}))
+        await session.reset(task, 1)
+        assert (await session.step(ToolCall(name="keep", arguments={"note": "milk"}))).observation.output == "1 kept"
+
+    played(codes(McpServer(command=(sys.executable, "-c", slow, "stdio"), runs_in="host", timeout_s=60)), "keep", use)
 
 
 @pytest.mark.slow
