@@ -1,6 +1,7 @@
 """Histories of the browser-use library (`history.save_to_file`): a JSON document a run. An action's point is what its result says of it,
 else the middle of the element; what was asked is read from the message that the library saves with each step, and screenshots, which it
-names by paths of the machine that it ran on, are looked for by their file names beside the history and below --images.
+names by paths of the machine that it ran on, are looked for beside the history and below --images: by the folder of the run and their file
+names, or by these alone where no other run has them there.
 
 Source: browser-use 0.13 (agent/views.py, tools/views.py), and the names that its actions had before.
 """
@@ -28,6 +29,11 @@ from sandbox.tasks.imported.mapping import BadRecord, Fields, listed
 from sandbox.tasks.imported.pyautogui_calls import Hand
 
 _REQUEST = re.compile(r"<user_request>\s*(?P<text>.+?)\s*</user_request>", re.DOTALL)
+_PAGES_ABOVE = re.compile(r"<page_info>(?P<pages>\d{1,6}\.?\d{0,6}) pages above")
+_RUN = "browser_use_agent_"
+"""How the folder of a run begins, which holds its `screenshots`."""
+WIDE_PX = 2400
+"""Screenshots of this width may be of a screen of device scale 2; a history does not say it."""
 _NEWER = {
     "click_element_by_index": "click",
     "click_element": "click",
@@ -80,7 +86,9 @@ class _Step:
     """One step of the run, its actions each with the element and the result."""
 
     thought: str | None
-    screenshot: str | None
+    screenshot: PurePosixPath | None
+    is_scrolled: bool | None
+    """None where the message to the model does not say."""
     actions: Sequence[tuple[str, Mapping[str, Any], Any, Mapping[str, Any]]]
     read: str
     has_failed: bool
@@ -145,10 +153,17 @@ def _read(item: Fields, lost: Counter[str], unknown: list[str]) -> _Step | None:
     failed = [result for result in results if result.any("error") is not None]
     _leave(results, lost, unknown)
     unknown += [*item.unknown(), *state.unknown(), *answer.unknown()]
-    path = PurePosixPath(str(screenshot).replace("\\", "/")).name if screenshot else None
+    path = PurePosixPath(str(screenshot).replace("\\", "/")) if screenshot else None
+    above = _PAGES_ABOVE.search(str(item.any("state_message") or ""))
     says_failed = any(result.any("success") is False for result in results)
     return _Step(
-        thought=thought or None, screenshot=path, actions=actions, read="\n".join(read), has_failed=bool(failed), says_failed=says_failed
+        thought=thought or None,
+        screenshot=path,
+        is_scrolled=None if above is None else float(above["pages"]) > 0,
+        actions=actions,
+        read="\n".join(read),
+        has_failed=bool(failed),
+        says_failed=says_failed,
     )
 
 
@@ -174,12 +189,16 @@ def _steps(steps: Sequence[_Step], pictures: Pictures, lost: Counter[str]) -> li
     made: list[DemonstratedStep] = []
     hand, output = Hand(), ""
     for number, step in enumerate(steps):
-        shot = pictures.read(step.screenshot) if step.screenshot else None
+        shot = _shot(pictures, step.screenshot) if step.screenshot else None
         if shot is None:
             lost["steps without a screenshot"] += 1
             continue
         try:
-            actions = [action for one in step.actions for action in _actions(*one, shot, hand, lost)]
+            actions = []
+            is_scrolled = step.is_scrolled
+            for name, values, element, about in step.actions:
+                actions += _actions(name, values, _place(name, values, element, about, is_scrolled), shot, hand, lost)
+                is_scrolled = True if name == "scroll" else is_scrolled
         except BadRecord as error:
             raise BadRecord(f"step {number}: {error}") from None
         if actions:
@@ -191,36 +210,66 @@ def _steps(steps: Sequence[_Step], pictures: Pictures, lost: Counter[str]) -> li
         output = "\n".join(filter(None, (output, step.read)))
     if not made:
         raise BadRecord("no step of it acts on a page that a screenshot shows")
+    _check_scale(made)
     return made
 
 
-def _actions(
-    name: str, values: Mapping[str, Any], element: Any, about: Mapping[str, Any], shot: Picture, hand: Hand, lost: Counter[str]
-) -> list[Action]:
+def _shot(pictures: Pictures, path: PurePosixPath) -> Picture:
+    """By the folder of the run, else by the file's own name, which other runs have too. Raises BadRecord."""
+    run = next((part for part in path.parts if part.startswith(_RUN)), None)
+    found = list(dict.fromkeys(pictures.paths(*("/".join(path.parts[-num:]) for num in (3, 2, 1)))))
+    of_runs = {file: {part for part in file.parts if part.startswith(_RUN)} for file in found}
+    of_this = [file for file in found if run in of_runs[file]] or [file for file in found if not of_runs[file]]
+    if not of_this:
+        return pictures.read("/".join(path.parts[-3:]))
+    read = {file: Picture(data=file.read_bytes()) for file in of_this}
+    if len({picture.screenshot_id for picture in read.values()}) > 1:
+        raise BadRecord(
+            f"its screenshot {path.name} may be any of {', '.join(map(str, read))}: keep the folder {run or _RUN + '…'} of the run, or "
+            "import its history alone with its --images"
+        )
+    return read[of_this[0]]
+
+
+def _check_scale(made: Sequence[DemonstratedStep]) -> None:
+    """Points are of the page's own pixels. Raises BadRecord where the screenshots may have more."""
+    places = [(action, step.size_px) for step in made for action in step.actions if isinstance(action, Click | SelectOption)]
+    is_quarter = bool(places) and all(action.x <= width_px / 2 and action.y <= height_px / 2 for action, (width_px, height_px) in places)
+    if is_quarter and max(width_px for _, (width_px, _) in places) >= WIDE_PX:
+        width_px, height_px = places[0][1]
+        raise BadRecord(
+            f"its screenshots have {width_px}x{height_px} pixels and every point is in their top left quarter: they may be of a screen of "
+            "device scale 2, which a history does not say. Record with BrowserProfile(device_scale_factor=1)"
+        )
+
+
+def _actions(name: str, values: Mapping[str, Any], place: Mapping[str, Any], shot: Picture, hand: Hand, lost: Counter[str]) -> list[Action]:
     if name in LOOKS:
         lost[f"{name}, which does nothing to the page"] += 1
         return []
     if name not in READERS:
         raise BadRecord(f"the action {name[:60]!r} has no action here; known are {', '.join((*READERS, *LOOKS))}")
-    call = ComputerCall(
-        name=name, values={**values, **_place(values, element, about)}, size_px=shot.size_px, scale=(1.0, 1.0), hand=hand, lost=lost
-    )
+    call = ComputerCall(name=name, values={**values, **place}, size_px=shot.size_px, scale=(1.0, 1.0), hand=hand, lost=lost)
     try:
         return READERS[name](call)
     except ValidationError as error:
         raise BadRecord(f"{name}: {validation_reason(error)}") from None
 
 
-def _place(values: Mapping[str, Any], element: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Where an action was, as its result or the model says, else the middle of its element; nothing where none of them does."""
+def _place(name: str, values: Mapping[str, Any], element: Any, about: Mapping[str, Any], is_scrolled: bool | None) -> dict[str, Any]:
+    """Where an action was, as its result or the model says, else the middle of its element; nothing where none of them does. Bounds of an
+    element are of the document. Raises BadRecord for those of a page that is scrolled, or may be."""
     for x, y in (("click_x", "click_y"), ("input_x", "input_y")):
         if about.get(x) is not None:
             return {"x": about[x], "y": about.get(y)}
     if values.get("coordinate_x") is not None:
         return {"x": values["coordinate_x"], "y": values.get("coordinate_y")}
-    bounds = element.get("bounds") if isinstance(element, Mapping) else None
+    bounds = element.get("bounds") if isinstance(element, Mapping) and name in POINTED else None
     if not isinstance(bounds, Mapping):
         return {}
+    if is_scrolled is not False:
+        how = "is scrolled" if is_scrolled else "may be scrolled (no <page_info> in its `state_message`)"
+        raise BadRecord(f"{name}: its element's bounds are of the document, and the page {how}: where it was on the screen is not known")
     try:
         return {"x": bounds["x"] + bounds["width"] / 2, "y": bounds["y"] + bounds["height"] / 2}
     except (KeyError, TypeError):
@@ -287,3 +336,5 @@ READERS: Mapping[str, Callable[[ComputerCall], list[Action]]] = {
     "select_dropdown": _select,
     "done": lambda call: [Finished(answer=str(call.any("text") or ""))],
 }
+POINTED = ("click", "input", "select_dropdown")
+"""Actions on an element."""

@@ -143,13 +143,19 @@ class Pictures:
         return found
 
     def find(self, *names: str) -> Picture | None:
+        for path in self.paths(*names):
+            with suppress(OSError):  # a file that may not be read
+                return Picture(data=path.read_bytes())
+        return None
+
+    def paths(self, *names: str) -> Iterator[Path]:
+        """Files of these names, folder by folder."""
         for folder in self._folders:
             for name in names:
-                with suppress(OSError, ValueError):  # a name that no file can have, or a file that may not be read
+                with suppress(OSError, ValueError):  # a name that no file can have
                     path = (folder / name).resolve()
                     if path.is_relative_to(folder) and path.is_file():
-                        return Picture(data=path.read_bytes())
-        return None
+                        yield path
 
 
 class EntryReader(Protocol):

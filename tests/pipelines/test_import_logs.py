@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import zipfile
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from agent.grammars.registry import grammar_named
 from benchmarks.common.venv import python_of
@@ -329,8 +331,69 @@ def test_so_is_a_history_that_ends_without_success(result: dict[str, Any], compl
     assert [made.completed for made in read(lines(tmp_path / "a.json", history), "browser-use")] == [completed]
 
 
-def read(path: Path, format: str = "openai-chat") -> list[Demonstration]:
-    found = importer_named(format).entries(path, Pictures([path.parent]), lambda _: None)
+def history() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((LOGS / FILES["browser-use"]).read_text())
+    return found
+
+
+def run_named(name: str) -> dict[str, Any]:
+    found = history()
+    for item in found["history"]:
+        if path := item["state"]["screenshot_path"]:
+            item["state"]["screenshot_path"] = f"/tmp/browser_use_agent_{name}/screenshots/{Path(path).name}"
+    return found
+
+
+def shots(folder: Path, number: int) -> Path:
+    folder.mkdir(parents=True)
+    for step in range(2, 7):
+        (folder / f"step_{step}.png").write_bytes(screen(number))
+    return folder
+
+
+def test_a_history_takes_its_own_run_s_screenshots_or_none(tmp_path: Path) -> None:
+    for number, name in enumerate("ab"):
+        shots(tmp_path / f"browser_use_agent_{name}" / "screenshots", number)
+    path = lines(tmp_path / "two.jsonl", *map(run_named, "ba"))
+    folders = [tmp_path / "browser_use_agent_a", tmp_path / "browser_use_agent_b" / "screenshots", tmp_path]
+    for images in ([tmp_path], folders):
+        found = importer_named("browser-use").entries(path, Pictures(images), lambda _: None)
+        taken = [entry.made.load()[0].picture for entry in found if isinstance(entry.made, Demonstration)]
+        assert [picture.data if picture else None for picture in taken] == [screen(1), screen(0)]
+    bare = [shots(tmp_path / "first", 1), shots(tmp_path / "second", 2)]
+    (made, _) = read(path, "browser-use", *bare)
+    with pytest.raises(BadRecord, match=r"may be any of .*first/step_2\.png, .*second/step_2\.png"):
+        made.load()
+    (made, _) = read(path, "browser-use", tmp_path / "browser_use_agent_a" / "screenshots")
+    with pytest.raises(BadRecord, match=r"browser_use_agent_b/screenshots/step_2\.png is not below"):
+        made.load()
+
+
+@pytest.mark.parametrize(("above", "said"), [("0.0 pages above", ""), ("0.5 pages above", "is scrolled"), ("", "may be scrolled")])
+def test_bounds_of_an_element_say_nothing_of_a_scrolled_page(above: str, said: str, tmp_path: Path) -> None:
+    found = history()
+    step = found["history"][2]  # chooses an option, which has no point in its result
+    step["state_message"] = step["state_message"].replace("0.0 pages above", above)
+    (made,) = read(lines(tmp_path / "a.jsonl", found), "browser-use", SCREENS)
+    if not said:
+        assert made.load()[1].actions == (SelectOption(x=216, y=78, option="Large"),)
+    else:
+        with pytest.raises(BadRecord, match=said):
+            made.load()
+
+
+def test_points_on_a_screen_that_may_have_another_scale_are_refused(tmp_path: Path) -> None:
+    wide = io.BytesIO()
+    Image.new("RGB", (2560, 1600)).save(wide, "PNG")
+    for step in range(2, 7):
+        (tmp_path / f"step_{step}.png").write_bytes(wide.getvalue())
+    (made,) = read(lines(tmp_path / "a.jsonl", history()), "browser-use")
+    with pytest.raises(BadRecord, match="2560x1600 pixels and every point is in their top left quarter"):
+        made.load()
+
+
+def read(path: Path, format: str = "openai-chat", *images: Path) -> list[Demonstration]:
+    found = importer_named(format).entries(path, Pictures(images or [path.parent]), lambda _: None)
     return [entry.made for entry in found if isinstance(entry.made, Demonstration)]
 
 
