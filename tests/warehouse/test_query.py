@@ -69,6 +69,12 @@ def test_a_block_shows_what_was_there_when_it_began(planted: Warehouse, make: An
             assert _one(con, "SELECT count(*) FROM checkpoints WHERE checkpoint_id LIKE 'later-" + f"{len(asked)}'") == 0
 
 
+def test_a_table_is_first_named_while_rows_of_another_are_not_fetched(planted: Warehouse) -> None:
+    with query.connect(planted) as con:
+        assert con.execute("SELECT episode_id FROM episodes").fetchone() is not None
+        assert con.execute("SELECT task_id FROM tasks").fetchone() is not None
+
+
 @pytest.mark.parametrize("sql", ["DESCRIBE", "SHOW TABLES", "DESC", "PRAGMA show_tables"])
 def test_statements_that_name_no_table_see_all(planted: Warehouse, sql: str) -> None:
     assert {*TABLES, "lineage", "lineage_nodes"} <= {row["name"] for row in query.run(planted, sql).to_pylist()}

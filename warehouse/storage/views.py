@@ -53,6 +53,7 @@ class Connection:
         self._lineage = LINEAGE_SQL if lineage else ()
 
     def execute(self, query: Any, *arguments: Any, **options: Any) -> duckdb.DuckDBPyConnection:
+        self._con.abort()  # drops what was not fetched of the last result, as DuckDB's own does, before views are made
         self._prepare(query)
         return self._con.execute(query, *arguments, **options)
 
