@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
@@ -46,7 +47,8 @@ class BadAction(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What an environment shows. `picture` is (height, width, 3) uint8, or None; `reward` its own, of this step. Of a start only: `asked`,
-    what the instruction goes on with, and `content`, all that makes the instance what it is, as JSON; None: the text and the picture."""
+    what the instruction goes on with, and `content`, all that makes the instance what it is, as JSON; None: the text and the picture.
+    `reason`: why it is not solved, where there is more to say than the rewards; never for the agent."""
 
     text: str = ""
     picture: Any = None
@@ -55,6 +57,7 @@ class Seen:
     reward: float = 0.0
     is_over: bool = False
     is_cut_off: bool = False
+    reason: str = ""
 
 
 class Adapted(Protocol):
@@ -239,11 +242,16 @@ class AdaptedSession:
             return {}
         try:
             wanted = _wanted(action, episode.environment, _screen(episode))
-            episode.seen = await _in_time(episode.environment.step(wanted), f"a step of {episode.task.name}")
+            seen = await _in_time(episode.environment.step(wanted), f"a step of {episode.task.name}")
         except BadAction as error:
             return {"ignored": str(error)}
-        episode.total += episode.seen.reward
-        return {"reward": episode.seen.reward}
+        total = episode.total + seen.reward
+        if not math.isfinite(total):
+            raise SandboxError(
+                f"The environment of {episode.task.name} paid a reward of {seen.reward} after {episode.total:g}: not a finite sum."
+            )
+        episode.seen, episode.total = seen, total
+        return {"reward": seen.reward}
 
     async def evaluate(self) -> Verdict:
         episode = self._running()
@@ -252,6 +260,8 @@ class AdaptedSession:
         if threshold <= 0 and score >= threshold and not episode.seen.is_over:
             score = threshold - 1.0
             reasons.append("the environment has not ended the episode")
+        if episode.seen.reason:
+            reasons.append(episode.seen.reason)
         return Verdict(origin="verifier", score=score, threshold=threshold, reasons=tuple(reasons))
 
     async def oracle_action(self) -> Action | None:

@@ -60,7 +60,8 @@ def _no_facts(dice: random.Random) -> Facts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpTask:
     """`facts` draws an instance, as JSON, and `question` is asked of it (`str.format`). `verify` is asked after every call and answer: the
-    episode ends with the first True, or with an answer. `oracle`: the next call, or the answer as a text; None where it has no idea."""
+    episode ends with the first True, or with an answer. Where it raises anything but a SandboxError, the task is not solved. `oracle`: the
+    next call, or the answer as a text; None where it has no idea."""
 
     name: str
     server: McpServer
@@ -157,8 +158,17 @@ class McpEnvironment:
 
     def _judged(self, run: Run, text: str, *, is_over: bool) -> Seen:
         self._run = run
-        is_solved = bool(self._task.verify(run))
-        return Seen(text=text, reward=float(is_solved), is_over=is_over or is_solved)
+        is_solved, reason = self._verified(run)
+        return Seen(text=text, reward=float(is_solved), is_over=is_over or is_solved, reason=reason)
+
+    def _verified(self, run: Run) -> tuple[bool, str]:
+        """Whether it is solved, and where `verify` fails on what an agent did, the error."""
+        try:
+            return bool(self._task.verify(run)), ""
+        except SandboxError:  # of a verifier that asks elsewhere
+            raise
+        except Exception as error:
+            return False, f"verify failed: {type(error).__name__}: {str(error)[:200]}"
 
     async def oracle(self) -> Any | None:
         return None if self._task.oracle is None else self._task.oracle(self._run)

@@ -75,6 +75,11 @@ class Failing(Colours):
         raise RuntimeError("out of ice")
 
 
+class Overpaying(Colours):
+    def step(self, action: Any) -> Any:
+        return self.render(), float("inf"), True, False, {}
+
+
 @pytest.fixture(autouse=True)
 def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SOURCES.variable, "")
@@ -183,12 +188,16 @@ def test_a_picture_has_its_buttons_below_and_the_oracle_clicks_them() -> None:
     on_session(source, use)
 
 
-def test_an_environment_that_fails_is_the_infrastructures_failure() -> None:
-    source = gymnasium_source("failing", [GymTask(env="f", instruction="i", success_at=1, make=Failing)])
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [(Failing, "failed at a step of f: RuntimeError: out of ice"), (Overpaying, "of f paid a reward of inf after 0: not a finite sum")],
+)
+def test_an_environment_that_fails_is_the_infrastructures_failure(make: type[Colours], problem: str) -> None:
+    source = gymnasium_source("failing", [GymTask(env="f", instruction="i", success_at=1, make=make)])
 
     async def use(session: Session, task: Task) -> None:
         seen = await session.reset(task, 0)
-        with pytest.raises(SandboxError, match="failed at a step of f: RuntimeError: out of ice"):
+        with pytest.raises(SandboxError, match=problem):
             await session.step(button(seen, "1"))
 
     on_session(source, use)

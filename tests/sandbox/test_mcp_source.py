@@ -115,6 +115,23 @@ def test_an_agent_reads_of_the_tools_calls_them_and_answers() -> None:
     played(codes(BY_COMMAND), "code", reads_calls_and_answers)
 
 
+def test_an_answer_that_a_verifier_cannot_read_is_not_solved() -> None:
+    async def use(session: Session, task: Task) -> None:
+        await session.reset(task, 1)
+        called = await session.step(ToolCall(name="code", arguments={"of": 1}))
+        assert not called.terminated and called.info == {"reward": 0.0}, "there is no answer to read yet"
+        ended = await session.step(Finished(answer="soon"))
+        verdict = await session.evaluate()
+        assert (ended.terminated, ended.reward, verdict.success) == (True, 0.0, False)
+        assert verdict.reasons[-1] == "verify failed: ValueError: invalid literal for int() with base 10: 'soon'"
+
+    def is_seven(run: Run) -> bool:
+        return int(run.answer) == 7  # type: ignore[arg-type]
+
+    seven = McpTask(name="seven", server=BY_COMMAND, instruction="Seven.", verify=is_seven)
+    played(mcp_source("numbers", [seven], has_one_instance=True), "seven", use)
+
+
 @pytest.mark.slow
 def test_a_server_by_its_address_is_the_same() -> None:
     with socket.socket() as free:
