@@ -43,7 +43,10 @@ def read_messages(asked: Sequence[ChatMessage], max_image_pixels: int) -> tuple[
     if asked[-1].role == "assistant":
         raise wrong("the last message is the assistant's: end with a user's, or continue a text with /v1/completions", param="messages")
     pictures = Pictures(max_image_pixels)
-    return [_message(message, pictures) for message in asked], pictures.by_id
+    try:
+        return [_message(message, pictures) for message in asked], pictures.by_id
+    except RequestRefused as error:
+        raise wrong(str(error), param=error.param or "messages") from error
 
 
 def _message(asked: ChatMessage, pictures: Pictures) -> Message:

@@ -237,13 +237,17 @@ def test_what_cannot_be_used_is_refused(folder: Path, profile: str, message: str
 @pytest.mark.parametrize("format", ["moons", "judge.py:judge", "gone.py:IMPORTER"])
 def test_a_format_that_there_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match=r"the formats are agentnet, mind2web|is a function: expected an Importer|there is no file"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the formats are agentnet, anthropic-computer-use, browser-use, mind2web|is a function: expected an Importer|there is no file",
+    ):
         importer_named(format)
 
 
 def test_what_ships_is_registered_as_anybodys() -> None:
     assert set(GRAMMARS.installed()) == {"compact", "uitars1", "uitars15", "doubao", "uitars2"}
-    assert set(IMPORTERS.installed()) == {"agentnet", "mind2web", "sharegpt"} and JUDGES.installed() == {}
+    logs = {"anthropic-computer-use", "browser-use", "openai-chat", "openai-computer-use", "otel-genai", "playwright-trace"}
+    assert set(IMPORTERS.installed()) == {"agentnet", "mind2web", "sharegpt"} | logs and JUDGES.installed() == {}
     assert all(GRAMMARS[name].name == name for name in GRAMMARS.installed()) and "miniwob" in SOURCES
     assert all(reference.startswith("flywheel.") for reference in [*GRAMMARS.installed().values(), *IMPORTERS.installed().values()])
     assert not any(os.environ.get(variable) for variable in VARIABLES.values())
