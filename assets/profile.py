@@ -314,6 +314,13 @@ class HarnessSettings(_Settings):
     token_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="variable that holds the upstream's bearer token")
     max_tokens: Positive = Field(4096, description="longest answer that the program may ask of the policy")
     num_at_once: Positive = Field(2, description="programs that run at once, each with a browser of its own")
+    devtools: bool = Field(True, description="give it its browser's DevTools address; a script that it runs in the page can set the reward")
+
+
+class LearnerHarnessSettings(HarnessSettings):
+    """Of a program that plays RL's episodes: what earns a reward there is learned."""
+
+    devtools: bool = Field(False, description="as of a harness that collects; RL would find out that such scripts are paid")
 
 
 class CollectionSettings(_Settings):
@@ -476,7 +483,7 @@ class Profile(_Settings):
     sft_refresh: SupervisedConfig = Field(description="SFT of later iterations")
     sft_mixture: MixtureConfig
     rl: PpoConfig
-    rl_harness: HarnessSettings | None = Field(
+    rl_harness: LearnerHarnessSettings | None = Field(
         None,
         description="an agent program that plays RL's episodes; null: this project's agent",
         exclude_if=lambda harness: harness is None,

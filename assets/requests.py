@@ -15,7 +15,7 @@ from assets.profile import (
     ActingSettings,
     CollectionSettings,
     EvaluationSettings,
-    HarnessSettings,
+    LearnerHarnessSettings,
     MergeSettings,
     PolicySettings,
     SeedSettings,
@@ -88,7 +88,7 @@ class RlRequest(StageRequest):
     )
     replay_dataset_ids: tuple[str, ...]
     acting: ActingSettings
-    harness: HarnessSettings | None = Field(
+    harness: LearnerHarnessSettings | None = Field(
         None, description="a program that plays the episodes", exclude_if=lambda harness: harness is None
     )
     config: PpoConfig

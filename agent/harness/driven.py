@@ -34,10 +34,14 @@ class DrivenSession:
             self._devtools_url = await self._session.devtools()
         return self._devtools_url
 
+    @property
+    def has_devtools(self) -> bool:
+        return self._devtools_url is not None
+
     async def look(self) -> Transition:
         """What is so now, where it may be driven by its DevTools address; else what the last step led to: only steps change it, and a look
         would take the news (dialogs, downloads) that the next one is to tell. Raises SandboxError."""
-        if self._devtools_url is not None and isinstance(self._session, Outside):
+        if self.has_devtools and isinstance(self._session, Outside):
             return await self._after(self._session.look)
         return await self._after(None)
 

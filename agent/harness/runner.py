@@ -112,9 +112,13 @@ class HarnessRunner:
             reward=min(1.0, max(-1.0, verdict.score)),
             error=None if end.failure is None else str(end.failure),
             duration_ms=(time.monotonic() - started_s) * 1000,
-            environment=f"{getattr(session, 'environment', UNKNOWN_ENVIRONMENT)}; harness {self._name}",
+            environment=self._environment(session, driven),
             screenshots=dict(recorded.pictures),
         )
+
+    def _environment(self, session: Session, driven: DrivenSession) -> str:
+        name = getattr(session, "environment", UNKNOWN_ENVIRONMENT)
+        return f"{name}{DRIVEN_BY_DEVTOOLS if driven.has_devtools else ''}; harness {self._name}"
 
     async def _drive(self, request: EpisodeRequest, driven: DrivenSession, model: ModelAddress, calls: _Calls) -> _End:
         """Start the program, and end it where the environment or a limit ends the episode."""
@@ -155,6 +159,8 @@ class _End:
     failure: SandboxError | None = None
 
 
+DRIVEN_BY_DEVTOOLS = "; DevTools"
+"""In an episode's environment: its program had a DevTools address, so it may have run scripts there (warehouse/quality/overlap.py)."""
 NO_VERDICT = Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=("the infrastructure failed",))
 
 

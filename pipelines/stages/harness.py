@@ -80,7 +80,9 @@ async def open_harness_collector(
 
 
 def _opened_pool(settings: HarnessSettings) -> SessionPool:
-    return SessionPool(kind="devtools", size=settings.num_at_once, num_browsers=settings.num_at_once, recycle=ONCE)
+    """Sessions without a DevTools address are those of any collection."""
+    size = settings.num_at_once
+    return SessionPool(kind="devtools", size=size, num_browsers=size, recycle=ONCE) if settings.devtools else SessionPool(size=size)
 
 
 @asynccontextmanager

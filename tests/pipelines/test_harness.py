@@ -13,7 +13,7 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.gateway.log import read_calls
 from agent.harness.registry import HARNESSES
-from assets.profile import ActingSettings, CollectionSettings, HarnessSettings, SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, CollectionSettings, HarnessSettings, LearnerHarnessSettings, SandboxSettings, TaskSettings
 from assets.requests import CollectRequest
 from pipelines import profiles
 from pipelines.stages.collect import policy_of
@@ -70,6 +70,28 @@ async def harness(assignment: Assignment) -> None:
 """
 
 
+PRESS = """
+import re
+
+import httpx
+
+from agent.harness.harness import Assignment
+
+
+async def harness(assignment: Assignment) -> None:
+    assert assignment.devtools_url is None
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        asked = {"messages": [{"role": "user", "content": assignment.instruction}], "max_tokens": 4}
+        headers = {"authorization": f"Bearer {assignment.key}"}
+        (await http.post(f"{assignment.openai_url}/chat/completions", headers=headers, json=asked)).raise_for_status()
+        shown = (await http.get(assignment.session_url)).json()["elements"]
+        wanted = re.search(r'"(.*)" button', assignment.instruction)[1].lower()
+        there = next(one for one in shown if one["role"] == "button" and one["text"].lower() == wanted)
+        led = await http.post(f"{assignment.session_url}/step", json={"kind": "click", "x": there["x_px"], "y": there["y_px"]})
+        assert led.json()["terminated"] is True
+"""
+
+
 @pytest.fixture
 def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -104,7 +126,7 @@ def assert_is_as_served(episode: Episode) -> None:
     (step,) = episode.steps
     assert step.messages[0].content == "see Click Button Task" and "click" in (episode.instruction or "").lower()
     assert step.prompt_token_ids and 0 < len(step.response_token_ids) == len(step.response_logprobs) <= 5
-    assert episode.environment.endswith("; harness mine") and episode.content_id is not None
+    assert episode.environment.endswith("; DevTools; harness mine") and episode.content_id is not None
 
 
 def test_a_profile_names_a_harness_that_there_is(harness: str, tmp_path: Path) -> None:
@@ -143,9 +165,12 @@ def test_a_collection_that_goes_on_asks_the_model_that_it_began_with(tmp_path: P
             policy_of(request, context)
 
 
-async def collected(acting: ActingSettings, name: str, requests: list[EpisodeRequest], folder: Path) -> list[Episode]:
+async def collected(
+    acting: ActingSettings, name: str, requests: list[EpisodeRequest], folder: Path, *, devtools: bool = False
+) -> list[Episode]:
     """As RL collects."""
-    async with open_harness_collector(acting, HarnessSettings(name=name), temperature=1.0, folder=folder) as collector:
+    settings = LearnerHarnessSettings(name=name, devtools=devtools)
+    async with open_harness_collector(acting, settings, temperature=1.0, folder=folder) as collector:
         return [episode async for episode in collector.collect(ReadingPolicy(), requests)]
 
 
@@ -157,10 +182,26 @@ def test_a_policy_that_learns_answers_a_program_on_a_leased_page(harness: str, t
     requests = requests_for(tasks, purpose="rl", policy_id="policy", split=Split.TRAIN, num=1, temperature=1.0)
     requests = [request for request in requests if request.task.name == "click-button"]
 
-    (episode,) = asyncio.run(collected(acting, harness, requests, tmp_path / "logs"))
+    (episode,) = asyncio.run(collected(acting, harness, requests, tmp_path / "logs", devtools=True))
     assert episode.is_success and episode.request.purpose == "rl"
     (step,) = episode.steps
     assert (step.policy_id, step.response_token_ids, step.response_logprobs) == (ReadingPolicy.policy_id, (3, 4), (-0.1, -0.2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_program_of_rl_gets_no_devtools_address_unless_asked_for(harness: str, tmp_path: Path) -> None:
+    (tmp_path / "press.py").write_text(PRESS)
+    HARNESSES.use({"press": "press.py:harness"}, tmp_path)
+    asked = profiles.load("smoke", {"rl_harness.name": "press"}).rl_harness
+    assert asked == LearnerHarnessSettings(name="press", devtools=False)
+    tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing",))
+    acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=1, episode_timeout_s=60))
+    requests = requests_for(tasks, purpose="rl", policy_id="policy", split=Split.TRAIN, num=1, temperature=1.0)
+    requests = [request for request in requests if request.task.name == "click-button"]
+
+    (episode,) = asyncio.run(collected(acting, "press", requests, tmp_path / "logs"))
+    assert (episode.outcome, episode.error) == (Outcome.SUCCESS, None) and "DevTools" not in episode.environment
 
 
 @pytest.mark.slow

@@ -81,6 +81,18 @@ def test_the_program_reaches_the_task_and_nothing_else() -> None:
     asyncio.run(play())
 
 
+def test_a_script_of_the_program_is_paid() -> None:
+    """A weakness that docs/verifiers.md names: the page keeps its reward where scripts reach it."""
+
+    async def play() -> None:
+        async with driven(task_named("click-button")) as (session, page):
+            await page.evaluate("core.endEpisode(1)")
+            led = await session.look()
+            assert (led.terminated, led.reward) == (True, 1.0) and (await session.evaluate()).success
+
+    asyncio.run(play())
+
+
 async def opens_a_page(page: Page, url: str) -> None:
     await page.context.new_page()
 

@@ -343,6 +343,20 @@ def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.
     assert by_component(mixed(con, "sft", "0002", mixture.model_copy(update={"in_situ": None})).rows.to_pylist()) == {"demonstration": 5}
 
 
+def test_a_harness_that_may_run_scripts_in_the_page_gives_no_other_instance_away(con: duckdb.DuckDBPyConnection) -> None:
+    """Its own instruction may be that of an evaluated instance; another's in what it read says that it started one."""
+    store, own, other = Store(), "click the red button twice", "move the book to shelf A1"
+    store.rows["task_instances"] = [instance(1, own, "holdout"), instance(2, other, "eval")]
+    store.add("sft_samples", 3, "demonstration")
+    for row, said in zip(store.rows["sft_samples"], (own, f"{own}, then {other}", f"{own}, then {other}"), strict=True):
+        row["messages"] = [{"role": "user", "content": said, "screenshot_id": None, "loss": 0.0}]
+    for episode, means in zip(store.rows["episodes"], ("; DevTools", "; DevTools", ""), strict=True):
+        episode |= {"policy_id": "p", "purpose": "gateway", "instruction": own, "environment": f"miniwob 1{means}; harness mine"}
+    store.load(con)
+    found = mixed(con, "sft", "0002", MixtureConfig(demonstration=Pool(), max_task_share=1.0, max_domain_share=1.0))
+    assert found.left_out == {store.rows["sft_samples"][1]["sample_id"]: other.lower()}
+
+
 def totals_by(con: duckdb.DuckDBPyConnection, store: Store, mixture: MixtureConfig, column: str, iteration: str = "0004") -> dict[str, int]:
     store.load(con)
     samples = store.rows["sft_samples"]

@@ -15,6 +15,8 @@ GIVEAWAY_WORDS = 5
 ELSEWHERE = f"(policy_id = 'human' or (purpose = 'gateway' and domain = 'gateway') or starts_with(stage, '{IMPORTED_STAGE}'))"
 """Of an episode: done on nobody knows which instance, by a person, by an agent that called the gateway, or in an imported file. A harness's
 are of a task of the pool."""
+DRIVEN = "contains(environment, '; DevTools; harness ')"
+"""Of an episode: a harness drove the page by its DevTools address, so scripts of its own may have started another instance there."""
 EVALUATED_ON = rf"""
 evaluated_on as (
     select distinct lower(trim(regexp_replace(instruction, '\s+', ' ', 'g'))) as words from (
@@ -24,20 +26,27 @@ evaluated_on as (
         select instruction from task_instances where split <> 'train'
     ) where len(string_split(words, ' ')) >= {GIVEAWAY_WORDS}
 )"""
+SAID = r"lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g'))"
 GIVEAWAYS = rf"""{EVALUATED_ON},
-spoken as (  -- what nobody did on an instance whose split is known: chats, and episodes done elsewhere
-    select sample_id, lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g')) as words
+spoken as (  -- what was said, and what of it is known to be of a train instance. Chats, and episodes done elsewhere:
+    select sample_id, {SAID} as words, '' as own
     from (select sample_id, episode_id, origin, messages from ct_samples
           union all select sample_id, episode_id, origin, messages from sft_samples)
     where episode_id is null and origin <> 'tutorial'
     union all
-    select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
+    select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g')), ''
     from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples
           union all select sample_id, unnest(prompt_episode_ids) from sft_samples) s
     join (select distinct episode_id, instruction from episodes where {ELSEWHERE}) e using (episode_id)
+    union all  -- the instance's own instruction may be an evaluated one's, too
+    select s.sample_id, {SAID}, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
+    from (select sample_id, episode_id, messages from ct_samples union all select sample_id, episode_id, messages from sft_samples) s
+    join (select distinct episode_id, instruction from episodes where {DRIVEN}) e using (episode_id)
 ),
 leaks as (
-    select s.sample_id, min(e.words) as words from spoken s join evaluated_on e on contains(s.words, e.words) group by s.sample_id
+    select s.sample_id, min(e.words) as words
+    from spoken s join evaluated_on e on contains(s.words, e.words) and not contains(s.own, e.words)
+    group by s.sample_id
 )
 """
 """The table `leaks` (sample_id, words): samples, and an instruction that each of them repeats."""
