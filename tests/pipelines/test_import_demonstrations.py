@@ -414,7 +414,7 @@ def test_wrong_wishes_are_refused_with_the_right_ones(more: dict[str, Any], said
 def test_a_file_that_is_not_there_and_a_format_that_is_none(tmp_path: Path, files: Path) -> None:
     with pytest.raises(ConfigError, match="no file"):
         run(tmp_path / "home", "agentnet", tmp_path / "none.jsonl")
-    with pytest.raises(ConfigError, match="agentnet, .*mind2web, .*sharegpt"):
+    with pytest.raises(ConfigError, match=r"agentnet, .*mind2web, .*sharegpt"):
         run(tmp_path / "home", "jpeg", files)
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ConfigError, match="not a JSON document"):

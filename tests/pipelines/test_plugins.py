@@ -237,10 +237,7 @@ def test_what_cannot_be_used_is_refused(folder: Path, profile: str, message: str
 @pytest.mark.parametrize("format", ["moons", "judge.py:judge", "gone.py:IMPORTER"])
 def test_a_format_that_there_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(
-        ConfigError,
-        match=r"the formats are agentnet, anthropic-computer-use, browser-use, mind2web|is a function: expected an Importer|there is no file",
-    ):
+    with pytest.raises(ConfigError, match=r"the formats are agentnet, .*mind2web|is a function: expected an Importer|there is no file"):
         importer_named(format)
 
 
