@@ -13,16 +13,17 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.headers import build_authorization_basic
 from websockets.protocol import State
 
 from sandbox.adapters.adapted_session import BadAction, Seen
 from sandbox.adapters.adapted_source import Playable, adapted_source, name_of, version_of
-from sandbox.http.serving import is_loopback
+from sandbox.http.serving import is_loopback, without_secrets
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, SandboxError
 from warehouse.storage import pictures
@@ -56,8 +57,11 @@ class OpenEnvTask:
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{self.url!r} is not the address of an OpenEnv server: write scheme and host, e.g. http://localhost:8000.")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigError(
+                f"{without_secrets(self.url)!r} is not the address of an OpenEnv server: write scheme and host, as http://localhost:8000, "
+                "and no query."
+            )
 
 
 def openenv_source(name: str, tasks: Sequence[OpenEnvTask], *, has_one_instance: bool = False, **more: Any) -> TaskSource:
@@ -99,8 +103,9 @@ class OpenEnvironment:
     @classmethod
     async def connected(cls, task: OpenEnvTask) -> OpenEnvironment:
         """Raises httpx.HTTPError, OSError and websockets' errors where the server is not there or is another's."""
-        async with httpx.AsyncClient(trust_env=not _is_local(task.url), timeout=30) as http:
-            answers = [await http.get(f"{task.url.rstrip('/')}/{what}") for what in ("schema", "metadata")]
+        base = _base(task.url)
+        async with httpx.AsyncClient(trust_env=not _is_local(base), timeout=30, headers=_credentials(task.url)) as http:
+            answers = [await http.get(f"{base}/{what}") for what in ("schema", "metadata")]
         schema, metadata = (answer.raise_for_status().json() for answer in answers)
         environment = cls(task, schema["action"], f"{metadata['name']} {metadata.get('version') or '?'}; openenv 0.3")
         await environment._connect()
@@ -133,8 +138,13 @@ class OpenEnvironment:
             await socket.close()
 
     async def _connect(self) -> None:
-        url = self._task.url.rstrip("/").replace("http", "ws", 1) + "/ws"
-        self._socket = await connect(url, max_size=MAX_MESSAGE_BYTES, proxy=None if _is_local(self._task.url) else True)
+        base = _base(self._task.url)
+        self._socket = await connect(
+            f"{base.replace('http', 'ws', 1)}/ws",
+            additional_headers=_credentials(self._task.url),
+            max_size=MAX_MESSAGE_BYTES,
+            proxy=None if _is_local(base) else True,
+        )
 
     async def _ask(self, kind: str, data: dict[str, Any]) -> Seen:
         """What it shows now. Raises BadAction for an action that does not fit, SandboxError for any other error of the server."""
@@ -167,6 +177,19 @@ class OpenEnvironment:
     def _how(self) -> str:
         fields = {key: each.get("type") or "…" for key, each in self._fields.items() if key != "metadata"}
         return f"An action is JSON with these fields: {json.dumps(fields)}." if fields else "An action is a JSON object."
+
+
+def _base(url: str) -> str:
+    """What errors may show: the credentials are sent beside it."""
+    return without_secrets(url).rstrip("/")
+
+
+def _credentials(url: str) -> dict[str, str]:
+    """The header of a user and a password in an address."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return {}
+    return {"Authorization": build_authorization_basic(unquote(parts.username), unquote(parts.password or ""))}
 
 
 def _is_local(url: str) -> bool:

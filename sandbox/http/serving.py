@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from importlib import metadata
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.requests import Request
@@ -102,6 +103,12 @@ def bind(host: str, port: int) -> socket.socket:
 def address_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def without_secrets(url: str) -> str:
+    """An address as errors and logs show it: without user, password, query and fragment."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def is_loopback(host: str) -> bool:

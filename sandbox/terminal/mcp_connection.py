@@ -29,7 +29,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from sandbox.http.serving import is_loopback
+from sandbox.http.serving import is_loopback, without_secrets
 from sandbox.terminal.jail import Jail, JailProcess
 from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.tool_errors import ToolError
@@ -116,7 +116,7 @@ class McpConnection:
                 self._session.set_result(session)
                 await self._closing.wait()
         except Exception as error:  # a group of what the transport's tasks raised; whoever asks gets the SDK's error
-            self._end = f"cannot be spoken to at {self._server.url}: {_first(error)!r}"
+            self._end = f"cannot be spoken to at {without_secrets(self._server.url)}: {_first(error)!r}"
 
     async def _start_in(self, jail: Jail) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         silence = os.open(os.devnull, os.O_WRONLY)

@@ -234,6 +234,21 @@ def test_a_connection_that_was_lost_is_made_again_at_the_next_reset() -> None:
     serve(use)
 
 
+def test_a_refused_token_is_in_no_error() -> None:
+    async def use(url: str) -> None:
+        wrong = TOKEN[::-1]
+        task = OpenEnvTask(url=f"{url.replace(TOKEN, wrong)}/openenv/lake/frozenlake-v1", instruction="i", success_at=1.0)
+        session, found = _session_of(openenv_source("theirs", [task]))
+        with pytest.raises(SandboxError, match="401") as refused:
+            await session.reset(found, 0)
+        assert wrong not in str(refused.value) and "http://127.0.0.1:" in str(refused.value)
+        with pytest.raises(ConfigError) as unfit:
+            OpenEnvTask(url="http://any:key@localhost:8000?token=key", instruction="i", success_at=1.0)
+        assert "key" not in str(unfit.value)
+
+    serve(use)
+
+
 def test_what_is_no_server_is_said() -> None:
     with pytest.raises(ConfigError, match="'localhost:8000' is not the address of an OpenEnv server"):
         OpenEnvTask(url="localhost:8000", instruction="i", success_at=1)
