@@ -99,6 +99,22 @@ def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_
     assert use.datasets == [] and use.left_out == f"it repeats an instruction that is evaluated on: {asked.lower()!r}"
 
 
+def test_it_says_which_sample_of_a_harness_shows_another_evaluated_instance(tmp_path: Path) -> None:
+    house = Warehouse(Home(tmp_path / "home"))
+    other = "press the green button three times"
+    means = {"purpose": "gateway", "domain": "pointing", "environment": "miniwob 1; DevTools; harness mine"}
+    played = episode_row("episode-harness", policy_id="agent", **means, instruction="Press ok.")
+    evaluated = episode_row("episode-evaluated", purpose="evaluation", split="eval", instruction=other)
+    at: dict[str, Any] = {"origin": "rollout", "domain": "pointing", "response": "x", "episode_id": "episode-harness"}
+    said = [[{"role": "user", "content": text, "screenshot_id": None, "loss": 0.0}] for text in ("Press ok.", f"It says: {other}")]
+    samples = [sample_row("sft", **at, messages=messages, step_index=index) for index, messages in enumerate(said)]
+    house.replace_partition("episodes", [without_place(row) for row in (played, evaluated)], iteration="0001", stage="rollouts")
+    house.replace_partition("sft_samples", samples, iteration="0001", stage="routing")
+    with connect_to_explain(house, "episode-harness") as con:
+        first, second = explain(con, "episode-harness").uses
+    assert first.left_out is None and second.left_out == f"it repeats an instruction that is evaluated on: {other!r}"
+
+
 def test_a_harness_may_repeat_an_instruction_for_its_instance_is_known(tmp_path: Path) -> None:
     house = Warehouse(Home(tmp_path / "home"))
     asked = "Press the green button three times."

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.datasets.mixing import MixtureConfig, Pool, allocate, mixed
-from warehouse.quality.overlap import repeated_by
+from warehouse.quality.overlap import repeated_by, repeated_by_samples
 from warehouse.storage.catalogue import TABLES
 
 SFT_MIXTURE = MixtureConfig(
@@ -354,7 +354,10 @@ def test_a_harness_that_may_run_scripts_in_the_page_gives_no_other_instance_away
         episode |= {"policy_id": "p", "purpose": "gateway", "instruction": own, "environment": f"miniwob 1{means}; harness mine"}
     store.load(con)
     found = mixed(con, "sft", "0002", MixtureConfig(demonstration=Pool(), max_task_share=1.0, max_domain_share=1.0))
-    assert found.left_out == {store.rows["sft_samples"][1]["sample_id"]: other.lower()}
+    leaking = store.rows["sft_samples"][1]
+    assert found.left_out == {leaking["sample_id"]: other.lower()}
+    told = [repeated_by_samples(con, episode["episode_id"]) for episode in store.rows["episodes"]]
+    assert told == [{}, {leaking["sample_id"]: other.lower()}, {}]
 
 
 def totals_by(con: duckdb.DuckDBPyConnection, store: Store, mixture: MixtureConfig, column: str, iteration: str = "0004") -> dict[str, int]:

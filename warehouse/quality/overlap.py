@@ -64,3 +64,22 @@ def repeated_by(con: duckdb.DuckDBPyConnection, episode_id: str) -> str | None:
         [found[0][0]],
     ).fetchall()
     return rows[0][0]  # type: ignore[no-any-return]
+
+
+def repeated_by_samples(con: duckdb.DuckDBPyConnection, episode_id: str) -> dict[str, str]:
+    """Of an episode whose page a harness drove: its samples that repeat another evaluated instruction than its own, and which."""
+    found = con.execute(f"select instruction from episodes where {DRIVEN} and episode_id = $1", [episode_id]).fetchall()
+    if not found:
+        return {}
+    rows = con.execute(
+        rf"""with {EVALUATED_ON},
+        said as (
+            select sample_id, {SAID} as words
+            from (select sample_id, episode_id, messages from ct_samples union all select sample_id, episode_id, messages from sft_samples)
+            where episode_id = $1
+        )
+        select s.sample_id, min(e.words) from said s join evaluated_on e
+        on contains(s.words, e.words) and not contains(lower(regexp_replace($2, '\s+', ' ', 'g')), e.words) group by s.sample_id""",
+        [episode_id, found[0][0]],
+    ).fetchall()
+    return dict(rows)

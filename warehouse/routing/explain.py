@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from warehouse.core.errors import UnknownId
 from warehouse.core.identity import LEAST_LIKENESS
 from warehouse.evaluation.judge_reports import NOTHING_PASSES
-from warehouse.quality.overlap import repeated_by
+from warehouse.quality.overlap import repeated_by, repeated_by_samples
 from warehouse.routing.routes import LAST, RoutingConfig, Rule, route
 from warehouse.storage.id_index import IdIndex
 from warehouse.storage.query import connect
@@ -252,5 +252,9 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str) -> list[Use]:
     )
     found = rows.to_arrow_table().to_pylist()
     words = repeated_by(con, episode_id) if found else None
-    why = None if words is None else f"it repeats an instruction that is evaluated on: {words!r}"
-    return [Use(**row, left_out=why if row["table"] != "orm_samples" else None) for row in found]
+    own = repeated_by_samples(con, episode_id) if found else {}
+    return [Use(**row, left_out=_left_out(words or own.get(row["sample_id"])) if row["table"] != "orm_samples" else None) for row in found]
+
+
+def _left_out(words: str | None) -> str | None:
+    return None if words is None else f"it repeats an instruction that is evaluated on: {words!r}"
