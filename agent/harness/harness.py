@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
+import shutil
+import sys
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warehouse.core.errors import HarnessFailed
+from warehouse.core.errors import HarnessFailed, HarnessMissing
 
 TAIL_BYTES = 2000
 GRACE_S = 2.0
 """Between SIGTERM and SIGKILL."""
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+INHERITED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+        *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+    }
+)
+"""What a program needs to start, without the tokens and database addresses that we may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +71,24 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program and its arguments. Its working folder is the assignment's; it inherits our environment, under `variables`, under the
-    assignment's."""
+    """A program and its arguments. Its working folder is the assignment's. Of our environment it gets what INHERITED names; `variables` go
+    before these, and the assignment's before both."""
 
     argv: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
 
     async def __call__(self, assignment: Assignment) -> None:
-        """Returns when it has ended; cancelled, it ends the program and all that this has started. Raises HarnessFailed for an exit status
-        other than 0, with the last it wrote."""
-        log = assignment.folder / "harness.log"
-        environment = {**os.environ, "NO_PROXY": "127.0.0.1,localhost", **self.variables, **assignment.environment}
+        """Returns when it has ended, and what it had started with it; so it is where this is cancelled, or this process dies. Raises
+        HarnessMissing for a program that there is not, HarnessFailed for an exit status other than 0, with the last it wrote."""
+        log, environment = assignment.folder / "harness.log", self._environment(assignment)
+        program = shutil.which(self.argv[0], path=environment.get("PATH"))
+        if program is None:
+            raise HarnessMissing(f"the harness {self.argv[0]!r} cannot be started: name a program that is there and may be executed")
+        command = (sys.executable, "-I", "-S", str(SUPERVISOR), str(os.getpid()), str(GRACE_S), os.path.abspath(program), *self.argv[1:])
         with log.open("wb") as said:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *self.argv,
+                    *command,
                     cwd=assignment.folder,
                     env=environment,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -85,26 +97,31 @@ class Command:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise HarnessFailed(
-                    f"the harness {self.argv[0]!r} cannot be started: {error.strerror}; name a program that is there"
-                ) from error
+                raise HarnessFailed(f"the harness {self.argv[0]!r} cannot be started: {error.strerror}") from error
         try:
             status = await process.wait()
         finally:
-            await _end_group(process)
+            await _end(process)
         if status:
-            text = log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+            text = log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip().replace(assignment.key, "KEY")
             raise HarnessFailed(f"the harness {self.argv[0]!r} ended with status {status}; it wrote: {text or 'nothing'}")
 
+    def _environment(self, assignment: Assignment) -> dict[str, str]:
+        """Nothing asks a proxy for what answers here."""
+        ours = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
+        given = {**ours, **self.variables, **assignment.environment}
+        direct = ",".join(filter(None, (given.get("no_proxy") or given.get("NO_PROXY"), "127.0.0.1,localhost")))
+        return given | {"no_proxy": direct, "NO_PROXY": direct}
 
-async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """Whoever is left of the program's own session."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGTERM)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE_S)
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Its supervisor needs to be told once, whether or not anybody waits."""
+    if process.returncode is None:
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), GRACE_S + 5)
+    except TimeoutError:
+        process.kill()
 
 
 Harness = Callable[[Assignment], Awaitable[None]]

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +34,7 @@ from sandbox.actions import Action
 from sandbox.session import Observation, Transition
 from tests.agent.conftest import FormPool, FormSession, form_oracle, form_request, png
 from tests.models.policy_servers import PlayedServer, played_server
-from warehouse.core.errors import EngineUnreachable
+from warehouse.core.errors import EngineUnreachable, HarnessMissing
 from warehouse.core.home import Home
 
 PICTURE = png(4, 4, 77)
@@ -301,8 +303,8 @@ def test_a_program_that_never_asks_is_no_failure_of_the_policy(tmp_path: Path) -
     assert "no module agent" in (episode.error or "")
     silent = play(tmp_path, Command((sys.executable, "-c", "")))
     assert silent.outcome is Outcome.CRASHED and "none of the calls of the harness 'mine' was answered" in (silent.error or "")
-    missing = play(tmp_path, Command(("/no/such/program",)))
-    assert missing.outcome is Outcome.CRASHED and "'/no/such/program' cannot be started" in (missing.error or "")
+    with pytest.raises(HarnessMissing, match=r"'/no/such/program' cannot be started"):
+        play(tmp_path, Command(("/no/such/program",)))
 
 
 def test_a_session_that_is_lost_is_played_again(tmp_path: Path) -> None:
@@ -315,39 +317,83 @@ def test_a_session_that_is_lost_is_played_again(tmp_path: Path) -> None:
 
 
 AGENT = """
-import json, os, sys, urllib.request
-say = {name: os.environ[name] for name in os.environ if name.startswith(("OPENAI_", "ANTHROPIC_", "FLYWHEEL_"))}
+import json, os, subprocess, sys, time, urllib.request
+names = [name for name in os.environ if name.startswith(("OPENAI_", "ANTHROPIC_", "FLYWHEEL_", "TEST_")) or name.lower() == "no_proxy"]
+say = {name: os.environ[name] for name in names}
 body = json.dumps({"model": "any", "max_tokens": 5, "messages": [{"role": "user", "content": json.dumps(say)}]}).encode()
 headers = {"x-api-key": say["ANTHROPIC_API_KEY"], "content-type": "application/json"}
-print(urllib.request.urlopen(urllib.request.Request(say["ANTHROPIC_BASE_URL"] + "/v1/messages", body, headers)).read())
-os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
-open(sys.argv[1], "w").write(str(os.getpid()))
-if len(sys.argv) > 2:
-    import time; time.sleep(600)
+if not say["ANTHROPIC_BASE_URL"].endswith(":1"):
+    print(urllib.request.urlopen(urllib.request.Request(say["ANTHROPIC_BASE_URL"] + "/v1/messages", body, headers)).read())
+left = [subprocess.Popen(["sleep", "600"]), subprocess.Popen(["sleep", "600"], start_new_session=True, env={})]
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+left.append(subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True, env={}))
+with open(sys.argv[1] + ".aside", "w") as file:
+    file.write(" ".join(str(pid) for pid in [os.getpid(), *(one.pid for one in left)]))
+os.rename(sys.argv[1] + ".aside", sys.argv[1])
+time.sleep(float(sys.argv[2]))
+print("I was told", say["OPENAI_API_KEY"])
+sys.exit(3)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_command_gets_its_assignment_as_variables_and_leaves_nothing_behind(tmp_path: Path, hangs: bool) -> None:
-    told = tmp_path / "pid"
-    command = Command((sys.executable, "-c", AGENT, str(told), *(["hang"] if hangs else [])))
+def test_a_command_gets_its_assignment_as_variables_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    monkeypatch.setenv("TEST_DATABASE_TOKEN", "a secret of ours")
+    monkeypatch.setenv("no_proxy", "intranet.example")
+    command = Command((sys.executable, "-c", AGENT, str(tmp_path / "pids"), "60" if hangs else "0"), variables={"TEST_GIVEN": "1"})
     episode = play(tmp_path / "home", command, timeout_s=5)
     assert episode.outcome is (Outcome.TIMEOUT if hangs else Outcome.FAILURE) and len(episode.steps) == 1
     said = json.loads(episode.steps[0].messages[0].content)
     assert said["FLYWHEEL_INSTRUCTION"] == episode.instruction and said["FLYWHEEL_MAX_STEPS"] == "6"
     assert said["OPENAI_API_KEY"] == said["ANTHROPIC_API_KEY"] and said["OPENAI_BASE_URL"] == f"{said['ANTHROPIC_BASE_URL']}/v1"
-    assert "FLYWHEEL_DEVTOOLS" not in said
-    assert not [one for one in Path("/proc").glob("[0-9]*/stat") if _group_of(one) == told.read_text()]
+    assert "FLYWHEEL_DEVTOOLS" not in said and "TEST_DATABASE_TOKEN" not in said and said["TEST_GIVEN"] == "1"
+    assert said["no_proxy"] == said["NO_PROXY"] == "intranet.example,127.0.0.1,localhost"
+    assert hangs or ("ended with status 3" in (episode.error or "") and (episode.error or "").endswith("I was told KEY"))
+    assert not running_of(tmp_path / "pids")
 
 
-def _group_of(stat: Path) -> str:
-    """Of a process that runs."""
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from agent.harness.harness import Assignment, Command
+
+folder = Path(sys.argv[1])
+given = dict(episode="e", task="t", instruction="i", max_steps=1, temperature=0.0, seed=0, key="k", session_url="", devtools_url=None)
+assignment = Assignment(**given, openai_url="http://127.0.0.1:1/v1", anthropic_url="http://127.0.0.1:1", folder=folder)
+asyncio.run(Command((sys.executable, "-c", sys.argv[2], str(folder / "pids"), "60"))(assignment))
+"""
+
+
+@pytest.mark.slow
+def test_a_command_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), AGENT]) as owner:
+        wait_until(pids.exists)
+        assert len(running_of(pids)) == 4
+        owner.kill()
+    wait_until(lambda: not running_of(pids))
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float = 20) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def running_of(pids: Path) -> list[str]:
+    """Which of the processes that a file names still run."""
+    return [pid for pid in pids.read_text().split() if _state_of(Path("/proc") / pid / "stat") not in ("", "Z")]
+
+
+def _state_of(stat: Path) -> str:
     try:
-        state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        return stat.read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
-    return "" if state == "Z" else group
 
 
 def test_what_is_no_action_is_told_to_the_program(tmp_path: Path) -> None:

@@ -254,7 +254,13 @@ class NothingToLearn(SandboxError, RuntimeError):
 
 
 class HarnessFailed(SandboxError, RuntimeError):
-    """A harness, a program that drives a session, could not be started, or ended before the model had answered it anything."""
+    """A harness, a program that drives a session, failed, or ended before the model had answered it anything."""
+
+
+class HarnessMissing(SandboxError, FileNotFoundError):
+    """There is no such program as a harness names."""
+
+    is_retryable = False
 
 
 class ServerUnreachable(SandboxError, ConnectionError):

@@ -1,0 +1,116 @@
+"""Runs a program, and ends whatever is left of it: also what began a session of its own, or whose parent is gone. It runs by itself, under
+`python -I -S`, with the standard library alone.
+
+    supervisor.py PARENT GRACE_S PROGRAM ARGUMENT …
+
+When PARENT, the process that started it, is gone, and on SIGTERM, the program ends: SIGTERM, and SIGKILL after the grace. The exit
+status is the program's; 128 and the signal where a signal ended it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CANNOT_START = 127
+POLL_S = 0.02
+LIBC = ctypes.CDLL(None)
+
+
+class Told(Exception):
+    """To end the program."""
+
+
+def main(parent: int, grace_s: float, argv: list[str]) -> int:
+    signal.signal(signal.SIGTERM, _told)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        return CANNOT_START
+    try:
+        status = _wait_for(_start(argv))
+    except Told:
+        status = 128 + signal.SIGTERM
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _end_all(grace_s)
+    return status
+
+
+def _told(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Told
+
+
+def _start(argv: list[str]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setsid()
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.execv(argv[0], argv)
+    except BaseException as error:
+        print(f"{argv[0]} cannot be started: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(CANNOT_START)
+
+
+def _wait_for(program: int) -> int:
+    """Reaps also what the program left behind."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == program:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def _end_all(grace_s: float) -> None:
+    """Until nothing descends from us: a process whose parent ends becomes our child."""
+    deadline_s, told = time.monotonic() + grace_s, set[int]()
+    while _has_children():
+        is_late, pids = time.monotonic() > deadline_s, _descendants()
+        for pid in pids if is_late else pids - told:
+            _signal(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+        told |= pids
+        time.sleep(POLL_S)
+
+
+def _has_children() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descendants() -> set[int]:
+    parents = {int(name): parent for name in os.listdir("/proc") if name.isdigit() and (parent := _parent(name)) is not None}
+    found, more = set[int](), {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in more} - found:
+        found |= more
+    return found
+
+
+def _parent(pid: str) -> int | None:
+    """None for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return None
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
