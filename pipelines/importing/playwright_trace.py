@@ -12,6 +12,7 @@ import json
 import math
 import zipfile
 import zlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,10 @@ from warehouse.core.identity import file_digest
 MAX_TRACE_BYTES = 256 * 2**20
 MAX_FRAME_BYTES = 32 * 2**20
 MAX_MEMBERS = 100_000
+MAX_TRACES, MAX_TRACES_BYTES = 1000, 2**30
+"""Of a zip, unpacked."""
+MAX_FRAMES_BYTES = 512 * 2**20
+"""Of a trace, each frame once: a demonstration is in memory as a whole."""
 UNREADABLE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, OSError, ValueError)
 """What zipfile raises for a zip that is cut, encrypted, or compressed in another way."""
 
@@ -87,25 +92,39 @@ def trace_entries(path: Path, pictures: Pictures, on_bytes: OnBytes) -> Iterator
     """Satisfies EntryReader: one entry for each context that the zip has a trace of."""
     digest = file_digest(path)[:32]
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+        archive = zipfile.ZipFile(path)
     except UNREADABLE as error:
         raise ConfigError(f"{path} is not a zip that can be read: {error}") from error
-    traces = [name for name in names if name.endswith(".trace") and name != "test.trace"]
-    if len(names) > MAX_MEMBERS or not traces:
-        many = f"it has {len(names)} members, at most {MAX_MEMBERS} are read"
-        raise ConfigError(f"{path} is not a trace of Playwright: {many if len(names) > MAX_MEMBERS else 'no member is called *.trace'}")
-    for name in traces:
-        entry = Entry(where=f"{path.name}:{name}", digest=f"{digest}{name}" if len(traces) > 1 else digest, text="{}")
-        try:
-            trace = _read(path, name)
-            trace.lost["steps of Playwright's test runner (test.trace)"] += "test.trace" in names
-            entry.text = json.dumps(_about(trace), ensure_ascii=False)
-            entry.made = _demonstration(path, frozenset(names), trace)
-        except (BadRecord, NotPlain) as error:
-            entry.why_not = str(error)
-        yield entry
+    with archive:
+        names, traces = frozenset(archive.namelist()), _traces(path, archive)
+        for name in traces:
+            entry = Entry(where=f"{path.name}:{name}", digest=f"{digest}{name}" if len(traces) > 1 else digest, text="{}")
+            try:
+                trace = _read(archive, name)
+                trace.lost["steps of Playwright's test runner (test.trace)"] += "test.trace" in names
+                entry.text = json.dumps(_about(trace), ensure_ascii=False)
+                entry.made = _demonstration(path, names, trace)
+            except (BadRecord, NotPlain) as error:
+                entry.why_not = str(error)
+            yield entry
     on_bytes(path.stat().st_size)
+
+
+def _traces(path: Path, archive: zipfile.ZipFile) -> list[str]:
+    """Names of the members that are traces. Raises ConfigError."""
+    members = archive.infolist()
+    traces = [member for member in members if member.filename.endswith(".trace") and member.filename != "test.trace"]
+    if not traces:
+        raise ConfigError(f"{path} is not a trace of Playwright: no member is called *.trace")
+    num_bytes = sum(member.file_size for member in traces)
+    for num, most, what in (
+        (len(members), MAX_MEMBERS, "members"),
+        (len(traces), MAX_TRACES, "traces"),
+        (num_bytes >> 20, MAX_TRACES_BYTES >> 20, "MiB of traces, unpacked"),
+    ):
+        if num > most:
+            raise ConfigError(f"{path} has {num} {what}, at most {most} are read: divide it")
+    return [member.filename for member in traces]
 
 
 IMPORTER = Importer(name="playwright-trace", entries=trace_entries)
@@ -117,10 +136,10 @@ def _about(trace: _Trace) -> dict[str, Any]:
     return trace.about | {"num_errors": len(errors), "errors": errors[:10]}
 
 
-def _member(path: Path, name: str, max_bytes: int) -> bytes:
+def _member(archive: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:
     """Raises BadRecord for one that cannot be read, or is larger."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(name) as file:
+        with archive.open(name) as file:
             data = file.read(max_bytes + 1)
     except (*UNREADABLE, KeyError) as error:
         raise BadRecord(f"the member {name[:80]!r} cannot be read: {error}") from None
@@ -129,9 +148,30 @@ def _member(path: Path, name: str, max_bytes: int) -> bytes:
     return data
 
 
-def _read(path: Path, name: str) -> _Trace:
+class _Shots:
+    """Frames of one trace, each read once."""
+
+    def __init__(self, archive: zipfile.ZipFile, names: frozenset[str]) -> None:
+        self._archive, self._names = archive, names
+        self._read: dict[str, Picture] = {}
+        self._left = MAX_FRAMES_BYTES
+
+    def of(self, frame: _Frame) -> Picture:
+        """Raises BadRecord."""
+        if frame.name not in self._names:
+            raise BadRecord(f"its frame {frame.name[:80]!r} is not in the zip")
+        if frame.name not in self._read:
+            data = _member(self._archive, frame.name, MAX_FRAME_BYTES)
+            self._left -= len(data)
+            if self._left < 0:
+                raise BadRecord(f"its frames are larger than {MAX_FRAMES_BYTES // 2**20} MiB in all, unpacked")
+            self._read[frame.name] = Picture(data=data)
+        return self._read[frame.name]
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> _Trace:
     trace = _Trace()
-    for number, line in enumerate(_member(path, name, MAX_TRACE_BYTES).decode("utf-8", "replace").split("\n"), start=1):
+    for number, line in enumerate(_member(archive, name, MAX_TRACE_BYTES).decode("utf-8", "replace").split("\n"), start=1):
         if line.strip():
             try:
                 event = parse_json(line)
@@ -190,29 +230,35 @@ def _demonstration(path: Path, names: frozenset[str], trace: _Trace) -> Demonstr
     def load() -> Sequence[DemonstratedStep]:
         lost.clear()
         lost.update(+trace.lost)
-        return _steps(path, names, trace, lost)
+        try:
+            archive = zipfile.ZipFile(path)
+        except UNREADABLE as error:
+            raise BadRecord(f"{path.name} cannot be read any more: {error}") from None
+        with archive:
+            return _steps(_Shots(archive, names), trace, lost)
 
     return Demonstration(
         task_id=task_named(trace.title), instruction=trace.title, completed=None, quality={}, judged_by="verifier", load=load, lost=lost
     )
 
 
-def _steps(path: Path, names: frozenset[str], trace: _Trace, lost: Counter[str]) -> list[DemonstratedStep]:
+def _steps(shots: _Shots, trace: _Trace, lost: Counter[str]) -> list[DemonstratedStep]:
     frames = sorted(trace.frames, key=lambda frame: frame.at_ms)
+    times = [frame.at_ms for frame in frames]
     made: list[DemonstratedStep] = []
     hand = _Focus()
     for done in sorted(trace.calls.values(), key=lambda done: done.at_ms):
-        shown = [frame for frame in frames if frame.at_ms <= done.at_ms]
+        num_shown = bisect_right(times, done.at_ms)
         if done.error:
             lost[f"{done.method}, which failed"] += 1
         elif done.method not in READERS:
             if done.is_input:
                 raise BadRecord(f"{done.method} has no action here; known are {', '.join(READERS)}")
             lost[f"{done.method}, which does nothing to the page by hand"] += 1
-        elif not shown:
+        elif not num_shown:
             lost[f"{done.method} before the first screenshot"] += 1
         else:
-            made.append(_step(path, names, shown[-1], done, hand, lost))
+            made.append(_step(shots, frames[num_shown - 1], done, hand, lost))
     if not made:
         raise BadRecord("nothing in it acts on a page")
     return made
@@ -224,10 +270,8 @@ class _Focus:
     pointer: Hand = field(default_factory=Hand)
 
 
-def _step(path: Path, names: frozenset[str], frame: _Frame, done: _Done, focus: _Focus, lost: Counter[str]) -> DemonstratedStep:
-    if frame.name not in names:
-        raise BadRecord(f"its frame {frame.name[:80]!r} is not in the zip")
-    picture = Picture(data=_member(path, frame.name, MAX_FRAME_BYTES))
+def _step(shots: _Shots, frame: _Frame, done: _Done, focus: _Focus, lost: Counter[str]) -> DemonstratedStep:
+    picture = shots.of(frame)
     if min(frame.size) <= 0:
         raise BadRecord(f"a frame of it is {frame.size[0]:g}x{frame.size[1]:g}")
     scale = (picture.size_px[0] / frame.size[0], picture.size_px[1] / frame.size[1])

@@ -38,6 +38,7 @@ from sandbox.browser.chromium import find_chromium
 from sandbox.tasks.imported.mapping import BadRecord
 from tests.pipelines.logs.scripted import address_of, chat_answer, screen
 from tests.pipelines.test_import_demonstrations import content, run
+from warehouse.core.errors import ConfigError
 
 LOGS = Path(__file__).parent / "logs"
 FILES = {
@@ -456,6 +457,34 @@ def test_a_member_that_unpacks_to_more_than_is_read_costs_its_trace(tmp_path: Pa
     assert path.stat().st_size < 100_000
     ((_, why, _),) = entries(path, "playwright-trace")
     assert "is larger than 1 MiB, unpacked" in why
+
+
+def clicks(*frames: str) -> bytes:
+    """A trace with a click to each of these frames, one after the other."""
+    events: list[dict[str, Any]] = []
+    for at, name in enumerate(frames):
+        call = {"callId": str(at)}
+        events += [FRAME | {"file": name, "timestamp": at}, CLICK | call | {"startTime": at}, POINT | call]
+    return b"\n".join([OPTIONS, *(json.dumps(event).encode() for event in events)])
+
+
+def test_frames_of_a_trace_are_read_once_and_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = [("a", screen(1) + bytes(1 << 20)), ("b", screen(2) + bytes(1 << 20))]
+    often = zipped(tmp_path / "often.zip", ("t.trace", clicks(*"a" * 50)), *frames)
+    both = zipped(tmp_path / "both.zip", ("t.trace", clicks("a", "b")), *frames)
+    monkeypatch.setattr(playwright_trace, "MAX_FRAMES_BYTES", 3 << 19)
+    (made,) = read(often, "playwright-trace")
+    assert len({id(step.picture) for step in made.load()}) == 1 and len(made.load()) == 50
+    ((_, why, _),) = entries(both, "playwright-trace")
+    assert "its frames are larger than 1 MiB in all" in why
+
+
+@pytest.mark.parametrize(("limit", "said"), [("MAX_TRACES", "has 3 traces, at most 2"), ("MAX_MEMBERS", "has 3 members, at most 2")])
+def test_a_zip_of_too_much_is_refused(limit: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = zipped(tmp_path / "t.zip", *((f"{n}.trace", b"{}") for n in range(3)))
+    monkeypatch.setattr(playwright_trace, limit, 2)
+    with pytest.raises(ConfigError, match=said):
+        entries(path, "playwright-trace")
 
 
 def test_a_trace_says_what_it_lacks(tmp_path: Path) -> None:
