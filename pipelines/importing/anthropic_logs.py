@@ -67,7 +67,10 @@ def _turns(message: Any, call: LoggedCall) -> list[Turn]:
         if kind == "tool_result":
             found.append(_result(fields_of(block, "messages[].content[]"), call))
         elif kind == "thinking":
-            thinking.append(fields_of(block, "messages[].content[]").take("thinking", str, ""))
+            thought = fields_of(block, "messages[].content[]")
+            thinking.append(thought.take("thinking", str, ""))
+            thought.keep_aside("type", "signature")
+            call.unknown += thought.unknown()
         elif kind == "tool_use":
             tool = fields_of(block, "messages[].content[]")
             calls.append(called(tool.any("id"), tool.any("name"), tool.any("input")))
@@ -108,6 +111,9 @@ def _block(block: Any, call: LoggedCall) -> str | Shown | None:
             raise BadRecord(
                 f"a picture's source is of the type {source.any('type')!r:.60}: only base64, which the log itself holds, is read"
             )
-        return call.shown_base64(source.any("data"))
+        source.keep_aside("media_type")
+        shown = call.shown_base64(source.any("data"))
+        call.unknown += [*fields.unknown(), *source.unknown()]
+        return shown
     call.lost[f"a block of the type {str(kind)[:40]}"] += 1
     return None

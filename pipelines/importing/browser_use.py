@@ -251,9 +251,11 @@ def _actions(name: str, values: Mapping[str, Any], place: Mapping[str, Any], sho
         raise BadRecord(f"the action {name[:60]!r} has no action here; known are {', '.join((*READERS, *LOOKS))}")
     call = ComputerCall(name=name, values={**values, **place}, size_px=shot.size_px, scale=(1.0, 1.0), hand=hand, lost=lost)
     try:
-        return READERS[name](call)
+        found = READERS[name](call)
     except ValidationError as error:
         raise BadRecord(f"{name}: {validation_reason(error)}") from None
+    call.count_rest("index", "coordinate_x", "coordinate_y")
+    return found
 
 
 def _place(name: str, values: Mapping[str, Any], element: Any, about: Mapping[str, Any], is_scrolled: bool | None) -> dict[str, Any]:

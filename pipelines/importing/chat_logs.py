@@ -87,13 +87,24 @@ def _piece(part: Any, call: LoggedCall) -> str | Shown | None:
         return part
     fields = fields_of(part, "messages[].content[]")
     kind = fields.any("type")
+    call.aside(fields, "cache_control", "annotations")
     if kind == "text":
-        return fields.take("text", str)
+        text = fields.take("text", str)
+        call.unknown += fields.unknown()
+        return text
     if kind == "image_url":
         image = fields.any("image_url")
-        return call.shown(image.get("url") if isinstance(image, dict) else image)
+        call.unknown += fields.unknown()
+        return call.shown(_url(fields_of(image, fields.dotted("image_url")), call) if isinstance(image, dict) else image)
     call.lost[f"a part of the type {str(kind)[:40]}"] += 1
     return None
+
+
+def _url(image: Fields, call: LoggedCall) -> Any:
+    url = image.any("url")
+    call.aside(image, "detail")
+    call.unknown += image.unknown()
+    return url
 
 
 def _called(value: Any, call: LoggedCall) -> Called:

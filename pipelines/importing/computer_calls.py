@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -62,9 +62,20 @@ class ComputerCall:
     scale: tuple[float, float]
     hand: Hand
     lost: Counter[str]
+    read: set[str] = field(default_factory=set)
+    """Names of the values that have been asked for."""
 
     def any(self, *names: str) -> Any:
-        return next((self.values[name] for name in names if self.values.get(name) is not None), None)
+        for name in names:
+            if self.values.get(name) is not None:
+                self.read.add(name)
+                return self.values[name]
+        return None
+
+    def count_rest(self, *known: str) -> None:
+        """Count the values that nothing asked for, but for `known` ones."""
+        rest = [name for name, value in self.values.items() if value is not False and value not in (None, "", [], {})]
+        self.lost.update(f"`{name[:40]}` of {self.name}" for name in rest if name not in self.read and name not in known)
 
     def text(self, *names: str) -> str:
         value = self.any(*names)
@@ -78,6 +89,12 @@ class ComputerCall:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
             raise BadRecord(f"{self.name} has {names[0]}={value!r:.60}, expected a number")
         return float(value)
+
+    def times(self, *names: str, default: int = 1) -> int:
+        value = self.number(*names, default=default)
+        if not value.is_integer() or not 1 <= value <= MAX_KEYS:
+            raise BadRecord(f"{self.name} has {names[0]}={value:g}, expected a whole number from 1 to {MAX_KEYS}")
+        return int(value)
 
     def point(self, *names: str) -> tuple[int, int]:
         """The point that is given, else where the pointer is. Moves it there. Raises BadRecord outside of the screen."""
@@ -133,10 +150,19 @@ def key_of(name: Any) -> str:
         raise BadRecord(str(error)) from None
 
 
+def chord_parts(written: str) -> list[str]:
+    """ctrl+s, as xdotool and Playwright write it: the second + of ctrl++ is a key, as one at the end is."""
+    parts = [""]
+    for character in written:
+        if character == "+" and parts[-1]:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part or "+" for part in parts]
+
+
 def _chord(written: str) -> list[str]:
-    """ctrl+s, as xdotool writes it."""
-    parts = [part for part in written.split("+") if part.strip()] if len(written) > 1 else [written]
-    return [key_of(part.strip()) for part in parts]
+    return [key_of(part if part.isspace() else part.strip()) for part in chord_parts(written)]
 
 
 def _hotkey(keys: Sequence[str]) -> Hotkey:
@@ -154,7 +180,8 @@ def _click(button: Button | None, count: int = 1) -> Callable[[ComputerCall], li
         if known is None:
             raise BadRecord(f"{call.name} has the button {named!r:.40}; known are {', '.join(_BUTTONS)} and back")
         x, y = call.point()
-        return _while_held(call.held("text", "keys", "modifiers"), [Click(x=x, y=y, button=known, count=count)])
+        times = call.times("clicks", "num_clicks", "click_count", "clickCount", "count", default=count)
+        return _while_held(call.held("text", "keys", "modifiers"), [Click(x=x, y=y, button=known, count=times)])
 
     return read
 
@@ -179,7 +206,7 @@ def _drag(call: ComputerCall) -> list[Action]:
         start = [name for name in ("start_coordinate", "start", "start_point") if call.any(name) is not None]
         x, y = call.point(*(start or ("pointer",)))
         to_x, to_y = call.point("coordinate", "end_coordinate", "end", "end_point", "to")
-    return _while_held(call.held("keys", "modifiers"), [Drag(x=x, y=y, to_x=to_x, to_y=to_y)])
+    return _while_held(call.held("text", "keys", "modifiers"), [Drag(x=x, y=y, to_x=to_x, to_y=to_y)])
 
 
 def _mouse(action: type[MouseDown] | type[MouseUp]) -> Callable[[ComputerCall], list[Action]]:
@@ -208,12 +235,12 @@ def _scroll(call: ComputerCall) -> list[Action]:
 
 
 def _keys(call: ComputerCall) -> list[Action]:
-    keys = call.any("keys", "key", "text")
+    keys, times = call.any("keys", "key", "text"), call.times("repeat", "presses")
     if isinstance(keys, list):
-        return [_hotkey([key_of(key) for key in keys])]
-    if not isinstance(keys, str) or not keys.strip():
+        return [_hotkey([key_of(key) for key in keys])] * times
+    if not isinstance(keys, str) or not keys:
         raise BadRecord(f"{call.name} has the keys {keys!r:.60}, expected a text or a list")
-    pressed = [_hotkey(_chord(part)) for part in keys.split()]
+    pressed = [_hotkey(_chord(part)) for part in keys.split() or [keys[0]]] * times
     if len(pressed) > MAX_KEYS:
         raise BadRecord(f"{call.name} presses {len(pressed)} keys one after the other, at most {MAX_KEYS} are read")
     return list(pressed)
@@ -249,6 +276,7 @@ def _select(call: ComputerCall) -> list[Action]:
 
 def _terminate(call: ComputerCall) -> list[Action]:
     answer = str(call.any("answer", "text", "message") or "")
+    call.read |= {"status", "success"}
     return [CallUser(question=answer) if _is_failure(call.values) else Finished(answer=answer)]
 
 
@@ -309,7 +337,9 @@ def actions_of(tool: str, call: ComputerCall) -> list[Action]:
             what = f"action {name!r:.60} of the tool {tool}" if tool in COMPUTERS else f"tool {tool!r:.60}"
             raise BadRecord(f"the {what} has no action here; known are {known}")
         call.name = name
-        return READERS[name](call)
+        found = READERS[name](call)
+        call.count_rest()
+        return found
     except ValidationError as error:
         raise BadRecord(f"{call.name}: {validation_reason(error)}") from None
 
@@ -324,4 +354,6 @@ def _terminal(call: ComputerCall) -> list[Action]:
     if call.any("restart") is True and call.any("command") is None:
         call.lost["restarts of the terminal"] += 1
         return []
-    return [ToolCall(name="execute_bash", arguments={"command": call.text("command")})]
+    command = call.text("command")
+    call.count_rest()
+    return [ToolCall(name="execute_bash", arguments={"command": command})]

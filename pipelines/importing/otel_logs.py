@@ -24,6 +24,11 @@ CALLS = ("chat", "generate_content", "text_completion")
 MAX_SPANS = 100_000
 """In one record."""
 INPUT, OUTPUT, SYSTEM = "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"
+OF_SPAN = (
+    *("parentSpanId", "parent_span_id", "traceState", "trace_state", "flags", "kind", "endTimeUnixNano", "end_time_unix_nano", "links"),
+    *("droppedAttributesCount", "dropped_attributes_count", "droppedEventsCount", "dropped_events_count"),
+    *("droppedLinksCount", "dropped_links_count"),
+)
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "model": "assistant", "tool": "tool"}
 
 
@@ -68,6 +73,10 @@ def _span(span: Any) -> dict[str, Any]:
     fields = fields_of(span, "spans[]")
     events = [str(fields_of(event, "events[]").any("name")) for event in listed(fields.any("events"))]
     start = fields.any("startTimeUnixNano", "start_time_unix_nano")
+    status = fields_of(fields.any("status") or {}, "spans[].status")
+    is_error = status.any("code") in (2, "STATUS_CODE_ERROR")
+    status.keep_aside("message")
+    fields.keep_aside(*OF_SPAN)
     return {
         "id": str(fields.any("spanId", "span_id") or ""),
         "trace": str(fields.any("traceId", "trace_id") or ""),
@@ -75,6 +84,8 @@ def _span(span: Any) -> dict[str, Any]:
         "start": int(start) if isinstance(start, int) or (isinstance(start, str) and start.isdecimal() and len(start) < 20) else 0,
         "attributes": _attributes(fields.any("attributes")),
         "events": events,
+        "is_error": is_error,
+        "unknown": [*fields.unknown(), *status.unknown()],
     }
 
 
@@ -117,6 +128,8 @@ def read_call(span: Any, call: LoggedCall) -> None:
     attributes = fields_of(span["attributes"])
     call.lost.update(span["beside"])
     call.lost.update(f"the event {name[:60]}" for name in span["events"])
+    call.lost["`spans[].status` of a call that failed"] += span["is_error"]
+    call.unknown += span["unknown"]
     response = attributes.any("gen_ai.response.id")
     call.ids = (str(response),) if response else ()
     system = [piece for part in _messages(attributes.any(SYSTEM), SYSTEM) if isinstance(piece := _piece(part, call), str)]
@@ -197,11 +210,16 @@ def _piece(part: Any, call: LoggedCall) -> str | Shown | None:
     fields = fields_of(part, "parts[]")
     kind = str(fields.any("type"))
     if kind == "text":
-        return fields.take("content", str)
-    mime = str(fields.any("mime_type") or "")
-    if kind == "blob" and (mime.startswith("image/") or fields.any("modality") == "image"):
-        return call.shown_base64(fields.any("content", "data"))
-    if kind == "uri" and str(fields.any("uri")).startswith("data:image/"):
-        return call.shown(fields.any("uri"))
-    call.lost[f"a part of the type {kind[:40]}"] += 1
-    return None
+        text = fields.take("content", str)
+        call.unknown += fields.unknown()
+        return text
+    mime, modality = str(fields.any("mime_type") or ""), fields.any("modality")
+    if kind == "blob" and (mime.startswith("image/") or modality == "image"):
+        shown = call.shown_base64(fields.any("content", "data"))
+    elif kind == "uri" and str(fields.any("uri")).startswith("data:image/"):
+        shown = call.shown(fields.any("uri"))
+    else:
+        call.lost[f"a part of the type {kind[:40]}"] += 1
+        return None
+    call.unknown += fields.unknown()
+    return shown

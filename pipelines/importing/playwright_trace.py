@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from agent.grammars.base import validation_reason
 from pipelines.importing.computer_calls import READERS as GESTURES
-from pipelines.importing.computer_calls import ComputerCall, key_of
+from pipelines.importing.computer_calls import ComputerCall, chord_parts, key_of
 from pipelines.importing.conversations import task_named
 from pipelines.importing.reading import OnBytes
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Picture, Pictures
@@ -284,6 +284,7 @@ def _step(shots: _Shots, frame: _Frame, done: _Done, focus: _Focus, lost: Counte
         actions = READERS[done.method](call, _is_focused(done, focus))
     except ValidationError as error:
         raise BadRecord(f"{done.method}: {validation_reason(error)}") from None
+    call.count_rest("selector", "strict", "timeout")
     return DemonstratedStep(picture=picture, size_px=picture.size_px, actions=tuple(actions))
 
 
@@ -335,8 +336,7 @@ def _pressed(call: ComputerCall, is_focused: bool) -> list[Action]:
 
 
 def _keys(written: str) -> list[str]:
-    parts = [part for part in written.split("+") if part] or [written]
-    found = [key_of(part) for part in parts]
+    found = [key_of(part) for part in chord_parts(written)]
     return found if len(found) == 1 else [key.lower() for key in found]
 
 

@@ -284,6 +284,45 @@ def test_what_has_no_action_is_named(call: tuple[str, Any], said: str, tmp_path:
     assert said in why
 
 
+@pytest.mark.parametrize(
+    ("call", "done", "lost"),
+    [
+        (("key", {"text": "ctrl++"}), (Hotkey(keys=("ctrl", "+")),), []),
+        (("key", {"text": "ctrl+"}), (Hotkey(keys=("ctrl", "+")),), []),
+        (("key", {"text": " "}), (Hotkey(keys=("space",)),), []),
+        (("key", {"text": "Tab", "repeat": 3}), (Hotkey(keys=("tab",)),) * 3, []),
+        (("click", {"x": 1, "y": 2, "clicks": 2}), (Click(x=1, y=2, count=2),), []),
+        (
+            ("computer", {"action": "left_click_drag", "start_coordinate": [1, 2], "coordinate": [3, 4], "text": "shift"}),
+            (KeyDown(key="shift"), Drag(x=1, y=2, to_x=3, to_y=4), KeyUp(key="shift")),
+            [],
+        ),
+        (("click", {"x": 1, "y": 2, "hurry": 9, "calm": False}), (Click(x=1, y=2),), ["`hurry` of click"]),
+        (("bash", {"command": "ls", "timeout": 5}), (ToolCall(name="execute_bash", arguments={"command": "ls"}),), ["`timeout` of bash"]),
+        (("str_replace_editor", {"command": "view", "path": "/a"}), None, []),
+    ],
+)
+def test_every_value_of_a_call_is_read_or_counted(
+    call: tuple[str, Any], done: tuple[Action, ...] | None, lost: list[str], tmp_path: Path
+) -> None:
+    (made,) = read(lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, None, call))))
+    (step,) = made.load()
+    assert done is None or step.actions == done
+    assert [name for name in made.lost if " of " in name] == lost
+
+
+def test_fields_of_parts_and_a_failed_span_are_counted(tmp_path: Path) -> None:
+    asked = chat(answer=chat_answer(1, "Done."))
+    for part in asked["request"]["messages"][0]["content"]:
+        part["mood"] = "good"
+    (entry,) = importer_named("openai-chat").entries(lines(tmp_path / "a.jsonl", asked), Pictures([tmp_path]), lambda _: None)
+    assert entry.unknown == ["messages[].content[].mood"]
+    export = json.loads((LOGS / FILES["otel-genai"]).read_text().splitlines()[0])
+    for span in export["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        span["status"] = {"code": 2}
+    assert all("`spans[].status` of a call that failed" in made.lost for made in read(lines(tmp_path / "o.jsonl", export), "otel-genai"))
+
+
 @pytest.mark.parametrize("ms", ["1" + "0" * 400, "1" + "0" * 5000, "NaN", "1e999"])
 def test_a_number_that_no_action_has_costs_its_conversation_alone(ms: str, tmp_path: Path) -> None:
     odd = chat_answer(1, None, ("wait", {}))
@@ -443,6 +482,14 @@ def test_a_position_within_an_element_is_no_point_of_the_page(
     ((_, why, done),) = entries(zipped(tmp_path / "t.zip", ("trace.trace", told), ("f", screen(1))), "playwright-trace")
     assert done[1:] == ([(Click(x=clicked[0], y=clicked[1]),)] if clicked else [])
     assert ("click names no point" in why) == (clicked is None)
+
+
+@pytest.mark.parametrize(("key", "keys"), [("Control++", ("ctrl", "+")), ("Control+a", ("ctrl", "a")), ("+", ("+",))])
+def test_a_plus_is_a_key_of_playwright_too(key: str, keys: tuple[str, ...], tmp_path: Path) -> None:
+    press = CLICK | {"class": "Page", "method": "keyboardPress", "params": {"key": key, "delay": 9}}
+    told = b"\n".join([OPTIONS, *(json.dumps(event).encode() for event in (FRAME | {"file": "f"}, press))])
+    (made,) = read(zipped(tmp_path / "t.zip", ("trace.trace", told), ("f", screen(1))), "playwright-trace")
+    assert made.load()[0].actions == (Hotkey(keys=keys),) and made.lost["`delay` of Page.keyboardPress"] == 1
 
 
 def test_titles_without_latin_letters_are_different_tasks(tmp_path: Path) -> None:
