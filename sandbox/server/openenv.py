@@ -99,7 +99,7 @@ async def _play(socket: WebSocket, source: str, name: str) -> None:
         async with _leased(app.state.leases, str(socket.scope["client_name"]), task) as lease:
             await _Episodes(lease, app.state.metrics, task).answer(socket)
     except FlywheelError as error:
-        await socket.receive_text()  # what is said to nobody's question is not read
+        await _heard(socket)  # what is said to nobody's question is not read
         await _say(socket, _error("CAPACITY_REACHED" if isinstance(error, SandboxBusy) else "SESSION_ERROR", str(error)))
 
 
@@ -131,21 +131,23 @@ class _Episodes:
         self._handlers: dict[str, Callable[[Any], Any]] = {"reset": self._reset, "step": self._step, "state": self._state}
 
     async def answer(self, socket: WebSocket) -> None:
-        """Message by message. An error is an answer, and the next message may do better. The next one is awaited while the last is carried
-        out: only so are a client's pings answered meanwhile."""
-        coming = asyncio.ensure_future(socket.receive_text())
+        """Message by message, until the lease ends. An error is an answer, and the next message may do better. The next one is awaited
+        while the last is carried out: only so are a client's pings answered meanwhile."""
+        coming = asyncio.ensure_future(_heard(socket))
         try:
             while True:
                 text = await coming
-                coming = asyncio.ensure_future(socket.receive_text())
+                coming = asyncio.ensure_future(_heard(socket))
                 if (said := await self._answer_to(text)) is None:
                     return
                 await _say(socket, said)
+                if self._lease.end is not None:
+                    return
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
 
-    async def _answer_to(self, text: str) -> dict[str, Any] | None:
+    async def _answer_to(self, text: str | None) -> dict[str, Any] | None:
         """None for the client's farewell."""
         try:
             message = _message(text)
@@ -189,11 +191,22 @@ class _Episodes:
         except (ConfigError, TaskError) as error:
             raise _Problem("VALIDATION_ERROR", str(error)) from error
         except FlywheelError as error:
-            raise _Problem("EXECUTION_ERROR", str(error)) from error
+            raise _Problem("EXECUTION_ERROR" if self._lease.end is None else "SESSION_ERROR", str(error)) from error
 
 
-def _message(text: str) -> dict[str, Any]:
+async def _heard(socket: WebSocket) -> str | None:
+    """The next message; None where it is bytes. Raises WebSocketDisconnect."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"], message.get("reason"))
+    text: str | None = message.get("text")
+    return text
+
+
+def _message(text: str | None) -> dict[str, Any]:
     """Raises _Problem."""
+    if text is None:
+        raise _Problem("INVALID_JSON", "The message is bytes: send JSON as text.")
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -110,6 +110,7 @@ WRONG = [
     ("", "INVALID_JSON"),
     ("{", "INVALID_JSON"),
     ("[" * 100_000, "INVALID_JSON"),
+    (b'{"type": "reset"}', "INVALID_JSON"),
     ("[]", "UNKNOWN_TYPE"),
     ('"reset"', "UNKNOWN_TYPE"),
     ({}, "UNKNOWN_TYPE"),
@@ -185,6 +186,19 @@ def test_a_lease_ends_with_its_connection_and_one_too_many_is_told_so() -> None:
                         return
 
     serve(use, max_wait_s=0.2, ttl_s=1)
+
+
+def test_a_lease_that_has_ended_is_said_and_the_connection_ends() -> None:
+    async def use(url: str) -> None:
+        async with socket_of(url) as connection:
+            await ask(connection, {"type": "reset"})
+            await asyncio.sleep(1.2)
+            answer = await ask(connection, move("down"))
+            assert answer["data"]["code"] == "SESSION_ERROR" and "reached the longest lifetime" in answer["data"]["message"]
+            async with asyncio.timeout(10):
+                await connection.wait_closed()
+
+    serve(use, max_lifetime_s=1.0)
 
 
 def test_our_server_is_a_task_source_by_its_address() -> None:
