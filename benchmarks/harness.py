@@ -29,6 +29,7 @@ from agent.episode.log import EpisodeLog
 from agent.harness.registry import HARNESSES
 from agent.policy.policy import Message
 from assets.profile import ActingSettings, HarnessSettings, SandboxSettings, TaskSettings
+from benchmarks.common.kept import claim, fingerprint
 from benchmarks.common.provenance import provenance, publish_rows
 from benchmarks.common.tiny_qwen3 import byte_tokenizer, tiny_qwen3_of
 from benchmarks.common.venv import python_of
@@ -84,8 +85,8 @@ def main() -> None:
 
 
 def register(root: Path, python: Path) -> None:
-    root.mkdir(parents=True, exist_ok=True)
     """Twice: with answers that are held to its schema, and with plain ones, as a policy that learns by RL gives them."""
+    root.mkdir(parents=True, exist_ok=True)
     command, variables = (str(python), str(AGENT)), {"HELD": VARIABLES, "PLAIN": VARIABLES | {"AGENT_PLAIN": "1"}}
     lines = [f"{name} = Command({command!r}, variables={given!r})\n" for name, given in variables.items()]
     (root / HARNESS_FILE).write_text("from agent.harness.harness import Command\n\n" + "".join(lines))
@@ -136,17 +137,19 @@ class Bench:
                 print(f"{name} {number}/{len(requests)} {episode.request.task.name} {episode.outcome} {said}", flush=True)
 
     def train(self, good: Sequence[Episode]) -> tuple[Path, Path]:
-        """A fresh policy, and the same after SFT on these episodes."""
+        """A fresh policy, and the same after SFT on these episodes. Raises SystemExit where those of an earlier start are of others, or
+        were trained otherwise."""
         samples = [sample for episode in good for sample in samples_of(episode)]
         fresh, learned = self._root / "fresh", self._root / "learned"
+        sizes = {"max_position_embeddings": 4096, "initializer_range": 0.02, "hidden_size": 128, "num_attention_heads": 4}
+        config = SupervisedConfig(steps=self._asked.steps, learning_rate=2e-3, batch_tokens=2560, seed=self._asked.seed)
+        claim(learned, fingerprint(sorted(one.episode_id for one in good), sizes, config.model_dump(mode="json"), VARIABLES))
         if learned.exists():
             return fresh, learned
         torch.set_num_threads(1)
         tokenizer = byte_tokenizer(message.content for sample in samples for message in sample.messages)
-        sizes = {"max_position_embeddings": 4096, "initializer_range": 0.02, "hidden_size": 128, "num_attention_heads": 4}
         model, codec = tiny_qwen3_of(tokenizer, self._asked.seed, **sizes, num_key_value_heads=4)
         save(fresh, model, codec, stage="seed_policy", iteration="0000")
-        config = SupervisedConfig(steps=self._asked.steps, learning_rate=2e-3, batch_tokens=2560, seed=self._asked.seed)
         begun_s = time.monotonic()
         card = train_supervised(config, samples, init=fresh, output=learned, stage="sft_model", iteration="0001", on_progress=print)
         print(f"trained on {len(samples)} samples in {time.monotonic() - begun_s:.0f} s: {card.metrics}", flush=True)
@@ -169,6 +172,8 @@ class Bench:
             stage="rl_pointing",
             iteration="0001",
         )
+        of = [read_card(learned).checkpoint_id, sorted(one.episode_id for one in good), asked.tasks]
+        claim(output, fingerprint(*of, run.config.model_dump(mode="json"), VARIABLES))
         settings = HarnessSettings(name="browser_use_plain", max_tokens=96, num_at_once=asked.at_once)
         collecting = open_harness_collector(
             self._acting, settings, temperature=run.config.temperature, folder=self._root / "reinforced-gateway"

@@ -53,9 +53,11 @@ async def open_door(session: DrivenSession) -> AsyncIterator[str]:
         return await _said(session.look, lambda led: wire.OBSERVATION.to_json(led.observation))
 
     async def step(request: Request) -> Response:
-        text = await request.body()
+        text = await _read(request)
+        if text is None:
+            return JSONResponse({"error": f"the action is larger than {MAX_ACTION_BYTES} bytes"}, status_code=413)
         try:
-            action = wire.ACTION.from_json(text[:MAX_ACTION_BYTES])
+            action = wire.ACTION.from_json(text)
         except SandboxError as error:
             return JSONResponse({"error": str(error)}, status_code=422)
         if action is None:
@@ -65,6 +67,16 @@ async def open_door(session: DrivenSession) -> AsyncIterator[str]:
     routes = [Route(path, observation), Route(f"{path}/step", step, methods=["POST"])]
     async with on_free_port(Server(Starlette(routes=routes), grace_s=1, lifespan="off")) as url:
         yield url + path
+
+
+async def _read(request: Request) -> bytes | None:
+    """The body; None for one that is too large, of which no more is read."""
+    text = b""
+    async for part in request.stream():
+        text += part
+        if len(text) > MAX_ACTION_BYTES:
+            return None
+    return text
 
 
 async def _said(act: Callable[[], Awaitable[Transition]], write: Callable[[Transition], bytes]) -> Response:

@@ -23,7 +23,7 @@ from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
 from sandbox.session import Observation, Transition, Verdict, first_content, require_open, require_running
 from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, PageTask, PageTasks, Surroundings
-from sandbox.tasks.reserved import MAX_DRAWS, drawn_seed, nothing_left, reserved_of
+from sandbox.tasks.reserved import MAX_DRAWS, nothing_left, redrawn_seed, reserved_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
 
@@ -108,7 +108,7 @@ class PageSession:
             return await self._begin(source, task, seed)
         split = task.split(seed)
         for draw in range(MAX_DRAWS):
-            observation = await self._begin(source, task, drawn_seed(task.source, task.name, seed, draw))
+            observation = await self._begin(source, task, redrawn_seed(task.source, task.name, seed, draw))
             if not reserved.refuses(seed, split, first_content(observation)):
                 return observation
             self.num_refused += 1

@@ -113,7 +113,7 @@ def read_contents(path: Path) -> Contents:
         raise ConfigError(f"{path} cannot be read: {error}. `python -m sandbox.tasks.contents SOURCE` makes it again.") from error
 
 
-def drawn_seed(source: str, name: str, seed: int, draw: int) -> int:
+def redrawn_seed(source: str, name: str, seed: int, draw: int) -> int:
     """What is drawn for a seed: first the seed itself."""
     return stable_seed("drawn", source, name, seed, draw) if draw else seed
 
@@ -122,7 +122,7 @@ def unreserved(source: str, name: str, seed: int, split: str, make: Callable[[in
     """The first instance drawn for a seed of a split whose content another split has not reserved. Raises TaskError where there is none."""
     reserved = reserved_of(source, name)
     for draw in range(MAX_DRAWS):
-        made = make(drawn_seed(source, name, seed, draw))
+        made = make(redrawn_seed(source, name, seed, draw))
         if reserved is None or not reserved.refuses(seed, split, content(made)):
             return made
     raise nothing_left(name, seed)

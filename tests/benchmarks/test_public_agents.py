@@ -3,6 +3,7 @@ tasks with a model that knows them by rules. One drives the browser by its DevTo
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from agent.episode.runner import EpisodeRunner
 from agent.harness.harness import Command
 from agent.harness.runner import HarnessRunner
 from agent.prompts.prompt import PromptBuilder
+from benchmarks.common.kept import fingerprint
 from benchmarks.common.screen_teacher import NAME, create
 from benchmarks.common.venv import python_of
-from benchmarks.harness import BROWSER_USE
+from benchmarks.harness import BROWSER_USE, Bench
 from models.gateway.episode_gateway import EpisodeGateway
 from models.gateway.serve import Address
 from sandbox.http.serving import Server, on_free_port
@@ -54,3 +56,11 @@ async def played(command: Command, folder: Path) -> list[Episode]:
             for task in tasks
         ]
         return [await runner.run(request) for request in requests]
+
+
+def test_a_policy_that_was_trained_otherwise_is_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "learned").mkdir()
+    asked = argparse.Namespace(root=tmp_path, at_once=1, seed=0, steps=1)
+    (tmp_path / "learned.recipe").write_text(fingerprint("other settings"))
+    with pytest.raises(SystemExit, match=r"learned is of other settings"):
+        Bench(asked).train([])

@@ -22,7 +22,7 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.episode.runner import EpisodeRunner, RunnerSettings
 from agent.gateway.log import read_calls, read_outcomes
-from agent.harness.door import LED, Led
+from agent.harness.door import LED, MAX_ACTION_BYTES, Led
 from agent.harness.driven import DrivenSession
 from agent.harness.harness import Assignment, Command, Harness
 from agent.harness.runner import HarnessRunner
@@ -403,10 +403,12 @@ def test_what_is_no_action_is_told_to_the_program(tmp_path: Path) -> None:
         for content in ('{"kind": "fly"}', "null", "no JSON"):
             response = await request("POST", f"{assignment.session_url}/step", content=content)
             told.append((response.status_code, bool(response.json()["error"])))
+        response = await request("POST", f"{assignment.session_url}/step", content="x" * (MAX_ACTION_BYTES + 1))
+        told.append((response.status_code, "larger than" in response.json()["error"]))
         await Model(assignment).ask("hello")
 
     assert play(tmp_path, babbles).outcome is Outcome.FAILURE
-    assert told == [(422, True)] * 3
+    assert told == [*[(422, True)] * 3, (413, True)]
 
 
 class PageForm(FormSession):
