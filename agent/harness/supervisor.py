@@ -19,6 +19,8 @@ from contextlib import suppress
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CANNOT_START = 127
 POLL_S = 0.02
+KILLED_S = 2.0
+"""Within so many seconds of SIGKILL a process is gone."""
 LIBC = ctypes.CDLL(None)
 
 
@@ -71,9 +73,9 @@ def _wait_for(program: int) -> int:
 
 
 def _end_all(grace_s: float) -> None:
-    """Until nothing descends from us: a process whose parent ends becomes our child."""
+    """Until nothing descends from us, but for what another user runs: a process whose parent ends becomes our child."""
     deadline_s, told = time.monotonic() + grace_s, set[int]()
-    while _has_children():
+    while _has_children() and time.monotonic() < deadline_s + KILLED_S:
         is_late, pids = time.monotonic() > deadline_s, _descendants()
         for pid in pids if is_late else pids - told:
             _signal(pid, signal.SIGKILL if is_late else signal.SIGTERM)
