@@ -206,7 +206,8 @@ def _log(format: str, name: str, number: int) -> Any:
         }
         element = {"bounds": {"x": click["x"], "y": 20, "width": 10, "height": 10}}
         state = {"url": "x", "screenshot_path": f"/tmp/run/{number % NUM_PICTURES}.png", "interacted_element": [element]}
-        return {"history": [action | {"state": state, "state_message": f"<user_request>Open {name}.</user_request>"}]}
+        said = f"<user_request>Open {name}.</user_request><page_info>0.0 pages above, 1.0 pages below</page_info>"
+        return {"history": [action | {"state": state, "state_message": said}]}
     blob = {"type": "blob", "modality": "image", "mime_type": "image/png", "content": picture}
     asked = [{"role": "user", "parts": [{"type": "text", "content": f"Open {name}."}, blob]}]
     answer = [{"role": "assistant", "parts": [{"type": "tool_call", "id": f"c{number}", "name": "click", "arguments": click}]}]
