@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -296,7 +297,7 @@ def clock(python: str) -> TaskSource:
         return run.answer == f"{moved:%H:%M}"
 
     def oracle(run: Run) -> ToolCall | str:
-        return call(run) if not run.calls else run.calls[-1].result.split('"target"')[1].split("T")[1][:5]
+        return call(run) if not run.calls else re.findall(r"T(\d\d:\d\d)", run.calls[-1].result.split('"target"')[1])[0]
 
     task = McpTask(
         name="elsewhere",
