@@ -36,9 +36,9 @@ def main(parent: int, grace_s: float, argv: list[str]) -> int:
         return CANNOT_START
     try:
         status = _wait_for(_start(argv))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Told:
         status = 128 + signal.SIGTERM
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _end_all(grace_s)
     return status
 
@@ -53,7 +53,8 @@ def _start(argv: list[str]) -> int:
     if pid:
         return pid
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two
+            signal.signal(number, signal.SIG_DFL)
         os.setsid()
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.execv(argv[0], argv)

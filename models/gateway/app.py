@@ -94,9 +94,9 @@ def create_app(recorder: Recorder, tokens: Mapping[str, str], metrics: Metrics, 
     app.post("/v1/chat/completions", responses=stream, summary="OpenAI's chat completions")(routes.chat)
     app.post("/v1/responses", responses=stream, summary="OpenAI's responses")(routes.responses)
     app.post("/v1/messages", responses=stream, summary="Anthropic's messages")(routes.messages)
-    app.post("/v1/traces", summary="Spans of agents, as OTLP in JSON, into the log of the day")(routes.traces)
     app.get("/v1/models", summary="What the upstream serves")(routes.models)
     if not recorder.has_owner:
+        app.post("/v1/traces", summary="Spans of agents, as OTLP in JSON, into the log of the day")(routes.traces)
         _add_episodes(app, routes)
     app.get("/health", summary="Whether the gateway takes calls")(routes.health)
     app.get("/metrics", response_class=Response, summary="Counters for Prometheus")(routes.metrics)

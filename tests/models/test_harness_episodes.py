@@ -344,7 +344,7 @@ def test_a_command_gets_its_assignment_as_variables_and_leaves_nothing_behind(
     monkeypatch.setenv("TEST_DATABASE_TOKEN", "a secret of ours")
     monkeypatch.setenv("no_proxy", "intranet.example")
     command = Command((sys.executable, "-c", AGENT, str(tmp_path / "pids"), "60" if hangs else "0"), variables={"TEST_GIVEN": "1"})
-    episode = play(tmp_path / "home", command, timeout_s=5)
+    episode = play(tmp_path / "home", command, timeout_s=20 if hangs else 60)
     assert episode.outcome is (Outcome.TIMEOUT if hangs else Outcome.FAILURE) and len(episode.steps) == 1
     said = json.loads(episode.steps[0].messages[0].content)
     assert said["FLYWHEEL_INSTRUCTION"] == episode.instruction and said["FLYWHEEL_MAX_STEPS"] == "6"
