@@ -236,7 +236,7 @@ def _judge(kind: str, rest: str, spec: str, warehouse: Warehouse, stack: ExitSta
     def outcome(entry: Entry, episode_id: str, rows: Stored) -> Row | None:
         made = rows().of
         images = {row["screenshot_id"]: row["data"] for row in made.get("screenshots", ())}
-        record = read_record(made["episodes"][0], made["steps"])
+        record = replace(read_record(made["episodes"][0], made["steps"]), is_cut_off=False)  # no log tells of a limit; it ended
         (said,) = asyncio.run(judge.judge([Case(record=record, images=images)]))
         passed = said.score >= threshold
         about = {"judge": judge.name, "judge_version": judge.version, "origin": judge.origin, "threshold": threshold}

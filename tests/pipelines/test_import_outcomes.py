@@ -28,9 +28,9 @@ from warehouse.storage.tables import Warehouse
 
 
 def judge(case: Case) -> Verdict:
-    """Good is what ends with an answer; it has seen the screens."""
+    """Good is what ends with an answer; it has seen the screens, and nobody tells it of a limit."""
     last = case.record.turns[-1]
-    score = 0.95 if "finished" in last.action and case.images else 0.1
+    score = 0.95 if "finished" in last.action and case.images and not case.record.is_cut_off else 0.1
     return Verdict(origin="judge", score=score, threshold=0.5, reasons=("it answers",))
 
 
