@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,8 +208,7 @@ def _take(
         if isinstance(entry.made, Demonstration):
             identity, misaligned = maker.request(entry.made, entry.digest).episode_id, maker.misaligned(entry.made)
             if outcomes is not None and not store.has(identity):
-                said = entry.made
-                entry.made = told(outcomes, entry, said, identity, lambda: maker.of_demonstration(said, entry))
+                entry.made = told(outcomes, entry, entry.made, identity, partial(_for_a_judge, entry.made, entry, maker, screening))
             rows = None if store.has(identity) else maker.of_demonstration(entry.made, entry)
             lost = entry.made.lost if rows is not None else _lost(entry.made, kept.lost_before(entry.digest))
             report.for_ct.update([misaligned] if misaligned else [])
@@ -218,6 +218,9 @@ def _take(
             made = maker.of_chat(entry.made)
             identity = next(rows[0]["sample_id"] for table, rows in made.of.items() if table.endswith("_samples"))
             rows, lost = None if store.has(identity) else made, Counter(entry.lost)
+    except _Withheld as error:
+        _reject(entry, str(error), report.withheld, kept)
+        return
     except BadRecord as error:
         _reject(entry, str(error), report.malformed, kept)
         return
@@ -234,6 +237,18 @@ def _take(
     store.take(identity)
     if not dry_run:
         store.add(rows)
+
+
+class _Withheld(Exception):
+    """Screening keeps a record from the judge as well, which may be at another company's address."""
+
+
+def _for_a_judge(made: Demonstration, entry: Entry, maker: RowMaker, screening: Screening) -> Rows:
+    """The rows as a judge may see them. Raises BadRecord and _Withheld."""
+    rows = maker.of_demonstration(made, entry)
+    if (reason := screening.reason(rows)) is not None:
+        raise _Withheld(reason)
+    return rows
 
 
 def _lost(made: Demonstration, before: Counter[str] | None) -> Counter[str]:

@@ -104,6 +104,17 @@ def test_what_is_good_is_learned_for_sft_and_who_said_so_is_in_the_verdicts(tmp_
     assert len(content(tmp_path)["sft_samples"]) == 6
 
 
+def refusing(case: Case) -> bool:
+    raise AssertionError(f"it was asked about {case.record.instruction!r}")
+
+
+def test_a_judge_is_not_shown_what_is_withheld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_JUDGES", f"refusing: {Path(__file__)}:refusing")
+    log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, "Write to grace.hopper@navy.mil.")))
+    report, _ = run(tmp_path, "openai-chat", log, outcome="judge:refusing", name="judged", dry_run=True)
+    assert [why for _, why in report.withheld] == ["holds personal data: an e-mail address in the answer of step 0"]
+
+
 @pytest.mark.slow
 def test_a_person_says_it_after_the_import(tmp_path: Path) -> None:
     log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, "Open.")))
