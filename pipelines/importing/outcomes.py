@@ -109,7 +109,8 @@ class _Rule:
         if value is None:
             return None
         passed = self._passed(value)
-        return {"passed": passed, "origin": "verifier", "score": float(passed), "reasons": [f"{self.path} is {str(value)[:100]}"]}
+        reason = f"{self.path}{self.how or ''}{self.written or ''} is {str(passed).lower()}"  # not the value: it may be personal data
+        return {"passed": passed, "origin": "verifier", "score": float(passed), "reasons": [reason]}
 
     def _passed(self, value: Any) -> bool:
         if self.how is None:

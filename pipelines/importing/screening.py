@@ -39,12 +39,14 @@ class Screening:
 
 
 def _texts(rows: Rows) -> Iterator[tuple[str, bool, str]]:
-    """(where it stands, whether the person said it, text). Of a trajectory, screens and answers: its prompts hold nothing else."""
+    """(where it stands, whether the person said it, text). Of a trajectory, screens, answers and verdicts: its prompts hold nothing else."""
     for episode in rows.of.get("episodes", ()):
         yield "its instruction", True, episode["instruction"]
     for step in rows.of.get("steps", ()):
         yield f"the screen of step {step['step_index']}", False, step["observation"]
         yield f"the answer of step {step['step_index']}", True, step["response"]
+    for verdict in rows.of.get("verdicts", ()):
+        yield "the reasons of its verdict", False, "\n".join(verdict["reasons"])
     for table in ("sft_samples", "ct_samples"):
         for sample in rows.of.get(table, ()):
             for index, message in enumerate(sample["messages"] if sample["episode_id"] is None else ()):

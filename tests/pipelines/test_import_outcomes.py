@@ -104,6 +104,20 @@ def test_what_is_good_is_learned_for_sft_and_who_said_so_is_in_the_verdicts(tmp_
     assert len(content(tmp_path)["sft_samples"]) == 6
 
 
+def telling(case: Case) -> Verdict:
+    return Verdict(origin="judge", score=1.0, threshold=0.5, reasons=("ask grace.hopper@navy.mil",))
+
+
+def test_no_reason_of_a_verdict_holds_personal_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_JUDGES", f"telling: {Path(__file__)}:telling")
+    record = chat(answer=chat_answer(1, "Open.")) | {"feedback": "good, says grace.hopper@navy.mil"}
+    log = lines(tmp_path / "a.jsonl", record)
+    run(tmp_path / "field", "openai-chat", log, outcome="field:feedback!=bad", name="judged")
+    assert content(tmp_path / "field")["verdicts"][0]["reasons"] == ["feedback!=bad is true"]
+    report, _ = run(tmp_path / "judge", "openai-chat", log, outcome="judge:telling", name="judged")
+    assert [why for _, why in report.withheld] == ["holds personal data: an e-mail address in the reasons of its verdict"]
+
+
 def refusing(case: Case) -> bool:
     raise AssertionError(f"it was asked about {case.record.instruction!r}")
 
