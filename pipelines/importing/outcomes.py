@@ -117,11 +117,21 @@ class _Rule:
             if not isinstance(value, bool):
                 raise BadRecord(f"`{self.path}` is {value!r:.60}, expected true or false, as --outcome compares it with nothing")
             return value
-        wanted = _parsed(self.written or "")
-        is_order = self.how not in ("=", "!=")
-        if is_order and not all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in (value, wanted)):
-            raise BadRecord(f"`{self.path}` is {value!r:.60}, which {self.how} {wanted!r:.60} does not compare: numbers are needed")
+        wanted = self._wanted(value)
+        kinds = {_kind(value), _kind(wanted)}
+        if len(kinds) > 1 or (self.how not in ("=", "!=") and kinds != {"number"}):
+            needed = "a value of the same type is" if self.how in ("=", "!=") else "numbers are"
+            raise BadRecord(f"`{self.path}` is {value!r:.60}, which {self.how} {wanted!r:.60} does not compare: {needed} needed")
         return COMPARED[self.how](value, wanted)
+
+    def _wanted(self, value: Any) -> Any:
+        """A text is compared with a text: 200 with "200" as with 200."""
+        wanted = _parsed(self.written or "")
+        return self.written if isinstance(value, str) and not isinstance(wanted, str) else wanted
+
+
+def _kind(value: Any) -> str:
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
 
 
 def _parsed(written: str) -> Any:

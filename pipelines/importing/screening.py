@@ -39,7 +39,7 @@ class Screening:
 
 
 def _texts(rows: Rows) -> Iterator[tuple[str, bool, str]]:
-    """(where it stands, whether the person said it, text). Of a trajectory, screens, answers and verdicts: its prompts hold nothing else."""
+    """(where it stands, whether the person said it, text). Of trajectories, screens, answers and verdicts: prompts hold nothing else."""
     for episode in rows.of.get("episodes", ()):
         yield "its instruction", True, episode["instruction"]
     for step in rows.of.get("steps", ()):

@@ -41,7 +41,7 @@ def said(spec: str, record: Any, home: Path, **more: Any) -> bool | None:
     return None if row is None else row["passed"]
 
 
-RECORD = {"history": [{"result": [{"is_done": True, "success": True}]}], "score": 0.7, "thumb": "👎", "status": "done"}
+RECORD = {"history": [{"result": [{"is_done": True, "success": True}]}], "score": 0.7, "thumb": "👎", "status": "done", "code": "1"}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,9 @@ RECORD = {"history": [{"result": [{"is_done": True, "success": True}]}], "score"
         ("field:history/-1/result/-1/success", True),
         ("field:status=done", True),
         ("field:status!=done", False),
+        ('field:status="done"', True),
+        ("field:code!=1", False),
+        ("field:code=1", True),
         ("field:score>=0.7", True),
         ("field:score<0.5", False),
         ("field:nothing/0", None),
@@ -62,7 +65,18 @@ def test_a_field_says_it(spec: str, passed: bool | None, tmp_path: Path) -> None
     assert said(spec, RECORD, tmp_path) is passed
 
 
-@pytest.mark.parametrize("spec", ["field:status", "field:status>3", "thumbs:status"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "field:status",
+        "field:status>3",
+        "field:code>0",
+        "field:score!=good",
+        "field:score=true",
+        "field:history/-1/result/-1/success=1",
+        "thumbs:status",
+    ],
+)
 def test_a_field_that_cannot_be_understood_costs_its_record(spec: str, tmp_path: Path) -> None:
     with pytest.raises(BadRecord):
         said(spec, RECORD, tmp_path)
