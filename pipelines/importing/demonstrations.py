@@ -118,7 +118,8 @@ def import_demonstration_files(
     replace: bool = False,
     licence: str | None = None,
 ) -> Report:
-    """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
+    """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none, and for files that cannot
+    be read once the others are imported."""
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
     importer = importer_named(format)
     format = importer.name
@@ -126,7 +127,7 @@ def import_demonstration_files(
     for path in paths:
         if not path.is_file():
             raise ConfigError(f"there is no file {path}")
-    report = Report()
+    report, unreadable = Report(), list[str]()
     folder = home.root / "imports" / chosen
     with ExitStack() as stack:
         outcomes = None if settings.outcome is None else outcomes_of(settings.outcome, Warehouse(home), stack)
@@ -148,13 +149,18 @@ def import_demonstration_files(
             for path in paths:
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)
                 pictures = Pictures([*images, path.parent])
-                for entry in read(path, pictures, lambda done, bar=bar: progress.update(bar, completed=done)):  # type: ignore[misc]
-                    _take(entry, maker, screening, store, report, kept, outcomes, dry_run=dry_run)
+                try:
+                    for entry in read(path, pictures, lambda done, bar=bar: progress.update(bar, completed=done)):  # type: ignore[misc]
+                        _take(entry, maker, screening, store, report, kept, outcomes, dry_run=dry_run)
+                except ConfigError as error:
+                    unreadable.append(str(error))
         if not dry_run:
             store.commit()
             kept.write(report)
     made = ", ".join(f"{report.samples[table]} {table}" for table in ("episodes", "steps", "sft_samples", "ct_samples"))
     print_report(report, made, console, f"{IMPORTED_STAGE}{chosen}", folder, dry_run=dry_run)
+    if unreadable:
+        raise ConfigError("; ".join(unreadable))
     return report
 
 

@@ -29,7 +29,7 @@ from pipelines.importing.reading import raw_records
 from pipelines.importing.rows import Row, Rows
 from pipelines.importing.trajectories import Demonstration, Entry
 from sandbox.tasks.imported.mapping import BadRecord
-from warehouse.core.errors import ConfigError
+from warehouse.core.errors import ConfigError, ModelError
 from warehouse.storage.tables import Warehouse
 
 THRESHOLD = 0.9
@@ -248,7 +248,12 @@ def _judge(kind: str, rest: str, spec: str, warehouse: Warehouse, stack: ExitSta
         made = rows().of
         images = {row["screenshot_id"]: row["data"] for row in made.get("screenshots", ())}
         record = replace(read_record(made["episodes"][0], made["steps"]), is_cut_off=False)  # no log tells of a limit; it ended
-        (said,) = asyncio.run(judge.judge([Case(record=record, images=images)]))
+        try:
+            (said,) = asyncio.run(judge.judge([Case(record=record, images=images)]))
+        except ModelError as error:
+            if error.is_retryable:
+                raise
+            raise BadRecord(str(error)) from error
         passed = said.score >= threshold
         about = {"judge": judge.name, "judge_version": judge.version, "origin": judge.origin, "threshold": threshold}
         costs = {"cost_tokens": said.cost_tokens, "cost_ms": said.cost_ms}

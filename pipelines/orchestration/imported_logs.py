@@ -20,6 +20,7 @@ from assets.stage_assets import OWNERS, POOL
 from pipelines.importing.demonstrations import import_demonstration_files
 from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of
+from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 
 ASSET, JOB, SCHEDULE = "imported_logs", "import_logs", "daily_logs"
@@ -63,7 +64,17 @@ def _asset(settings: LogSettings) -> dg.AssetsDefinition:
     @retried
     def imported_logs(context: dg.AssetExecutionContext, config: LogsConfig, tables: WarehouseResource) -> dg.MaterializeResult[None]:
         home, day = tables.home, context.partition_key
-        reports = {format: _import(home, day, format, files, settings, replace=config.replace) for format, files in files_of(home, day)}
+        reports: dict[str, Report] = {}
+        refused: list[str] = []
+        for format, files in files_of(home, day):
+            try:
+                reports[format] = _import(home, day, format, files, settings, replace=config.replace)
+            except FlywheelError as error:
+                if error.is_retryable:
+                    raise
+                refused.append(f"{format}: {error}")
+        if refused:
+            raise ConfigError(f"of {day}, the rest is imported: {'; '.join(refused)}")
         return dg.MaterializeResult(metadata=_told(reports))
 
     return imported_logs

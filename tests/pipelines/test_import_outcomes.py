@@ -143,6 +143,13 @@ def test_a_judge_is_not_shown_what_is_withheld(tmp_path: Path, monkeypatch: pyte
     assert [why for _, why in report.withheld] == ["holds personal data: an e-mail address in the answer of step 0"]
 
 
+def test_a_record_that_a_judge_fails_on_is_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_JUDGES", f"refusing: {Path(__file__)}:refusing")
+    log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, "Open.")))
+    report, _ = run(tmp_path, "openai-chat", log, outcome="judge:refusing", name="judged", dry_run=True)
+    assert "it was asked about 'Open it.'" in report.malformed[0][1]
+
+
 @pytest.mark.slow
 def test_a_person_says_it_after_the_import(tmp_path: Path) -> None:
     log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, "Open.")))

@@ -48,6 +48,21 @@ def test_a_day_is_a_partition_and_what_is_stored_is_not_stored_again(tmp_path: P
     assert stages == {"imported_logs_2026_11_20_openai_chat", "imported_logs_2026_11_20_playwright_trace"}
 
 
+@pytest.mark.slow
+def test_what_cannot_be_read_costs_nothing_else_of_its_day(tmp_path: Path, came_in: Callable[..., Path]) -> None:
+    came_in("browser-use", source=LOGS / FILES["openai-chat"]).rename(logs_of(Home(tmp_path)) / DAY / "browser-use" / "a.json")
+    came_in("browser-use", source=LOGS / FILES["browser-use"])
+    came_in("no-format", source=LOGS / FILES["browser-use"])
+    came_in("openai-chat")
+    (asset,) = build_logs(LogSettings()).assets
+    resources = {"tables": WarehouseResource(root=str(tmp_path))}
+    with pytest.raises(dg.Failure, match=r"the rest is imported: browser-use: .*a\.json is not a JSON document.*no-format"):
+        dg.materialize([asset], partition_key=DAY, resources=resources)
+    stages = {row["stage"] for row in Warehouse(Home(tmp_path)).read("episodes").to_pylist()}
+    assert stages == {"imported_logs_2026_11_20_openai_chat"}
+    assert (tmp_path / "imports" / "logs_2026_11_20_browser_use" / "import.json").is_file()
+
+
 def test_the_schedule_asks_for_the_days_that_are_over_and_not_imported(tmp_path: Path, came_in: Callable[..., Path]) -> None:
     logs = build_logs(LogSettings())
     (schedule,) = logs.schedules
