@@ -25,7 +25,7 @@ from pipelines.importing.licences import add_licence
 from pipelines.importing.outcomes import Outcomes, outcomes_of, told
 from pipelines.importing.registry import importer_named
 from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, print_report, progress_on
-from pipelines.importing.rows import DemonstrationSettings, RowMaker, Rows
+from pipelines.importing.rows import DemonstrationSettings, Row, RowMaker, Rows
 from pipelines.importing.screening import Screening
 from pipelines.importing.trajectories import Demonstration, Entry, EntryReader, Importer, Pictures
 from sandbox.tasks.imported.mapping import BadRecord
@@ -56,6 +56,7 @@ class Store:
     def __init__(self, warehouse: Warehouse, stage: str) -> None:
         self._warehouse, self._stage = warehouse, stage
         self._known = {table: self._stored(table, key) for table, key in KEYS.items()}
+        self._verdicts = self._unfinished()
         self._taken: set[str] = set()
         self._waiting = Rows()
         self._num_waiting = 0
@@ -67,6 +68,15 @@ class Store:
         else:
             found = self._warehouse.read(table, columns=(key,))
         return set(pc.unique(found.column(key)).to_pylist()) if found.num_rows else set()
+
+    def _unfinished(self) -> dict[str, Row]:
+        """Verdicts of this stage whose episodes are not stored, by episode: a killed import had come no further."""
+        found = self._warehouse.read("verdicts", iteration=SEED_ITERATION, stage=self._stage).to_pylist()
+        return {row["episode_id"]: row for row in found if row["episode_id"] not in self._known["episodes"]}
+
+    def verdict(self, episode_id: str) -> Row | None:
+        """What was said of an episode before its import was killed: samples may be stored that follow it."""
+        return self._verdicts.get(episode_id)
 
     def has(self, identity: str) -> bool:
         """Whether this episode or sample is stored, or waits for its commit."""
@@ -84,6 +94,7 @@ class Store:
         for table in reversed(list(KEYS)):
             self._warehouse.replace_partition(table, [], iteration=SEED_ITERATION, stage=self._stage)
         self._known = {table: self._stored(table, key) for table, key in KEYS.items()}
+        self._verdicts = {}
 
     def add(self, rows: Rows) -> None:
         for table, more in rows.of.items():
@@ -214,7 +225,9 @@ def _take(
         if isinstance(entry.made, Demonstration):
             identity, misaligned = maker.request(entry.made, entry.digest).episode_id, maker.misaligned(entry.made)
             if outcomes is not None and not store.has(identity):
-                entry.made = told(outcomes, entry, entry.made, identity, partial(_for_a_judge, entry.made, entry, maker, screening))
+                said = store.verdict(identity)
+                ask = partial(outcomes, entry, identity, partial(_for_a_judge, entry.made, entry, maker, screening))
+                entry.made = told(entry.made, ask if said is None else lambda: said)
             rows = None if store.has(identity) else maker.of_demonstration(entry.made, entry)
             lost = entry.made.lost if rows is not None else _lost(entry.made, kept.lost_before(entry.digest))
             report.for_ct.update([misaligned] if misaligned else [])

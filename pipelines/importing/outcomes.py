@@ -58,10 +58,10 @@ class Outcomes(Protocol):
     def __call__(self, entry: Entry, episode_id: str, rows: Stored) -> Row | None: ...
 
 
-def told(outcomes: Outcomes, entry: Entry, made: Demonstration, episode_id: str, rows: Stored) -> Demonstration:
+def told(made: Demonstration, ask: Callable[[], Row | None]) -> Demonstration:
     """The demonstration with its outcome. Raises BadRecord."""
     lost = Counter(made.lost)
-    said = outcomes(entry, episode_id, rows)
+    said = ask()
     made.lost.clear()  # a judge has had it loaded, and it will be loaded once more
     made.lost.update(lost)
     if said is None:

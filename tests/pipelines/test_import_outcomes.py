@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from tests.models.served_models import save_vision_model
 from tests.pipelines.logs.scripted import chat_answer
 from tests.pipelines.test_import_demonstrations import content, run
 from tests.pipelines.test_import_logs import FILES, LOGS, SCREENS, chat, lines
-from warehouse.core.errors import ConfigError
+from warehouse.core.errors import ConfigError, StorageFull
 from warehouse.core.home import Home
 from warehouse.lineage import registry
 from warehouse.storage.tables import Warehouse
@@ -148,6 +149,34 @@ def test_a_record_that_a_judge_fails_on_is_malformed(tmp_path: Path, monkeypatch
     log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, "Open.")))
     report, _ = run(tmp_path, "openai-chat", log, outcome="judge:refusing", name="judged", dry_run=True)
     assert "it was asked about 'Open it.'" in report.malformed[0][1]
+
+
+def wavering(case: Case) -> float:
+    return float(os.environ["WAVERING"])
+
+
+def test_an_import_goes_on_with_what_a_judge_had_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_JUDGES", f"wavering: {Path(__file__)}:wavering")
+    log = lines(tmp_path / "a.jsonl", chat(answer=chat_answer(1, "Open.")))
+    append = Warehouse.append_partition
+
+    def failing(self: Warehouse, table: str, *given: Any, **named: Any) -> int:
+        if table == "episodes":
+            raise StorageFull("no room")
+        return append(self, table, *given, **named)
+
+    with monkeypatch.context() as first:
+        first.setenv("WAVERING", "1")
+        first.setattr(Warehouse, "append_partition", failing)
+        with pytest.raises(StorageFull):
+            run(tmp_path, "openai-chat", log, outcome="judge:wavering", name="judged")
+    monkeypatch.setenv("WAVERING", "0")
+    run(tmp_path, "openai-chat", log, outcome="judge:wavering", name="judged")
+    stored = content(tmp_path)
+    assert [row["passed"] for row in stored["verdicts"]] == [True] and stored["episodes"][0]["outcome"] == "success"
+    assert (len(stored["sft_samples"]), len(stored["ct_samples"])) == (1, 0)
+    run(tmp_path, "openai-chat", log, outcome="judge:wavering", name="judged", replace=True)
+    assert content(tmp_path)["episodes"][0]["outcome"] == "failure"
 
 
 @pytest.mark.slow
