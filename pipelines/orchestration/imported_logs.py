@@ -20,6 +20,7 @@ from assets.stage_assets import OWNERS, POOL
 from pipelines.importing.demonstrations import import_demonstration_files
 from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of
+from pipelines.orchestration.living_runs import living_runs
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 
@@ -123,9 +124,12 @@ def _schedule(settings: LogSettings, cron: str, job: Any) -> dg.ScheduleDefiniti
     def tick(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         home = Home.from_env()
         done = context.instance.get_materialized_partitions(dg.AssetKey(ASSET))
-        days = [day for day in days_over(home, datetime.now(UTC)) if day >= settings.first_day and day not in done]
+        begun = {run.tags.get("dagster/partition") for run in living_runs(context.instance, home)}
+        days = [day for day in days_over(home, datetime.now(UTC)) if day >= settings.first_day and day not in done | begun]
         if not days:
-            yield dg.SkipReason(f"no day that is over has logs which are not imported: they lie in {logs_of(home)}/<day>/<format>")
+            yield dg.SkipReason(
+                f"no day that is over has logs which are not imported or about to be: they lie in {logs_of(home)}/<day>/<format>"
+            )
         for day in days:
             yield dg.RunRequest(partition_key=day)
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from agent.gateway.intake import logs_of
 from assets.profile import LogSettings
 from assets.resources import WarehouseResource
+from assets.stage_assets import POOL
 from pipelines.definitions import build_defs
 from pipelines.orchestration.imported_logs import build_logs, days_over
 from tests.pipelines.test_import_logs import FILES, LOGS
@@ -77,7 +79,14 @@ def test_the_schedule_asks_for_the_days_that_are_over_and_not_imported(tmp_path:
         instance.report_runless_asset_event(dg.AssetMaterialization("imported_logs", partition="2026-11-19"))
         came_in("openai-chat", "2026-11-19")
         ticked = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
+        works = RunOpConcurrency(root_key_counts={POOL: 1}, has_unconstrained_root_nodes=False, all_pools={POOL})
+        waiting = dg.DagsterRun(
+            job_name="import_logs", status=dg.DagsterRunStatus.QUEUED, tags={"dagster/partition": DAY}, run_op_concurrency=works
+        )
+        instance.add_run(waiting)
+        meanwhile = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
     assert [one.partition_key for one in ticked.run_requests or ()] == [DAY]
+    assert not meanwhile.run_requests, "its run waits already"
     assert days_over(Home(tmp_path), datetime(2026, 11, 20, tzinfo=UTC)) == ["2026-11-19"]
 
 
