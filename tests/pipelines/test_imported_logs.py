@@ -81,7 +81,7 @@ def test_the_schedule_asks_for_the_days_that_are_over_and_not_imported(tmp_path:
         ticked = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
         works = RunOpConcurrency(root_key_counts={POOL: 1}, has_unconstrained_root_nodes=False, all_pools={POOL})
         waiting = dg.DagsterRun(
-            job_name="import_logs", status=dg.DagsterRunStatus.QUEUED, tags={"dagster/partition": DAY}, run_op_concurrency=works
+            job_name="import_logs", status=dg.DagsterRunStatus.STARTING, tags={"dagster/partition": DAY}, run_op_concurrency=works
         )
         instance.add_run(waiting)
         meanwhile = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
