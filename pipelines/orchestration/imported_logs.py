@@ -3,6 +3,7 @@ the next iteration learns from it. A schedule takes the days that are over. How 
 """
 
 import io
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 
 ASSET, JOB, SCHEDULE = "imported_logs", "import_logs", "daily_logs"
+BEGAN = "began"
+"""Metadata of a day's import: what is written into its files from then on may have been missed."""
 SUFFIXES = (".jsonl", ".json", ".parquet", ".zip")
 
 
@@ -64,7 +67,7 @@ def _asset(settings: LogSettings) -> dg.AssetsDefinition:
     )
     @retried
     def imported_logs(context: dg.AssetExecutionContext, config: LogsConfig, tables: WarehouseResource) -> dg.MaterializeResult[None]:
-        home, day = tables.home, context.partition_key
+        home, day, began = tables.home, context.partition_key, time.time()
         reports: dict[str, Report] = {}
         refused: list[str] = []
         for format, files in files_of(home, day):
@@ -76,7 +79,7 @@ def _asset(settings: LogSettings) -> dg.AssetsDefinition:
                 refused.append(f"{format}: {error}")
         if refused:
             raise ConfigError(f"of {day}, the rest is imported: {'; '.join(refused)}")
-        return dg.MaterializeResult(metadata=_told(reports))
+        return dg.MaterializeResult(metadata={BEGAN: dg.MetadataValue.timestamp(began), **_told(reports)})
 
     return imported_logs
 
@@ -123,9 +126,9 @@ def _schedule(settings: LogSettings, cron: str, job: Any) -> dg.ScheduleDefiniti
     @dg.schedule(cron_schedule=cron, job=job, name=SCHEDULE)
     def tick(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         home = Home.from_env()
-        done = context.instance.get_materialized_partitions(dg.AssetKey(ASSET))
         begun = {run.tags.get("dagster/partition") for run in living_runs(context.instance, home)}
-        days = [day for day in days_over(home, datetime.now(UTC)) if day >= settings.first_day and day not in done | begun]
+        over = [day for day in days_over(home, datetime.now(UTC)) if day >= settings.first_day and day not in begun]
+        days = [day for day in over if not _is_imported(context.instance, home, day)]
         if not days:
             yield dg.SkipReason(
                 f"no day that is over has logs which are not imported or about to be: they lie in {logs_of(home)}/<day>/<format>"
@@ -134,6 +137,17 @@ def _schedule(settings: LogSettings, cron: str, job: Any) -> dg.ScheduleDefiniti
             yield dg.RunRequest(partition_key=day)
 
     return tick
+
+
+def _is_imported(instance: dg.DagsterInstance, home: Home, day: str) -> bool:
+    """Whether no file of the day has changed since its last import began; a copy that keeps its date has."""
+    of_day = dg.AssetRecordsFilter(dg.AssetKey(ASSET), asset_partitions=[day])
+    newest = next(iter(instance.fetch_materializations(of_day, limit=1).records), None)
+    if newest is None or newest.asset_materialization is None:
+        return False
+    began = newest.asset_materialization.metadata.get(BEGAN)
+    since = began.value if isinstance(began, dg.TimestampMetadataValue) else newest.timestamp
+    return all(path.stat().st_ctime < since for _, files in files_of(home, day) for path in files)
 
 
 def days_over(home: Home, now: datetime) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -46,6 +47,7 @@ def test_a_day_is_a_partition_and_what_is_stored_is_not_stored_again(tmp_path: P
         ran = dg.materialize([asset], partition_key=DAY, resources=resources)
         (made,) = ran.asset_materializations_for_node("imported_logs")
         assert made.metadata["openai-chat/added"].value == added
+        assert made.metadata["began"].value > (logs_of(Home(tmp_path)) / DAY / "openai-chat" / FILES["openai-chat"]).stat().st_ctime
     stages = {row["stage"] for row in Warehouse(Home(tmp_path)).read("episodes").to_pylist()}
     assert stages == {"imported_logs_2026_11_20_openai_chat", "imported_logs_2026_11_20_playwright_trace"}
 
@@ -76,8 +78,8 @@ def test_the_schedule_asks_for_the_days_that_are_over_and_not_imported(tmp_path:
         came_in("openai-chat")
         came_in("openai-chat", (datetime.now(UTC) + timedelta(days=1)).date().isoformat())
         (logs_of(Home(tmp_path)) / "not a day").mkdir()
-        instance.report_runless_asset_event(dg.AssetMaterialization("imported_logs", partition="2026-11-19"))
         came_in("openai-chat", "2026-11-19")
+        instance.report_runless_asset_event(dg.AssetMaterialization("imported_logs", partition="2026-11-19"))
         ticked = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
         works = RunOpConcurrency(root_key_counts={POOL: 1}, has_unconstrained_root_nodes=False, all_pools={POOL})
         waiting = dg.DagsterRun(
@@ -85,8 +87,11 @@ def test_the_schedule_asks_for_the_days_that_are_over_and_not_imported(tmp_path:
         )
         instance.add_run(waiting)
         meanwhile = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
+        os.utime(came_in("openai-chat", "2026-11-19"), (0, 0))
+        grown = schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=place))
     assert [one.partition_key for one in ticked.run_requests or ()] == [DAY]
     assert not meanwhile.run_requests, "its run waits already"
+    assert [one.partition_key for one in grown.run_requests or ()] == ["2026-11-19"], "a file came after its import"
     assert days_over(Home(tmp_path), datetime(2026, 11, 20, tzinfo=UTC)) == ["2026-11-19"]
 
 
