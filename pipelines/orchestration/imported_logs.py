@@ -57,7 +57,7 @@ def build_logs(settings: LogSettings | None) -> Logs:
 def _asset(settings: LogSettings) -> dg.AssetsDefinition:
     @dg.asset(
         name=ASSET,
-        partitions_def=dg.DailyPartitionsDefinition(start_date=settings.first_day, end_offset=1),
+        partitions_def=dg.DailyPartitionsDefinition(start_date=settings.first_day),
         group_name="imports",
         owners=OWNERS,
         pool=POOL,

@@ -95,6 +95,13 @@ def test_the_schedule_asks_for_the_days_that_are_over_and_not_imported(tmp_path:
     assert days_over(Home(tmp_path), datetime(2026, 11, 20, tzinfo=UTC)) == ["2026-11-19"]
 
 
+def test_a_day_that_goes_on_is_no_partition() -> None:
+    (asset,) = build_logs(LogSettings()).assets
+    assert asset.partitions_def is not None
+    keys = asset.partitions_def.get_partition_keys(current_time=datetime(2026, 11, 20, 12, tzinfo=UTC))
+    assert keys[-1] == "2026-11-19"
+
+
 def test_a_profile_says_whether_there_is_such_an_asset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.yaml").write_text("extends: smoke\nname: mine\nlogs: {policy: my-agent}\n")
     monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path))
