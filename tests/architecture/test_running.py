@@ -32,8 +32,8 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
         (folder / name).write_text(f"import pytest\n\n{text}")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: s\n    long: l\n    ci: c\n    gpu: g\n")
     plugins = [word for name in ("tests.running", "xdist.plugin", "pytest_rerunfailures", "no:cacheprovider") for word in ("-p", name)]
-    # Importing every plugin that is installed would take longer than the suites do.
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # Importing every plugin that is installed would take longer than the suites do, and so would deleting what earlier runs have left.
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_DEBUG_TEMPROOT": str(folder)}
     command = [sys.executable, "-m", "pytest", *plugins, "-v", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout
