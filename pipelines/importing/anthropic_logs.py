@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent.gateway.records import Called, Said, Shown
-from pipelines.importing.conversations import LoggedCall, Turn, called, conversation_entries, fields_of, request_and_response
+from pipelines.importing.conversations import LoggedCall, Turn, called, conversation_entries, display_of, fields_of, request_and_response
 from pipelines.importing.trajectories import Importer
 from sandbox.tasks.imported.mapping import BadRecord, Fields, listed
 
@@ -44,9 +44,7 @@ def _display(tools: list[Any], call: LoggedCall) -> tuple[int, int] | None:
     for tool in tools:
         fields = fields_of(tool, "tools[]")
         if str(fields.any("type")).startswith("computer"):
-            found = fields.take("display_width_px", int), fields.take("display_height_px", int)
-            if min(found) < 1:
-                raise BadRecord(f"the screen of the computer tool is {found[0]}x{found[1]}")
+            found = display_of(fields, "display_width_px", "display_height_px")
         else:
             call.lost["descriptions of tools"] += 1
     return found

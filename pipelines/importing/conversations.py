@@ -400,6 +400,14 @@ def fields_of(value: Any, what: str = "") -> Fields:
     return Fields({name: each for name, each in value.items() if each is not None} if isinstance(value, Mapping) else value, what)
 
 
+def display_of(tool: Fields, width: str, height: str) -> tuple[int, int]:
+    """Pixels of a computer tool's screen, from these fields of it. Raises BadRecord."""
+    found = tool.take(width, int), tool.take(height, int)
+    if min(found) < 1:
+        raise BadRecord(f"the screen of the computer tool is {found[0]}x{found[1]}")
+    return found
+
+
 def called(identity: Any, name: Any, arguments: Any) -> Called:
     """A call of a tool. Raises BadRecord."""
     if not isinstance(name, str) or not name:

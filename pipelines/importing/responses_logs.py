@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent.gateway.records import Called, Said, Shown
-from pipelines.importing.conversations import LoggedCall, Turn, called, conversation_entries, fields_of, request_and_response
+from pipelines.importing.conversations import LoggedCall, Turn, called, conversation_entries, display_of, fields_of, request_and_response
 from pipelines.importing.trajectories import Importer
 from sandbox.tasks.imported.mapping import BadRecord, Fields, listed
 
@@ -66,9 +66,7 @@ def _display(tools: Sequence[Any], call: LoggedCall) -> tuple[int, int] | None:
         if not str(fields.any("type")).startswith("computer"):
             call.lost["descriptions of tools"] += 1
         elif fields.any("display_width") is not None:
-            found = fields.take("display_width", int), fields.take("display_height", int)
-            if min(found) < 1:
-                raise BadRecord(f"the screen of the computer tool is {found[0]}x{found[1]}")
+            found = display_of(fields, "display_width", "display_height")
     return found
 
 
