@@ -96,6 +96,7 @@ class Host:
         _ip("-n", self._switch, "link", "set", self._port, "down")
 
     def mend(self) -> None:
+        """Take its link up again: packets pass at once, and connections that waited go on when they next send, seconds later."""
         _ip("-n", self._switch, "link", "set", self._port, "up")
 
     def pids(self) -> list[int]:
