@@ -76,6 +76,7 @@ def test_each_lock_is_on_the_page_with_its_reason() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_run_of_two_iterations_takes_the_way(tmp_path: Path) -> None:
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "sitecustomize.py").write_text(TRACER)
