@@ -9,12 +9,15 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from agent.episode.episode import Episode, Outcome
 from benchmarks.common.provenance import distinct
 from pipelines.stages.evaluate import task_counts
-from warehouse.evaluation.statistics import Difference, TaskCount, compare_paired, macro_average
+from warehouse.evaluation.statistics import CONFIDENCE, Difference, Interval, TaskCount, compare_paired, macro_average
 
 Row = Mapping[str, Any]
+RESAMPLES = 4000
 
 
 def judged(episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -44,6 +47,28 @@ def gain(rows: Iterable[Row], before: Iterable[Row]) -> str:
 def gained(rows: Iterable[Row], before: Iterable[Row]) -> Difference:
     """The same as numbers."""
     return compare_paired(_by_instance(rows), _by_instance(before)).difference
+
+
+def gained_over_seeds(rows: Sequence[Row], before: Sequence[Row]) -> Difference:
+    """The same, seeds being drawn too: a bootstrap over seeds and, within each, over the instances of each task. Rows are paired in order.
+    It tells what another seed would give as far as so few show it; of a single seed only what other instances would. Raises ValueError
+    where two paired rows have no instance in common."""
+    rng, means, drawn = np.random.default_rng(0), list[float](), list[Any]()
+    for row, other in zip(rows, before, strict=True):
+        ours, theirs, gains = _by_instance([row]), _by_instance([other]), dict[str, list[int]]()
+        for key in sorted(ours.keys() & theirs.keys(), key=repr):
+            gains.setdefault(key[0], []).append(int(ours[key]) - int(theirs[key]))
+        if not gains:
+            raise ValueError(f"seed {row['seed']} and seed {other['seed']} have no instance in common: measure both on the same")
+        tasks = [np.array(values) for values in gains.values()]
+        means.append(float(np.mean([values.mean() for values in tasks])))
+        shape = (RESAMPLES, len(rows))
+        drawn.append(np.mean([values[rng.integers(len(values), size=(*shape, len(values)))].mean(-1) for values in tasks], axis=0))
+    chosen = rng.integers(len(rows), size=(RESAMPLES, len(rows)))
+    resampled = np.take_along_axis(np.stack(drawn, axis=-1), chosen[..., None], axis=-1)[..., 0].mean(axis=1)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(resampled, [tail, 100 - tail])
+    return Difference(mean=float(np.mean(means)), interval=Interval(low=float(low), high=float(high)))
 
 
 def summary(rows: Sequence[Row], before: Sequence[Row]) -> dict[str, Any]:

@@ -114,10 +114,12 @@ def of_tasks(requests: Sequence[EpisodeRequest], tasks: Mapping[str, Task] | Non
 
 
 async def demonstrations(
-    profile: Profile, num: int, bars: Progress, player: ActionSource | None = None, tasks: Mapping[str, Task] | None = None
+    profile: Profile, num: int, bars: Progress, player: ActionSource | None = None, tasks: Mapping[str, Task] | None = None, skip: int = 0
 ) -> list[Episode]:
-    """The solved ones of `num` episodes a task that the oracle, or another player, plays on train instances."""
-    drawn = requests_for(profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, screenshots=False)
+    """The solved ones of `num` episodes a task that the oracle, or another player, plays on train instances after the first `skip`."""
+    drawn = requests_for(
+        profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, skip=skip, screenshots=False
+    )
     requests = of_tasks(drawn, tasks)
     bar, episodes = Bar(bars, "demonstrations", len(requests)), []
     async with open_collector(profile.acting) as collector:
@@ -150,10 +152,11 @@ class Start:
         return encode_samples(tokenizer, few, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
 
 
-def start_recipe(profile: Profile, seed: int, shown: Sequence[Any]) -> str:
+def start_recipe(profile: Profile, seed: int, shown: Sequence[Any], *, base_seed: int | None = None) -> str:
     """Fingerprint of what a start depends on; `shown` are settings beside the profile's that fix the demonstrations."""
     parts = (profile.sft, profile.tasks, profile.sandbox)
-    return fingerprint(base_recipe(profile, seed), *(part.model_dump(mode="json") for part in parts), shown)
+    base = base_recipe(profile, seed if base_seed is None else base_seed)
+    return fingerprint(base, *(part.model_dump(mode="json") for part in parts), shown)
 
 
 def make_start(
@@ -165,12 +168,15 @@ def make_start(
     bars: Progress,
     *,
     shown: Sequence[Any],
+    base_seed: int | None = None,
 ) -> Start:
     """Tutorials, then the demonstrations that `show` plays and `shown` describes, half of what is drawn being tutorials again; from its
-    folder if made before. Raises SystemExit where that one is of other settings."""
+    folder if made before. With `base_seed` the tutorials and what reads them are of that seed, so that starts share them. Raises
+    SystemExit where that one is of other settings."""
     folder = root / name
-    claim(folder, start_recipe(profile, seed, shown))
-    base = base_policy(root / f"{profile.ct.steps} steps", profile, seed, bars)
+    claim(folder, start_recipe(profile, seed, shown, base_seed=base_seed))
+    of_base = seed if base_seed is None else base_seed
+    base = base_policy(root / f"{profile.ct.steps} steps", profile, of_base, bars)
     episodes = folder.with_suffix(".json")
     if not episodes.exists():
         fresh = demonstration_samples(asyncio.run(show()))
@@ -178,7 +184,7 @@ def make_start(
             raise SystemExit(f"no demonstration for {name} was solved, so there is no start: try again when the machine is less busy")
         atomic_write(episodes, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
     sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(episodes.read_text())]
-    ct = tutorial_samples(profile, seed)
+    ct = tutorial_samples(profile, of_base)
     if not folder.exists():
         torch.set_num_threads(1)
         config = profile.sft.model_copy(update={"seed": seed})

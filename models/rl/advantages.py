@@ -110,6 +110,15 @@ def group_advantages(rewards_E: Floats, groups_E: Sequence[str], *, normalise_st
     return advantages_E
 
 
+def mean_of_others(values_E: Floats, tasks_E: Sequence[str]) -> Floats:
+    """For each episode the mean over the other episodes of its task (leave-one-out); NaN where there is no other."""
+    means_E = np.full(len(values_E), np.nan)
+    for members in _groups(tasks_E):
+        if (others := int(members.sum()) - 1) > 0:
+            means_E[members] = (values_E[members].sum() - values_E[members]) / others
+    return means_E
+
+
 def batch_advantages(rewards: Sequence[Floats], *, gamma: float, skipped_E: NDArray[np.bool_] | None = None) -> list[Floats]:
     """REINFORCE++: the return from each token on, G_t = r_t + gamma G_{t+1}, less the mean and divided by the standard deviation over all
     tokens of the batch (arXiv 2501.03262). `rewards[i][t]` are those of episode i's response tokens, with the token-wise KL penalty in

@@ -252,6 +252,20 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     gate_explained_variance: Annotated[
         float, Field(lt=1, description="the critic steers a round above this, on that round's episodes before it is fitted to them")
     ] = 0.1
+    gate_baseline: Annotated[
+        Literal["constant", "task"],
+        Field(
+            description="what else the critic has to predict better than: constant: nothing more; task: the mean return of the task's "
+            "other episodes of the round, which a per-task baseline knows without a critic"
+        ),
+    ] = "constant"
+    value_offset: Annotated[
+        Literal["none", "task"],
+        Field(
+            description="task: values that steer are shifted, for each episode by what its task's other episodes of the round earned above "
+            "their values on average, so that the critic need only tell episodes of one task apart; the gate judges shifted values"
+        ),
+    ] = "none"
     gate_holdout: Annotated[
         float, Field(gt=0, lt=1, description="share of the stored episodes, and of a pretraining round's, that the critic is not fitted to")
     ] = 0.25

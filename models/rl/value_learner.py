@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from models.rl.advantages import Advantages, Floats, decoupled_gae, explained_variance, length_adaptive_lambda
+from models.rl.advantages import Advantages, Floats, decoupled_gae, explained_variance, length_adaptive_lambda, mean_of_others
 from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
@@ -39,18 +39,20 @@ class Gate(BaseModel):
     loss: float | None = None
     num_fits: int = 0
 
-    def judged(self, values: Floats, returns: Floats, threshold: float) -> Gate:
+    def judged(self, values: Floats, returns: Floats, threshold: float, baselines: Floats | None = None) -> Gate:
         """The gate after a check on episodes the critic was not fitted to.
 
-        It is passed while the value loss is below that of saying 0 and the explained variance above the threshold. UI-TARS-2 says that both
-        "reach sufficiently low levels", but a good critic explains *much* variance: that is how it is read here. Returns that are all alike
-        cannot tell a good critic from a bad one: the gate stays as it is."""
+        It is passed while the value loss is below that of saying 0, and of saying `baselines` where there are any, and the explained
+        variance above the threshold. UI-TARS-2 says that both "reach sufficiently low levels", but a good critic explains *much* variance:
+        that is how it is read here. Returns that are all alike cannot tell a good critic from a bad one: the gate stays as it is."""
         if not np.ptp(returns):
             return self
         loss = float(np.mean((values - returns) ** 2))
         initial_loss = float(np.mean(returns**2))  # an untrained critic says 0 everywhere
         explained = explained_variance(values, returns)
         passed = loss < initial_loss and explained > threshold
+        if baselines is not None:
+            passed = passed and loss < float(np.mean((baselines - returns) ** 2))
         return self.model_copy(
             update={
                 "has_passed": passed,
@@ -74,11 +76,39 @@ def held_apart(trajectories: Sequence[Trajectory], share: float) -> tuple[list[i
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
     """What the critic said of a round before it was fitted to it, per episode: `finals` are values of the states after a cut, where
-    known."""
+    known. `offsets_E` is how far the returns of the task's other episodes lay above their values, `baselines_E` the mean return of these
+    others (of the whole round, where there are none)."""
 
     values: list[Floats]
     returns: list[Floats]
     finals: list[float | None]
+    offsets_E: Floats
+    baselines_E: Floats
+
+    @property
+    def shifted(self) -> Estimates:
+        """Values and finals, each episode's by its offset."""
+        return replace(
+            self,
+            values=[values + offset for values, offset in zip(self.values, self.offsets_E, strict=True)],
+            finals=[None if final is None else final + offset for final, offset in zip(self.finals, self.offsets_E, strict=True)],
+        )
+
+    @property
+    def baselines(self) -> list[Floats]:
+        """The baseline at each place that has a value."""
+        return [np.full(len(values), baseline) for values, baseline in zip(self.values, self.baselines_E, strict=True)]
+
+
+def _offsets(items: Sequence[Trajectory], values: Sequence[Floats], returns: Sequence[Floats]) -> Floats:
+    above_E = np.array([float((wanted - found).mean()) for found, wanted in zip(values, returns, strict=True)])
+    return np.nan_to_num(mean_of_others(above_E, [item.task_name for item in items]))
+
+
+def _baselines(items: Sequence[Trajectory], returns: Sequence[Floats]) -> Floats:
+    returns_E = np.array([wanted[0] for wanted in returns])
+    others_E = mean_of_others(returns_E, [item.task_name for item in items])
+    return np.where(np.isnan(others_E), returns_E.mean(), others_E)
 
 
 class ValueLearner:
@@ -105,15 +135,25 @@ class ValueLearner:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
         values = self._predict(trajectories)
         finals = predict_final(self.critic, trajectories, batching=self.batching, group=self._group, optimizer=self.optimizer)
-        estimates = Estimates(values=values, returns=[], finals=finals)
-        returns = [result.targets_T for result in self._results(trajectories, estimates, lambda_critic=1.0)]
+        returns = [result.targets_T for result in self._results(trajectories, values, finals, lambda_critic=1.0)]
+        estimates = Estimates(
+            values=values,
+            returns=returns,
+            finals=finals,
+            offsets_E=_offsets(trajectories, values, returns),
+            baselines_E=_baselines(trajectories, returns),
+        )
         if self.gate.num_fits:
-            self._check(values, returns)
-        return replace(estimates, returns=returns)
+            self._check(estimates)
+        return estimates
 
     def advantages(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[Advantages]:
-        """Decoupled GAE of each episode, on the axis of its values."""
-        return self._results(trajectories, estimates, lambda_critic=self._config.lambda_critic)
+        """Decoupled GAE of each episode, on the axis of its values; the critic's targets are never shifted."""
+        results = self._results(trajectories, estimates.values, estimates.finals)
+        if self._config.value_offset == "none":
+            return results
+        shifted = self._results(trajectories, estimates.shifted.values, estimates.shifted.finals)
+        return [replace(one, targets_T=other.targets_T) for one, other in zip(shifted, results, strict=True)]
 
     def lambda_policy(self, item: Trajectory) -> float:
         """The trace of an episode's advantages: fixed, or by its length."""
@@ -127,8 +167,17 @@ class ValueLearner:
         fitted, checked = held_apart(trajectories, self._config.gate_holdout)
         loss = self._fit(trajectories, estimates.returns, fitted, self._config.pretraining_epochs, generator)
         if checked:
-            values = self._predict([trajectories[i] for i in checked])
-            self._check(values, [estimates.returns[i] for i in checked])
+            held_out, returns = [trajectories[i] for i in checked], [estimates.returns[i] for i in checked]
+            values = self._predict(held_out)
+            self._check(
+                Estimates(
+                    values=values,
+                    returns=returns,
+                    finals=[None] * len(held_out),
+                    offsets_E=_offsets(held_out, values, returns),
+                    baselines_E=estimates.baselines_E[checked],
+                )
+            )
         return loss
 
     def fit_chosen(
@@ -176,13 +225,22 @@ class ValueLearner:
             self.critic, trajectories, level=self._config.level, batching=self.batching, group=self._group, optimizer=self.optimizer
         )
 
-    def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
-        self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)
+    def _check(self, estimates: Estimates) -> None:
+        config = self._config
+        values = (estimates if config.value_offset == "none" else estimates.shifted).values
+        baselines = np.concatenate(estimates.baselines) if config.gate_baseline == "task" else None
+        self.gate = self.gate.judged(np.concatenate(values), np.concatenate(estimates.returns), config.gate_explained_variance, baselines)
 
-    def _results(self, trajectories: Sequence[Trajectory], estimates: Estimates, *, lambda_critic: float) -> list[Advantages]:
+    def _results(
+        self,
+        trajectories: Sequence[Trajectory],
+        values_of: Sequence[Floats],
+        finals: Sequence[float | None],
+        lambda_critic: float | None = None,
+    ) -> list[Advantages]:
         config = self._config
         results = []
-        for item, values, final in zip(trajectories, estimates.values, estimates.finals, strict=True):
+        for item, values, final in zip(trajectories, values_of, finals, strict=True):
             # Where nobody recorded what lay behind the cut, its value is taken to be that of the last state that the policy was shown.
             after_the_cut = float(values[-1]) if final is None else final
             result = decoupled_gae(
@@ -190,7 +248,7 @@ class ValueLearner:
                 values,
                 gamma=config.gamma,
                 lambda_policy=self.lambda_policy(item),
-                lambda_critic=lambda_critic,
+                lambda_critic=config.lambda_critic if lambda_critic is None else lambda_critic,
                 bootstrap_value=after_the_cut if item.is_truncated and config.bootstrap_truncated else 0.0,
             )
             results.append(result)

@@ -96,7 +96,10 @@ def _by_critic(
     skipped_E: NDArray[np.bool_],
 ) -> list[Floats] | None:
     estimates = value_learner.estimate(items)
-    metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), np.concatenate(estimates.returns))
+    returns = np.concatenate(estimates.returns)
+    metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), returns)
+    metrics["explained_shifted"] = explained_variance(np.concatenate(estimates.shifted.values), returns)
+    metrics["explained_by_task"] = explained_variance(np.concatenate(estimates.baselines), returns)
     is_pretraining = round_index <= config.pretraining_rounds
     is_steering = value_learner.gate.has_passed or (config.gate_policy == "open" and not is_pretraining)
     advantages: list[Floats] | None = _by_task(items, config, skipped_E)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import memory, rl_curves, streaming
+from benchmarks import analyses, memory, streaming
 from benchmarks.common import small_policy
 from benchmarks.common.splits import add_split
 from sandbox.tasks.task import Split
@@ -20,7 +20,7 @@ from sandbox.tasks.task import Split
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 REPORT = {
     "common/splits.py": "offers the choice",
-    "rl_curves.py": "publishes figures of that split only",
+    "analyses.py": "publishes figures of that split only",
     "orm.py": "reports the judge on both splits, and chooses its threshold on eval",
     "rl_beside_trl.py": "reports the arms that were chosen on eval",
     "wheel_curves.py": "draws the curves of iterations, which are on holdout",
@@ -52,7 +52,7 @@ def test_only_scripts_that_report_name_holdout() -> None:
     assert found == REPORT.keys()
 
 
-@pytest.mark.parametrize("main", [memory.main, rl_curves.main, streaming.main])
+@pytest.mark.parametrize("main", [memory.main, analyses.main, streaming.main])
 def test_each_of_these_scripts_takes_the_split(
     main: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,13 +63,13 @@ def test_each_of_these_scripts_takes_the_split(
 
 
 def test_figures_of_eval_are_not_published(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["rl_curves", "--publish"])
+    monkeypatch.setattr(sys, "argv", ["analyses", "--publish"])
     with pytest.raises(SystemExit):
-        rl_curves.main()
+        analyses.main()
     assert "add --split holdout" in capsys.readouterr().err
 
 
 def test_figures_of_two_splits_are_kept_apart() -> None:
     reported = {split: argparse.Namespace(episodes=8, per_task=2, split=split) for split in (Split.EVAL, Split.HOLDOUT)}
-    assert len({rl_curves.recipe_of("forms", 0, "ppo", each) for each in reported.values()}) == 2
-    assert [rl_curves.name_of("forms", 0, "ppo", each) for each in reported.values()] == ["forms-0-ppo-eval", "forms-0-ppo-holdout"]
+    assert len({analyses.recipe_of("forms", 0, "ppo", each) for each in reported.values()}) == 2
+    assert [analyses.name_of("forms", 0, "ppo", each) for each in reported.values()] == ["forms-0-ppo-eval", "forms-0-ppo-holdout"]

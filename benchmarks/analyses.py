@@ -1,0 +1,485 @@
+"""What each part of the paper's reinforcement learning adds: one weak start a seed, an arm without each part, greedy success after as many
+episodes, and the paper's claims beside what was found.
+
+    ppo                UI-TARS-2's: a value a token, lambda by length (alpha 0.05) without a floor, lambda of the critic 1, clip-higher, a
+                       critic that was pretrained on stored episodes of the start and steers from the first round on
+    no_pretraining     its critic begins as a copy of the policy that says 0
+    fixed_lambda       lambda of the policy 0.95
+    coupled            lambda 0.95 of both policy and critic
+    symmetric_clip     clipped at 0.2 on both sides
+    step               a value a step
+    token_mean         the loss is the mean over tokens, as in DAPO and VAPO, not summed over an episode's
+    offset             values shifted by what the task's other episodes of the round earned above theirs
+    gate, gate_task    the critic steers only in rounds in which it predicts better than a constant, or than those others' mean
+    quickstart         the profile's: values a step, lambda 0.95 at least, nothing stored, a gate against a constant
+    quickstart_task    the same with the gate of gate_task
+    streaming          quickstart, and episodes go on while the policy learns
+    reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer, as published
+    replay_only        the control: as many episodes and as much compute, but only the replayed samples teach
+
+Domains are the quickstart's MiniWoB++ tasks, `forms` (three to five steps, so that lambda moves) and `pointing` (one to three), and
+`catch`, the shortest game. Starts of a domain share one policy that has read tutorials; each seed has its own demonstrations, one a task,
+and its own order of everything. The arms of a seed share start, tasks, train instances and number of episodes, stored ones counted in;
+environment steps are told beside, and learning curves are compared up to as many of them. Measured instances are the same for all arms, and
+differences are paired; their intervals are bootstraps over seeds, and over a seed's instances within each task. Fewer than three seeds are
+preliminary.
+
+An arm is a line of ARMS, a comparison a line of CLAIMS. State lies under .bench/analyses, a file an arm; interrupted, it goes on with what
+is missing, and refuses what is there of other settings.
+
+    python -m benchmarks.analyses --split holdout --publish
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from agent.episode.episode import Episode, Outcome
+from agent.episode.log import EpisodeLog
+from assets.profile import Profile
+from benchmarks.common.gains import gained_over_seeds, judged, mean_success, success
+from benchmarks.common.kept import Row, fingerprint, kept_row
+from benchmarks.common.provenance import distinct, publish_rows
+from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start, start_recipe
+from benchmarks.common.splits import add_split
+from models.engine.embedded import EmbeddedEngine
+from models.rl.config import PpoConfig
+from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
+from models.rl.value_pretraining import CriticSource
+from pipelines import profiles
+from pipelines.stages.context import pool_tasks, requests_for
+from pipelines.stages.sandboxes import open_collector
+from sandbox.tasks.task import Split
+from warehouse.core.errors import ValueGateNotPassed
+from warehouse.core.home import atomic_write
+
+ROOT = Path(".bench/analyses")
+LEAST_SEEDS = 3
+"""With fewer a figure is preliminary."""
+BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.kl_check": "minibatch", "rl.rounds": 8}
+CAREFUL = {"rl.learning_rate": 4e-4, "rl.epochs": 3, "rl.minibatch_episodes": 48, "rl.max_kl": 0.05, "rl.rounds": 10, "rl.replay_sft": 0}
+"""Larger steps than the quickstart's trainer takes. One task alone overshoots where six or eleven hold each other back, and demonstrations
+of one who errs are not to be replayed."""
+DOMAINS: dict[str, dict[str, Any]] = {
+    "forms": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["forms"], "ct.steps": 1000, "sft.steps": 50, **BOLD},
+    "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "ct.steps": 1000, "sft.steps": 25, **BOLD},
+    "catch": {"tasks.lists": ["games:first-elements"], "tasks.domains": ["games"], "ct.steps": 1000, "sft.steps": 70, **CAREFUL},
+}
+"""What makes a start weak is how little it is taught; the quickstart takes 2000 and 140 steps."""
+EVEN = {"adaptive_episodes": False}
+"""As many episodes of each task in each round, so that rounds of all arms are compared."""
+PAPER: dict[str, Any] = {**EVEN, "level": "token", "lambda_floor": 0.0, "pretraining_rounds": 0, "gate_policy": "open"}
+QUICKSTART: dict[str, Any] = {**EVEN, "offline_episodes": 0}
+ARMS: dict[str, dict[str, Any]] = {
+    "ppo": PAPER,
+    "reinforce": {**EVEN, "algorithm": "reinforce"},
+    "no_pretraining": {**PAPER, "offline_episodes": 0},
+    "fixed_lambda": {**PAPER, "lambda_policy": 0.95},
+    "coupled": {**PAPER, "lambda_policy": 0.95, "lambda_critic": 0.95},
+    "symmetric_clip": {**PAPER, "clip_high": 0.2},
+    "step": {**PAPER, "level": "step"},
+    "grpo": {**EVEN, "algorithm": "grpo", "group_size": 4, "aggregation": "episode_mean"},
+    "reinforce++": {**EVEN, "algorithm": "reinforce++", "skip_uniform_tasks": False},
+    "offset": {**PAPER, "value_offset": "task"},
+    "quickstart": QUICKSTART,
+    "streaming": {**QUICKSTART, "streaming": True, "off_policy": "decoupled", "max_staleness": 4},
+    "gate_task": {**PAPER, "gate_policy": "fallback", "gate_baseline": "task"},
+    "gate": {**PAPER, "gate_policy": "fallback"},
+    "quickstart_task": {**QUICKSTART, "gate_baseline": "task"},
+    "token_mean": {**PAPER, "aggregation": "token"},
+    "replay_only": {**PAPER, "mode": "replay_only"},
+    "rejection": {**EVEN, "algorithm": "rejection"},
+}
+"""Overrides of the profile's `rl`. GRPO is a mean over an episode's tokens (2402.03300, equation 3); to sum them is Dr. GRPO, which does
+not divide by the spread. REINFORCE++ knows no task to skip."""
+STORED = 0.2
+"""Share of an arm's episodes that the start plays beforehand, where its critic is pretrained on them."""
+STORED_SKIP = 2000
+"""Train instances of each task that lie before those of stored episodes."""
+GAME_DEMONSTRATIONS, FUMBLES = 12, 0.5
+"""Episodes, of which the solved ones are shown, and the share of erring steps. A game's weak start has seen a player who errs: one that
+always does the same wrong thing would have nothing to learn from."""
+_starts: dict[tuple[str, int], Start] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """`arm` beside `other`; `paper` is what UI-TARS-2 (arXiv 2509.02544) or its source says, empty where the question is ours."""
+
+    about: str
+    arm: str
+    other: str
+    paper: str = ""
+
+
+CLAIMS = (
+    Claim(about="value pretraining", arm="ppo", other="no_pretraining", paper="higher reward throughout"),
+    Claim(about="decoupled λ", arm="fixed_lambda", other="coupled", paper="better (VC-PPO)"),
+    Claim(about="length-adaptive λ", arm="ppo", other="fixed_lambda", paper="better (VAPO)"),
+    Claim(about="clip-higher", arm="ppo", other="symmetric_clip", paper="keeps exploring (DAPO)"),
+    Claim(about="token against step level", arm="ppo", other="step"),
+    Claim(about="PPO against GRPO", arm="ppo", other="grpo", paper="higher reward, less variance"),
+    Claim(about="PPO against REINFORCE++", arm="ppo", other="reinforce++"),
+    Claim(about="PPO against REINFORCE", arm="ppo", other="reinforce"),
+    Claim(about="mean over tokens against sum over an episode", arm="token_mean", other="ppo"),
+    Claim(about="values shifted by the task's mean", arm="offset", other="ppo"),
+    Claim(about="shifted values against REINFORCE", arm="offset", other="reinforce"),
+    Claim(about="gate against the task's mean, or a constant", arm="gate_task", other="gate"),
+    Claim(about="gate against the task's mean, in the quickstart", arm="quickstart_task", other="quickstart"),
+    Claim(about="streaming against rounds, in the quickstart", arm="streaming", other="quickstart"),
+    Claim(about="RL against replayed samples alone", arm="ppo", other="replay_only"),
+)
+TRENDS = {"entropy": "rises on GUI tasks", "think_tokens_per_step": "falls on GUI tasks", "steps_per_episode": "falls"}
+"""What is watched over training, and what the paper saw."""
+KEPT = ("success", *TRENDS, "explained_variance", "explained_by_task", "explained_shifted", "critic_steers", "kl", "clip_fraction_high")
+"""Of each round, in what is published."""
+
+
+def profile_of(domain: str, seed: int) -> Profile:
+    return profiles.load("quickstart", {**DOMAINS[domain], "seed": seed, "seed_data.curricula": ["web", "screens"]})
+
+
+def shown(domain: str, seed: int) -> list[Any]:
+    """What fixes a start's demonstrations beside its profile."""
+    return [domain, seed, GAME_DEMONSTRATIONS, FUMBLES]
+
+
+def start_of(domain: str, seed: int, bars: Progress) -> Start:
+    """Tutorials, then one demonstration a task."""
+    if (domain, seed) not in _starts:
+        profile = profile_of(domain, seed)
+        show = partial(_demonstrations, profile, domain, seed, bars)
+        found = make_start(ROOT, f"{domain}-{seed}-start", profile, seed, show, bars, shown=shown(domain, seed), base_seed=0)
+        _starts[domain, seed] = found
+    return _starts[domain, seed]
+
+
+async def _demonstrations(profile: Profile, domain: str, seed: int, bars: Progress) -> list[Episode]:
+    if domain == "catch":
+        player = Fumbler(profile.agent.builder().grammar, FUMBLES)
+        return await demonstrations(profile, GAME_DEMONSTRATIONS, bars, player, skip=seed * GAME_DEMONSTRATIONS)
+    return await demonstrations(profile, 1, bars, skip=seed)
+
+
+def config_of(profile: Profile, arm: str, *, episodes: int, num_tasks: int, seed: int) -> PpoConfig:
+    """An arm's settings, of `episodes` in all, those of the start that are stored beforehand counted in."""
+    settings = {**profile.rl.model_dump(), **ARMS[arm], "seed": seed}
+    played = episodes // num_tasks - num_stored(PpoConfig.model_validate(settings), episodes, num_tasks)
+    return PpoConfig.model_validate({**settings, "episodes_per_task": played // profile.rl.rounds})
+
+
+def num_stored(config: PpoConfig, episodes: int, num_tasks: int) -> int:
+    """Episodes a task that are stored for a critic to be pretrained on."""
+    return int(STORED * episodes) // num_tasks if config.algorithm == "ppo" and config.offline_episodes else 0
+
+
+def recipe_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
+    """Fingerprint of the settings that an arm's figures depend on."""
+    profile = profile_of(domain, seed)
+    settings: list[Any] = [start_recipe(profile, seed, shown(domain, seed), base_seed=0), arguments.per_task, arguments.split.value]
+    if arm != "start":
+        rl = PpoConfig.model_validate({**profile.rl.model_dump(), **ARMS[arm]})
+        settings += [rl.model_dump(mode="json"), STORED, STORED_SKIP, arguments.episodes]
+    return fingerprint(*settings)
+
+
+def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> Row:
+    """One arm of a domain and seed, from its file where it was measured before. `start` is the policy before any RL."""
+
+    def figures() -> dict[str, Any]:
+        with Progress(console=console, transient=True) as bars:
+            start = start_of(domain, seed, bars)
+            policy, learned = start.folder, dict[str, Any]()
+            if arm != "start":
+                policy, learned = _learn(start, domain, seed, arm, arguments, bars)
+            return {**learned, **judged(asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars, split=arguments.split)))}
+
+    recipe = recipe_of(domain, seed, arm, arguments)
+    reported = {"domain": domain, "seed": seed, "arm": arm, "split": arguments.split.value}
+    return kept_row(ROOT / f"{name_of(domain, seed, arm, arguments)}.json", recipe, reported, figures)
+
+
+def name_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
+    return f"{domain}-{seed}-{arm}-{arguments.split.value}"
+
+
+def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.Namespace, bars: Progress) -> tuple[Path, dict[str, Any]]:
+    """Run an arm's RL; the checkpoint, and what it cost and showed."""
+    profile, folder = start.profile, ROOT / name_of(domain, seed, arm, arguments)
+    tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
+    config = config_of(profile, arm, episodes=arguments.episodes, num_tasks=len(tasks), seed=seed)
+    stored = asyncio.run(_stored(start, num_stored(config, arguments.episodes, len(tasks)), arguments, bars))
+    run = PpoRun(
+        config=config,
+        init_checkpoint=start.folder,
+        tasks=tasks,
+        replay=start.replay(),
+        output=folder,
+        run_folder=folder.with_suffix(".run"),
+        stage=f"rl_{domain}",
+        iteration="0001",
+        critic=CriticSource(stage=f"critic_{domain}", output=folder.with_suffix(".critic"), episodes=lambda: stored) if stored else None,
+    )
+    bar, curve = Bar(bars, f"{domain} {seed}: {arm}", config.rounds), []
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
+
+    def report(_: int, metrics: Mapping[str, float]) -> None:
+        curve.append(dict(metrics))
+        bar.advance()
+
+    async def train() -> None:
+        async with open_collector(profile.acting) as collector:
+            await train_ppo(run, collector, on_progress=report)
+
+    is_blocked = False
+    try:
+        asyncio.run(train())
+    except ValueGateNotPassed:  # judged by its start, which is what would go on
+        folder, is_blocked = start.folder, True
+    steps = [len(episode.steps) for episode in (*stored, *rollout_log_of(run).episodes())]
+    shutil.rmtree(run.run_folder, ignore_errors=True)
+    return folder, {
+        "episodes": len(steps),
+        "env_steps": sum(steps),
+        "env_steps_stored": sum(len(episode.steps) for episode in stored),
+        "wall_s": time.perf_counter() - started_s,
+        "cpu_s": time.process_time() - started_cpu_s,
+        "curve": curve,
+        "is_blocked": is_blocked,
+    }
+
+
+async def _stored(start: Start, num: int, arguments: argparse.Namespace, bars: Progress) -> list[Episode]:
+    """Episodes of the start on train instances that its RL does not meet, `num` a task; those that were played before are kept."""
+    if not num:
+        return []
+    log, profile = EpisodeLog(start.folder.with_suffix(f".stored-{arguments.episodes}")), start.profile
+    log.repair()
+    engine = EmbeddedEngine.from_checkpoint(start.folder)
+    requests = requests_for(
+        profile.tasks,
+        purpose="rollout",
+        policy_id=engine.policy_id,
+        split=Split.TRAIN,
+        num=num,
+        skip=STORED_SKIP,
+        temperature=profile.rl.temperature,
+        screenshots=False,
+    )
+    known = {episode.episode_id for episode in log.without_screenshots()}
+    missing = [request for request in requests if request.episode_id not in known]
+    bar = Bar(bars, "stored episodes", len(missing))
+    with closing(engine):
+        async with open_collector(profile.acting) as collector:
+            async for _ in collector.collect(engine, missing, log=log):
+                bar.advance()
+    return [episode for episode in log.without_screenshots() if episode.outcome is not Outcome.CRASHED]
+
+
+Rows = Mapping[tuple[str, int], Row]
+"""By arm and seed."""
+
+
+def by_arm(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
+    return {(row["arm"], row["seed"]): row for row in rows}
+
+
+def paired(arm: str, other: str, rows: Rows) -> tuple[list[Row], list[Row]]:
+    """The rows of both for the seeds that both have."""
+    seeds = sorted(seed for name, seed in rows if name == arm and (other, seed) in rows)
+    return [rows[arm, seed] for seed in seeds], [rows[other, seed] for seed in seeds]
+
+
+def curve_of(row: Row) -> tuple[list[float], list[float]]:
+    """Environment steps so far, stored ones counted in, and the success at temperature 1 of the episodes of each round: each is played
+    before anything is learned from it."""
+    steps = np.cumsum([metrics["steps_per_episode"] * metrics["episodes"] for metrics in row["curve"]]) + row["env_steps_stored"]
+    return steps.tolist(), [metrics["success"] for metrics in row["curve"]]
+
+
+def success_by_steps(row: Row, up_to: float) -> float:
+    """Mean success over the environment steps of learning, up to so many of them."""
+    steps, rates = curve_of(row)
+    edges = [float(row["env_steps_stored"]), *steps]
+    widths = [max(0.0, min(end, up_to) - begin) for begin, end in pairwise(edges)]
+    return float(np.average(rates, weights=widths))
+
+
+def compared(claim: Claim, rows: Rows) -> dict[str, Any] | None:
+    """Greedy success of the one less that of the other with its interval, and by seed how much more their learning curves solved up to as
+    many environment steps; None where no seed has both."""
+    ours, theirs = paired(claim.arm, claim.other, rows)
+    if not ours:
+        return None
+    found = gained_over_seeds(ours, theirs)
+    ends = [min(curve_of(one)[0][-1], curve_of(other)[0][-1]) for one, other in zip(ours, theirs, strict=True)]
+    curves = [success_by_steps(one, end) - success_by_steps(other, end) for one, other, end in zip(ours, theirs, ends, strict=True)]
+    low, high = found.interval.low, found.interval.high
+    return {
+        "about": claim.about,
+        "arm": claim.arm,
+        "other": claim.other,
+        "paper": claim.paper,
+        "seeds": [row["seed"] for row in ours],
+        "preliminary": len(ours) < LEAST_SEEDS,
+        "gain": round(100 * found.mean, 1),
+        "low": round(100 * low, 1),
+        "high": round(100 * high, 1),
+        "curve": [round(100 * each, 1) for each in curves],
+        "found": "better" if low > 0 else "worse" if high < 0 else "no difference shown",
+        "measured": distinct([*ours, *theirs]),
+    }
+
+
+def trends(arm: str, rows: Rows) -> dict[str, list[list[float]]]:
+    """Of what is watched over training, by seed: the mean of the first two rounds and of the last two."""
+    mine = [row["curve"] for (name, _), row in rows.items() if name == arm]
+    ends = {name: [(curve[:2], curve[-2:]) for curve in mine if all(name in metrics for metrics in curve)] for name in TRENDS}
+    return {name: [[mean(each[name] for each in part) for part in pair] for pair in pairs] for name, pairs in ends.items()}
+
+
+def table(domain: str, rows: Sequence[Row]) -> Table:
+    """An arm a line: success of each seed, the gain over its own start, and what it cost."""
+    drawn = Table(title=f"{domain}: greedy success on {rows[0]['split']} instances, mean over tasks ± standard error{_label(rows)}")
+    seeds, by = sorted({row["seed"] for row in rows}), by_arm(rows)
+    reported = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda", "explained")
+    for column in ("arm", *(f"seed {seed}" for seed in seeds), *reported):
+        drawn.add_column(column)
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        cells = [success(by[arm, seed]) if (arm, seed) in by else "" for seed in seeds]
+        mine, before = paired(arm, "start", by)
+        gain = "" if arm == "start" or not mine else _points(gained_over_seeds(mine, before))
+        cost = [f"{mean(row[key] for row in mine):.0f}" if mine and key in mine[0] else "" for key in ("env_steps", "cpu_s")]
+        drawn.add_row(arm, *cells, gain, *cost, *steering(mine))
+    return drawn
+
+
+def claims_table(domain: str, rows: Sequence[Row]) -> Table:
+    drawn = Table(title=f"{domain}: greedy success of one arm less another's, in points")
+    for column in ("", "arms", "seeds", "difference (95 %)", "learning curve, by seed", "the paper", "here"):
+        drawn.add_column(column)
+    for claim in CLAIMS:
+        if row := compared(claim, by_arm(rows)):
+            points = f"{row['gain']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
+            said = f"{row['found']}{', preliminary' if row['preliminary'] else ''}"
+            curve = " ".join(f"{each:+.1f}" for each in row["curve"])
+            drawn.add_row(claim.about, f"{claim.arm} − {claim.other}", str(len(row["seeds"])), points, curve, claim.paper, said)
+    return drawn
+
+
+def published(domain: str, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """What goes into docs/measured: a row an arm, with its curves by seed, and a row a claim."""
+    by, found = by_arm(rows), dict[str, dict[str, Any]]()
+    for arm in dict.fromkeys(row["arm"] for row in rows if row["arm"] != "start"):
+        mine, before = paired(arm, "start", by)
+        gain = gained_over_seeds(mine, before)
+        steers, lambdas, explained = steering(mine)
+        found[f"{domain} {arm}"] = {
+            "domain": domain,
+            "arm": arm,
+            "seeds": [row["seed"] for row in mine],
+            "preliminary": len(mine) < LEAST_SEEDS,
+            "start": [round(mean_success(row), 3) for row in before],
+            "after": [round(mean_success(row), 3) for row in mine],
+            "instances": sum(count["num_episodes"] for count in mine[0]["counts"]),
+            "gain": round(100 * gain.mean, 1),
+            "low": round(100 * gain.interval.low, 1),
+            "high": round(100 * gain.interval.high, 1),
+            "critic": {"steers": steers, "lambda": lambdas, "explained": explained},
+            "by_seed": [_of_seed(row) for row in mine],
+            "measured": distinct([*before, *mine]),
+        }
+    for claim in CLAIMS:
+        if row := compared(claim, by):
+            found[f"{domain}: {claim.about}"] = row
+    return found
+
+
+def _of_seed(row: Row) -> dict[str, Any]:
+    costs = {name: round(row[name]) for name in ("episodes", "env_steps", "wall_s", "cpu_s")}
+    curve = {name: [round(metrics[name], 3) for metrics in row["curve"]] for name in KEPT if all(name in each for each in row["curve"])}
+    return {"seed": row["seed"], **costs, "curve": curve}
+
+
+def steering(rows: Sequence[Row]) -> tuple[str, str, str]:
+    """In how many of the rounds of all seeds the critic steered, how many runs its gate blocked, the least and the greatest lambda of any
+    episode, and the mean of what it explained of a round's returns before it was fitted to them; empty for what has no critic."""
+    rounds = [metrics for row in rows for metrics in row.get("curve", []) if "critic_steers" in metrics]
+    if not rounds:
+        return "", "", ""
+    num_blocked = sum(row.get("is_blocked", False) for row in rows)
+    share = f"{sum(metrics['critic_steers'] for metrics in rounds):.0f} of {len(rounds)} rounds"
+    low, high = min(metrics["lambda_policy_min"] for metrics in rounds), max(metrics["lambda_policy_max"] for metrics in rounds)
+    explained = mean(metrics.get("explained_variance", 0.0) for metrics in rounds)
+    return share + (f", {num_blocked} of {len(rows)} blocked" if num_blocked else ""), f"{low:.2f} to {high:.2f}", f"{explained:.2f}"
+
+
+def _points(found: Any) -> str:
+    return f"{100 * found.mean:+.1f} ({100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f})"
+
+
+def _label(rows: Sequence[Row]) -> str:
+    return "" if len({row["seed"] for row in rows}) >= LEAST_SEEDS else " (preliminary)"
+
+
+def trends_table(domain: str, rows: Sequence[Row]) -> Table:
+    drawn = Table(title=f"{domain}: first two rounds → last two, by seed; the paper: {TRENDS}")
+    for column in ("arm", *TRENDS):
+        drawn.add_column(column)
+    for arm in dict.fromkeys(row["arm"] for row in rows if row["arm"] != "start"):
+        found = trends(arm, by_arm(rows))
+        drawn.add_row(arm, *("  ".join(f"{first:.2f} → {last:.2f}" for first, last in found[name]) for name in TRENDS))
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--domains", nargs="+", choices=list(DOMAINS), default=["forms"], help="which tasks (default: forms)")
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="which settings (default: all)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of start and RL (default: 0 1 2)")
+    parser.add_argument("--episodes", type=int, default=672, help="episodes of an arm (default: 672)")
+    parser.add_argument("--per-task", type=int, default=40, help="measured episodes a task (default: 40)")
+    add_split(parser)
+    parser.add_argument("--only-measured", action="store_true", help="measure nothing: only what lies there")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/analyses.json")
+    arguments = parser.parse_args()
+    if arguments.publish and arguments.split is not Split.HOLDOUT:
+        parser.error("--publish reports figures, and those are on holdout instances: add --split holdout")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    ROOT.mkdir(parents=True, exist_ok=True)
+    console, found = Console(), []
+    for domain in arguments.domains:
+        wanted = [(seed, arm) for seed in arguments.seeds for arm in ("start", *arguments.arms)]
+        if arguments.only_measured:
+            wanted = [(seed, arm) for seed, arm in wanted if (ROOT / f"{name_of(domain, seed, arm, arguments)}.json").exists()]
+        rows = [measure(domain, seed, arm, arguments, console) for seed, arm in wanted]
+        for drawn in (table, claims_table, trends_table):
+            console.print(drawn(domain, rows))
+        if arguments.publish:
+            publish_rows("analyses", published(domain, rows))
+        found += rows
+    if arguments.json:
+        atomic_write(arguments.json, json.dumps(found, indent=2).encode())
+
+
+if __name__ == "__main__":
+    main()
