@@ -61,6 +61,17 @@ class FrameReader:
         }
         return str(_value(await self._send("Runtime.callFunctionOn", calling)))
 
+    async def inspect(self, function: str, *arguments: Any) -> Any:
+        """Value of a function in the main frame."""
+        frame = (await self._send("Page.getFrameTree", {}))["frameTree"]["frame"]
+        calling = {
+            "functionDeclaration": function,
+            "executionContextId": await self._world_of(frame),
+            "returnByValue": True,
+            "arguments": [{"value": value} for value in arguments],
+        }
+        return _value(await self._send("Runtime.callFunctionOn", calling))
+
     async def _read(self, tree: Params, clip: tuple[float, float, float, float], depth: int) -> list[Params]:
         """One frame's elements, in its own coordinates, each inner frame replaced by what shows in it."""
         answer = await self._call(tree["frame"], "read", {"clip": clip, "frames": True}, MAX_HOSTS)

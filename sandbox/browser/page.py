@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from sandbox.actions import Action
 from sandbox.browser.input import Phase
 from sandbox.session import Element
+from sandbox.tasks.page_task import SentRequest
 from warehouse.core.errors import SandboxError, SandboxTimeout
 from warehouse.storage import pictures
 
@@ -133,6 +134,15 @@ class WebPage(Untrusted, Protocol):
 
     async def elements(self) -> tuple[Element, ...]:
         """What is shown, frames included."""
+        ...
+
+    @property
+    def sent(self) -> Sequence[SentRequest]:
+        """As in WebStepContext."""
+        ...
+
+    async def inspect(self, function: str, *arguments: Any) -> Any:
+        """As in WebStepContext."""
         ...
 
     async def act(self, action: Action) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, Dialog, Download, Error, Frame, Route
+from playwright.async_api import Browser, Dialog, Download, Error, Frame, Request, Response, Route
 from playwright.async_api import Page as TheirPage
 
 from sandbox import actions
@@ -24,7 +24,7 @@ from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below,
 from sandbox.browser.proxy import Outside, Proxy
 from sandbox.browser.workspace_files import Refused, put_download
 from sandbox.session import Element
-from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
+from sandbox.tasks.page_task import MAX_BODY_CHARS, MAX_SENT, PageSettings, SentRequest, Surroundings, WebSettings
 from warehouse.core.errors import ConfigError
 
 _EXTRACT = Path(__file__).with_name("elements.js").read_text(encoding="utf-8").strip()
@@ -74,11 +74,15 @@ class PlaywrightWindow(PlaywrightPage):
         self._tabs: list[TheirPage] = []
         self._titles: dict[TheirPage, str] = {}
         self._lines: list[str] = []
+        self.sent: list[SentRequest] = []
+        self._unanswered: dict[Request, SentRequest] = {}
 
     async def prepare(self) -> None:
         await self._context.route("**/*", self._on_request)
         await self._context.add_init_script(guard_script(opens_files=False))
         self._context.on("page", self._adopt)
+        self._context.on("request", self._on_sent)
+        self._context.on("response", self._on_responded)
         self._adopt(self._page)
 
     def _adopt(self, page: TheirPage) -> None:
@@ -108,6 +112,18 @@ class PlaywrightWindow(PlaywrightPage):
                 self._lines.append(f"downloaded {put_download(self._around.workspace, path, download.suggested_filename)}")
         except (Refused, Error) as error:
             self._lines.append(f"download failed: {error}")
+
+    def _on_sent(self, request: Request) -> None:
+        if request.url.startswith(("http:", "https:")) and len(self.sent) <= MAX_SENT:
+            body = request.post_data_buffer
+            text = body.decode(errors="replace") if body is not None and len(body) <= MAX_BODY_CHARS else None
+            sent = SentRequest(method=request.method, url=request.url, kind=request.resource_type, body=text)
+            self._unanswered[request] = sent
+            self.sent.append(sent)
+
+    def _on_responded(self, response: Response) -> None:
+        if (sent := self._unanswered.pop(response.request, None)) is not None:
+            sent.status = response.status
 
     async def _on_request(self, route: Route) -> None:
         url = route.request.url
@@ -151,6 +167,10 @@ class PlaywrightWindow(PlaywrightPage):
             {"title": self._titles.get(tab, ""), "url": relative_urls(tab.url, self._root), "active": tab is self._page}
             for tab in self._tabs
         ]
+
+    async def inspect(self, function: str, *arguments: Any) -> Any:
+        """In the world of the page's scripts: Playwright has no other."""
+        return await self.evaluate(call(function, *arguments))
 
     def news(self) -> list[str]:
         lines, self._lines = self._lines, []

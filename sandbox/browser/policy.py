@@ -118,6 +118,7 @@ class Way(StrEnum):
     SITE = "site"
     TERMINAL = "terminal"
     OUTSIDE = "outside"
+    NAMED = "named"
     REFUSED = "refused"
 
 
@@ -137,6 +138,7 @@ class NetworkPolicy:
         self._has_terminal = has_terminal
         self._network = web.network
         self._allowed = tuple(entry.lower() for entry in web.allowed_hosts)
+        self._named = frozenset(entry.lower() for entry in web.named)
         self._sites: dict[str, Site] = {site.host.lower(): site for site in web.sites}
 
     def way(self, host: str, port: int) -> Way:
@@ -147,6 +149,8 @@ class NetworkPolicy:
             return Way.REFUSED
         if host in self._sites:
             return Way.SITE
+        if f"{host}:{port}" in self._named:
+            return Way.NAMED
         if is_this_machine(host):
             return Way.TERMINAL if self._has_terminal else Way.REFUSED
         if self._network == "open" or (self._network == "allowed" and self._is_listed(host, port)):

@@ -2,8 +2,8 @@
 session has, and connects to nothing but what the session's policy names. What is allowed is decided in policy.py.
 
 Names are resolved here and nowhere else, and every address is looked at before it is connected to, so a name that leads to this machine
-or into a private network is refused whatever the policy says of the name. Plain HTTP is forwarded one request a connection; everything
-else (https, WebSockets) comes as CONNECT and is passed on byte by byte.
+or into a private network is refused whatever the policy says of the name, unless the task itself names that host and port. Plain HTTP is
+forwarded one request a connection; everything else (https, WebSockets) comes as CONNECT and is passed on byte by byte.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class Proxy:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if way is Way.TERMINAL and self._connect is not None:
                     return await self._connect(port)
-                if way is Way.OUTSIDE:
+                if way in (Way.OUTSIDE, Way.NAMED):
                     addresses = await self._outside.resolve(host, port)
-                    if addresses and all(is_public(address) for address in addresses):
+                    if addresses and (way is Way.NAMED or all(is_public(address) for address in addresses)):
                         return await self._outside.dial(addresses[0], port)
         except (OSError, TimeoutError) as error:
             raise _Refused("502 Bad Gateway", f"{name} does not answer.") from error

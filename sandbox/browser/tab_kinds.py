@@ -42,7 +42,6 @@ class FramedTab(Tab, FramedPage):
     def _listeners(self) -> dict[str, Listener]:
         return super()._listeners() | {
             "Emulation.virtualTimeBudgetExpired": lambda _: self.window.requests.stop(),
-            "Network.responseReceived": self._on_response,
             "Network.dataReceived": self._on_response,
         }
 
@@ -61,6 +60,10 @@ class FramedTab(Tab, FramedPage):
                 is_awaited="networkId" in event and event.get("resourceType") not in UNAWAITED,
             )
         )
+
+    def _on_responded(self, event: Params) -> None:
+        super()._on_responded(event)
+        self._on_response(event)
 
     def _on_response(self, event: Params) -> None:
         self.window.requests.arriving(self._session_id, event["requestId"])

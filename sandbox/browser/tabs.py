@@ -22,6 +22,7 @@ from sandbox.browser.cdp_page import PROCESS_ENDED, WORLD, CdpPage
 from sandbox.browser.frames import FrameReader
 from sandbox.browser.input import Phase
 from sandbox.browser.policy import Way, is_below
+from sandbox.tasks.page_task import MAX_BODY_CHARS, SentRequest
 from warehouse.core.errors import BrowserCrashed
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Tab(CdpPage):
         self._target_id, self._session_id = str(info["targetId"]), session_id
         self._input.composes = True
         self._requests: dict[str, str] = {}
+        self._sent: dict[str, SentRequest] = {}
+        """By id, those that are not answered yet."""
         self._loading_frames: set[str] = set()
         self._changed = asyncio.Event()
         self._arrived = asyncio.Event()
@@ -74,7 +77,7 @@ class Tab(CdpPage):
         self.browser.when_gone(self._session_id, self._on_gone)
         answers = self._set_up()
         for method, params in (
-            ("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0}),
+            ("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0, "maxPostDataSize": MAX_BODY_CHARS}),
             ("Performance.enable", {}),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
             ("Page.setInterceptFileChooserDialog", {"enabled": True}),
@@ -95,6 +98,7 @@ class Tab(CdpPage):
             "Page.fileChooserOpened": lambda event: self.window.on_chooser(self, event),
             "Page.navigatedWithinDocument": self._on_moved,
             "Network.requestWillBeSent": self._on_request_sent,
+            "Network.responseReceived": self._on_responded,
             "Network.loadingFinished": self._on_request_done,
             "Network.loadingFailed": self._on_request_done,
             "Fetch.authRequired": self._on_auth,
@@ -153,12 +157,34 @@ class Tab(CdpPage):
     def _on_request_sent(self, event: Params) -> None:
         url = str(event["request"]["url"])
         is_of_worker = event.get("type") == "Script" and "." not in event["requestId"]
+        if not url.startswith(("data:", "blob:", "file:")):
+            self._note_sent(event)
         if event.get("type") not in UNAWAITED and not is_of_worker and not url.startswith(("data:", "blob:")):
             self._requests[event["requestId"]] = str(event["loaderId"])
             self._changed.set()
 
+    def _note_sent(self, event: Params) -> None:
+        """A redirect is told as a request of the same id."""
+        if (before := self._sent.pop(event["requestId"], None)) is not None and "redirectResponse" in event:
+            before.status = int(event["redirectResponse"]["status"])
+        asked = event["request"]
+        body = asked.get("postData")
+        sent = SentRequest(
+            method=str(asked["method"]),
+            url=str(asked["url"]),
+            kind=str(event.get("type", "other")).lower(),
+            body=body if body is None or len(body) <= MAX_BODY_CHARS else None,
+        )
+        self._sent[event["requestId"]] = sent
+        self.window.on_sent(sent)
+
+    def _on_responded(self, event: Params) -> None:
+        if (sent := self._sent.pop(event["requestId"], None)) is not None:
+            sent.status = int(event["response"]["status"])
+
     def _on_request_done(self, event: Params) -> None:
         self._requests.pop(event["requestId"], None)
+        self._sent.pop(event["requestId"], None)
         self._changed.set()
 
     def _note_loading(self, frame_id: str, is_loading: bool) -> None:

@@ -40,7 +40,9 @@ async def read_web_state(
             return None
 
     if isinstance(source, WebTask):
-        context = WebStepContext(task=task, seed=seed, actions=actions, url=web.url, evaluate=evaluate, workspace=workspace)
+        context = WebStepContext(
+            task=task, seed=seed, actions=actions, url=web.url, evaluate=evaluate, inspect=web.inspect, sent=web.sent, workspace=workspace
+        )
         progress = await source.progress(context)
         return PageState(instruction=progress.instruction, elements=elements, reward=progress.reward, done=progress.done)
     value = await evaluate(source.state_script) if is_of_task(web.url, source.url(task)) else None

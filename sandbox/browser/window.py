@@ -41,7 +41,7 @@ from sandbox.browser.tabs import Tab
 from sandbox.browser.uploads import Uploads
 from sandbox.browser.workspace_files import Staging
 from sandbox.session import Element
-from sandbox.tasks.page_task import PageSettings, Surroundings
+from sandbox.tasks.page_task import MAX_SENT, PageSettings, SentRequest, Surroundings
 from warehouse.core.errors import BrowserCrashed, ConfigError, SandboxError
 
 MAX_TABS = 20
@@ -62,6 +62,7 @@ class WebWindow:
         self.proxy = Proxy(
             self.policy, connect=self.surroundings.connect, on_refused=lambda name: self.notes.blocked.append(name), outside=Outside()
         )
+        self.sent: list[SentRequest] = []
         self.num_switches = 0
         self._tabs: list[Tab] = []
         self._active: Tab | None = None
@@ -167,6 +168,10 @@ class WebWindow:
     def on_dialog(self, tab: Tab, event: Params) -> None:
         """None may stay open while others wait for the page: for its frame, or for the clipboard."""
         self._dialogs.opened(tab, event, is_awaited=tab.is_pasting or self.browser.is_drawing(tab.session_id))
+
+    def on_sent(self, request: SentRequest) -> None:
+        if len(self.sent) <= MAX_SENT:
+            self.sent.append(request)
 
     def on_crashed(self) -> None:
         self.has_crashed = True
@@ -295,6 +300,12 @@ class WebWindow:
                 if self.has_crashed:
                     raise
         return ()
+
+    async def inspect(self, function: str, *arguments: Any) -> Any:
+        """Raises SandboxError while a dialog is open, too."""
+        if self._dialogs.current is not None:
+            raise SandboxError("A dialog is open in the page.")
+        return await self.active.frames.inspect(function, *arguments)
 
     def status(self) -> dict[str, Any]:
         """For Transition.info: the tabs, and what has not settled."""

@@ -65,6 +65,8 @@ class WebSettings:
     not on this machine nor in a private network."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names, each with an optional port ("example.org", "example.org:8080"); "*.example.org" is every name below it."""
+    named: tuple[str, ...] = ()
+    """HOST:PORT of what the task is about, reached wherever it is, on this machine and in a private network, too; nothing else there is."""
     sites: tuple[Site, ...] = ()
     dialogs: Literal["accept", "dismiss", "ask"] = "accept"
     """What answers confirm and prompt: at once, or the agent ("ask"), who sees the dialog as elements and answers by a click on its
@@ -185,6 +187,23 @@ class PageTask(Protocol):
         ...
 
 
+@dataclass(slots=True, kw_only=True)
+class SentRequest:
+    """A request that a window's pages made, workers' aside. `kind` as the browser calls it: document, xhr, fetch, script, …; `status` is
+    None until it is answered. `body` as text, None where it has none or more than MAX_BODY_CHARS."""
+
+    method: str
+    url: str
+    kind: str
+    body: str | None = None
+    status: int | None = None
+
+
+MAX_SENT = 5_000
+"""Requests of an episode that are kept, and one more."""
+MAX_BODY_CHARS = 64 * 1024
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebStepContext:
     """What a web task may look at to say how its episode stands."""
@@ -197,6 +216,11 @@ class WebStepContext:
     """Address of the active tab."""
     evaluate: Callable[[str], Awaitable[Any]]
     """Value of a JavaScript expression in the active tab's main frame."""
+    inspect: Callable[..., Awaitable[Any]]
+    """(function, *arguments) → value of a JavaScript function there, called with JSON where the page's scripts cannot meddle. Raises
+    SandboxError where it throws."""
+    sent: Sequence[SentRequest]
+    """What the window's pages have asked for, oldest first."""
     workspace: Path | None
 
 

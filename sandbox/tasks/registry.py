@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.plugins import Plugins
+
+TASK_FILES = (".yaml", ".yml")
+
+
+def _of_path(reference: str) -> TaskSource | None:
+    """The source of a file of tasks in web pages (sandbox/adapters/web_page_file.py)."""
+    return _of_task_file(reference) if reference.endswith(TASK_FILES) else None
+
+
+@cache
+def _of_task_file(reference: str) -> TaskSource:
+    from sandbox.adapters.web_page_file import source_of_file
+
+    return source_of_file(Path(reference))
+
 
 SOURCES: Plugins[TaskSource] = Plugins(
     "task_sources",
     noun="task source",
     example="press.py:SOURCE",
+    taken_as=_of_path,
     is_one=lambda found: isinstance(found, TaskSource),
     expected="a TaskSource (sandbox/tasks/task_source.py), e.g. `SOURCE = TaskSource(name=…, kind='page', load_tasks=…, page=…)`",
 )

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ADAPTERS = ["browsergym_server.py", "browsing.py", "clock.py", "guesses.py", "lake.py"]
+ADAPTERS = ["browsergym_server.py", "browsing.py", "clock.py", "guesses.py", "lake.py", "shop.py", "shop.yaml"]
 """What adapters.md shows."""
 _BLOCK = re.compile(r"^`(\w+\.\w+)`, (?:the|an?)\b.*?^```\w+\n(.*?)^```$", re.M | re.S)
 

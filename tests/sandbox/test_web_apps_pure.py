@@ -11,6 +11,7 @@ import pytest
 
 from sandbox.actions import Click, Finished, SelectOption
 from sandbox.session import Element, Observation
+from sandbox.tasks.hitting import on_element
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split, Task
 from sandbox.tasks.web_apps.apps import APPS
@@ -19,7 +20,6 @@ from sandbox.tasks.web_apps.drafts import row_split
 from sandbox.tasks.web_apps.functions import load_map, path_of
 from sandbox.tasks.web_apps.html import read_page
 from sandbox.tasks.web_apps.install import install
-from sandbox.tasks.web_apps.oracle import on_element
 from sandbox.tasks.web_apps.source import facts, load_tasks, task_file, web_instance
 from sandbox.tasks.web_apps.state import Change, State, difference, unmet
 from sandbox.tasks.web_apps.tasks import plain

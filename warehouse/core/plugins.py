@@ -7,9 +7,9 @@ installed package:
     shop = "shop.tasks:SOURCE"
 
 or, without any package, by the kind's environment variable (FLYWHEEL_TASK_SOURCES): YAML of `name: module:attribute` or
-`name: path/to/file.py:attribute`, a list of these without names, or one alone. A profile's `plugins` and options such as --source set it,
-so every process that they start has the same. What ships is registered by entry points as well; there is no other list. A plug-in is
-imported when it is first asked for.
+`name: path/to/file.py:attribute`, a list of these without names, or one alone; of some kinds also a path without an attribute. A profile's
+`plugins` and options such as --source set it, so every process that they start has the same. What ships is registered by entry points as
+well; there is no other list. A plug-in is imported when it is first asked for.
 """
 
 from __future__ import annotations
@@ -159,19 +159,7 @@ class Plugins(Mapping[str, T], Generic[T]):
         """The plug-in that a reference names. Raises ConfigError where there is none, with the reason."""
         if (taken := self._taken_as(reference)) is not None:
             return taken
-        where, _, attribute = reference.rpartition(":")
-        if not where or not attribute.isidentifier():
-            raise ConfigError(f"The {self._noun} {reference!r} cannot be loaded: {self._wanted()}.")
-        try:
-            module = _module_of_file(Path(where)) if where.endswith(".py") else import_module(where)
-        except Exception as error:
-            raise ConfigError(f"The {self._noun} {reference} cannot be imported: {type(error).__name__}: {error}") from error
-        if not hasattr(module, attribute):
-            own = [name for name, value in vars(module).items() if not name.startswith("_") and self._is_one(value)]
-            raise ConfigError(
-                f"The {self._noun} {reference}: {where} has no {attribute!r}; its {self._noun}s are {', '.join(own) or 'none'}."
-            )
-        found = getattr(module, attribute)
+        found = attribute_of(reference, self._noun, self._wanted(), self._is_one)
         if not self._is_one(found):
             raise ConfigError(f"The {self._noun} {reference} is a {type(found).__name__}: expected {self._expected}.")
         return found  # type: ignore[no-any-return]
@@ -189,9 +177,27 @@ class Plugins(Mapping[str, T], Generic[T]):
         return f"expected module:attribute or path/to/file.py:attribute, e.g. {self._example}"
 
 
+def attribute_of(reference: str, noun: str, wanted: str, is_one: Callable[[Any], bool]) -> Any:
+    """What a reference to code names. `noun` is what it is called, `wanted` says how a reference is written, `is_one` tells what else may
+    have been meant. Raises ConfigError, with the reason."""
+    where, _, attribute = reference.rpartition(":")
+    if not where or not attribute.isidentifier():
+        raise ConfigError(f"The {noun} {reference!r} cannot be loaded: {wanted}.")
+    try:
+        module = _module_of_file(Path(where)) if where.endswith(".py") else import_module(where)
+    except Exception as error:
+        raise ConfigError(f"The {noun} {reference} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        own = [name for name, value in vars(module).items() if not name.startswith("_") and is_one(value)]
+        raise ConfigError(f"The {noun} {reference}: {where} has no {attribute!r}; its {noun}s are {', '.join(own) or 'none'}.")
+    return getattr(module, attribute)
+
+
 def located(reference: str, folder: Path) -> str:
-    """A reference that means the same from any folder: a file's path is made absolute, counted from `folder`. A module that lies in the
+    """A reference that means the same from any folder: a path of a file is made absolute, counted from `folder`. A module that lies in the
     folder as a file is that file; another is left to Python."""
+    if ":" not in reference and (path := folder / Path(reference).expanduser()).exists():
+        return str(path.resolve())
     where, _, attribute = reference.rpartition(":")
     if where.endswith(".py"):
         return f"{(folder / Path(where).expanduser()).resolve()}:{attribute}"

@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, SelectOption, TypeText
-from sandbox.session import Element, Observation
 from sandbox.tasks.web_apps.apps import ORIGIN
 from sandbox.tasks.web_apps.state import Change
 from sandbox.tasks.web_apps.tasks import Look, Route, Search, Use, WebInstance, is_done
@@ -156,18 +155,3 @@ def _scrolled(place: Mapping[str, Any]) -> Action | None:
 
 def _open(path: str) -> Action:
     return Navigate(url=f"{ORIGIN}{path}")
-
-
-def on_element(action: Action | None, observation: Observation) -> Action | None:
-    """The same at the click point of the element that it hits, so that whoever reads elements can say it; where it hits none, as it was."""
-    if not isinstance(action, Click | SelectOption):
-        return action
-    hits = [each for each in observation.elements if each.role != "text" and _hits(action.x, action.y, each)]
-    if not hits:
-        return action
-    element = min(hits, key=lambda each: each.width_px * each.height_px)
-    return action.model_copy(update={"x": element.x_px, "y": element.y_px})
-
-
-def _hits(x_px: int, y_px: int, element: Element) -> bool:
-    return 2 * abs(x_px - element.x_px) <= element.width_px and 2 * abs(y_px - element.y_px) <= element.height_px

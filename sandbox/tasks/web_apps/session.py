@@ -15,10 +15,11 @@ from sandbox.actions import Action
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.session import Transition, Verdict
+from sandbox.tasks.hitting import on_element
 from sandbox.tasks.page_task import PageSettings, PageStepContext, Progress, Surroundings, WebStepContext
 from sandbox.tasks.task import Task
 from sandbox.tasks.web_apps.apps import CLOCK_VERSION, PORT
-from sandbox.tasks.web_apps.oracle import Oracle, on_element
+from sandbox.tasks.web_apps.oracle import Oracle
 from sandbox.tasks.web_apps.running import RunningApp, prepare
 from sandbox.tasks.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, web_instance
 from sandbox.tasks.web_apps.state import State, difference
