@@ -114,6 +114,41 @@ def test_a_gate_that_shuts_after_it_was_open_does_not_end_a_run_that_was_to_bloc
         weigh_round(told_by_prompt(model, 80), config, learner_of(model), 1, np.random.default_rng(0))
 
 
+def test_a_gate_may_ask_for_more_than_the_mean_of_the_tasks_other_episodes() -> None:
+    returns, of_others = np.array([1.0, 1.0, 0.0, 0.0]), np.array([0.9, 0.8, 0.1, 0.2])
+    vague, sharp = np.array([0.7, 0.7, 0.3, 0.3]), np.array([0.95, 0.95, 0.05, 0.05])
+    assert Gate().judged(vague, returns, 0.1).has_passed and not Gate().judged(vague, returns, 0.1, of_others).has_passed
+    assert Gate().judged(sharp, returns, 0.1, of_others).has_passed
+
+
+def test_a_round_whose_task_means_say_more_than_the_critic_is_the_baselines(model: ShiftQwen3ForCausalLM) -> None:
+    """The critic has learned half of what there is to know; the task, which it is not told, is all of it."""
+    items = told_by_prompt(model, 80)
+    of_tasks = [replace(item, task_name=f"task-{item.reward:.0f}") for item in items]
+    steered = {}
+    for gate_baseline in ("constant", "task"):
+        config = CONFIG.model_copy(update={"gate_baseline": gate_baseline, "skip_uniform_tasks": False, "gate_explained_variance": -9.0})
+        values = learner_of(model, config)
+        values.gate = Gate(num_fits=1)
+        values.critic.head.bias.data.fill_(0.3)
+        metrics = weigh_round(of_tasks, config, values, 1, np.random.default_rng(0)).metrics
+        steered[gate_baseline] = metrics["critic_steers"]
+        assert metrics["explained_by_task"] == 1.0 and metrics["explained_variance"] == pytest.approx(0.0, abs=0.05)
+    assert steered == {"constant": 1.0, "task": 0.0}
+
+
+def test_shifted_values_of_a_critic_that_knows_nothing_are_the_mean_of_the_tasks_other_episodes(model: ShiftQwen3ForCausalLM) -> None:
+    items = told_by_prompt(model, 30)
+    settings = {"value_offset": "task", "gate_policy": "open", "lambda_policy": 1.0, "advantage_normalisation": "none"}
+    config = CONFIG.model_copy(update=settings)
+    weighting = weigh_round(items, config, learner_of(model, config), 1, np.random.default_rng(0))
+    assert weighting.advantages is not None and weighting.metrics["critic_steers"] == 1.0
+    for index, (item, values) in enumerate(zip(items, weighting.advantages, strict=True)):
+        others = [other.reward for place, other in enumerate(items) if other.task_name == item.task_name and place != index]
+        assert values == pytest.approx(item.reward - np.mean(others))
+    assert weighting.metrics["explained_shifted"] == weighting.metrics["explained_by_task"]
+
+
 def test_lambda_moves_with_length_at_token_level_once_its_floor_is_low(model: ShiftQwen3ForCausalLM) -> None:
     items = told_by_prompt(model, 80)
     moving = CONFIG.model_copy(update={"level": "token", "lambda_floor": 0.0, "lambda_alpha": 0.5})
