@@ -96,7 +96,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "coupled": {**PAPER, "lambda_policy": 0.95, "lambda_critic": 0.95},
     "symmetric_clip": {**PAPER, "clip_high": 0.2},
     "step": {**PAPER, "level": "step"},
-    "grpo": {**EVEN, "algorithm": "grpo", "group_size": 4, "aggregation": "episode_mean"},
+    "grpo": {**EVEN, "algorithm": "grpo", "group_size": 4, "rounds": 7, "aggregation": "episode_mean"},
     "reinforce++": {**EVEN, "algorithm": "reinforce++", "skip_uniform_tasks": False},
     "offset": {**PAPER, "value_offset": "task"},
     "quickstart": QUICKSTART,
@@ -108,8 +108,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "replay_only": {**PAPER, "mode": "replay_only"},
     "rejection": {**EVEN, "algorithm": "rejection"},
 }
-"""Overrides of the profile's `rl`. GRPO is a mean over an episode's tokens (2402.03300, equation 3); to sum them is Dr. GRPO, which does
-not divide by the spread. REINFORCE++ knows no task to skip."""
+"""Overrides of the profile's `rl`. Seven rounds have whole groups of four and as many episodes. GRPO is a mean over an episode's
+tokens (2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread. REINFORCE++ knows no task to skip."""
 STORED = 0.2
 """Share of an arm's episodes that the start plays beforehand, where its critic is pretrained on them."""
 STORED_SKIP = 2000
@@ -182,8 +182,10 @@ async def _demonstrations(profile: Profile, domain: str, seed: int, bars: Progre
 def config_of(profile: Profile, arm: str, *, episodes: int, num_tasks: int, seed: int) -> PpoConfig:
     """An arm's settings, of `episodes` in all, those of the start that are stored beforehand counted in."""
     settings = {**profile.rl.model_dump(), **ARMS[arm], "seed": seed}
-    played = episodes // num_tasks - num_stored(PpoConfig.model_validate(settings), episodes, num_tasks)
-    return PpoConfig.model_validate({**settings, "episodes_per_task": played // profile.rl.rounds})
+    config = PpoConfig.model_validate(settings)
+    in_a_round = (episodes // num_tasks - num_stored(config, episodes, num_tasks)) // config.rounds
+    whole_groups = in_a_round - in_a_round % config.group_size  # a round rounds them up
+    return PpoConfig.model_validate({**settings, "episodes_per_task": whole_groups})
 
 
 def num_stored(config: PpoConfig, episodes: int, num_tasks: int) -> int:
@@ -456,7 +458,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="which settings (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of start and RL (default: 0 1 2)")
     parser.add_argument("--episodes", type=int, default=672, help="episodes of an arm (default: 672)")
-    parser.add_argument("--per-task", type=int, default=40, help="measured episodes a task (default: 40)")
+    parser.add_argument("--per-task", type=int, default=30, help="measured episodes a task (default: 30)")
     add_split(parser)
     parser.add_argument("--only-measured", action="store_true", help="measure nothing: only what lies there")
     parser.add_argument("--json", type=Path, help="write the figures here as well")

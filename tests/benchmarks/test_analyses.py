@@ -52,6 +52,7 @@ def test_every_arm_has_as_many_episodes_stored_ones_counted_in() -> None:
     for arm in ARMS:
         config = config_of(profile, arm, episodes=total, num_tasks=6, seed=0)
         stored = num_stored(config, total, 6)
+        assert config.episodes_per_task % config.group_size == 0, "a round would round it up"
         assert (stored > 0) == (config.algorithm == "ppo" and config.offline_episodes > 0)
         assert total - 6 * config.rounds < 6 * (stored + config.rounds * config.episodes_per_task) <= total
 
