@@ -1,0 +1,73 @@
+"""The pages of docs/howto do what they say: each is run as it stands, in an empty folder, those that begin with a home in a small one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assets.seed_data.vocabulary import words
+from pipelines.orchestration import kept_profile
+from tests.pipelines.howto import HOWTO, blocks_of, pages, run_page, steps_of
+from tests.sandbox.own_source import ROOT
+from warehouse.core.home import Home
+from warehouse.lineage import registry
+from warehouse.lineage.release_ledger import changing
+from warehouse.lineage.releases import decide
+from warehouse.storage.tables import Warehouse
+
+
+@pytest.fixture(scope="module")
+def small_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two releases, of which the second is live, and a candidate: the quickstart's own policy with random weights. Few tasks are played."""
+    from models.checkpoints.checkpoint import save  # torch, which a collection has no need of
+    from models.families.seed_policy import seed_policy
+
+    home = Home(tmp_path_factory.mktemp("howto") / "home")
+    home.make()
+    warehouse = Warehouse(home)
+    for number in (1, 2, 3):
+        iteration = f"{number:04d}"
+        folder = home.checkpoints / iteration / "merged_policy" / "random"
+        card = save(folder, *seed_policy(words("web"), number), stage="merged_policy", iteration=iteration)
+        registry.register(warehouse, iteration=iteration, stage="merged_policy", checkpoint_id=card.checkpoint_id, folder=folder)
+        candidate = registry.made_by(warehouse, iteration, "merged_policy")
+        if number == 3:
+            continue
+        with changing(warehouse) as ledger:
+            decide(warehouse, ledger, iteration, candidate, "live", by="gate", reason="not worse than the release before")
+    kept_profile.keep(home, "smoke", {"tasks.lists": ["miniwob:smoke"], "evaluation.holdout_per_task": 1, "evaluation.eval_per_task": 1})
+    return home.root
+
+
+def test_each_page_has_at_most_five_steps_and_is_listed() -> None:
+    listed = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for page in pages():
+        text = (HOWTO / f"{page}.md").read_text(encoding="utf-8")
+        assert steps_of(text) == list(range(1, len(steps_of(text)) + 1)) and 2 <= len(steps_of(text)) <= 5, page
+        assert any(block.kind == "commands" for block in blocks_of(text)), page
+        assert f"howto/{page}.md" in listed, page
+
+
+def a_log(folder: Path) -> None:
+    """What OpenAI's own library wrote."""
+    shutil.copy(ROOT / "tests/pipelines/logs/openai_chat.jsonl", folder / "calls.jsonl")
+
+
+BRINGS: dict[str, Callable[[Path], None]] = {"my-logs": a_log, "my-verifier": a_log}
+"""What the reader of a page has already, beside a home."""
+WITHOUT_HOME = ("my-logs",)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", pages())
+def test_a_page_does_what_it_says(page: str, tmp_path: Path, small_home: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    if page not in WITHOUT_HOME:
+        shutil.copytree(small_home, folder / ".flywheel")
+    BRINGS.get(page, lambda _: None)(folder)
+    run_page(page, folder)
