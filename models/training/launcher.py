@@ -133,7 +133,7 @@ class Launch:
 
     def _command(self, index: int, host: str) -> list[str]:
         command = [sys.executable, "-m", "models.training.node", str(self._job_file(index))]
-        return command if host == self.address else self._hosts.command_on(host, _shell_command(command))
+        return command if host == self.address else self._hosts.command_on(host, shell_command(command))
 
     def is_over(self) -> bool:
         """Whether all have ended well. Raises ProcessLost where one has failed, or what is left of its error (`error`)."""
@@ -251,7 +251,7 @@ def _environment() -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
 
 
-def _shell_command(command: Sequence[str]) -> str:
+def shell_command(command: Sequence[str]) -> str:
     """For a shell of another host: the command with what of this environment it needs."""
     given = {
         name: value

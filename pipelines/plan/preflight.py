@@ -1,6 +1,6 @@
 """What can be checked of a profile before anything runs and without the policy's weights: tasks and oracles, model and prompts, programs,
-GPUs and memory, disk, variables, the policy server (server_check.py), the sandbox servers (sandbox_check.py), the launcher, the data. No
-check leaves anything behind.
+GPUs and memory, disk, variables, the policy server (server_check.py), the sandbox servers (sandbox_check.py), the launcher and its hosts
+(hosts_check.py), the data. No check leaves anything behind.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from assets.profile import Profile
 from models.families.shapes import ModelShape
 from models.training.adapter_config import AdapterConfig
 from pipelines.cli.doctor import Check, Status, check_browser, check_desktop, check_store, check_terminal, check_web_apps
+from pipelines.plan.hosts_check import check_hosts
 from pipelines.plan.plan import Plan, in_bytes
 from pipelines.plan.sandbox_check import check_sandboxes
 from pipelines.plan.server_check import check_server
@@ -243,6 +244,7 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
         check_model(profile, plan.shape, shape_source),
         check_training(profile, plan.shape),
         check_launcher(profile),
+        *check_hosts(profile, home),
         check_gpus(plan),
         check_host_memory(plan),
         check_disk_space(plan, home, num_iterations),

@@ -17,7 +17,7 @@ from rich.table import Table
 from assets.profile import Profile
 from models.rl.curriculum import batch_episodes
 from pipelines import profiles
-from pipelines.cli.terminal import counted, slim_table
+from pipelines.cli.terminal import counted, fits, slim_table
 from pipelines.plan.dry_run import in_time
 from pipelines.plan.givens import policy_shape, see_machine
 from pipelines.plan.plan import Machine
@@ -32,6 +32,10 @@ from warehouse.storage.tables import Warehouse
 
 MOST_STEPS = 3_000_000
 """Steps of one simulated run: a minute or so. A run of more is refused, with the number of batches that fits."""
+WHICH = ("nodes", "way")
+HOW_FAST = (*WHICH, "time", "episodes\nan hour", "of\nlinear", "busy", "waits", "cost")
+WHAT_WAITS = ("staleness", "queues", "again")
+"""Columns, in two groups."""
 LEGEND = (
     "busy: share of the sessions' time that an episode had them; waits: of the trainer's time, for episodes; staleness: mean and most, in "
     "updates; queues: episodes that wait for a session, prompts for the policy servers, episodes for the trainer; again: attempts that "
@@ -78,10 +82,10 @@ def simulate_profile(
     num_steps = sum(len(one.steps_s) for one in inputs.episodes) / len(inputs.episodes)
     num_steps *= inputs.learning.batch_episodes * inputs.learning.num_batches
     if num_steps > MOST_STEPS:
-        fits = max(1, int(inputs.learning.num_batches * MOST_STEPS / num_steps))
+        most = max(1, int(inputs.learning.num_batches * MOST_STEPS / num_steps))
         raise ConfigError(
             f"{counted(inputs.learning.num_batches, 'update')} of {inputs.learning.batch_episodes:,} episodes are about "
-            f"{num_steps:,.0f} steps, more than {MOST_STEPS:,}: simulate fewer, --batches {fits}, or smaller ones, --batch-episodes N"
+            f"{num_steps:,.0f} steps, more than {MOST_STEPS:,}: simulate fewer, --batches {most}, or smaller ones, --batch-episodes N"
         )
     ways = {"rounds": 0, "streaming": profile.rl.batches_ahead}
     runs = [(number, way, ahead) for number in wanted.nodes for way, ahead in ways.items()]
@@ -93,7 +97,8 @@ def simulate_profile(
         rows = [{"nodes": number, "way": way, **asdict(run), "cost": cost(run, number, wanted)} for number, way, run in found]
         print(json.dumps({"profile": profile.name, "rests_on": inputs.rests_on, "runs": rows}, indent=2))
         return
-    console.print(_table(profile, inputs, found, wanted))
+    for table in _tables(profile, inputs, found, wanted, console):
+        console.print(table)
     for line in (LEGEND, *inputs.rests_on):
         console.print(f"  {line}", highlight=False, style="dim")
 
@@ -180,32 +185,41 @@ def _update_seconds(con: duckdb.DuckDBPyConnection) -> float | None:
     return None if row is None or row[0] is None else float(row[0])
 
 
-def _table(profile: Profile, inputs: Inputs, found: Sequence[tuple[int, str, Simulated]], wanted: Wanted) -> Table:
+def _tables(profile: Profile, inputs: Inputs, found: Sequence[tuple[int, str, Simulated]], wanted: Wanted, console: Console) -> list[Table]:
+    """One where the console is wide enough for it, else two, so that no figure is cut."""
     learning = inputs.learning
     title = (
         f"profile {profile.name}: {learning.num_batches} batches of {learning.batch_episodes:,} episodes, "
         f"{inputs.cluster.sessions_per_node} sessions a node"
     )
-    table = slim_table(title)
     first = {way: (number, run.steps_per_s) for number, way, run in reversed(found)}
-    has_price = wanted.node_price is not None
-    columns = ("nodes", "way", "time", "episodes\nan hour", "of\nlinear", "busy", "waits", "staleness", "queues", "again")
-    for name in (*columns, *(["cost"] if has_price else [])):
+    rows = [_figures(number, way, run, first[way], cost(run, number, wanted)) for number, way, run in found]
+    whole = _table(title, rows, [*HOW_FAST, *WHAT_WAITS])
+    return [whole] if fits(whole, console) else [_table(title, rows, HOW_FAST), _table(None, rows, [*WHICH, *WHAT_WAITS])]
+
+
+def _table(title: str | None, rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> Table:
+    table, shown = slim_table(title), [name for name in names if name in rows[0]]
+    for name in shown:
         table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
-    for number, way, run in found:
-        nodes, rate = first[way]
-        price = cost(run, number, wanted)
-        table.add_row(
-            f"{number:,}",
-            way,
-            in_time(run.seconds),
-            f"{run.episodes_per_h:,.0f}",
-            f"{run.steps_per_s / rate * nodes / number:.2f}",
-            f"{run.sessions_busy:.0%}",
-            f"{run.trainer_idle:.0%}",
-            f"{run.staleness_mean:.1f} ≤ {run.staleness_max}",
-            f"{run.queue_waiting:,.0f}/{run.queue_server:,.0f}/{run.queue_finished:,.0f}",
-            f"{run.num_run_again:,}",
-            *([f"{price:,.2f}"] if price is not None else []),
-        )
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
     return table
+
+
+def _figures(number: int, way: str, run: Simulated, first: tuple[int, float], price: float | None) -> dict[str, str]:
+    """By the names of columns. `first`: the fewest nodes of this way, and their steps a second."""
+    nodes, rate = first
+    row = {
+        "nodes": f"{number:,}",
+        "way": way,
+        "time": in_time(run.seconds),
+        "episodes\nan hour": f"{run.episodes_per_h:,.0f}",
+        "of\nlinear": f"{run.steps_per_s / rate * nodes / number:.2f}",
+        "busy": f"{run.sessions_busy:.0%}",
+        "waits": f"{run.trainer_idle:.0%}",
+        "staleness": f"{run.staleness_mean:.1f} ≤ {run.staleness_max}",
+        "queues": f"{run.queue_waiting:,.0f}/{run.queue_server:,.0f}/{run.queue_finished:,.0f}",
+        "again": f"{run.num_run_again:,}",
+    }
+    return row if price is None else {**row, "cost": f"{price:,.2f}"}

@@ -21,6 +21,7 @@ from pipelines.orchestration.work_folder import work_folder, worker_environment
 from pipelines.plan.commands import stage_commands
 from pipelines.plan.cost import all_nodes, cost, cost_rests_on, held_cost, stage_costs
 from pipelines.plan.dry_run import dry_run
+from pipelines.plan.hosts_check import check_hosts
 from pipelines.plan.network import PROMPT_TOKEN_BYTES, ring_bytes
 from pipelines.plan.plan import Plan
 from pipelines.stages.context import WorkerContext
@@ -52,6 +53,23 @@ def test_training_over_hosts_has_the_launchers_own_commands(tmp_path: Path) -> N
     assert len(stage_commands(plan.profile, home, "0001", stage(plan, "ct_model"))) == 1, "one process needs no agent"
     away = cluster(training__hosts=["192.0.2.8", "192.0.2.9"])
     assert "none of training.hosts" in stage_commands(away.profile, home, "0001", stage(away, "sft_model"))[1]
+
+
+def test_the_hosts_that_train_together_are_tried(tmp_path: Path) -> None:
+    """By a shell of this machine for the other one: with this code; without a home that it sees; with another Python; and not at all."""
+
+    def said(launch: str, *hosts: str) -> tuple[str, str]:
+        (check,) = check_hosts(profiles.load("smoke", {"training.hosts": list(hosts), "training.launch": launch}), Home(tmp_path / "home"))
+        return check.status, f"{check.found} {check.fix}"
+
+    other = ("127.0.0.1", "192.0.2.9")
+    assert check_hosts(profiles.load("smoke"), Home(tmp_path)) == []
+    assert said("env HOST={host} sh -c {command}", *other)[0] == "ok"
+    assert "does not see" in said("""sh -c 'eval "$(echo "$1" | sed s,seen-,lost-,)"' {host} {command}""", *other)[1]
+    assert "status 3: no such host" in said("sh -c 'echo no such host >&2; exit 3' {host} {command}", *other)[1]
+    assert "No such file" in said("not-a-program {host} {command}", *other)[1]
+    assert "is this machine" in said("sh -c {command} {host}", "192.0.2.8", "192.0.2.9")[1]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_reinforcement_learning_counts_its_leader(tmp_path: Path) -> None:
@@ -122,7 +140,8 @@ def test_nothing_costs_anything_without_a_price() -> None:
 
 
 def test_a_dry_run_prints_commands_network_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"training.hosts": HOSTS["training__hosts"], "plan.prices.head": 2.0}
+    reached = "echo ssh -o BatchMode=yes {host} {command}"  # nobody is
+    settings = {"training.hosts": HOSTS["training__hosts"], "training.launch": reached, "plan.prices.head": 2.0}
     console = Console(width=200, record=True, quiet=False)
     assert dry_run(Home(tmp_path / "home"), "cluster-smoke", settings, 1, console) == 1, "no server answers"
     text = console.export_text()

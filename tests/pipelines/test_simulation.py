@@ -87,6 +87,13 @@ def test_the_command_on_an_empty_home_reckons_with_the_plan(tmp_path: Path) -> N
     assert "2 batches of" in shown and "streaming" in shown
 
 
+def test_no_figure_is_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
+    command = ["plan", "simulate", "--home", str(tmp_path / "home"), "--profile", "smoke", "--nodes", "1,64", "--batches", "2"]
+    shown = CliRunner().invoke(cli.app, [*command, "--node-price", "0.4", "--other-price", "1200"], env={"COLUMNS": "60"}).stdout
+    assert "…" not in shown
+    assert all(name in shown for name in ("cost", "staleness", "queues", "again"))
+
+
 @pytest.mark.parametrize(
     "options, said", [(["--nodes", "1,x"], "--nodes is '1,x'"), (["--batches", "100000"], "simulate fewer, --batches ")]
 )
