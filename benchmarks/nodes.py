@@ -7,8 +7,8 @@ worker and episode runner are the real ones (waiting_hosts.py).
     python -m benchmarks.nodes --placement ray --publish
 
 throughput  episodes by 1, 2, 4 and 8 nodes of the same number of sessions, whose steps take a stated time, and the processor time of it;
-            beside servers one OpenEnv server with as many sessions as the eight nodes, a client a session (its own way, in a venv of its
-            own), in turn
+            beside servers one OpenEnv server, and one resources server of NeMo Gym, with as many sessions as the eight nodes (each its own
+            way, in a venv of its own), in turn
 recovery    the longest wait of an episode whose node was killed, or whose link was cut for 30 s, until it makes its next step elsewhere
             (on Ray the first one again); and how long the node waits for its next episode once the link is back
 deaths      10,000 short episodes on four nodes, one of which is killed every few seconds and started again: lost, doubled, not rewarded
@@ -24,6 +24,7 @@ import itertools
 import json
 import os
 import random
+import socket
 import statistics
 import sys
 import threading
@@ -31,19 +32,19 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
-from benchmarks.common.hosts import Hosts
+from benchmarks.common.hosts import Host, Hosts
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import provenance, publish_rows
 from benchmarks.common.venv import python_of
@@ -52,7 +53,10 @@ from benchmarks.common.waiting_node import CLICKS, TASK, ClickingPolicy
 
 KEPT = Path(".bench/nodes")
 OPENENV = ("openenv-core==0.3.0",)
-ROOT = Path(__file__).resolve().parents[1]
+NEMO_GYM = ("--ignore-requires-python", "nemo-gym==0.7.0")
+PEERS = Path(__file__).resolve().with_name("peers")
+PEER_WAIT_S = 300.0
+"""For a peer's server to start, on a busy machine."""
 STEPS = CLICKS + 1
 NODES = (1, 2, 4, 8)
 CORES = len(os.sched_getaffinity(0))
@@ -153,19 +157,58 @@ def throughput_row(done: Sequence[tuple[float, Episode]], at_once: int, idle: Pr
 
 def openenv_throughput(settings: Settings) -> Row:
     """The same by one OpenEnv server on one node with all the sessions, and a client a session."""
-    python = python_of((KEPT / "openenv").absolute(), OPENENV)
-    program = ROOT / "benchmarks" / "peers" / "openenv_waiting.py"
-    sessions = max(NODES) * settings.sessions_per_node
+    python, program = python_of((KEPT / "openenv").absolute(), OPENENV), PEERS / "openenv_waiting.py"
     with Hosts(2) as (head, node):
-        numbers = [str(sessions), str(settings.step_ms), str(STEPS), str(settings.episodes_per_session)]
-        node.start([python, program, "serve", node.address, *numbers], output=KEPT / "openenv.log")
-        ran = head.run([python, program, "play", node.address, *numbers], timeout=600)
-        row: Row = json.loads(ran.stdout.strip().splitlines()[-1])
-        times = [psutil.Process(pid).cpu_times() for pid in node.pids()]
-    node_cpu_ms = 1000 * sum(each.user + each.system for each in times) / row["num_steps_served"]
-    episodes_per_s = rate(row["started_s"], row["done_s"], sessions)
-    cpu = {"node_cpu_ms": node_cpu_ms, "stage_cpu_ms": row["head_cpu_ms"]}
-    return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **cpu, "load": os.getloadavg()[0]}
+        named = [node.address, settings.step_ms, STEPS, max(NODES) * settings.sessions_per_node]
+        server = node.start(words(python, program, "serve", *named), output=KEPT / "openenv.log")
+        wait_for(head, node.address, 8422)
+        return peer_row(head, words(python, program, "play", *named, settings.episodes_per_session, server.pid), settings)
+
+
+def nemo_gym_throughput(settings: Settings) -> Row:
+    """The same by one resources server of NeMo Gym on one node with all the sessions; its other servers and its rollout collection on the
+    head."""
+    python, program = nemo_gym_python(), PEERS / "nemo_gym_waiting.py"
+    with Hosts(2) as (head, node):
+        named = [head.address, node.address, settings.step_ms, STEPS]
+        where = {"resources": (node, 8423), "model": (head, 8424), "agent": (head, 8425), "environment": (head, 8426)}
+        log = KEPT / "nemo_gym.log"
+        pids = {role: host.start(words(python, program, role, *named), output=log).pid for role, (host, _) in where.items()}
+        for host, port in where.values():
+            wait_for(head, host.address, port)
+        of_node, of_head = pids.pop("resources"), ",".join(map(str, pids.values()))
+        sizes = [max(NODES) * settings.sessions_per_node, settings.episodes_per_session]
+        return peer_row(head, words(python, program, "play", *named, *sizes, of_node, of_head), settings)
+
+
+def nemo_gym_python() -> Path:
+    """Of a venv with it. Its releases want Python 3.13.14; what is used here runs on 3.13.0 too."""
+    return python_of((KEPT / "nemo-gym").absolute(), NEMO_GYM, of="3.13")
+
+
+def peer_row(head: Host, command: Sequence[str], settings: Settings) -> Row:
+    ran = head.run(command, timeout=600, check=False)
+    if ran.returncode:
+        raise RuntimeError(f"`{' '.join(command)}` failed: {ran.stderr[-2000:]}")
+    row: Row = json.loads(ran.stdout.strip().splitlines()[-1])
+    episodes_per_s = rate(row.pop("started_s"), row.pop("done_s"), max(NODES) * settings.sessions_per_node)
+    return {"episodes_per_s": episodes_per_s, "steps_per_s": episodes_per_s * STEPS, **row, "load": os.getloadavg()[0]}
+
+
+def wait_for(head: Host, address: str, port: int) -> None:
+    """Until a server listens there, as seen from the head."""
+    deadline_s = time.monotonic() + PEER_WAIT_S
+    with head.entered():
+        while True:
+            with suppress(OSError), socket.create_connection((address, port), timeout=5.0):
+                return
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"nothing listens at {address}:{port} after {PEER_WAIT_S:g} s; see the logs in {KEPT}")
+            time.sleep(0.2)
+
+
+def words(*command: object) -> list[str]:
+    return [str(word) for word in command]
 
 
 # ---- recovery --------------------------------------------------------------------------------------------------------------------------
@@ -274,7 +317,7 @@ def _missing(folder: Path, wanted: Sequence[EpisodeRequest]) -> list[EpisodeRequ
 
 def measure(settings: Settings, placement: str, parts: Sequence[str], console: Console) -> dict[str, Row]:
     """Rows by name, those that are kept as they are."""
-    recipe = fingerprint({name: value for name, value in asdict(settings).items() if name not in NAMED}, OPENENV)
+    recipe = fingerprint({name: value for name, value in asdict(settings).items() if name not in NAMED}, OPENENV, NEMO_GYM)
     rows: dict[str, Row] = {}
 
     def add(name: str, work: Callable[[], Row]) -> None:
@@ -289,6 +332,10 @@ def measure(settings: Settings, placement: str, parts: Sequence[str], console: C
                 add(f"{first}nodes-{num}x{size}-{repeat}", partial(apart, throughput, placement, num, settings))
             if placement == "servers":
                 add(f"openenv-1x{max(NODES) * size}-{repeat}", partial(openenv_throughput, settings))
+                try:
+                    add(f"nemo-gym-1x{max(NODES) * size}-{repeat}", partial(nemo_gym_throughput, settings))
+                except FileNotFoundError as error:
+                    console.print(f"NeMo Gym is left out: {error}")
     if "recovery" in parts:
         for repeat in range(settings.repeats):
             for what in ("kill", "cut"):

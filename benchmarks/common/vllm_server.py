@@ -49,13 +49,17 @@ def vllm_python() -> Path:
 
 @contextmanager
 def vllm_server(
-    python: Path, folder: Path, scratch: Path, *arguments: str, environment: Mapping[str, str] | None = None, start_s: float = 300.0
+    python: Path,
+    folder: Path,
+    scratch: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    start_s: float = 300.0,
+    port: int = 0,
 ) -> Iterator[VllmServer]:
-    """A server on a checkpoint for as long as the block lasts, with its log in `scratch`. Raises RuntimeError, with the end of the log,
-    where it does not start."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    """A server on a checkpoint for as long as the block lasts, with its log in `scratch`; a port of its own where none is given. Raises
+    RuntimeError, with the end of the log, where it does not start."""
+    port = port or _free_port()
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     variables = {
         "VLLM_TARGET_DEVICE": "cpu",
@@ -85,6 +89,12 @@ def vllm_server(
             yield VllmServer(url, process, time.monotonic() - started_s)
         finally:
             _end(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _is_up(url: str) -> bool:

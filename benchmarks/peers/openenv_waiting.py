@@ -1,15 +1,15 @@
 """The waiting sessions of benchmarks/nodes.py in OpenEnv's way: one HTTP server with all the environments, a client with a WebSocket each.
 Runs in OpenEnv's venv; the standard library and OpenEnv only.
 
-    openenv_waiting.py serve|play ADDRESS SESSIONS STEP_MS STEPS EPISODES_A_SESSION
+    openenv_waiting.py serve ADDRESS STEP_MS STEPS SESSIONS
+    openenv_waiting.py play ADDRESS STEP_MS STEPS SESSIONS EPISODES_A_SESSION PIDS_OF_NODE
 
-`play` waits for the server and prints a line of JSON.
+`play` wants the server up and prints a line of JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from typing import Any
@@ -19,10 +19,11 @@ from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from openenv.core.generic_client import GenericEnvClient
+from waiting_episodes import print_measured
 
 PORT = 8422
 ROLE, ADDRESS = sys.argv[1:3]
-SESSIONS, STEP_MS, STEPS, EPISODES = (float(argument) for argument in sys.argv[3:7])
+STEP_MS, STEPS, SESSIONS = float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
 
 
 class Click(Action):
@@ -71,27 +72,14 @@ async def _episodes(num: int) -> list[float]:
     return done_s
 
 
-async def _play() -> None:
-    deadline_s = time.monotonic() + 120
-    while True:
-        try:
-            await _episodes(1)
-            break
-        except OSError:
-            if time.monotonic() > deadline_s:
-                raise
-            await asyncio.sleep(0.2)
-    await asyncio.gather(*(_episodes(1) for _ in range(int(SESSIONS))))
-    started_s, before_s = time.monotonic(), time.process_time()
-    done_s = await asyncio.gather(*(_episodes(int(EPISODES)) for _ in range(int(SESSIONS))))
-    num = int(SESSIONS * EPISODES)
-    times = {"started_s": started_s, "done_s": sorted(at_s for each in done_s for at_s in each)}
-    row = {**times, "head_cpu_ms": 1000 * (time.process_time() - before_s) / (num * STEPS)}
-    print(json.dumps({**row, "num_steps_served": (num + SESSIONS + 1) * STEPS}))
+async def _play(num: int) -> list[float]:
+    found = await asyncio.gather(*(_episodes(num // SESSIONS) for _ in range(SESSIONS)))
+    return [at_s for each in found for at_s in each]
 
 
 if ROLE == "serve":
-    app = create_fastapi_app(Waiting, Click, Seen, max_concurrent_envs=int(2 * SESSIONS))
+    app = create_fastapi_app(Waiting, Click, Seen, max_concurrent_envs=2 * SESSIONS)
     uvicorn.run(app, host=ADDRESS, port=PORT, log_level="warning")
 else:
-    asyncio.run(_play())
+    pids = [int(pid) for pid in sys.argv[7].split(",")]
+    asyncio.run(print_measured(_play, SESSIONS, int(sys.argv[6]), STEPS, pids, []))
