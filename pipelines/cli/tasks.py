@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 
 from pipelines.cli.options import SourceOption, SourcesOfOption, console, use_sources
 from pipelines.cli.terminal import counted, fits, slim_table
-from warehouse.core.errors import ConfigError
+from warehouse.core.errors import ConfigError, TaskError
 
 if TYPE_CHECKING:
     from sandbox.tasks.supply_report import OnProgress, Supply
@@ -171,6 +171,33 @@ def supply(
         command = f"flywheel tasks supply {selection} --num {num}" + ("" if oracle else " --no-oracle")
         _write(page, page_of(f"Generated tasks: {selection}", command, found))
     sys.exit(_status(found))
+
+
+@tasks.command()
+def harbor(
+    selection: Annotated[str, typer.Argument(help="SOURCE or SOURCE:GROUP of terminal tasks, e.g. terminal:small.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write a folder for each instance.")],
+    num: Annotated[int, typer.Option(min=1, help="Instances of each task.")] = 1,
+    split: Annotated[str, typer.Option(help="Of which split they are: train, eval, holdout or report.")] = "train",
+) -> None:
+    """Write terminal tasks as Harbor's task folders: files, instruction, verifier, and the oracle's steps as the solution.
+
+    What Harbor has no place for, such as documents to search, is named and left out. Ends with status 1 where nothing was written.
+    """
+    from sandbox.adapters.harbor_export import write_harbor
+    from sandbox.tasks.sources import tasks_of
+    from sandbox.tasks.task import Split
+
+    if split not in set(Split):
+        raise ConfigError(f"--split {split!r}: there are {', '.join(Split)}.")
+    num_written = 0
+    for task in tasks_of(selection):
+        try:
+            num_written += len([write_harbor(task, seed, folder) for seed in task.seeds(Split(split), num)])
+        except TaskError as error:
+            console.print(f"[yellow]left out:[/] {escape(str(error))}")
+    console.print(f"{counted(num_written, 'folder')} in {escape(str(folder))}")
+    sys.exit(0 if num_written else 1)
 
 
 def _status(found: Supply) -> int:

@@ -12,15 +12,17 @@ TASK_FILES = (".yaml", ".yml")
 
 
 def _of_path(reference: str) -> TaskSource | None:
-    """The source of a file of tasks in web pages (sandbox/adapters/web_page_file.py)."""
-    return _of_task_file(reference) if reference.endswith(TASK_FILES) else None
+    """The source of a file of tasks in web pages, or of a folder of Harbor's tasks."""
+    return _of_task_file(reference) if reference.endswith(TASK_FILES) or Path(reference).is_dir() else None
 
 
 @cache
 def _of_task_file(reference: str) -> TaskSource:
+    from sandbox.adapters.harbor_source import harbor_source
     from sandbox.adapters.web_page_file import source_of_file
 
-    return source_of_file(Path(reference))
+    path = Path(reference)
+    return harbor_source(path.name, path) if path.is_dir() else source_of_file(path)
 
 
 SOURCES: Plugins[TaskSource] = Plugins(

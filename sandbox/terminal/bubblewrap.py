@@ -9,7 +9,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -113,11 +113,22 @@ def version(program: str) -> str:
     return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """What one jail has beside what all have: folders of the host by where they are seen, read-only; symbolic links by their place; folders
+    in memory that can be written to."""
+
+    lent: Mapping[str, Path] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    scratch: Sequence[str] = ()
+
+
 def command_line(
-    limits: JailLimits, *, control: int, telling: int, held: int, contents: Sequence[int], lent: Mapping[str, Path] | None = None
+    limits: JailLimits, *, control: int, telling: int, held: int, contents: Sequence[int], places: Places | None = None
 ) -> list[str]:
-    """bubblewrap's command line; `contents` are the descriptors of `memory_files`, `lent` folders of the host by where they are seen,
-    read-only. The order of mounts counts: what comes later lies on top."""
+    """bubblewrap's command line; `contents` are the descriptors of `memory_files`. The order of mounts counts: what comes later lies on
+    top."""
+    places = places or Places()
     is_open = limits.network == "open"
     scratch = str(limits.scratch_mib << 20)
     mounts = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
@@ -133,8 +144,12 @@ def command_line(
         mounts += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
     mounts += ["--proc", "/proc", "--dev", "/dev", "--size", scratch, "--tmpfs", "/dev/shm", "--perms", "1777", "--size", scratch]
     mounts += ["--tmpfs", "/tmp", "--size", str(limits.workspace_mib << 20), "--tmpfs", HOME]
-    for place, folder in (lent or {}).items():
+    for place, folder in places.lent.items():
         mounts += ["--ro-bind", str(folder), place]
+    for place in places.scratch:
+        mounts += ["--size", scratch, "--tmpfs", place]
+    for place, target in places.links.items():
+        mounts += ["--symlink", target, place]
     for place in ("/usr/local", "/dev", "/"):
         mounts += ["--remount-ro", place]
     settings = (control, limits.processes, open_files(limits), limits.cpu_s)

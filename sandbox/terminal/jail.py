@@ -22,7 +22,17 @@ from pathlib import Path
 from typing import Literal
 
 from sandbox.browser.scratch import browser_user
-from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, find_bubblewrap, launch, memory_files, open_files
+from sandbox.terminal.bubblewrap import (
+    ENVIRONMENT,
+    HOME,
+    JailLimits,
+    Places,
+    command_line,
+    find_bubblewrap,
+    launch,
+    memory_files,
+    open_files,
+)
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.control import Control
 from sandbox.terminal.descriptors import read_all, read_rest, readable, write_all
@@ -92,19 +102,27 @@ class Jail:
         self._workspace: Workspace | None = None
 
     @classmethod
-    async def start(cls, limits: JailLimits | None = None, *, lent: Mapping[str, Path] | None = None) -> Jail:
-        """`lent`: folders of the host that programs find there, read-only; the jail's user must be able to read them. Raises
+    async def start(
+        cls,
+        limits: JailLimits | None = None,
+        *,
+        lent: Mapping[str, Path] | None = None,
+        links: Mapping[str, str] | None = None,
+        scratch: Sequence[str] = (),
+    ) -> Jail:
+        """`lent`: folders of the host that programs find there, read-only; the jail's user must be able to read them. `links`: symbolic
+        links by their place. `scratch`: more folders that can be written to, each of the size of /tmp. Raises
         BubblewrapMissing, JailCrashed or SandboxTimeout; MachineLimit or StorageFull where the machine gives too little. Takes some tens of
         milliseconds."""
         try:
-            return await cls._start(limits or JailLimits(), lent)
+            return await cls._start(limits or JailLimits(), Places(lent=lent or {}, links=links or {}, scratch=scratch))
         except (OSError, MemoryError) as error:
             if isinstance(error, FlywheelError) or (found := shortage(error)) is None:
                 raise
             raise found from error
 
     @classmethod
-    async def _start(cls, limits: JailLimits, lent: Mapping[str, Path] | None) -> Jail:
+    async def _start(cls, limits: JailLimits, places: Places) -> Jail:
         open_files(limits)
         find_bubblewrap()  # before anything is asked of a kernel that may not be Linux
         cgroup = Cgroup(memory_mib=limits.memory_mib, processes=limits.processes, cpus=limits.cpus)
@@ -123,7 +141,7 @@ class Jail:
             for fd in memory_files(limits.network):
                 given.callback(os.close, fd)
                 contents.append(fd)
-            command = command_line(limits, control=theirs.fileno(), telling=status_write, held=held, contents=contents, lent=lent)
+            command = command_line(limits, control=theirs.fileno(), telling=status_write, held=held, contents=contents, places=places)
             process = launch(command, (theirs.fileno(), status_write, held, *contents))
             jail = cls(process, limits, cgroup)
             on_failure.pop_all()

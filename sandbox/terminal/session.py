@@ -174,7 +174,7 @@ async def open_tools(settings: ToolSettings, instance: Instance) -> Tools:
     """Tools on a workspace that holds an instance's files. Raises SandboxError, TaskError."""
     if instance.documents:
         settings = replace(settings, library=LocalLibrary(instance.documents))
-    tools = await Tools.open(settings)
+    tools = await Tools.open(settings, links=instance.links)
     try:
         await prepare(tools.jail, instance)
     except BaseException:

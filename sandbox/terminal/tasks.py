@@ -284,6 +284,8 @@ class Instance:
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     folders: Sequence[str] = ()
     modes: Mapping[str, int] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Places outside of the workspace that are links to folders of it, both as absolute paths."""
     commands: Sequence[str] = ()
     documents: Mapping[str, Document] = field(default_factory=dict)
     """What Search and LinkReader find, by address; none: what the session is set to."""

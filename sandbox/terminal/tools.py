@@ -62,10 +62,10 @@ class Tools:
         }
 
     @classmethod
-    async def open(cls, settings: ToolSettings | None = None) -> Tools:
-        """A jail with an empty workspace and a shell in it. Raises SandboxError."""
+    async def open(cls, settings: ToolSettings | None = None, *, links: Mapping[str, str] | None = None) -> Tools:
+        """A jail with an empty workspace and a shell in it. `links` as Jail.start takes them. Raises SandboxError."""
         settings = settings or ToolSettings()
-        jail = await Jail.start(settings.jail)
+        jail = await Jail.start(settings.jail, links=links)
         try:
             return cls(jail, await Terminal.open(jail, settings.terminal), settings)
         except BaseException:
