@@ -19,6 +19,7 @@ from models.judges.registry import JUDGES
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
 from warehouse.core.errors import ConfigError
+from warehouse.core.plain_yaml import read_yaml
 from warehouse.core.plugins import Plugins, located_all
 
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
@@ -93,7 +94,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
 def parse_value(text: str, source: str) -> Any:
     """Plain YAML data. Raises ConfigError with the place where it goes wrong."""
     try:
-        return yaml.safe_load(text)
+        return read_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{source} is not YAML (text with signs of YAML, such as * or {{, goes into quotes): {error}") from error
 
@@ -146,7 +147,7 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"the profile {name_or_path} extends itself ({' extends '.join([*children, name_or_path])}); name another one")
     path = Path(name_or_path)
     if _is_path(name_or_path):
-        if not path.is_file():
+        if not os.path.isfile(path):  # also for a name that no file can have
             raise ConfigError(f"there is no profile file {path}; the profiles that come with the project are {', '.join(names())}")
         text = _text(path)
     elif name_or_path in names():
@@ -176,7 +177,9 @@ def _text(path: Path) -> str:
 
 
 def located(name_or_path: str, folder: Path) -> str:
-    """A path, absolute and counted from a folder; a name as it is."""
+    """A path, absolute and counted from a folder; a name as it is. Raises ConfigError for what no path can be."""
+    if "\0" in name_or_path:
+        raise ConfigError(f"{name_or_path!r} is not the name of a profile or a file: it holds a NUL")
     return str((folder / name_or_path).resolve()) if _is_path(name_or_path) else name_or_path
 
 

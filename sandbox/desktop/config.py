@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sandbox.desktop.session import WINDOW_LIMIT_S, DesktopSession
 from warehouse.core.errors import ConfigError, DesktopMissing, missing_extra
+from warehouse.core.plain_yaml import read_yaml
 
 DESKTOPS_VARIABLE = "FLYWHEEL_DESKTOPS"
 SizePx = Annotated[int, Field(ge=320, le=8192)]
@@ -116,7 +117,7 @@ def machine_provider() -> Provider:
     if not named:
         return LocalProvider()
     try:
-        return _PROVIDER.validate_python(yaml.safe_load(Path(named).expanduser().read_text(encoding="utf-8")))
+        return _PROVIDER.validate_python(read_yaml(Path(named).expanduser().read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"{DESKTOPS_VARIABLE} is {named!r}, which cannot be read: {error.strerror}. Name a YAML file.") from error
     except (yaml.YAMLError, ValidationError) as error:

@@ -24,6 +24,7 @@ from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.search import HttpLibrary, Library, LocalLibrary
 from sandbox.terminal.tools import ToolSettings
 from warehouse.core.errors import ConfigError
+from warehouse.core.plain_yaml import read_yaml
 
 TOOLS_VARIABLE = "FLYWHEEL_TOOLS"
 Count = Annotated[int, Field(ge=1)]
@@ -87,7 +88,7 @@ def machine_settings() -> ToolSettings:
     if not named:
         return ToolSettings()
     try:
-        parsed = yaml.safe_load(Path(named).expanduser().read_text(encoding="utf-8"))
+        parsed = read_yaml(Path(named).expanduser().read_text(encoding="utf-8"))
         return ToolsConfig.model_validate(parsed or {}).settings()
     except OSError as error:
         raise ConfigError(f"{TOOLS_VARIABLE} is {named!r}, which cannot be read: {error.strerror}. Name a YAML file.") from error

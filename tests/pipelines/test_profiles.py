@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,32 @@ def test_unknown_names_and_files_say_what_there_is():
 def test_an_override_through_a_plain_value_is_refused():
     with pytest.raises(ConfigError, match="`seed` is not a group of settings"):
         profiles.load("smoke", {"seed.more": 1})
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{at}: &{at} [{', '.join([f'*{of}'] * 10)}]\n" for of, at in pairwise("abcdefgh")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (BOMB, "more than 100,000 values"),
+        ("a: &a [*a]", "nested too deeply, or holds itself"),
+        ("[" * 5000, "nested too deeply"),
+        ("seed: " + "9" * 5000, "a value in it cannot be read"),
+        ("extends: " + "n" * 5000 + ".yaml", "there is no profile"),
+        (r'extends: "a\0.yaml"', "it holds a NUL"),
+        (r'plugins: {judges: ["a\0.py:judge"]}', "is no reference to a plug-in"),
+        ("plugins: {judges: ['~nobody-of-that-name/a.py:judge']}", "is no reference to a plug-in"),
+        (f"plugins: {{judges: ['{'n' * 5000}:judge']}}", "is no reference to a plug-in"),
+        ("!!python/object/apply:os.system ['true']", "is not YAML"),
+    ],
+)
+def test_a_hostile_profile_is_refused_with_words(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=why):
+        profiles.load(str(tmp_path / "mine.yaml"))
 
 
 @pytest.mark.parametrize("text", ["just words", "[1, 2]", "{unclosed: "])

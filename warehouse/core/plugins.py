@@ -31,6 +31,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from warehouse.core.errors import ConfigError
+from warehouse.core.plain_yaml import read_yaml
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class Plugins(Mapping[str, T], Generic[T]):
     def parse(self, text: str) -> list[tuple[str | None, str]]:
         """(name, reference) of each plug-in in the text of the variable. Raises ConfigError for anything else."""
         try:
-            data = yaml.safe_load(text)
+            data = read_yaml(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"{self.variable} is {text!r}, which is not YAML: {error}") from error
         if data is None:
@@ -195,14 +196,17 @@ def attribute_of(reference: str, noun: str, wanted: str, is_one: Callable[[Any],
 
 def located(reference: str, folder: Path) -> str:
     """A reference that means the same from any folder: a path of a file is made absolute, counted from `folder`. A module that lies in the
-    folder as a file is that file; another is left to Python."""
-    if ":" not in reference and (path := folder / Path(reference).expanduser()).exists():
-        return str(path.resolve())
+    folder as a file is that file; another is left to Python. Raises ConfigError for what no path can be."""
     where, _, attribute = reference.rpartition(":")
-    if where.endswith(".py"):
-        return f"{(folder / Path(where).expanduser()).resolve()}:{attribute}"
-    beside = folder / f"{where}.py"
-    return f"{beside.resolve()}:{attribute}" if where.isidentifier() and beside.is_file() else reference
+    try:
+        if ":" not in reference and (path := folder / Path(reference).expanduser()).exists():
+            return str(path.resolve())
+        if where.endswith(".py"):
+            return f"{(folder / Path(where).expanduser()).resolve()}:{attribute}"
+        beside = folder / f"{where}.py"
+        return f"{beside.resolve()}:{attribute}" if where.isidentifier() and beside.is_file() else reference
+    except (OSError, RuntimeError, ValueError) as error:  # a NUL, another's home that there is not, a name too long
+        raise ConfigError(f"{reference[:200]!r} is no reference to a plug-in: {error}") from error
 
 
 def located_all(declared: Any, folder: Path) -> Any:

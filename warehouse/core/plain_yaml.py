@@ -1,0 +1,36 @@
+"""YAML of settings as plain data. What is in a few lines of text may be without end once it is read: aliases of aliases, or a list that
+holds itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MAX_VALUES = 100_000
+"""Values that a text may come to, each alias counted as often as it stands. No settings have a hundredth of it."""
+
+
+def read_yaml(text: str) -> Any:
+    """Raises yaml.YAMLError for all that is not plain data of a size that can be worked with."""
+    try:
+        value = yaml.safe_load(text)
+        _count(value, {})
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deeply, or holds itself") from error
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:  # a number of 5,000 digits, a month of 13
+        raise yaml.YAMLError(f"a value in it cannot be read: {error}") from error
+    return value
+
+
+def _count(value: Any, counts: dict[int, int]) -> int:
+    """How many values it is; those of a part that stands in many places are counted once, and added as often as it stands."""
+    if not isinstance(value, dict | list | tuple | set):
+        return 1
+    if id(value) not in counts:
+        parts = [*value, *value.values()] if isinstance(value, dict) else list(value)
+        counts[id(value)] = 1 + sum(_count(part, counts) for part in parts)
+        if counts[id(value)] > MAX_VALUES:
+            raise yaml.YAMLError(f"it comes to more than {MAX_VALUES:,} values, by aliases of aliases")
+    return counts[id(value)]
