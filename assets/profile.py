@@ -425,6 +425,11 @@ class ScheduleSettings(_Settings):
     ct: str | None = Field(None, description="when `recurring_ct` trains CT of the open iteration on all data so far, due or not")
     sft: str | None = Field(None, description="when `recurring_sft` brings SFT of the open iteration up to its data")
     rl: str | None = Field(None, description="when `recurring_rl` brings the specialists of the open iteration up to its SFT")
+    enabled: bool = Field(
+        False,
+        exclude=True,  # what an iteration makes is the same
+        description="the schedules are on when Dagster's page is started; else a person switches them on there",
+    )
     set: dict[str, Any] = Field({}, description="settings that the runs of schedules change, by dotted key: {rl.rounds: 8}")
     late_after_h: Annotated[float, Field(gt=0)] | None = Field(
         None, description="hours after which an iteration's results are overdue and an alert is sent; null: two intervals of `cron`"

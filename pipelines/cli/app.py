@@ -28,6 +28,7 @@ COMMANDS = {
     **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.tables"),
     "forget": "pipelines.cli.forget",
     "compare": "pipelines.cli.compare",
+    "alert": "pipelines.cli.alert",
     "blame": "pipelines.cli.blame",
     "merge": "pipelines.cli.merge",
     **dict.fromkeys(("init", "check"), "pipelines.cli.plugins"),

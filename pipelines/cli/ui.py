@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from assets.profile import ScheduleSettings
 from pipelines import profiles
 from pipelines.orchestration import kept_profile, prefect_server
 from pipelines.orchestration.instance import check_disk_space, open_instance
@@ -34,7 +35,7 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
 
     Raises ConfigError for a bad profile or a port in use, StageFailed when the Prefect server does not come up.
     """
-    profiles.export(profile_name, overrides)
+    schedules = _on(profiles.export(profile_name, overrides).schedule)
     check_disk_space(home)
     _check_port(port)
     kept_profile.keep(home, profile_name, overrides)
@@ -46,12 +47,18 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
             living_runs(instance, home)  # a run that was killed before holds no place in the queue
         with prefect_server.prefect_server(home) as prefect_url:
             os.environ.update(prefect_server.client_environment(home, prefect_url))
-            return _serve_dagster(home, url, prefect_url, console)
+            return _serve_dagster(home, url, prefect_url, schedules, console)
     except KeyboardInterrupt:
         return 0
 
 
-def _serve_dagster(home: Home, url: str, prefect_url: str, console: Console) -> int:
+def _on(schedule: ScheduleSettings) -> str:
+    """The schedules that are on when the page starts, in words."""
+    lines = {"retraining": schedule.cron, "ct": schedule.ct, "sft": schedule.sft, "rl": schedule.rl}
+    return ", ".join(f"recurring_{name} at {cron}" for name, cron in lines.items() if cron) if schedule.enabled else ""
+
+
+def _serve_dagster(home: Home, url: str, prefect_url: str, schedules: str, console: Console) -> int:
     """Every event of every run would be printed: that goes to a file, the terminal keeps the addresses."""
     log_path = home.dagster / "ui.log"
     with log_path.open("wb") as log:
@@ -68,6 +75,8 @@ def _serve_dagster(home: Home, url: str, prefect_url: str, console: Console) -> 
         if _comes_up(url, process):
             console.print(f"\n[bold]Dagster[/]  {url}   Jobs → next_iteration → Launchpad → Launch Run", soft_wrap=True)
             console.print(f"[bold]Prefect[/]  {prefect_url}   each episode of a collection", soft_wrap=True)
+            if schedules:
+                console.print(f"[bold]schedules[/]  {schedules}", soft_wrap=True, highlight=False)
             console.print(f"[bold]log[/]      {log_path}", soft_wrap=True)
             console.print("Ctrl-C ends both, and what was launched there; what is finished is kept.\n")
         status = process.wait()

@@ -29,6 +29,8 @@ from warehouse.core.identity import content_id
 
 WEBHOOK_VARIABLE, EMAIL_VARIABLE = "FLYWHEEL_ALERT_WEBHOOK", "FLYWHEEL_ALERT_EMAIL"
 TIMEOUT_S = 10.0
+REFUSALS = (OSError, httpx.HTTPError, smtplib.SMTPException)
+"""What a channel raises that does not take an alert."""
 KEPT_SENT = 200
 """Alerts that are kept after they were sent, so that none is sent twice."""
 
@@ -59,7 +61,7 @@ class Webhook:
 
     def send(self, alert: Alert) -> None:
         """Raises httpx.HTTPError for no answer, and for one that is no success."""
-        body = {"text": f"{alert.text}\n{alert.url}", "kind": alert.kind, "about": alert.about, "url": alert.url}
+        body = {"text": f"{alert.text}\n{alert.url}".strip(), "kind": alert.kind, "about": alert.about, "url": alert.url}
         httpx.post(self._url, json=body, timeout=TIMEOUT_S).raise_for_status()
 
 
@@ -129,7 +131,7 @@ def deliver(home: Home, through: list[Webhook | Email]) -> tuple[int, list[str]]
                 continue
             try:
                 channel.send(alert)
-            except (OSError, httpx.HTTPError, smtplib.SMTPException) as error:
+            except REFUSALS as error:
                 problems.append(f"{channel.name}: {type(error).__name__}: {error}")
                 continue
             kept["sent"].append(channel.name)

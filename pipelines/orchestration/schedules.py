@@ -18,7 +18,7 @@ Tick = Iterator[dg.RunRequest | dg.SkipReason]
 
 
 def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
-    """Their cron lines are the profile's. Off until a person switches them on."""
+    """Their cron lines are the profile's, and whether they are on before a person switches them."""
     specialists = [*profile.tasks.specialists, *(joint_name(group) for group in profile.tasks.joint)]
     sft = ("sft_dataset", "sft_model")
     before_sft = ("withdrawals", "ct_dataset", "ct_model")
@@ -52,7 +52,9 @@ def _schedule(profile: Profile, name: str, cron: str | None, job: object, select
     if cron is None:
         return None
 
-    @dg.schedule(cron_schedule=cron, job=job, name=name)  # type: ignore[arg-type]
+    status = dg.DefaultScheduleStatus.RUNNING if profile.schedule.enabled else dg.DefaultScheduleStatus.STOPPED
+
+    @dg.schedule(cron_schedule=cron, job=job, name=name, default_status=status)  # type: ignore[arg-type]
     def tick(context: dg.ScheduleEvaluationContext) -> Tick:
         running = living_runs(context.instance, Home.from_env())
         if running:

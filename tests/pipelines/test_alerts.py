@@ -12,10 +12,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from typer.testing import CliRunner
 
 from assets.keys import ITERATION_OUTPUT
 from assets.resources import WarehouseResource
 from pipelines import profiles
+from pipelines.cli.app import app
 from pipelines.orchestration.alert_sensors import build_alert_sensors
 from pipelines.orchestration.alerts import EMAIL_VARIABLE, WEBHOOK_VARIABLE, Alert, Webhook, channels, deliver, post
 from tests.pipelines.test_failures import fail
@@ -188,3 +190,17 @@ def test_an_address_that_is_none_is_refused_and_its_secret_is_not_shown(variable
     with pytest.raises(ConfigError, match=variable) as refused:
         channels({variable: address})
     assert "secret" not in str(refused.value)
+
+
+def test_a_word_is_sent_by_hand_to_see_that_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(EMAIL_VARIABLE, raising=False)
+    monkeypatch.delenv(WEBHOOK_VARIABLE, raising=False)
+    refused = CliRunner().invoke(app, ["alert"])
+    assert isinstance(refused.exception, ConfigError) and WEBHOOK_VARIABLE in str(refused.exception)
+    with webhook() as (url, got):
+        monkeypatch.setenv(WEBHOOK_VARIABLE, url)
+        said = CliRunner().invoke(app, ["alert", "a word"])
+        assert (said.exit_code, said.output.strip()) == (0, "webhook: sent")
+        assert [(one["text"], one["kind"]) for one in got] == [("a word", "test")]
+    said = CliRunner().invoke(app, ["alert"])
+    assert said.exit_code == 1 and "webhook: ConnectError" in said.output

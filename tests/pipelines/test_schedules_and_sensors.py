@@ -97,7 +97,9 @@ def tick(place: Any, name: str = "recurring_retraining", **settings: Any) -> Any
 
 def test_a_tick_asks_for_the_first_incomplete_iteration(place):
     (schedule,) = build_schedules(profiles.load("smoke", {"schedule.cron": "5 4 * * *"}))
-    assert schedule.cron_schedule == "5 4 * * *"
+    assert schedule.cron_schedule == "5 4 * * *" and schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    (enabled,) = build_schedules(profiles.load("smoke", {"schedule.enabled": True}))
+    assert enabled.default_status is dg.DefaultScheduleStatus.RUNNING
     assert "seed" in tick(place).skip_message
     place.open("0001")
     (request,) = tick(place).run_requests
