@@ -4,21 +4,30 @@ holds itself.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
 
 MAX_VALUES = 100_000
 """Values that a text may come to, each alias counted as often as it stands. No settings have a hundredth of it."""
+MAX_DEPTH = 100
+"""Brackets within brackets. PyYAML takes two seconds of a processor for five thousand of them."""
+_TOO_DEEP = "it is nested too deeply, or holds itself"
 
 
 def read_yaml(text: str) -> Any:
     """Raises yaml.YAMLError for all that is not plain data of a size that can be worked with."""
+    depth = 0
+    for bracket in re.finditer(r"[\[{}\]]", text):
+        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
+        if depth > MAX_DEPTH:
+            raise yaml.YAMLError(_TOO_DEEP)
     try:
         value = yaml.safe_load(text)
         _count(value, {})
     except RecursionError as error:
-        raise yaml.YAMLError("it is nested too deeply, or holds itself") from error
+        raise yaml.YAMLError(_TOO_DEEP) from error
     except (ValueError, TypeError, OverflowError, AttributeError) as error:  # a number of 5,000 digits, a month of 13
         raise yaml.YAMLError(f"a value in it cannot be read: {error}") from error
     return value
