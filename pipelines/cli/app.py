@@ -27,6 +27,7 @@ COMMANDS = {
     "verdict": "pipelines.cli.verdict",
     **dict.fromkeys(("export", "replay", "withdraw", "restore"), "pipelines.cli.tables"),
     "forget": "pipelines.cli.forget",
+    "adopt": "pipelines.cli.adopt",
     "compare": "pipelines.cli.compare",
     "alert": "pipelines.cli.alert",
     "blame": "pipelines.cli.blame",

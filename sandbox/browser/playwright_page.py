@@ -37,7 +37,7 @@ from sandbox.browser.policy import is_below, relative_urls
 from sandbox.tasks.page_task import PageSettings, Surroundings
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
-_OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
+OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
 """Flags of ours that Playwright sets itself."""
 
 
@@ -55,7 +55,7 @@ class PlaywrightBackend:
         driver = await async_playwright().start()
         try:
             proxy_host = f"{secrets.token_hex(16)}.invalid"
-            flags = [*(flag for flag in FLAGS if flag not in _OWN_FLAGS), resolver_flag(proxy_host)]
+            flags = [*(flag for flag in FLAGS if flag not in OWN_FLAGS), resolver_flag(proxy_host)]
             browser = await driver.chromium.launch(executable_path=str(executable.path), args=flags, env={"TZ": "UTC"})
         except Error as error:
             await driver.stop()

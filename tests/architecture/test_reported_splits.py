@@ -23,6 +23,7 @@ MAY_NAME = {
     "assets/judging.py": "draws how judges agree on the part that chose nothing",
     "sandbox/tasks/reserved.py": "reads which instances are reserved for which split",
     "sandbox/tasks/contents.py": "makes the index of what is reserved",
+    "sandbox/adopting/source.py": "says which of an adopted site's tasks are of which split",
     "sandbox/tasks/web_apps/apps.py": "has an application with a table `report`, which is not the split",
     "sandbox/tasks/supply_page.py": "shows instances to people, and none of what is only reported",
     "agent/judging/reports.py": "measures judges on the part that chose nothing",

@@ -1,0 +1,192 @@
+"""`flywheel adopt`: a running web application becomes a task source. What is done is sandbox/adopting's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from rich.markup import escape
+from rich.progress import Progress
+
+from pipelines.cli.options import console
+from sandbox.browser.policy import is_this_machine
+from warehouse.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sandbox.adopting.records import Folder, Site
+
+PARTS = ("crawl", "tasks", "proof", "source")
+PASSWORD = "FLYWHEEL_ADOPT_PASSWORD"
+
+
+def adopt(
+    url: Annotated[str, typer.Argument(help="Where the application runs, e.g. http://127.0.0.1:8001/ or a page of it to start from.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for what is made \\[default: adopted/HOST-PORT].", show_default=False)
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help=f"Only these parts, with commas between: {', '.join(PARTS)}. Each goes on from what lies in --output."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the task source \\[default: that of the folder].")] = None,
+    pages: Annotated[int, typer.Option(min=1, max=2000, help="Pages to crawl.")] = 60,
+    depth: Annotated[int, typer.Option(min=0, max=20, help="Links from the first page that are followed.")] = 3,
+    tasks: Annotated[int, typer.Option(min=1, max=5000, help="Candidate tasks to prove.")] = 200,
+    delay: Annotated[float, typer.Option(min=0, max=60, help="Seconds between two pages of the crawl; robots.txt may ask for more.")] = 0.2,
+    sessions: Annotated[int, typer.Option(min=1, max=32, help="Episodes that run at once; one where they write.")] = 2,
+    login_path: Annotated[
+        str | None, typer.Option(help=f"Page with the log-in form, e.g. /login; the password is read from {PASSWORD} and not stored.")
+    ] = None,
+    user: Annotated[str, typer.Option(help="Name to log in with.")] = "",
+    writes: Annotated[
+        bool, typer.Option("--writes", help="Let requests through that WRITE to the application, and make tasks of its forms.")
+    ] = False,
+    reset: Annotated[
+        str | None, typer.Option(help="Command that sets the application back, run before each episode, e.g. 'cp seed.db app.db'.")
+    ] = None,
+    database: Annotated[
+        Path | None, typer.Option(help="With --writes: the application's SQLite file, which verifiers of forms then read, too.")
+    ] = None,
+    ignore_robots: Annotated[bool, typer.Option("--ignore-robots", help="Also pages that robots.txt forbids: of your own site.")] = False,
+) -> None:
+    """Make tasks of a running web application, and prove them: a task source that a profile can name.
+
+    flywheel adopt http://127.0.0.1:8001/
+
+    flywheel adopt http://127.0.0.1:8001/ --only crawl,tasks      see what tasks there would be, and stop
+
+    The application is only read unless --writes is given: requests by other methods than GET and HEAD are refused, and so is every request
+    to another address. What is cut off goes on when the same command is given again. docs/adopt.md tells more.
+    """
+    from sandbox.adopting.records import Folder
+
+    wanted = parts(only)
+    folder = Folder((output or Path("adopted") / default_name(url)).absolute())
+    site = site_of(url, name or slug(folder.root.name), writes, reset, database, login_path is not None, delay, not ignore_robots)
+    warn(site)
+    make_tasks(folder, site, wanted, pages=pages, depth=depth, tasks=tasks, sessions=sessions, login=(login_path, user))
+
+
+def parts(only: str | None) -> tuple[str, ...]:
+    """Raises ConfigError for a part that there is not."""
+    if only is None:
+        return PARTS
+    asked = [part.strip() for part in only.split(",") if part.strip()]
+    if not asked or (unknown := [part for part in asked if part not in PARTS]):
+        raise ConfigError(f"--only {only!r}: {unknown[0] if asked else 'nothing'} is no part; parts are {', '.join(PARTS)}")
+    return tuple(part for part in PARTS if part in asked)
+
+
+def slug(text: str) -> str:
+    made = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
+    return made if made[:1].isalpha() else f"site-{made}"
+
+
+def default_name(url: str) -> str:
+    return slug(urlsplit(url).netloc)
+
+
+def site_of(
+    url: str, name: str, writes: bool, reset: str | None, database: Path | None, has_login: bool, delay: float, obeys_robots: bool
+) -> Site:
+    """Raises ConfigError for an address that is none, and for options that do not go together."""
+    from sandbox.adopting.records import Site, origin_of, page_key
+
+    try:
+        parsed = urlsplit(url)
+        is_address = parsed.scheme in ("http", "https") and bool(parsed.hostname) and (parsed.port or 1) > 0
+    except ValueError:
+        is_address = False
+    if not is_address or parsed.username or parsed.password:
+        raise ConfigError(f"{url!r} is no address to adopt: give one like http://127.0.0.1:8001/, without a name or a password in it")
+    if database is not None and not writes:
+        raise ConfigError("--database goes with --writes: only forms that write are verified by it")
+    if database is not None and not database.is_file():
+        raise ConfigError(f"--database {database}: there is no such file; name the SQLite file that the application writes to")
+    try:
+        command = tuple(shlex.split(reset)) if reset else ()
+    except ValueError as error:
+        raise ConfigError(f"--reset {reset!r} cannot be read as a command: {error}") from error
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,40}", name):
+        raise ConfigError(f"--name {name!r}: give lower-case letters, digits and -, e.g. {slug(name)}")
+    return Site(
+        name=name,
+        origin=origin_of(url),
+        start=page_key(url),
+        allow_writes=writes,
+        reset=command,
+        database=None if database is None else str(database.absolute()),
+        has_login=has_login,
+        delay_s=delay,
+        obeys_robots=obeys_robots,
+    )
+
+
+def warn(site: Site) -> None:
+    if not is_this_machine(site.host):
+        console.print(f"[yellow]{escape(site.origin)} is not on this machine: crawl and train only where you may.[/]", soft_wrap=True)
+    if site.allow_writes:
+        how = f"before each episode `{' '.join(site.reset)}` runs" if site.reset else "nothing sets it back: give --reset, or use a copy"
+        console.print(f"[bold red]--writes: episodes WRITE to {escape(site.origin)}; {escape(how)}.[/]", soft_wrap=True)
+
+
+def make_tasks(
+    folder: Folder, site: Site, wanted: tuple[str, ...], *, pages: int, depth: int, tasks: int, sessions: int, login: tuple[str | None, str]
+) -> None:
+    from sandbox.adopting import adopt as steps
+    from sandbox.adopting.login import log_in
+
+    steps.open_site(folder, site)
+    with Progress(console=console, transient=True) as bars:
+        lines: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in lines:
+                lines[what] = bars.add_task(what, total=total)
+            bars.update(lines[what], completed=done, total=total)
+
+        def say(what: str, text: str) -> None:
+            if what in lines:
+                bars.remove_task(lines.pop(what))
+            console.print(f"{what}: {text}", highlight=False, soft_wrap=True, markup=False)
+
+        if "crawl" in wanted:
+            if login[0] is not None and not folder.login.exists():
+                run(log_in(folder, site, login[0], login[1], password()))
+            found = run(steps.crawl(folder, site, max_pages=pages, max_depth=depth, report=show))
+            used = found["pages"].pop("used", 0)
+            say(
+                "crawl",
+                f"{used} pages in {found['s']} s; not used: {_counts(found['pages'])}; elsewhere: {found['requests_elsewhere_refused']}",
+            )
+        if "tasks" in wanted:
+            found = steps.compose(folder, site, max_tasks=tasks)
+            say("tasks", f"{found['candidates']} candidates ({_counts(found['by_family'])}); dropped: {_counts(found['dropped'])}")
+        if "proof" in wanted:
+            found = run(steps.prove(folder, site, num_sessions=sessions, report=show))
+            say("proof", f"{found['sound']} of {found['played']} are sound, in {found['s']} s; dropped: {_counts(found['dropped'])}")
+        if "source" in wanted:
+            found = steps.write_source(folder, site)
+            say("source", f"{found['tasks']} tasks ({_counts(found['splits'])}) in {folder.root}")
+
+
+def run(work: Coroutine[Any, Any, dict[str, Any] | None]) -> dict[str, Any]:
+    return asyncio.run(work) or {}
+
+
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"{num} {name}" for name, num in found.items()) or "nothing"
+
+
+def password() -> str:
+    """Raises ConfigError where none is given."""
+    if not (found := os.environ.get(PASSWORD)):
+        raise ConfigError(f"--login-path needs a password: set {PASSWORD}, which is not stored")
+    return found

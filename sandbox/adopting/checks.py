@@ -1,0 +1,86 @@
+"""Whether a check of an adopted task holds: of the page that is shown, of what was sent, of the answer, of the database."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sandbox.adopting.records import AnswerCheck, Check, Locator, RequestCheck, RowCheck, StateCheck, UrlCheck, page_key
+from sandbox.adopting.window import Sent
+from sandbox.browser.page import call
+from warehouse.core.errors import ConfigError
+
+Evaluate = Callable[[str], Awaitable[Any]]
+Rows = Mapping[str, Counter[tuple[tuple[str, str], ...]]]
+"""Of a database: table → its rows, as columns and texts, and how often each is there."""
+MAX_ROWS = 20_000
+"""Of a table; larger ones are not looked at."""
+
+
+@cache
+def look_script() -> str:
+    return Path(__file__).with_name("look.js").read_text(encoding="utf-8").strip()
+
+
+def normal(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+async def find(evaluate: Evaluate, at: Locator) -> Mapping[str, Any] | None:
+    """Where a thing is now, and its state; None where it is not on the page."""
+    found = await evaluate(call(look_script(), {"find": at.model_dump()}))
+    return found if isinstance(found, dict) else None
+
+
+async def holds(
+    check: Check, *, url: str, answer: str | None, sent: Sequence[Sent], evaluate: Evaluate, new_rows: Callable[[], Rows]
+) -> bool:
+    match check:
+        case UrlCheck(key=key):
+            return page_key(url) == key
+        case AnswerCheck(text=text):
+            return answer is not None and normal(answer) == normal(text)
+        case StateCheck(at=at, state=state):
+            found = await find(evaluate, at)
+            return found is not None and normal(str(found["state"])) == normal(state)
+        case RequestCheck(method=method, path=path, fields=fields):
+            return any(
+                (each.method, each.path) == (method, path)
+                and 0 < each.status < 400
+                and all(normal(each.fields.get(name, "\0")) == normal(value) for name, value in fields.items())
+                for each in sent
+            )
+        case RowCheck(table=table, cells=cells):
+            rows = new_rows().get(table, Counter())
+            return any(all(normal(dict(row).get(name, "\0")) == normal(value) for name, value in cells.items()) for row in rows)
+
+
+def read_rows(database: str | None) -> Rows:
+    """Every row of every table. Raises ConfigError for a file that is not a SQLite database."""
+    if database is None:
+        return {}
+    path = Path(database)
+    if not path.is_file():
+        raise ConfigError(f"--database {path}: there is no such file. Name the SQLite file that the application writes to.")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as con:
+            names = [name for (name,) in con.execute("select name from sqlite_master where type = 'table' and name not like 'sqlite_%'")]
+            return {name: _rows(con, name) for name in names}
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"--database {path} cannot be read as SQLite: {error}. Leave it out for an application with another.") from error
+
+
+def _rows(con: sqlite3.Connection, table: str) -> Counter[tuple[tuple[str, str], ...]]:
+    quoted = table.replace('"', '""')
+    cursor = con.execute(f'select * from "{quoted}" limit {MAX_ROWS}')
+    columns = [column[0] for column in cursor.description]
+    return Counter(tuple(zip(columns, (str(value) for value in row), strict=True)) for row in cursor)
+
+
+def added(before: Rows, after: Rows) -> Rows:
+    return {table: rows - before.get(table, Counter()) for table, rows in after.items()}

@@ -1,0 +1,382 @@
+"""From pages to candidate tasks: an instruction in plain words, checks, and the way that the crawl has found. What is ambiguous is dropped
+here, with its reason, as far as the pages tell; what only a play tells is proof.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from urllib.parse import urlsplit
+
+from sandbox.adopting.records import (
+    AdoptedTask,
+    AnswerCheck,
+    Cell,
+    Link,
+    Locator,
+    Look,
+    PageField,
+    PageForm,
+    RequestCheck,
+    Site,
+    StateCheck,
+    Step,
+    UrlCheck,
+    is_leaving,
+    origin_of,
+    page_key,
+)
+from warehouse.core.identity import canonical_json, stable_fraction, stable_seed
+
+DEEPEST_PX = 1_500
+"""How far down a page a task's target may stand; further down an agent does little but scroll."""
+MAX_NAME, MAX_VALUE = 46, 44
+MAX_SAME_GOAL = 2
+FIELD_WORDS = 3
+"""Tasks of one field, each with another word."""
+FORM_FILLS = 6
+TEXT_TYPES = frozenset({"text", "search", "textarea", "email", "url", "tel", "number", ""})
+WORDS = ("harbour", "lantern", "meadow", "copper", "violin", "granite", "saffron", "walnut", "glacier", "compass")
+OPEN = ('Open "{}".', 'Go to "{}".', 'Click the link "{}".')
+
+
+@dataclass(slots=True, kw_only=True)
+class Composed:
+    tasks: list[AdoptedTask] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+class Composer:
+    """All candidates of a site."""
+
+    def __init__(self, site: Site, pages: Mapping[str, Look]) -> None:
+        self._site, self._pages = site, pages
+        self._start = page_key(site.origin + site.start)
+        self.dropped: Counter[str] = Counter()
+        self._words = vocabulary(pages.values())
+
+    def compose(self, max_tasks: int) -> Composed:
+        """At most so many, of all families alike."""
+        found = [task for key in self._pages for task in self._of_page(key)]
+        found = self._one_meaning(found)
+        return Composed(tasks=_chosen(found, max_tasks), dropped=self.dropped)
+
+    def _of_page(self, key: str) -> Iterator[AdoptedTask]:
+        look = self._pages[key]
+        links = self._links(key, look)
+        yield from self._open_link(key, links)
+        yield from self._open_path(key, links)
+        yield from self._read(key, look)
+        yield from self._fields(key, look)
+        yield from self._toggles(key, look)
+        yield from self._search(key, look)
+        if self._site.allow_writes:
+            yield from self._forms(key, look)
+
+    # ---- links ----
+
+    def _links(self, key: str, look: Look) -> dict[str, Link]:
+        """Links of a page by name, of those that lead to one known page each."""
+        by_name: dict[str, list[Link]] = defaultdict(list)
+        for link in look.links:
+            by_name[link.at.name.casefold()].append(link)
+        found: dict[str, Link] = {}
+        for links in by_name.values():
+            first = min(links, key=lambda link: link.top)
+            target = page_key(first.url)
+            if not is_sayable(first.at.name):
+                self.dropped["a link without a name that can be said"] += 1
+            elif len({page_key(link.url) for link in links}) > 1:
+                self.dropped["several links of one name lead to different pages"] += 1
+            elif origin_of(first.url) != self._site.origin or target not in self._pages or is_leaving(first.url):
+                self.dropped["a link to what was not crawled"] += 1
+            elif target == key:
+                self.dropped["a link to the page itself"] += 1
+            elif first.top > DEEPEST_PX:
+                self.dropped["too far down the page"] += 1
+            else:
+                found[first.at.name] = first
+        return found
+
+    def _open_link(self, key: str, links: Mapping[str, Link]) -> Iterator[AdoptedTask]:
+        for name, link in links.items():
+            target = page_key(link.url)
+            is_sort = link.is_head and target.partition("?")[0] == key.partition("?")[0]
+            said = f'Sort the list by "{name}".' if is_sort else _varied(OPEN, key, name).format(name)
+            yield AdoptedTask(
+                family="sort" if is_sort else "open-link",
+                instruction=said,
+                start=key,
+                checks=(UrlCheck(key=target),),
+                steps=(Step(do="click", key=key, at=link.at),),
+            )
+
+    def _open_path(self, key: str, links: Mapping[str, Link]) -> Iterator[AdoptedTask]:
+        """Two clicks: by a page that is linked here to one that is not."""
+        if key != self._start:
+            return
+        direct = {page_key(link.url) for link in links.values()} | {key}
+        for name, link in links.items():
+            middle = page_key(link.url)
+            for second, then in self._links_silently(middle).items():
+                if page_key(then.url) not in direct and second.casefold() != name.casefold():
+                    yield AdoptedTask(
+                        family="open-path",
+                        instruction=f'Open "{name}", then open "{second}" there.',
+                        start=key,
+                        checks=(UrlCheck(key=page_key(then.url)),),
+                        steps=(Step(do="click", key=key, at=link.at), Step(do="click", key=middle, at=then.at)),
+                    )
+
+    def _links_silently(self, key: str) -> dict[str, Link]:
+        before = self.dropped.copy()
+        found = self._links(key, self._pages[key])
+        self.dropped = before
+        return found
+
+    # ---- values ----
+
+    def _read(self, key: str, look: Look) -> Iterator[AdoptedTask]:
+        asked: dict[str, list[Cell]] = defaultdict(list)
+        for table in look.tables:
+            for question, cell in self._questions(table.columns, table.rows):
+                asked[question].append(cell)
+        for fact in look.facts:
+            if is_sayable(fact.label) and _is_value(fact.value):
+                asked[f'What is "{fact.label.rstrip(":")}"?'].append(fact.value)
+        for question, cells in asked.items():
+            if len(cells) > 1:
+                self.dropped["a question with several answers"] += 1
+            elif cells[0].text.casefold() in question.casefold():
+                self.dropped["a question that holds its answer"] += 1
+            else:
+                yield self._reading(question, key, (Step(do="read", key=key, at=cells[0].at),), cells[0].text, "read-value")
+                yield from self._reading_elsewhere(question, key, cells[0])
+
+    def _reading(self, question: str, start: str, steps: tuple[Step, ...], answer: str, family: str) -> AdoptedTask:
+        return AdoptedTask(
+            family=family,
+            instruction=f"{question} Answer with the text on the page.",
+            start=start,
+            checks=(AnswerCheck(text=answer),),
+            steps=steps,
+            answer=answer,
+        )
+
+    def _reading_elsewhere(self, question: str, key: str, cell: Cell) -> Iterator[AdoptedTask]:
+        """The same asked on the first page, where that links to the page with the answer."""
+        if key == self._start or self._start not in self._pages:
+            return
+        for name, link in self._links_silently(self._start).items():
+            if page_key(link.url) == key:
+                steps = (Step(do="click", key=self._start, at=link.at), Step(do="read", key=key, at=cell.at))
+                yield self._reading(f'Open "{name}". {question}', self._start, steps, cell.text, "find-value")
+                return
+
+    def _questions(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[tuple[str, Cell]]:
+        """Of each row that its first telling cell names, each other column whose values differ."""
+        if len(rows) < 2:
+            self.dropped["a table of fewer than two rows"] += 1
+            return
+        named = [number for number in range(len(columns)) if is_sayable(columns[number])]
+        texts = [[row[number].text for row in rows] for number in range(len(columns))]
+        telling = [n for n in named if len(set(texts[n])) == len(rows) and all(is_sayable(text) for text in texts[n])]
+        worded = [n for n in telling if not all(re.fullmatch(r"[\d.,:/ -]+", text) for text in texts[n])]
+        by = (worded or telling)[:1]
+        if not by:
+            self.dropped["a table whose rows have no name"] += 1
+            return
+        for number in named:
+            if number == by[0] or columns.count(columns[number]) > 1 or len(set(texts[number])) < min(3, len(rows)):
+                continue
+            for row in rows:
+                if _is_value(row[number]):
+                    yield f'What is "{columns[number]}" of "{row[by[0]].text}"?', row[number]
+
+    # ---- fields and toggles ----
+
+    def _fields(self, key: str, look: Look) -> Iterator[AdoptedTask]:
+        labels = Counter(each.at.name.casefold() for each in look.fields)
+        for each in look.fields:
+            label = each.at.name
+            if not is_sayable(label) or each.top > DEEPEST_PX:
+                self.dropped["a field without a label that can be said"] += 1
+            elif labels[label.casefold()] > 1:
+                self.dropped["several fields of one label"] += 1
+            elif each.type in TEXT_TYPES:
+                yield from self._fill_field(key, each)
+            elif each.type == "select" and not each.is_multiple:
+                yield from self._choose(key, each)
+            elif each.type in ("checkbox", "radio"):
+                wanted = "true" if each.type == "radio" or each.state == "false" else "false"
+                if each.state != wanted:
+                    said = "Choose" if each.type == "radio" else "Tick" if wanted == "true" else "Untick"
+                    yield self._setting("toggle", f'{said} "{label}".', key, Step(do="set", key=key, at=each.at, value=wanted))
+
+    def _fill_field(self, key: str, each: PageField) -> Iterator[AdoptedTask]:
+        dice = Random(stable_seed("adopted", "field", each.at.name))
+        for word in dice.sample(self._words, min(FIELD_WORDS, len(self._words))):
+            value = str(dice.randrange(2, 90)) if each.type == "number" else word
+            if each.state != value and each.type not in ("email", "url"):
+                step = Step(do="type", key=key, at=each.at, value=value)
+                yield self._setting("fill-field", f'Type "{value}" into the field "{each.at.name}".', key, step)
+
+    def _choose(self, key: str, each: PageField) -> Iterator[AdoptedTask]:
+        usable = [option for option in each.options if is_sayable(option) and each.options.count(option) == 1 and option != each.state]
+        dice = Random(stable_seed("adopted", "choose", each.at.name))
+        for option in dice.sample(usable, min(6, len(usable))):
+            step = Step(do="choose", key=key, at=each.at, value=option)
+            yield self._setting("choose-option", f'Choose "{option}" in "{each.at.name}".', key, step)
+
+    def _toggles(self, key: str, look: Look) -> Iterator[AdoptedTask]:
+        names = Counter(each.at.name.casefold() for each in look.toggles)
+        for each in look.toggles:
+            name = each.at.name
+            if not is_sayable(name) or each.top > DEEPEST_PX or names[name.casefold()] > 1:
+                self.dropped["a toggle without a name of its own"] += 1
+                continue
+            wanted = "false" if each.state == "true" else "true"
+            if each.kind == "tab" and wanted == "false":
+                continue
+            verbs = {"expand": ("Expand", "Collapse"), "tab": ("Switch to the tab", ""), "tick": ("Switch on", "Switch off")}[each.kind]
+            said = verbs[0] if wanted == "true" else verbs[1]
+            yield self._setting("toggle", f'{said} "{name}".', key, Step(do="set", key=key, at=each.at, value=wanted))
+
+    @staticmethod
+    def _setting(family: str, instruction: str, key: str, step: Step) -> AdoptedTask:
+        return AdoptedTask(
+            family=family, instruction=instruction, start=key, checks=(StateCheck(at=step.at, state=step.value),), steps=(step,)
+        )
+
+    # ---- forms ----
+
+    def _search(self, key: str, look: Look) -> Iterator[AdoptedTask]:
+        for number, form in enumerate(look.forms):
+            fields = [each for each in look.fields if each.form == number]
+            texts = [each for each in fields if each.type in ("text", "search", "") and each.at.key]
+            if form.method != "get" or len(texts) != 1 or not self._is_ours(form):
+                continue
+            box = texts[0]
+            if sum(each.at == box.at for each in look.fields) > 1 or box.top > DEEPEST_PX:
+                continue
+            others = [each for each in look.fields if each.type in ("text", "search", "") and each.at != box.at and each.form != number]
+            where = f' in "{box.at.name}"' if others and is_sayable(box.at.name) else ""
+            dice = Random(stable_seed("adopted", "search", box.at.key))
+            for word in dice.sample(self._words, min(FIELD_WORDS + 1, len(self._words))):
+                check = RequestCheck(method="GET", path=urlsplit(form.action).path or "/", fields={box.at.key: word})
+                yield AdoptedTask(
+                    family="search",
+                    instruction=f'Search for "{word}"{where}.',
+                    start=key,
+                    checks=(check,),
+                    steps=(Step(do="type", key=key, at=box.at, value=word, enter=True),),
+                )
+
+    def _is_ours(self, form: PageForm) -> bool:
+        return origin_of(form.action) == self._site.origin and not is_leaving(form.action)
+
+    def _forms(self, key: str, look: Look) -> Iterator[AdoptedTask]:
+        """Forms that write: only where the site may be written to."""
+        for number, form in enumerate(look.forms):
+            fields = [each for each in look.fields if each.form == number]
+            usable = [each for each in fields if each.type in TEXT_TYPES and each.at.key and is_sayable(each.at.name)]
+            labels = Counter(each.at.name.casefold() for each in look.fields)
+            if form.method != "post" or form.submit is None or not is_sayable(form.submit.name) or is_leaving(form.submit.name):
+                continue
+            if not self._is_ours(form) or not 1 <= len(usable) <= 6 or any(each.type in ("password", "file") for each in fields):
+                self.dropped["a form that cannot be filled in by its labels"] += 1
+            elif any(labels[each.at.name.casefold()] > 1 for each in usable) or any(
+                each.is_required and each not in usable for each in fields
+            ):
+                self.dropped["a form whose fields have no labels of their own"] += 1
+            else:
+                for fill in range(FORM_FILLS):
+                    yield self._filling(key, form, form.submit, usable, fill)
+
+    def _filling(self, key: str, form: PageForm, submit: Locator, fields: Sequence[PageField], fill: int) -> AdoptedTask:
+        dice = Random(stable_seed("adopted", "form", key, form.action, fill))
+        values = {each.at.key: _value(each.type, dice) for each in fields}
+        parts = ", ".join(f'"{each.at.name}" is "{values[each.at.key]}"' for each in fields)
+        steps = [Step(do="type", key=key, at=each.at, value=values[each.at.key]) for each in fields]
+        return AdoptedTask(
+            family="fill-form",
+            instruction=f'Fill in the form: {parts}; then press "{submit.name}".',
+            start=key,
+            checks=(RequestCheck(method="POST", path=urlsplit(form.action).path or "/", fields=values),),
+            steps=(*steps, Step(do="click", key=key, at=submit)),
+        )
+
+    def _one_meaning(self, tasks: Sequence[AdoptedTask]) -> list[AdoptedTask]:
+        """Without those whose instruction means different things, wherever they start, and without repeats."""
+        goals: dict[str, set[bytes]] = defaultdict(set)
+        for task in tasks:
+            goals[task.instruction.casefold()].add(canonical_json(task.goal))
+        kept: dict[str, AdoptedTask] = {}
+        for task in tasks:
+            if len(goals[task.instruction.casefold()]) > 1:
+                self.dropped["the same instruction with another verifier"] += 1
+            else:
+                kept.setdefault(task.task_id, task)
+        return list(kept.values())
+
+
+def _chosen(tasks: Sequence[AdoptedTask], max_tasks: int) -> list[AdoptedTask]:
+    """Of each family alike, and in it first one of each goal, near the top of the list of a hash."""
+    families: dict[str, list[AdoptedTask]] = defaultdict(list)
+    seen: Counter[bytes] = Counter()
+    for task in sorted(tasks, key=lambda task: stable_fraction("adopted", task.task_id)):
+        goal = canonical_json([task.family, task.goal])
+        seen[goal] += 1
+        if seen[goal] <= MAX_SAME_GOAL:
+            families[task.family].append(task)
+    for family, members in families.items():
+        rank: Counter[bytes] = Counter()
+        order: list[tuple[int, AdoptedTask]] = []
+        for task in members:
+            rank[canonical_json(task.goal)] += 1
+            order.append((rank[canonical_json(task.goal)], task))
+        families[family] = [task for _, task in sorted(order, key=lambda pair: pair[0])]
+    chosen: list[AdoptedTask] = []
+    for place in range(max((len(members) for members in families.values()), default=0)):
+        chosen += [members[place] for members in families.values() if place < len(members)]
+    return chosen[:max_tasks]
+
+
+def vocabulary(pages: Iterable[Look]) -> list[str]:
+    """Words of the site's own links and headings, which its search knows; then some of ours."""
+    counted: Counter[str] = Counter()
+    for look in pages:
+        for text in (look.title, look.heading, *(link.at.name for link in look.links)):
+            counted.update(word for word in re.findall(r"[A-Za-z]{4,12}", text))
+    words = {word.casefold(): word for word, _ in counted.most_common(60)}
+    return list(dict.fromkeys([*words.values(), *WORDS]))
+
+
+def is_sayable(name: str) -> bool:
+    """Whether an instruction can name it: a line with letters or digits, and without quotes."""
+    return 1 <= len(name) <= MAX_NAME and re.search(r"\w", name) is not None and not set(name) & set('"“”\\\n')
+
+
+def _is_value(cell: Cell) -> bool:
+    return 1 <= len(cell.text) <= MAX_VALUE and not cell.is_beside and cell.top <= DEEPEST_PX and bool(re.search(r"\w", cell.text))
+
+
+def _varied(templates: Sequence[str], *content: str) -> str:
+    return templates[int(stable_fraction("adopted wording", *content) * len(templates))]
+
+
+def _value(kind: str, dice: Random) -> str:
+    word = dice.choice(WORDS)
+    match kind:
+        case "number":
+            return str(dice.randrange(2, 90))
+        case "email":
+            return f"{word}{dice.randrange(10, 99)}@example.org"
+        case "url":
+            return f"http://example.org/{word}{dice.randrange(10, 99)}"
+        case "tel":
+            return f"0{dice.randrange(10**8, 10**9)}"
+    return f"{word} {dice.randrange(10, 999)}"

@@ -1,0 +1,175 @@
+"""The crawl: pages of one site, breadth-first in full Chromium, politely, twice each. What changes from one visit to the next is not used.
+
+One page is loaded at a time, with a pause between two; robots.txt is obeyed; addresses that end a session or delete something are left
+alone. What was seen lies in crawl.jsonl, page by page, and a crawl that was cut off goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+from urllib.robotparser import RobotFileParser
+
+from pydantic import ValidationError
+
+from sandbox.adopting.checks import look_script
+from sandbox.adopting.records import AGENT_NAME, Folder, Look, PageField, Site, Visit, is_leaving, origin_of, page_key
+from sandbox.adopting.window import SiteBrowser, SiteWindow
+from sandbox.browser.page import call
+from warehouse.core.errors import SandboxError
+
+VISITS = "crawl.jsonl"
+GOTO_LIMIT_MS = 20_000
+MAX_QUERIES = 6
+"""Addresses of one path that differ in their query: a list sorted and filtered in every way is one page."""
+OnPage = Callable[[int, int], None]
+"""Is told how many pages were seen, and how many there will be, as far as is known."""
+
+
+class Crawler:
+    def __init__(self, folder: Folder, site: Site, browser: SiteBrowser, *, max_pages: int, max_depth: int, on_page: OnPage) -> None:
+        self._folder, self._site, self._browser = folder, site, browser
+        self._max_pages, self._max_depth, self._on_page = max_pages, max_depth, on_page
+        self._robots = RobotFileParser()
+        self._last_s = 0.0
+        self._delay_s = site.delay_s
+
+    async def run(self) -> Counter[str]:
+        """Visit what is still to be visited. How many pages are used, and how many are not by reason. Raises SandboxError where the first
+        page cannot be reached."""
+        window = await self._browser.open()
+        try:
+            await self._read_robots(window)
+            first = await self._first_visits(window)
+        finally:
+            await window.close()
+        window = await self._browser.open()
+        try:
+            await self._second_visits(window, first)
+        finally:
+            await window.close()
+        return Counter(visit.why_not or "used" for visit in self._folder.lines(VISITS, Visit) if visit.visit == 1)
+
+    async def _read_robots(self, window: SiteWindow) -> None:
+        self._robots.parse([])
+        if not self._site.obeys_robots:
+            return
+        answer = await window.fetch(f"{self._site.origin}/robots.txt")
+        if answer is not None:
+            self._robots.parse(answer.splitlines())
+            wanted = self._robots.crawl_delay(AGENT_NAME)
+            self._delay_s = max(self._delay_s, min(10.0, float(wanted or 0)))
+
+    async def _first_visits(self, window: SiteWindow) -> list[Visit]:
+        known = {visit.url: visit for visit in self._folder.lines(VISITS, Visit) if visit.visit == 1}
+        start = self._site.origin + self._site.start
+        queue, asked = deque([(start, 0)]), {page_key(start)}
+        paths: Counter[str] = Counter()
+        found: list[Visit] = []
+        keys: set[str] = set()
+        num_used = 0
+        while queue and num_used < self._max_pages:
+            url, depth = queue.popleft()
+            if (visit := known.get(url)) is None:
+                visit = await self._visit(window, url, depth, 1)
+                if visit.key in keys and not visit.why_not:
+                    visit = visit.model_copy(update={"why_not": "is another page's", "look": None})
+                self._folder.add(VISITS, visit)
+            if depth == 0 and visit.look is None:
+                raise SandboxError(f"{url} is no page to start from: {visit.why_not}. Is the application running there?")
+            keys.add(visit.key)
+            found.append(visit)
+            num_used += not visit.why_not
+            self._on_page(num_used, min(self._max_pages, num_used + len(queue)))
+            if visit.look is None or depth >= self._max_depth:
+                continue
+            for link in visit.look.links:
+                key = page_key(link.url)
+                path = key.partition("?")[0]
+                if key not in asked and self._is_wanted(link.url) and ("?" not in key or paths[path] < MAX_QUERIES):
+                    asked.add(key)
+                    paths[path] += "?" in key
+                    queue.append((link.url.partition("#")[0] if "#" not in key else link.url, depth + 1))
+        return [visit for visit in found if visit.look is not None]
+
+    def _is_wanted(self, url: str) -> bool:
+        return (
+            origin_of(url) == self._site.origin
+            and not is_leaving(url)
+            and (not self._site.obeys_robots or self._robots.can_fetch(AGENT_NAME, url))
+        )
+
+    async def _second_visits(self, window: SiteWindow, first: list[Visit]) -> None:
+        done = {visit.url for visit in self._folder.lines(VISITS, Visit) if visit.visit == 2}
+        for number, visit in enumerate(first, 1):
+            if visit.url not in done:
+                self._folder.add(VISITS, await self._visit(window, visit.url, visit.depth, 2))
+            self._on_page(len(first) + number, 2 * len(first))
+
+    async def _visit(self, window: SiteWindow, url: str, depth: int, number: int) -> Visit:
+        await asyncio.sleep(max(0.0, self._last_s + self._delay_s - time.monotonic()))
+        before = len(window.traffic.elsewhere)
+        why_not = await window.go(url, GOTO_LIMIT_MS)
+        self._last_s = time.monotonic()
+        base: dict[str, Any] = {"url": url, "depth": depth, "visit": number, "num_blocked": len(window.traffic.elsewhere) - before}
+        if why_not:
+            return Visit(why_not=why_not, **base)
+        try:
+            look = Look.model_validate(await window.evaluate(call(look_script(), {})))
+        except ValidationError:
+            return Visit(why_not="cannot be read", **base)
+        return Visit(key=page_key(look.url), look=look, **base)
+
+
+def same_in_both(first: Look, second: Look) -> Look:
+    """What two visits of a page saw alike."""
+
+    def alike(name: str) -> tuple[Any, ...]:
+        seen = {each.model_dump_json(exclude={"top"}) for each in getattr(second, name)}
+        return tuple(each for each in getattr(first, name) if each.model_dump_json(exclude={"top"}) in seen)
+
+    texts = [[[cell.text for cell in row] for row in table.rows] for table in second.tables]
+    tables = tuple(
+        table.model_copy(update={"rows": tuple(row for row in table.rows if [cell.text for cell in row] in rows)})
+        for table, rows in zip(first.tables, texts, strict=False)
+    )
+    facts_seen = {(fact.label, fact.value.text) for fact in second.facts}
+    return first.model_copy(
+        update={
+            "links": alike("links"),
+            "fields": tuple(field for field in first.fields if _shape(field) in {_shape(other) for other in second.fields}),
+            "toggles": alike("toggles"),
+            "tables": tables,
+            "facts": tuple(fact for fact in first.facts if (fact.label, fact.value.text) in facts_seen),
+        }
+    )
+
+
+def _shape(field: PageField) -> tuple[Any, ...]:
+    return field.at, field.type, field.options
+
+
+def pages_of(folder: Folder, site: Site) -> tuple[dict[str, Look], int]:
+    """Pages by key, of what both visits saw; and how many things changed between the two."""
+    visits: dict[str, dict[int, Visit]] = {}
+    for visit in folder.lines(VISITS, Visit):
+        if visit.look is not None:
+            visits.setdefault(visit.url, {})[visit.visit] = visit
+    pages: dict[str, Look] = {}
+    num_changed = 0
+    for both in visits.values():
+        first, second = both.get(1), both.get(2)
+        if first is None or second is None or first.look is None or second.look is None or first.key != second.key:
+            continue
+        kept = same_in_both(first.look, second.look)
+        num_changed += _size(first.look) - _size(kept)
+        pages.setdefault(first.key, kept)
+    return pages, num_changed
+
+
+def _size(look: Look) -> int:
+    rows = sum(len(table.rows) for table in look.tables)
+    return len(look.links) + len(look.fields) + len(look.toggles) + len(look.facts) + rows

@@ -1,0 +1,317 @@
+"""What adopting an application leaves on the disk: the site, pages as they were seen, and tasks with their verifiers and recorded ways.
+Frozen models, and their files in the folder of an adopted site. Nothing here opens a browser.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandbox.tasks.task import Split
+from warehouse.core.errors import ConfigError
+from warehouse.core.home import atomic_write
+from warehouse.core.identity import content_id
+
+AGENT_NAME = "flywheel-adopt"
+"""What robots.txt may name."""
+
+
+LEAVES = ("logout", "log-out", "log_out", "signout", "sign-out", "sign_out", "delete", "remove", "destroy", "shutdown", "drop-", "drop_")
+"""Words of an address that ends a session or something else, even by GET."""
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class Site(Record):
+    """One application, and how it may be used."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$", description="of its task source")]
+    origin: Annotated[str, Field(pattern=r"^https?://[^/\s]+$", description="scheme, host and port: nothing else is ever asked")]
+    start: Annotated[str, Field(pattern=r"^/", description="path of the first page")] = "/"
+    allow_writes: Annotated[bool, Field(description="requests other than GET and HEAD are let through")] = False
+    reset: Annotated[tuple[str, ...], Field(description="command that is run before each episode")] = ()
+    database: Annotated[str | None, Field(description="SQLite file that the application keeps its data in")] = None
+    has_login: Annotated[bool, Field(description="login.json holds the cookies of a log-in")] = False
+    delay_s: Annotated[float, Field(ge=0, description="least time between two pages of the crawl")] = 0.2
+    obeys_robots: Annotated[bool, Field(description="addresses that robots.txt forbids are left out")] = True
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.origin).hostname or ""
+
+    @property
+    def port(self) -> int:
+        parts = urlsplit(self.origin)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+class Locator(Record):
+    """How a thing on a page is found again (look.js)."""
+
+    tag: str
+    name: str
+    key: str = ""
+    nth: int = 0
+
+
+class Link(Record):
+    at: Locator
+    url: str
+    top: int
+    is_head: bool = False
+    opens: str = ""
+
+
+class PageField(Record):
+    at: Locator
+    type: str
+    top: int
+    state: str
+    form: int = -1
+    is_required: bool = False
+    is_multiple: bool = False
+    options: tuple[str, ...] = ()
+
+
+class PageForm(Record):
+    method: str
+    action: str
+    submit: Locator | None
+
+
+class Toggle(Record):
+    at: Locator
+    top: int
+    state: str
+    kind: Literal["expand", "tab", "tick"]
+
+
+class Cell(Record):
+    text: str
+    top: int
+    at: Locator
+    is_beside: bool = False
+
+
+class PageTable(Record):
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+class Fact(Record):
+    label: str
+    value: Cell
+
+
+class Look(Record):
+    """What can be done and read on a page."""
+
+    url: str
+    title: str
+    heading: str
+    links: tuple[Link, ...]
+    fields: tuple[PageField, ...]
+    forms: tuple[PageForm, ...]
+    toggles: tuple[Toggle, ...]
+    tables: tuple[PageTable, ...]
+    facts: tuple[Fact, ...]
+
+
+class Visit(Record):
+    """One address of the crawl. `key` is where it led to; `why_not` why it is not used."""
+
+    url: str
+    depth: int
+    visit: int
+    key: str = ""
+    why_not: str = ""
+    look: Look | None = None
+    num_blocked: int = 0
+
+
+class UrlCheck(Record):
+    """The page that is shown."""
+
+    kind: Literal["url"] = "url"
+    key: str
+
+
+class AnswerCheck(Record):
+    """What the agent answers, white space and case aside."""
+
+    kind: Literal["answer"] = "answer"
+    text: str
+
+
+class StateCheck(Record):
+    """What a field or a toggle on the page that is shown holds."""
+
+    kind: Literal["state"] = "state"
+    at: Locator
+    state: str
+
+
+class RequestCheck(Record):
+    """A request that the page sent, with these fields among others, and that was not answered by an error."""
+
+    kind: Literal["request"] = "request"
+    method: str
+    path: str
+    fields: dict[str, str]
+
+
+class RowCheck(Record):
+    """A row with these values, which was not there when the episode began."""
+
+    kind: Literal["row"] = "row"
+    table: str
+    cells: dict[str, str]
+
+
+Check = Annotated[UrlCheck | AnswerCheck | StateCheck | RequestCheck | RowCheck, Field(discriminator="kind")]
+
+
+class Step(Record):
+    """One thing of the recorded way, on the page `key`: click it, give it a value (and press enter), or read it."""
+
+    do: Literal["click", "type", "choose", "set", "read"]
+    key: str
+    at: Locator
+    value: str = ""
+    enter: bool = False
+
+
+class AdoptedTask(Record):
+    """A task: what is asked, where it starts, how it is verified, and the recorded way, which is its oracle."""
+
+    family: str
+    instruction: str
+    start: str
+    checks: tuple[Check, ...]
+    steps: tuple[Step, ...]
+    answer: str = ""
+
+    @property
+    def task_id(self) -> str:
+        return content_id("adopted", [self.instruction, self.start, self.goal])
+
+    @property
+    def goal(self) -> list[Any]:
+        """What decides whether it is solved. Tasks of one goal are never in two splits."""
+        return [check.model_dump(mode="json") for check in self.checks]
+
+    @property
+    def max_steps(self) -> int:
+        return min(30, 6 + 3 * len(self.steps) + sum(step.do == "type" for step in self.steps))
+
+
+class Proof(Record):
+    """How a task's plays went. `why_not` is empty where it is a task that is sound."""
+
+    task_id: str
+    why_not: str = ""
+    num_steps: int = 0
+    actions: tuple[str, ...] = ()
+    """Of the oracle, as JSON."""
+    row: RowCheck | None = None
+    """What the oracle left in the database, where one is known."""
+
+
+class KeptTask(Record):
+    split: Split
+    task: AdoptedTask
+
+
+class TaskSet(Record):
+    """tasks.json of an adopted site."""
+
+    site: Site
+    tasks: tuple[KeptTask, ...]
+
+
+def page_key(url: str) -> str:
+    """Path and query of an address, which stand for a page: parameters in order, a fragment only where it is a route of the page's
+    scripts."""
+    parts = urlsplit(url)
+    query = "&".join(f"{name}={value}" for name, value in sorted(parse_qsl(parts.query, keep_blank_values=True)))
+    route = f"#{parts.fragment}" if parts.fragment.startswith(("/", "!")) else ""
+    return f"{parts.path or '/'}{'?' + query if query else ''}{route}"
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port, with the port left out where it is the scheme's own."""
+    parts = urlsplit(url)
+    default = {"http": 80, "https": 443}.get(parts.scheme)
+    port = "" if parts.port in (None, default) else f":{parts.port}"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return f"{parts.scheme}://{host}{port}"
+
+
+def is_leaving(url: str) -> bool:
+    """Whether following an address may end a session or destroy something."""
+    parts = urlsplit(url)
+    text = f"{parts.path}?{parts.query}".lower()
+    return any(word in text for word in LEAVES)
+
+
+class Folder:
+    """Where an adopted site lies. Lists grow line by line, so that what was cut off goes on."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    @property
+    def login(self) -> Path:
+        return self.root / "login.json"
+
+    def write(self, name: str, value: BaseModel) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.root / name, (value.model_dump_json(indent=1) + "\n").encode())
+
+    def read(self, name: str, kind: type[R]) -> R:
+        """Raises ConfigError where it is missing or malformed."""
+        path = self.root / name
+        try:
+            return kind.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise ConfigError(f"There is no {path}: run `flywheel adopt URL --output {self.root}` without --only first.") from error
+        except ValidationError as error:
+            raise ConfigError(f"{path} is not usable: {error.errors()[0]['msg']}. Delete it and run `flywheel adopt` again.") from error
+
+    def lines(self, name: str, kind: type[R]) -> Iterator[R]:
+        """What a list holds; a last line that was cut off is left out."""
+        path = self.root / name
+        if not path.exists():
+            return
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                if line:
+                    yield kind.model_validate_json(line)
+            except ValidationError:
+                continue
+
+    def add(self, name: str, *values: BaseModel) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / name).open("a+b") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a line that was cut off
+                    file.write(b"\n")
+            file.write(b"".join(value.model_dump_json().encode() + b"\n" for value in values))
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.root / name).unlink(missing_ok=True)

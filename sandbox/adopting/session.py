@@ -1,0 +1,250 @@
+"""AdoptedSession: an adopted task in full Chromium, against the application as it runs. Each episode has a browser context of its own, with
+the cookies of the log-in where there is one; the application is the same for all, unless a command resets it before each episode.
+
+The episode ends, paid, in the moment in which all checks hold; a task that asks for an answer ends with the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, SelectOption, TypeText
+from sandbox.adopting.checks import Rows, added, find, holds, read_rows
+from sandbox.adopting.records import AdoptedTask, Folder, Site, Step, page_key
+from sandbox.adopting.window import SETTINGS, SiteBrowser, SiteWindow, shared_browser
+from sandbox.browser.page import Page
+from sandbox.browser.page_session import Limits, PageSession
+from sandbox.session import Observation, Transition, Verdict, require_open
+from sandbox.tasks.hitting import on_element
+from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, Progress, Surroundings, WebStepContext
+from sandbox.tasks.task import Task
+from warehouse.core.errors import SandboxBusy, SandboxError, SandboxTimeout
+from warehouse.core.locks import FileLock
+
+VERSION = "1"
+RESET_LIMIT_S = 120.0
+TURN_LIMIT_S = 600.0
+SELECT_ALL = Hotkey(keys=("ctrl", "a"))
+FindTask = Callable[[Task, int], AdoptedTask]
+"""Raises TaskError for a task, or a seed, that there is not."""
+
+
+class AdoptedSession:
+    """Runs adopted tasks one after another."""
+
+    def __init__(self, folder: Folder, site: Site, find_task: FindTask, *, limits: Limits | None = None) -> None:
+        self._folder, self.site, self._find_task = folder, site, find_task
+        self._side = _Side(site)
+        self._page = PageSession(self._open, {site.name: self._side}, limits=limits)
+        self._browser: SiteBrowser | None = None
+        self._turn = FileLock(folder.path("episode.lock"))
+        self._is_closed = False
+        self.num_resets = 0
+
+    async def _open(self, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> Page:
+        self._browser = shared_browser(self.site, self._folder.login if self.site.has_login else None)
+        self._side.window = await self._browser.open()
+        return self._side.window
+
+    @property
+    def screenshots(self) -> bool:
+        return self._page.screenshots
+
+    @screenshots.setter
+    def screenshots(self, are_taken: bool) -> None:
+        self._page.screenshots = are_taken
+
+    @property
+    def environment(self) -> str:
+        return self._page.environment
+
+    @property
+    def window(self) -> SiteWindow | None:
+        return self._side.window
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Raises TaskError, and SandboxErrors where the application does not answer, or its reset fails."""
+        require_open(self._is_closed)
+        adopted = self._find_task(task, seed)
+        self.num_resets += 1
+        await self._end()
+        if self.site.allow_writes:
+            await self._take_turn()
+        try:
+            if self.site.reset:
+                await run_reset(self.site)
+            self._side.start(adopted, read_rows(self.site.database))
+            return await self._page.begin(task, seed)
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _take_turn(self) -> None:
+        """Episodes that write to one application follow one another. Raises SandboxBusy."""
+        deadline = asyncio.get_running_loop().time() + TURN_LIMIT_S
+        while not self._turn.acquire():
+            if asyncio.get_running_loop().time() > deadline:
+                raise SandboxBusy(f"Another episode has been writing to {self.site.origin} for {TURN_LIMIT_S:g} s; end it.")
+            await asyncio.sleep(0.1)
+
+    async def step(self, action: Action) -> Transition:
+        return await self._page.step(action)
+
+    async def evaluate(self) -> Verdict:
+        return await self._page.evaluate()
+
+    async def oracle_action(self) -> Action | None:
+        return await self._page.oracle_action()
+
+    async def oracle_action_for(self, other: AdoptedTask) -> Action | None:
+        """What another task's oracle would do here."""
+        with self._side.following(other):
+            return await self._page.oracle_action()
+
+    def new_rows(self) -> Rows:
+        """What the database has that it had not when the episode began."""
+        return self._side.new_rows()
+
+    async def _end(self) -> None:
+        try:
+            await self._page.leave()
+        finally:
+            self._side.window = None
+            self._turn.release()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        try:
+            await self._end()
+        finally:
+            await self._page.close()
+
+
+async def run_reset(site: Site) -> None:
+    """Raises SandboxError where the command fails."""
+    said = " ".join(site.reset)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *site.reset, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+    except OSError as error:
+        raise SandboxError(f"--reset {said!r} could not be started: {error}. Give a command that runs here.") from error
+    try:
+        async with asyncio.timeout(RESET_LIMIT_S):
+            output, _ = await process.communicate()
+    except TimeoutError as error:
+        with suppress(ProcessLookupError):
+            process.kill()
+        raise SandboxTimeout(f"--reset {said!r} took longer than {RESET_LIMIT_S:g} s.") from error
+    if process.returncode:
+        raise SandboxError(f"--reset {said!r} ended with status {process.returncode}: {output[-300:].decode('utf-8', 'replace').strip()}")
+
+
+class _Side:
+    """What one session's page is and says: a PageTask and WebTask."""
+
+    root = Path(__file__).resolve().parent
+    ready_script = "document.readyState === 'complete'"
+    state_script = "null"
+    environment = f"adopted site {VERSION}"
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.window: SiteWindow | None = None
+        self._task: AdoptedTask | None = None
+        self._followed: AdoptedTask | None = None
+        self._before: Rows = {}
+
+    def start(self, task: AdoptedTask, before: Rows) -> None:
+        self._task, self._before = task, before
+
+    @contextmanager
+    def following(self, other: AdoptedTask) -> Iterator[None]:
+        """The oracle is another task's for as long as the block lasts."""
+        self._followed = other
+        try:
+            yield
+        finally:
+            self._followed = None
+
+    @property
+    def task(self) -> AdoptedTask:
+        if self._task is None:
+            raise SandboxError("No task runs in this session: call reset(task, seed) first.")
+        return self._task
+
+    def settings(self, task: Task) -> PageSettings:
+        return SETTINGS
+
+    def url(self, task: Task) -> str:
+        return self._site.origin + self.task.start
+
+    def start_script(self, task: Task, seed: int) -> str:
+        return "null"
+
+    def needs_fresh_page(self, task: Task) -> bool:
+        return True
+
+    def verdict(self, state: PageState) -> Verdict:
+        return Verdict(origin="verifier", score=state.reward, threshold=1.0)
+
+    async def progress(self, context: WebStepContext) -> Progress:
+        last = context.actions[-1] if context.actions else None
+        answer = last.answer if isinstance(last, Finished) else None
+        url = self.window.full_url if self.window is not None else ""
+        sent = self.window.traffic.sent if self.window is not None else []
+        is_met = True
+        for check in self.task.checks:
+            is_met = is_met and await holds(check, url=url, answer=answer, sent=sent, evaluate=context.evaluate, new_rows=self.new_rows)
+        return Progress(instruction=self.task.instruction, reward=float(is_met), done=is_met)
+
+    def new_rows(self) -> Rows:
+        return added(self._before, read_rows(self._site.database))
+
+    async def oracle_action(self, context: PageStepContext) -> Action | None:
+        url = self.window.full_url if self.window is not None else ""
+        return await next_action(self._followed or self.task, self._site, page_key(url), context)
+
+
+async def next_action(task: AdoptedTask, site: Site, key: str, context: PageStepContext) -> Action | None:
+    """The first step of the recorded way that is not done on the page that is shown. On another page the way begins again; None where the
+    page has not what it had."""
+    here = [step for step in task.steps if step.key == key]
+    if not here:
+        return Navigate(url=site.origin + task.start) if key != page_key(task.start) else None
+    for step in here:
+        found = await find(context.evaluate, step.at)
+        if found is None:
+            return None
+        if is_done(step, found):
+            continue
+        if found["where"] in ("above", "below"):
+            return Scroll(direction="up" if found["where"] == "above" else "down")
+        if step.do == "read":
+            return Finished(answer=task.answer)
+        x, y = max(0, found["x"]), max(0, found["y"])
+        if step.do == "choose":
+            return on_element(SelectOption(x=x, y=y, option=step.value), context.observation)
+        if step.do == "type" and found["isFocused"]:
+            if normal_line(found["state"]) == normal_line(step.value):
+                return Hotkey(keys=("enter",))
+            if found["state"] and (not context.actions or context.actions[-1] != SELECT_ALL):
+                return SELECT_ALL
+            return TypeText(text=step.value + ("\n" if step.enter else ""))
+        return on_element(Click(x=x, y=y), context.observation)
+    return Finished(answer=task.answer)
+
+
+def normal_line(text: str) -> str:
+    return " ".join(str(text).split())
+
+
+def is_done(step: Step, found: object) -> bool:
+    """Whether a step shows on the page as done. A click that leads away never does, nor does reading."""
+    state = str(found["state"]) if isinstance(found, dict) else ""
+    if step.do in ("type", "choose"):
+        return normal_line(state) == normal_line(step.value) and not step.enter
+    return step.do == "set" and state == step.value
