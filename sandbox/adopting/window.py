@@ -34,7 +34,7 @@ from sandbox.browser.playwright_window import PlaywrightWindow
 from sandbox.browser.policy import NetworkPolicy, Way
 from sandbox.browser.proxy import Proxy
 from sandbox.session import Element
-from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
+from sandbox.tasks.page_task import PageSettings, SentRequest, Surroundings, WebSettings
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 SIZE_PX = (800, 640)
@@ -194,6 +194,8 @@ class SiteWindow(PlaywrightWindow):
         self._tabs: list[TheirPage] = []
         self._titles: dict[TheirPage, str] = {}
         self._lines: list[str] = []
+        self.sent: list[SentRequest] = []
+        self._unanswered: dict[Request, SentRequest] = {}
         self._under_way: set[Request] = set()
         self._patience: set[Request] = set()
         """Requests that once outlived the limit."""
@@ -215,12 +217,15 @@ class SiteWindow(PlaywrightWindow):
         self._buttons.clear()
         self.notes, self.traffic = PageNotes(), Traffic()
         self._lines, self._under_way, self._patience, self._by_request = [], set(), set(), {}
+        self.sent, self._unanswered = [], {}
 
     async def prepare(self) -> None:
         await self._context.route("**/*", self._on_request)
         await self._context.route_web_socket("**/*", self._on_socket)
         await self._context.add_init_script(guard_script(opens_files=False))
         self._context.on("request", self._on_begun)
+        self._context.on("request", self._on_sent)
+        self._context.on("response", self._on_responded)
         self._context.on("requestfinished", self._on_over)
         self._context.on("requestfailed", self._on_over)
         self._context.on("page", self._adopt)

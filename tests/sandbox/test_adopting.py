@@ -34,6 +34,7 @@ from sandbox.adopting.records import (
 )
 from sandbox.adopting.source import EDGES, adopted_source, kept_tasks, split_of
 from sandbox.adopting.window import SiteBrowser
+from sandbox.browser.page import WebPage
 from sandbox.tasks.task import Split
 from tests.sandbox.adopted_app import serve
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
@@ -252,6 +253,7 @@ def test_a_window_reaches_the_site_alone_and_only_reads(shop: tuple[str, Path]):
         browser = SiteBrowser(site)
         try:
             window = await browser.open()
+            assert isinstance(window, WebPage)
             assert await window.go(f"{origin}/add", 20_000) == ""
             send = "fetch('/add', {method: 'POST', body: 'title=x'}).then(() => 'sent', () => 'refused')"
             leave = "fetch('http://localhost:1/').then(() => 'sent', () => 'refused')"
