@@ -39,6 +39,7 @@ from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse.core.errors import IterationLocked, StageFailed
 from warehouse.core.home import Home
 from warehouse.core.locks import LOOKED_AT_S, holder_of
+from warehouse.core.machine import check_can_train
 from warehouse.core.processes import end_group
 from warehouse.core.stages import SEED_ITERATION
 
@@ -84,7 +85,8 @@ def _place(home: Home) -> str:
 
 
 def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:
-    """What every stage that acts will need. Raises BrowserMissing or BubblewrapMissing before anything is worked."""
+    """What every stage that acts will need. Raises ConfigError, BrowserMissing or BubblewrapMissing before anything is worked."""
+    check_can_train()
     if profile.sandbox.servers:
         return prefect_server.start(home)  # sessions run elsewhere
     find_chromium()

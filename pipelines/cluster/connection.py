@@ -23,7 +23,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise ConfigError(missing_extra(error.name, "cluster")) from error
+        raise ConfigError(missing_extra(error.name, "ray")) from error
     return ray
 
 

@@ -39,7 +39,7 @@ def run_as_job(context: dg.AssetExecutionContext, folder: Path, settings: Runner
     try:
         from dagster_ray.core.pipes import PipesRayJobClient, PipesRayJobMessageReader
     except ModuleNotFoundError as error:
-        raise ConfigError(missing_extra(error.name, "cluster")) from error
+        raise ConfigError(missing_extra(error.name, "ray")) from error
 
     class Reader(PipesRayJobMessageReader):
         """Theirs leaves the event loop of its thread open."""

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.warehouse.conftest import planted  # noqa: F401  a home of two iterations
 from warehouse.core.home import Home
+from warehouse.core.machine import TRAIN
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +151,47 @@ print(*told, sep="|")
     desktop, android = ran.stdout.strip().split("|")
     assert desktop == "The Python package 'qemu' is not installed. Install the extra: pip install 'flywheel[desktop]'"
     assert android == "The Python package 'adbutils' is not installed. Install the extra: pip install 'flywheel[android]'"
+
+
+@pytest.mark.slow
+def test_a_home_is_read_without_the_extra_that_trains(planted: Warehouse, tmp_path: Path):  # noqa: F811
+    """As tests/pipelines/test_wheel_package.py does in environments without it, but here its packages only cannot be imported."""
+    program = f"""
+import sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if (package := name.partition(".")[0]) in {sorted(TRAIN)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=package)
+
+sys.meta_path.insert(0, Nothing())
+from pathlib import Path
+from typer.testing import CliRunner
+from pipelines.cli.app import app
+from warehouse.core.machine import refusal
+
+home = {str(planted.home.root)!r}
+for command in (
+    ["status", "--json"],
+    ["sql", "select count(*) from episodes"],
+    ["export", {str(tmp_path / "tables")!r}, "--format", "parquet", "--dataset", "all"],
+    ["export", {str(tmp_path / "sft")!r}, "--format", "trl"],
+    ["report", "--output", {str(tmp_path / "report.html")!r}],
+    ["release", "list"],
+):
+    ran = CliRunner().invoke(app, [*command, "--home", home])
+    assert ran.exit_code == 0, (command, ran.output, ran.exception)
+import flywheel as fw
+fw.open(home)._repr_html_()
+import pipelines.annotation_server.server, annotation.web.app
+try:
+    import models.rl.losses
+except ModuleNotFoundError as error:
+    print(refusal(error, Path(home)))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=170)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "The Python package 'torch' is not installed. Install the extra: pip install 'flywheel[train]'"
 
 
 @pytest.mark.slow

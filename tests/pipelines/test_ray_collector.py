@@ -111,7 +111,7 @@ def test_ray_and_servers_exclude_each_other_and_addresses_are_checked() -> None:
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"'ray' is not installed.*pip install 'flywheel\[cluster\]'"):
+    with pytest.raises(ConfigError, match=r"'ray' is not installed.*pip install 'flywheel\[ray\]'"):
         asyncio.run(collected(acting(RaySettings()), []))
 
 
@@ -183,7 +183,7 @@ def test_a_dry_run_asks_the_cluster(cluster: Any, monkeypatch: pytest.MonkeyPatc
     assert found.status == "ok" and checked(cpus=64).status == "warn"
     assert checked(address="127.0.0.1:9").status == "fail"
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "flywheel[cluster]" in checked().found
+    assert "flywheel[ray]" in checked().found
 
 
 @pytest.mark.long

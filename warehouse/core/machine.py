@@ -1,4 +1,5 @@
-"""What the machine refuses, in errors of ours: a full or read-only disk, too few open files, too little memory, a damaged database file.
+"""What the machine refuses, in errors of ours: a full or read-only disk, too few open files, too little memory, a damaged database file, a
+library that is not installed.
 
 Libraries each say it in their own way (an errno, an SQLite message inside SQLAlchemy's, torch's RuntimeError). Entry points ask `refusal`
 for whatever reaches them and is not an error of ours; rooms that know better what was to be written name it themselves.
@@ -7,6 +8,7 @@ for whatever reaches them and is not an error of ours; rooms that know better wh
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import resource
 import sqlite3
@@ -15,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from warehouse.core.disk import free_bytes, is_full_disk, storage_full
-from warehouse.core.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
+from warehouse.core.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull, missing_extra
 from warehouse.core.home import Home
 
 NO_ROOM_BYTES = 64 * 1024
@@ -32,10 +34,14 @@ _MEMORY_WORDS = ("bad_alloc", "can't allocate memory", "Cannot allocate memory",
 _DAMAGED_WORDS = ("file is not a database", "database disk image is malformed")
 
 
+TRAIN = frozenset({"torch", "transformers", "accelerate", "deepspeed", "llguidance", "peft", "safetensors", "tensorboard", "tokenizers"})
+"""Packages of the extra `train`. Without it homes are read, and nothing acts or learns."""
+
+
 def refusal(error: BaseException, place: Path) -> FlywheelError | None:
     """The error of ours for what the machine refused, with `place` the folder that was worked in; None where the machine did not."""
     for each in _chain(error):
-        found = _full(each, place) or _damaged(each, place) or _read_only(each, place) or _limit(each)
+        found = _missing(each) or _full(each, place) or _damaged(each, place) or _read_only(each, place) or _limit(each)
         if found is not None:
             return found
     return None
@@ -68,6 +74,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(each))
             yield each
             waiting += [more for more in (each.__context__, each.__cause__, getattr(each, "orig", None)) if isinstance(more, BaseException)]
+
+
+def _missing(error: BaseException) -> ConfigError | None:
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return ConfigError(missing_extra(package, "train")) if package in TRAIN else None
+
+
+def check_can_train() -> None:
+    """For what takes long and would come to it late. Raises ConfigError."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError(missing_extra("torch", "train"))
 
 
 def _full(error: BaseException, place: Path) -> StorageFull | None:
