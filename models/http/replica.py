@@ -67,6 +67,7 @@ class Replica:
         return self.client.num_lost != self._num_lost_before
 
     async def open(self, codec: ChatCodec | None) -> None:
+        self._leave_group_if_lost()
         self._probed = await probe(self.client, self.config, codec)
         self._num_lost_before = self.client.num_lost
 
@@ -104,6 +105,7 @@ class Replica:
         if loading is None:
             raise ModelError(f"{self.config.base_url} loads nothing")
         if loading.is_sent:
+            self._leave_group_if_lost()
             await self._opened_sender().open()
         if loading.keeps_tied_head_on_cpu and isinstance(source, Path):
             await self._refuse_tied_head(source)
@@ -165,6 +167,11 @@ class Replica:
     async def _tell(self, requests: Sequence[Request]) -> None:
         for path, body in requests:
             await self.client.command(path, body, retries=0)
+
+    def _leave_group_if_lost(self) -> None:
+        """A server that was started again is in no group: another is made before weights are sent."""
+        if self._sender is not None and self.has_lost_connections:
+            self._sender.close()
 
     def _opened_sender(self) -> WeightSender:
         if self._sender is None:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed
 
 from models.checkpoints.checkpoint import read_card
-from models.families.registry import load_codec
+from models.families.registry import load_codec, load_policy
 from models.http import replicas
 from models.http.engine import HttpEngine
 from models.http.routes import UNKNOWN, UNNAMED
@@ -105,6 +107,63 @@ def asked_until(engine: HttpEngine, condition: Callable[[], bool]) -> None:
 def replies(path: str, *first: Reply) -> Callable[[str, Any], Reply | None]:
     left = list(first)
     return lambda asked, body: left.pop(0) if asked.startswith(path) and left else None
+
+
+@dataclass
+class Receiving:
+    """The part of a vLLM that is sent weights: a worker in a group of gloo, as models/http/vllm_gloo.py has it."""
+
+    group: Any = None
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def reply(self, path: str, body: Any) -> Reply | None:
+        if path == "/get_world_size":
+            return 200, OK, {"world_size": 1}
+        if path == "/init_weight_transfer_engine":
+            self._join(body["init_info"])
+        elif path == "/update_weights":
+            if self.group is None:
+                return 400, OK, {"error": {"message": "no learner has opened a group"}}
+            info = body["update_info"]
+            self.weights = {name: self._received(shape) for name, shape in zip(info["names"], info["shapes"], strict=True)}
+        elif path not in ("/start_weight_update", "/finish_weight_update"):
+            return None
+        return 200, OK, {}
+
+    def _join(self, info: dict[str, Any]) -> None:
+        distributed: Any = torch.distributed
+        store = distributed.TCPStore(info["master_address"], info["master_port"], info["world_size"], is_master=False)
+        options = distributed.ProcessGroupGloo._Options()
+        options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        prefixed = distributed.PrefixStore("weights", store)
+        self.group = distributed.ProcessGroupGloo(prefixed, info["rank_offset"], info["world_size"], options)
+
+    def _received(self, shape: list[int]) -> torch.Tensor:
+        found = torch.empty(shape)
+        self.group.broadcast(found, root=0).wait()
+        return found
+
+
+def test_a_server_that_was_started_again_is_sent_the_next_weights(roots: Path) -> None:
+    """It is in no group any more: it was done without from then on."""
+    states = {name: load_policy(roots / name).state_dict() for name in "ab"}
+    with vllms(2) as servers:
+        receiving = [Receiving(), Receiving()]
+        for server, each in zip(servers, receiving, strict=True):
+            server.before = each.reply
+        engine = engine_of(*servers, folder=roots / "a", weights="transfer")
+        engine.load_weights(states["a"], "first", 1)
+        receiving[1].group = None
+        servers[1].start_again()
+        breaks = replies("/v1/chat", BROKEN)
+        servers[1].before = lambda path, body: breaks(path, body) or receiving[1].reply(path, body)
+        act(engine, prompt(), prompt())
+        assert engine._replicas._every[1].down_s is not None
+        engine.load_weights(states["b"], "second", 2)
+        assert [server.name.split("@")[0] for server in servers] == ["second", "second"]
+        for each in receiving:
+            assert all(torch.equal(tensor, states["b"][name]) for name, tensor in each.weights.items()) and each.weights
+        engine.close()
 
 
 def test_a_server_that_was_paused_for_loading_goes_on(roots: Path) -> None:
