@@ -55,9 +55,9 @@ from rich.table import Table
 from agent.episode.episode import Episode, Outcome
 from agent.episode.log import EpisodeLog
 from assets.profile import Profile
-from benchmarks.common.gains import gained_over_seeds, judged, mean_success, success
+from benchmarks.common.gains import gained_over_seeds, judged, mean_success
 from benchmarks.common.kept import Row, fingerprint, kept_row
-from benchmarks.common.provenance import distinct, publish_rows
+from benchmarks.common.provenance import MEASURED, distinct, publish_rows
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start, start_recipe
 from benchmarks.common.splits import add_split
 from models.engine.embedded import EmbeddedEngine
@@ -72,6 +72,7 @@ from warehouse.core.errors import ValueGateNotPassed
 from warehouse.core.home import atomic_write
 
 ROOT = Path(".bench/analyses")
+PAGE, MARKS = Path("docs/rl.md"), ("<!-- analyses: begin -->", "<!-- analyses: end -->")
 LEAST_SEEDS = 3
 """With fewer a figure is preliminary."""
 BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.kl_check": "minibatch", "rl.rounds": 8}
@@ -336,6 +337,7 @@ def compared(claim: Claim, rows: Rows) -> dict[str, Any] | None:
     curves = [success_by_steps(one, end) - success_by_steps(other, end) for one, other, end in zip(ours, theirs, ends, strict=True)]
     low, high = found.interval.low, found.interval.high
     return {
+        "domain": ours[0]["domain"],
         "about": claim.about,
         "arm": claim.arm,
         "other": claim.other,
@@ -349,42 +351,6 @@ def compared(claim: Claim, rows: Rows) -> dict[str, Any] | None:
         "found": "better" if low > 0 else "worse" if high < 0 else "no difference shown",
         "measured": distinct([*ours, *theirs]),
     }
-
-
-def trends(arm: str, rows: Rows) -> dict[str, list[list[float]]]:
-    """Of what is watched over training, by seed: the mean of the first two rounds and of the last two."""
-    mine = [row["curve"] for (name, _), row in rows.items() if name == arm]
-    ends = {name: [(curve[:2], curve[-2:]) for curve in mine if all(name in metrics for metrics in curve)] for name in TRENDS}
-    return {name: [[mean(each[name] for each in part) for part in pair] for pair in pairs] for name, pairs in ends.items()}
-
-
-def table(domain: str, rows: Sequence[Row]) -> Table:
-    """An arm a line: success of each seed, the gain over its own start, and what it cost."""
-    drawn = Table(title=f"{domain}: greedy success on {rows[0]['split']} instances, mean over tasks ± standard error{_label(rows)}")
-    seeds, by = sorted({row["seed"] for row in rows}), by_arm(rows)
-    reported = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda", "explained")
-    for column in ("arm", *(f"seed {seed}" for seed in seeds), *reported):
-        drawn.add_column(column)
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        cells = [success(by[arm, seed]) if (arm, seed) in by else "" for seed in seeds]
-        mine, before = paired(arm, "start", by)
-        gain = "" if arm == "start" or not mine else _points(gained_over_seeds(mine, before))
-        cost = [f"{mean(row[key] for row in mine):.0f}" if mine and key in mine[0] else "" for key in ("env_steps", "cpu_s")]
-        drawn.add_row(arm, *cells, gain, *cost, *steering(mine))
-    return drawn
-
-
-def claims_table(domain: str, rows: Sequence[Row]) -> Table:
-    drawn = Table(title=f"{domain}: greedy success of one arm less another's, in points")
-    for column in ("", "arms", "seeds", "difference (95 %)", "learning curve, by seed", "the paper", "here"):
-        drawn.add_column(column)
-    for claim in CLAIMS:
-        if row := compared(claim, by_arm(rows)):
-            points = f"{row['gain']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
-            said = f"{row['found']}{', preliminary' if row['preliminary'] else ''}"
-            curve = " ".join(f"{each:+.1f}" for each in row["curve"])
-            drawn.add_row(claim.about, f"{claim.arm} − {claim.other}", str(len(row["seeds"])), points, curve, claim.paper, said)
-    return drawn
 
 
 def published(domain: str, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -423,33 +389,128 @@ def _of_seed(row: Row) -> dict[str, Any]:
 
 def steering(rows: Sequence[Row]) -> tuple[str, str, str]:
     """In how many of the rounds of all seeds the critic steered, how many runs its gate blocked, the least and the greatest lambda of any
-    episode, and the mean of what it explained of a round's returns before it was fitted to them; empty for what has no critic."""
+    episode, and the means of what it explained of a round's returns before it was fitted to them and of what the mean return of a task's
+    other episodes did; empty for what has no critic."""
     rounds = [metrics for row in rows for metrics in row.get("curve", []) if "critic_steers" in metrics]
     if not rounds:
         return "", "", ""
     num_blocked = sum(row.get("is_blocked", False) for row in rows)
     share = f"{sum(metrics['critic_steers'] for metrics in rounds):.0f} of {len(rounds)} rounds"
     low, high = min(metrics["lambda_policy_min"] for metrics in rounds), max(metrics["lambda_policy_max"] for metrics in rounds)
-    explained = mean(metrics.get("explained_variance", 0.0) for metrics in rounds)
-    return share + (f", {num_blocked} of {len(rows)} blocked" if num_blocked else ""), f"{low:.2f} to {high:.2f}", f"{explained:.2f}"
+    explained = [mean(metrics.get(name, 0.0) for metrics in rounds) for name in ("explained_variance", "explained_by_task")]
+    share += f", {num_blocked} of {len(rows)} blocked" if num_blocked else ""
+    return share, f"{low:.2f} to {high:.2f}", f"{explained[0]:.2f}, {explained[1]:.2f}"
 
 
-def _points(found: Any) -> str:
-    return f"{100 * found.mean:+.1f} ({100 * found.interval.low:+.1f} to {100 * found.interval.high:+.1f})"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A table of what is published, for the terminal and for the page."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: list[tuple[str, ...]]
+
+    def drawn(self) -> Table:
+        table = Table(*self.columns, title=self.title)
+        for line in self.lines:
+            table.add_row(*line)
+        return table
+
+    def markdown(self) -> str:
+        lines = [self.columns, ("---",) * len(self.columns), *self.lines]
+        return "\n".join([f"{self.title}:", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
-def _label(rows: Sequence[Row]) -> str:
-    return "" if len({row["seed"] for row in rows}) >= LEAST_SEEDS else " (preliminary)"
+def sections(domain: str, found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
+    """A domain's arms, claims and trends, of published rows."""
+    of_domain = [row for name, row in found.items() if row["domain"] == domain]
+    arms, claims = [row for row in of_domain if "about" not in row], [row for row in of_domain if "about" in row]
+    return [
+        Section(
+            title=f"{domain}, greedy success on holdout instances before and after, mean over tasks, by seed; gains in points (95 %)",
+            columns=(
+                "arm",
+                "seeds",
+                "start",
+                "after",
+                "gain",
+                "environment steps",
+                "critic steers",
+                "λ",
+                "explains, the task's mean explains",
+            ),
+            lines=[
+                (
+                    f"`{row['arm']}`",
+                    _seeds(row),
+                    _each(row["start"], ".3f"),
+                    _each(row["after"], ".3f"),
+                    _interval(row),
+                    _each([each["env_steps"] for each in row["by_seed"]], ",d"),
+                    row["critic"]["steers"],
+                    row["critic"]["lambda"],
+                    row["critic"]["explained"],
+                )
+                for row in arms
+            ],
+        ),
+        Section(
+            title=f"{domain}, one arm less another: greedy success, and what all episodes of learning solved by as many environment steps",
+            columns=("", "arms", "seeds", "difference (95 %)", "while learning, by seed", "the paper", "here"),
+            lines=[
+                (
+                    row["about"],
+                    f"`{row['arm']}` − `{row['other']}`",
+                    _seeds(row),
+                    _interval(row),
+                    _each(row["curve"], "+.1f"),
+                    row["paper"],
+                    row["found"],
+                )
+                for row in claims
+            ],
+        ),
+        Section(
+            title=f"{domain}, while learning, mean of the first two rounds → of the last two, by seed ({_what_the_paper_saw()})",
+            columns=("arm", *(name.replace("_", " ") for name in TRENDS)),
+            lines=[(f"`{row['arm']}`", *(_trend(row, name) for name in TRENDS)) for row in arms],
+        ),
+    ]
 
 
-def trends_table(domain: str, rows: Sequence[Row]) -> Table:
-    drawn = Table(title=f"{domain}: first two rounds → last two, by seed; the paper: {TRENDS}")
-    for column in ("arm", *TRENDS):
-        drawn.add_column(column)
-    for arm in dict.fromkeys(row["arm"] for row in rows if row["arm"] != "start"):
-        found = trends(arm, by_arm(rows))
-        drawn.add_row(arm, *("  ".join(f"{first:.2f} → {last:.2f}" for first, last in found[name]) for name in TRENDS))
-    return drawn
+def page(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """What docs/rl.md says of published rows, between its marks."""
+    domains = dict.fromkeys(row["domain"] for row in found.values())
+    measured = distinct([{"measured": each} for row in found.values() for each in row["measured"]])
+    said = "; ".join(f"{each['date']} at commit {each['commit']} ({each['machine']})" for each in measured)
+    return "\n".join([section.markdown() for domain in domains for section in sections(domain, found)] + [f"Measured on {said}.", ""])
+
+
+def write_page() -> None:
+    found = json.loads((MEASURED / "analyses.json").read_text(encoding="utf-8"))["rows"]
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
+    atomic_write(PAGE, f"{head}{MARKS[0]}\n{page(found)}{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
+
+
+def _what_the_paper_saw() -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {seen}" for name, seen in TRENDS.items()) + " in the paper"
+
+
+def _seeds(row: Mapping[str, Any]) -> str:
+    return " ".join(map(str, row["seeds"])) + (", preliminary" if row["preliminary"] else "")
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    return f"{row['gain']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
+
+
+def _each(values: Sequence[float], form: str) -> str:
+    return ", ".join(f"{value:{form}}" for value in values)
+
+
+def _trend(row: Mapping[str, Any], name: str) -> str:
+    curves = [each["curve"][name] for each in row["by_seed"] if name in each["curve"]]
+    return ", ".join(f"{mean(curve[:2]):.2f} → {mean(curve[-2:]):.2f}" for curve in curves)
 
 
 def main() -> None:
@@ -462,7 +523,7 @@ def main() -> None:
     add_split(parser)
     parser.add_argument("--only-measured", action="store_true", help="measure nothing: only what lies there")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/analyses.json")
+    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/analyses.json and docs/rl.md")
     arguments = parser.parse_args()
     if arguments.publish and arguments.split is not Split.HOLDOUT:
         parser.error("--publish reports figures, and those are on holdout instances: add --split holdout")
@@ -474,11 +535,14 @@ def main() -> None:
         if arguments.only_measured:
             wanted = [(seed, arm) for seed, arm in wanted if (ROOT / f"{name_of(domain, seed, arm, arguments)}.json").exists()]
         rows = [measure(domain, seed, arm, arguments, console) for seed, arm in wanted]
-        for drawn in (table, claims_table, trends_table):
-            console.print(drawn(domain, rows))
+        told = published(domain, rows)
+        for section in sections(domain, told):
+            console.print(section.drawn())
         if arguments.publish:
-            publish_rows("analyses", published(domain, rows))
+            publish_rows("analyses", told)
         found += rows
+    if arguments.publish:
+        write_page()
     if arguments.json:
         atomic_write(arguments.json, json.dumps(found, indent=2).encode())
 

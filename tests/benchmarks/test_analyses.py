@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import analyses
-from benchmarks.analyses import ARMS, CLAIMS, claims_table, compared, config_of, num_stored, profile_of, published, steering, table, trends
+from benchmarks.analyses import ARMS, CLAIMS, MARKS, PAGE, compared, config_of, num_stored, page, profile_of, published, sections, steering
 from benchmarks.common.gains import gained_over_seeds
 from models.rl.config import PpoConfig
 
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = {arm: PpoConfig.model_validate(settings) for arm, settings in ARMS.items()}
 
 
@@ -74,12 +77,16 @@ def row(arm: str, seed: int, curve: list[dict[str, float]], solved: str = "10", 
 
 def test_beside_a_critic_stands_in_how_many_rounds_it_steered_and_by_what_lambda() -> None:
     waiting = {"critic_steers": 0.0, "lambda_policy_min": 0.0, "lambda_policy_max": 0.6, "explained_variance": 0.0}
-    steers = {"critic_steers": 1.0, "lambda_policy_min": 0.1, "lambda_policy_max": 0.925, "explained_variance": 0.3}
+    steers = {
+        "critic_steers": 1.0,
+        "lambda_policy_min": 0.1,
+        "lambda_policy_max": 0.925,
+        "explained_variance": 0.3,
+        "explained_by_task": 0.2,
+    }
     rows = [row("gate", 0, [waiting, steers, steers]), row("gate", 1, [waiting], is_blocked=True)]
-    assert steering(rows) == ("2 of 4 rounds, 1 of 2 blocked", "0.00 to 0.93", "0.15")
+    assert steering(rows) == ("2 of 4 rounds, 1 of 2 blocked", "0.00 to 0.93", "0.15, 0.10")
     assert steering([row("grpo", 0, [{"reward": 1.0}]), row("start", 1, [])]) == ("", "", "")
-    drawn = table("forms", [row("start", 0, []), *rows[:1]])
-    assert [list(column.cells)[1] for column in drawn.columns[-3:]] == ["2 of 3 rounds", "0.00 to 0.93", "0.20"]
 
 
 def test_two_arms_are_compared_on_what_both_have_and_up_to_as_many_steps() -> None:
@@ -91,8 +98,6 @@ def test_two_arms_are_compared_on_what_both_have_and_up_to_as_many_steps() -> No
     assert found is not None and (found["seeds"], found["preliminary"], found["gain"]) == ([0], True, 50.0)
     assert found["curve"] == [round(100 * ((20 * 0.2 + 15 * 0.6) / 35 - 0.3), 1)], "of the longer one, up to where the shorter ends"
     assert compared(CLAIMS[0], rows) is None
-    assert len(list(claims_table("forms", list(rows.values())).rows)) == 1
-    assert trends("ppo", rows)["entropy"] == [[0.2, 0.2], [0.2, 0.2]]
 
 
 def test_what_is_published_says_how_many_seeds_it_has() -> None:
@@ -103,6 +108,18 @@ def test_what_is_published_says_how_many_seeds_it_has() -> None:
     assert found.keys() == {"forms ppo", "forms grpo", "forms: PPO against GRPO"}
     assert [found[name]["preliminary"] for name in found] == [False, True, True]
     assert found["forms ppo"]["by_seed"][2]["curve"]["success"] == [0.2, 0.4]
+    arms, claims, trends = sections("forms", found)
+    assert [line[:2] for line in arms.lines] == [("`ppo`", "0 1 2"), ("`grpo`", "0, preliminary")]
+    assert [line[1:3] for line in claims.lines] == [("`ppo` − `grpo`", "0, preliminary")]
+    assert trends.lines[0] == ("`ppo`", *[f"{each} → {each}, {each} → {each}, {each} → {each}" for each in ("0.20", "7.00", "2.00")])
+    assert len(arms.drawn().columns) == len(arms.columns)
+    assert page(found).count("| `ppo` |") == 2
+
+
+def test_the_page_says_what_is_published() -> None:
+    found = json.loads((ROOT / "docs" / "measured" / "analyses.json").read_text(encoding="utf-8"))["rows"]
+    said = (ROOT / PAGE).read_text(encoding="utf-8").partition(f"{MARKS[0]}\n")[2].partition(MARKS[1])[0]
+    assert said == page(found)
 
 
 def test_an_interval_over_seeds_is_as_wide_as_they_differ() -> None:
