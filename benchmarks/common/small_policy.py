@@ -169,10 +169,11 @@ def make_start(
     *,
     shown: Sequence[Any],
     base_seed: int | None = None,
+    num_tutorials: int | None = None,
 ) -> Start:
     """Tutorials, then the demonstrations that `show` plays and `shown` describes, half of what is drawn being tutorials again; from its
-    folder if made before. With `base_seed` the tutorials and what reads them are of that seed, so that starts share them. Raises
-    SystemExit where that one is of other settings."""
+    folder if made before. With `base_seed` the tutorials and what reads them are of that seed, so that starts share them; with
+    `num_tutorials` only the first of them are drawn again. Raises SystemExit where that folder is of other settings."""
     folder = root / name
     claim(folder, start_recipe(profile, seed, shown, base_seed=base_seed))
     of_base = seed if base_seed is None else base_seed
@@ -184,7 +185,7 @@ def make_start(
             raise SystemExit(f"no demonstration for {name} was solved, so there is no start: try again when the machine is less busy")
         atomic_write(episodes, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
     sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(episodes.read_text())]
-    ct = tutorial_samples(profile, of_base)
+    ct = tutorial_samples(profile, of_base, num_tutorials)
     if not folder.exists():
         torch.set_num_threads(1)
         config = profile.sft.model_copy(update={"seed": seed})
