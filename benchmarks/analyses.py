@@ -491,14 +491,22 @@ def sections(domain: str, found: Mapping[str, Mapping[str, Any]]) -> list[Sectio
 
 def page(found: Mapping[str, Mapping[str, Any]]) -> str:
     """What docs/rl.md says of published rows, between its marks."""
+    if not found:
+        return "No arm has been measured to its end yet.\n"
     domains = dict.fromkeys(row["domain"] for row in found.values())
     measured = distinct([{"measured": each} for row in found.values() for each in row["measured"]])
     said = "; ".join(f"{each['date']} at commit {each['commit']} ({each['machine']})" for each in measured)
     return "\n".join([section.markdown() for domain in domains for section in sections(domain, found)] + [f"Measured on {said}.", ""])
 
 
+def published_rows(folder: Path = MEASURED) -> dict[str, dict[str, Any]]:
+    """All that is published; nothing before the first time."""
+    path = folder / "analyses.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else {}
+
+
 def write_page() -> None:
-    found = json.loads((MEASURED / "analyses.json").read_text(encoding="utf-8"))["rows"]
+    found = published_rows()
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
     atomic_write(PAGE, f"{head}{MARKS[0]}\n{page(found)}{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import analyses
-from benchmarks.analyses import ARMS, CLAIMS, MARKS, PAGE, compared, config_of, num_stored, page, profile_of, published, sections, steering
+from benchmarks.analyses import (
+    ARMS,
+    CLAIMS,
+    MARKS,
+    PAGE,
+    compared,
+    config_of,
+    num_stored,
+    page,
+    profile_of,
+    published,
+    published_rows,
+    sections,
+    steering,
+)
 from benchmarks.common.gains import gained_over_seeds
+from benchmarks.common.provenance import MEASURED
 from models.rl.config import PpoConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +131,7 @@ def test_what_is_published_says_how_many_seeds_it_has() -> None:
 
 
 def test_the_page_says_what_is_published() -> None:
-    found = json.loads((ROOT / "docs" / "measured" / "analyses.json").read_text(encoding="utf-8"))["rows"]
+    found = published_rows(ROOT / MEASURED)
     said = (ROOT / PAGE).read_text(encoding="utf-8").partition(f"{MARKS[0]}\n")[2].partition(MARKS[1])[0]
     assert said == page(found)
 
