@@ -107,7 +107,7 @@ def write_pictures(folder: Path) -> None:
     good = (folder / "0.png").read_bytes()
     (folder / "text.png").write_text("no picture")
     (folder / "cut.png").write_bytes(good[: len(good) // 2])
-    (folder / "huge.png").write_bytes(_huge_png())
+    (folder / "huge.png").write_bytes(huge_png())
     (folder / "empty.png").write_bytes(b"")
     (folder / "folder.png").mkdir()
     (folder / "link.png").symlink_to("/etc/hostname")
@@ -120,7 +120,7 @@ def good_picture(number: int) -> bytes:
     return buffer.getvalue()
 
 
-def _huge_png() -> bytes:
+def huge_png() -> bytes:
     """A few bytes that say they are a picture of 4 gigapixels."""
     header = struct.pack(">IIBBBBB", 65_000, 65_000, 8, 2, 0, 0, 0)
     body = b"IHDR" + header
@@ -221,7 +221,7 @@ def fuzzed(format: str, number: int) -> str:
     dice = random.Random(number)
     record = copy.deepcopy(valid(format, number))
     for _ in range(dice.randint(1, 3)):
-        _change(dice, record)
+        change(dice, record)
     line = json.dumps(record)
     match dice.randrange(12):
         case 0:
@@ -234,7 +234,7 @@ def fuzzed(format: str, number: int) -> str:
     return line
 
 
-def _change(dice: random.Random, record: Any) -> None:
+def change(dice: random.Random, record: Any) -> None:
     """At one place of it: another value, one nested deep, one left out, one too many, or two exchanged."""
     holders: list[Any] = []
     waiting = [record]
@@ -334,7 +334,7 @@ def play_trace(numbers: Sequence[int], folder: Path) -> int:
         events = copy.deepcopy([{"type": "context-options", "title": f"Do {number}"}, frame, click, point])
         is_bytes = number % 3 == 0
         for _ in range(0 if is_bytes else dice.randint(1, 3)):
-            _change(dice, events)
+            change(dice, events)
         path = folder / "trace.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("trace.trace", "\n".join(map(json.dumps, events)))
