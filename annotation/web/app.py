@@ -46,7 +46,7 @@ from annotation.web import (
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
-from sandbox.http.problems import PROBLEMS
+from sandbox.http.problems import PROBLEMS, shared_routes
 from sandbox.http.serving import api_version
 from sandbox.pool.pool_protocol import Pool
 
@@ -166,8 +166,7 @@ def create_app(
     )
     app.state.office = office
     problems.add_to(app)
-    for add_to in ROUTES:
-        add_to(app)
+    app.router.routes.extend(shared_routes(*ROUTES))
 
     @app.get("/api/v1/openapi.json", include_in_schema=False, **needs("annotator"))
     async def openapi() -> dict[str, Any]:

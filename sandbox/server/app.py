@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from sandbox import wire
 from sandbox.actions import Action
 from sandbox.http import problems
-from sandbox.http.problems import PROBLEMS
+from sandbox.http.problems import PROBLEMS, shared_routes
 from sandbox.http.serving import api_version, unless_gone
 from sandbox.http.tokens import Tokens
 from sandbox.pool.pool_protocol import Pool
@@ -74,11 +74,7 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
     app.state.leases, app.state.metrics, app.state.settings = leases, metrics, settings
     app.add_exception_handler(FlywheelError, _problem)
     app.add_exception_handler(RequestValidationError, _wrong_request)
-    _add_sessions(app)
-    _add_calls(app)
-    _add_server(app)
-    live.add_to(app)
-    openenv.add_to(app)
+    app.router.routes.extend(shared_routes(_add_sessions, _add_calls, _add_server, live.add_to, openenv.add_to))
     limits = BodyLimits(max_bytes=settings.max_body_mib << 20, max_s=settings.max_request_s)
     return Guard(app, tokens, metrics, limits), leases
 
@@ -97,7 +93,7 @@ def _add_sessions(app: FastAPI) -> None:
         if body.task is None or body.seed is None:
             return answer(request, STARTED, calls.started(lease, await lease.granted()), 201)
         try:
-            started = await calls.reset(lease, app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=1)
+            started = await calls.reset(lease, request.app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=1)
         except BaseException:  # nobody has been told of the lease
             lease.release("failed", distrusted=True)
             raise
@@ -136,38 +132,40 @@ def _add_sessions(app: FastAPI) -> None:
 def _add_calls(app: FastAPI) -> None:
     @app.post("/v1/sessions/{session_id}/reset", tags=["calls"], summary="Start an instance of a task", response_model=bodies.Started)
     async def reset(lease: OwnLease, body: bodies.ResetSession, request: Request) -> Response:
-        started = await calls.reset(lease, app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=body.number)
+        started = await calls.reset(
+            lease, request.app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=body.number
+        )
         return answer(request, STARTED, started)
 
     @app.post("/v1/sessions/{session_id}/step", tags=["calls"], summary="Carry out one action", response_model=Transition)
     async def step(lease: OwnLease, body: bodies.StepSession, request: Request) -> Response:
-        return answer(request, wire.TRANSITION, await calls.step(lease, app.state.metrics, body.action, number=body.number))
+        return answer(request, wire.TRANSITION, await calls.step(lease, request.app.state.metrics, body.action, number=body.number))
 
     @app.post("/v1/step", tags=["calls"], summary="One action in each of several sessions", response_model=list[bodies.SteppedSession])
     async def steps(body: bodies.StepSessions, client: Client, leases: AllLeases, request: Request) -> Response:
         """Side by side; the answers are in the order of the request, each a transition or a problem."""
-        one_by_one = (calls.one_of_many(leases, client, app.state.metrics, one) for one in body.steps)
+        one_by_one = (calls.one_of_many(leases, client, request.app.state.metrics, one) for one in body.steps)
         return answer(request, STEPPED, tuple(await asyncio.gather(*one_by_one)))
 
     @app.post("/v1/sessions/{session_id}/evaluate", tags=["calls"], summary="The verifier's verdict", response_model=Verdict)
     async def evaluate(lease: OwnLease, request: Request) -> Response:
         """`reasons` are there only where the server was started with oracles allowed: they say what the task hides."""
-        return answer(request, wire.VERDICT, await calls.evaluate(lease, app.state.metrics, app.state.settings))
+        return answer(request, wire.VERDICT, await calls.evaluate(lease, request.app.state.metrics, request.app.state.settings))
 
     @app.post("/v1/sessions/{session_id}/hint", tags=["calls"], summary="What the task's oracle would do", response_model=Action | None)
     async def oracle_action(lease: OwnLease, request: Request) -> Response:
         """Only where the server was started with oracles allowed."""
-        return answer(request, wire.ACTION, await calls.oracle_action(lease, app.state.metrics, app.state.settings))
+        return answer(request, wire.ACTION, await calls.oracle_action(lease, request.app.state.metrics, request.app.state.settings))
 
     @app.get("/v1/sessions/{session_id}/files", tags=["calls"], summary="Files of the workspace", response_model=list[FileEntry] | None)
     async def files(lease: OwnLease, request: Request) -> Response:
         """What a person may look at beside the agent; null where the session has no workspace."""
-        return answer(request, wire.FILES, await calls.files(lease, app.state.metrics))
+        return answer(request, wire.FILES, await calls.files(lease, request.app.state.metrics))
 
     @app.get("/v1/sessions/{session_id}/files/text", tags=["calls"], summary="One file's text", response_model=str | None)
     async def file_text(lease: OwnLease, path: Annotated[str, Query(max_length=4096)], request: Request) -> Response:
         """Null where there is no such text file, or it is too long to be shown."""
-        return answer(request, wire.TEXT, await calls.read_file(lease, app.state.metrics, path))
+        return answer(request, wire.TEXT, await calls.read_file(lease, request.app.state.metrics, path))
 
     @app.get("/v1/sessions/{session_id}/observation", tags=["calls"], summary="The last observation again", response_model=Observation)
     async def observation(lease: OwnLease, request: Request) -> Response:
@@ -215,9 +213,9 @@ def _add_server(app: FastAPI) -> None:
         return list(all_tasks() if select is None else tasks_of(select))
 
     @app.get("/metrics", tags=["server"], summary="Counters for Prometheus", response_class=Response)
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         # In the loop: what it reads changes there.
-        return Response(app.state.metrics.render(), media_type=METRICS_TYPE)
+        return Response(request.app.state.metrics.render(), media_type=METRICS_TYPE)
 
 
 def answer(request: Request, codec: Codec[T], value: T, status: int = 200) -> Response:
