@@ -26,6 +26,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
 from pipelines import profiles
 from tests.annotation.service.live_parts import ANN, BOB, Work
+from tests.assets.instances import emptied_instance
 from warehouse.core.home import Home
 
 ITERATION, NEXT = "0001", "0002"
@@ -58,7 +59,7 @@ def take_again(root: Path, iteration: str, stage: dg.AssetsDefinition = recordin
 def _materialize(
     root: Path, iteration: str, stages: Sequence[dg.AssetsDefinition], wording: WordingConfig | None = None
 ) -> dg.ExecuteInProcessResult:
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), [ITERATION, NEXT])
         profile = Smoke(wording=(wording or WordingConfig()).model_dump_json())
         resources = {"tables": WarehouseResource(root=str(root)), "profile": profile}

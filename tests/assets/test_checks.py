@@ -18,6 +18,7 @@ from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.training import build_rl_asset
 from assets.value_gate import VALUE_GATE, build_value_gate
 from pipelines import profiles
+from tests.assets.instances import emptied_instance
 from warehouse.core.home import Home
 from warehouse.lineage import registry
 from warehouse.storage.catalogue import TABLES
@@ -66,7 +67,7 @@ def failed_in_the_gate(warehouse: Warehouse) -> list[str]:
     @dg.asset(name="merged_policy", partitions_def=ITERATIONS)
     def made() -> None: ...
 
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
         run = dg.materialize(
             [made, build_gate(MERGE_GATE)],
@@ -129,7 +130,7 @@ def value_gate(warehouse: Warehouse, **config: Any) -> tuple[dg.AssetCheckEvalua
     @dg.asset(key=["rl_model", "pointing"], partitions_def=ITERATIONS)
     def made() -> None: ...
 
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
         run = dg.materialize(
             [made, build_value_gate(("pointing",))],
@@ -284,7 +285,7 @@ def small_gate(warehouse: Warehouse) -> tuple[bool, str, dict[str, dg.AssetCheck
 
         return made
 
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
         run = dg.materialize(
             [asset("evaluations"), asset("rollouts"), asset("verdicts", deps=["rollouts"]), build_gate(SMALL_GATE)],

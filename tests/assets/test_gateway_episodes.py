@@ -17,6 +17,7 @@ from assets.gateway import gateway_episodes
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from assets.routing import routing, verdicts
+from tests.assets.instances import emptied_instance
 from tests.assets.people_parts import Smoke
 from tests.models.chat_models import png
 from warehouse.core.home import Home
@@ -74,7 +75,7 @@ class Writer:
 
 
 def take_in(root: Path, iteration: str) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), [FIRST, NEXT])
         resources = {"tables": WarehouseResource(root=str(root)), "profile": Smoke()}
         stages = [gateway_episodes, verdicts, routing]

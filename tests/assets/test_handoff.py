@@ -10,6 +10,7 @@ import pytest
 
 from assets.handoff import INPUT, open_iteration
 from assets.opened import read_opened
+from tests.assets.instances import emptied_instance
 from warehouse.core.home import Home
 from warehouse.lineage.registry import Registered
 from warehouse.storage.tables import Warehouse
@@ -40,7 +41,7 @@ def policy(name: str) -> Registered:
 
 def test_an_iteration_that_is_routed_again_to_the_same_samples_leaves_the_next_one_fresh(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
 
         def opened(released: str = "checkpoint-1") -> str:
             return open_iteration(instance, warehouse, "0002", policy(released))
@@ -62,7 +63,7 @@ def test_an_iteration_that_is_routed_again_to_the_same_samples_leaves_the_next_o
 
 def test_a_home_of_before_records_all_that_is_open(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions("iteration", ["0001"])
         open_iteration(instance, warehouse, "0002", policy("checkpoint-1"))
     assert read_opened(warehouse.home) == {"0001", "0002"}
@@ -71,7 +72,7 @@ def test_a_home_of_before_records_all_that_is_open(tmp_path: Path) -> None:
 def test_an_iteration_is_not_open_before_its_input_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed is not made again once iteration 0001 is open: killed in between, it would have left it without its input for good."""
     warehouse = Warehouse(Home(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance, monkeypatch.context() as killed:
+    with emptied_instance() as instance, monkeypatch.context() as killed:
 
         def end(event: object) -> None:
             raise SystemExit

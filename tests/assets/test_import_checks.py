@@ -12,6 +12,7 @@ from assets.checks import GATES, IMPORTS, build_gate
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from pipelines.importing.general import import_general_data
+from tests.assets.instances import emptied_instance
 from tests.pipelines.demonstration_files import agentnet, images, write_lines
 from tests.pipelines.test_import_demonstrations import CODES, run
 from warehouse.core.home import Home
@@ -42,7 +43,7 @@ def gate(warehouse: Warehouse, iteration: str) -> tuple[dg.AssetCheckEvaluation,
     @dg.asset(name="sft_dataset", partitions_def=ITERATIONS)
     def sft() -> None: ...
 
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), [iteration])
         made = dg.materialize(
             [ct, sft, build_gate(DATASET_GATE)],

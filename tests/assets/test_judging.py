@@ -27,6 +27,7 @@ from pipelines.stages.__main__ import WORKERS
 from pipelines.stages.context import WorkerContext
 from sandbox.tasks.task import Split
 from tests.agent.judged_episodes import many, store
+from tests.assets.instances import emptied_instance
 from tests.models.judging_policy import new_policy
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, config, our_server
 from tests.warehouse.judging import verdicts_of
@@ -76,7 +77,7 @@ def run_assets(warehouse: Warehouse, *assets: Any, **settings: Any) -> dg.Execut
     """Materialize assets of iteration 0001 on a home."""
     profile = profiles.load("quickstart", {name.replace("__", "."): value for name, value in settings.items()})
     root = str(warehouse.home.root)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
         return dg.materialize(
             list(assets),

@@ -14,6 +14,7 @@ from assets.profile import Profile
 from assets.release import _never_compared, build_evaluation_asset, released_policy
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
+from tests.assets.instances import emptied_instance
 from tests.warehouse.judging import episode_row
 from warehouse.core.home import Home
 from warehouse.lineage.releases import hold, promote
@@ -77,7 +78,7 @@ def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, c
 def released(warehouse: Warehouse, **changes: float) -> tuple[str, str, Mapping[str, Any]]:
     """Which policy the gate releases, why, and what is reported to Dagster. `changes`: of the profile's part `evaluation`."""
     smoke = Smoke(changes={name if "." in name else f"evaluation.{name}": value for name, value in changes.items()})
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0002"])
         resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": smoke}
         ran = dg.materialize([released_policy], partition_key="0002", instance=instance, resources=resources)

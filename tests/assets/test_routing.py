@@ -11,6 +11,7 @@ from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
 from pipelines import profiles
+from tests.assets.instances import emptied_instance
 from tests.warehouse.judging import episode_row, step_row
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id
@@ -30,7 +31,7 @@ def test_every_episode_is_judged_routed_and_cut_into_samples(tmp_path: Path) -> 
     for table, content in (("episodes", rows), ("steps", steps)):
         bare = [{name: value for name, value in row.items() if name not in ("iteration", "stage")} for row in content]
         warehouse.replace_partition(table, bare, iteration="0001", stage="rollouts")
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
         resources = {"tables": WarehouseResource(root=str(tmp_path)), "profile": Smoke()}
         result = dg.materialize([verdicts, routing], partition_key="0001", instance=instance, resources=resources)

@@ -21,6 +21,7 @@ from pipelines import profiles
 from pipelines.stages.context import requests_for
 from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Split, Task
+from tests.assets.instances import emptied_instance
 from tests.warehouse.judging import episode_row
 from warehouse.core.home import Home
 from warehouse.evaluation.solve_rates import Solved, posterior_mass, solve_rates
@@ -273,7 +274,7 @@ class Given(ProfileResource):
 def test_the_asset_writes_the_pool_with_a_picture_or_says_that_it_is_off(warehouse: Warehouse, is_on: bool) -> None:
     settings = made_profile(**{"tasks.self_challenge.enabled": is_on})
     evaluated(warehouse, {"orders-1": (40, 40), "orders-2": (20, 40)})
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions("iteration", ["0002"])
         resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Given(text=settings.model_dump_json())}
         ran = dg.materialize([task_pool], partition_key="0002", instance=instance, resources=resources)
@@ -303,7 +304,7 @@ def test_the_collection_is_asked_to_play_the_pool(warehouse: Warehouse, tmp_path
     settings = made_profile(**{"tasks.self_challenge.enabled": is_on})
     evaluated(warehouse, {"orders-1": (40, 40), "orders-2": (20, 40)})
     registry.register(warehouse, iteration="0002", stage="released_policy", checkpoint_id="p", folder=warehouse.home.checkpoints / "p")
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         instance.add_dynamic_partitions("iteration", ["0002"])
         resources = {
             "tables": WarehouseResource(root=str(warehouse.home.root)),
@@ -337,7 +338,7 @@ def test_what_is_evaluated_on_is_known_before_anything_runs_and_never_played(war
 
 def test_the_seed_writes_them(warehouse: Warehouse) -> None:
     resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Given(text=made_profile().model_dump_json())}
-    with dg.DagsterInstance.ephemeral() as instance:
+    with emptied_instance() as instance:
         assert dg.materialize([tasks], instance=instance, resources=resources).success
     with connect(warehouse) as con:
         found = con.execute("select iteration, stage, why, count(*) from task_instances group by all").fetchall()

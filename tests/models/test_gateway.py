@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
 
 from agent.gateway.records import Said
 from models.gateway.serve import Address
@@ -76,6 +75,8 @@ def test_a_call_is_the_servers_answer_and_its_record(server: OurServer, running:
 
 
 def test_the_clients_of_openai_work_unchanged(server: OurServer, running: Gateway) -> None:
+    from openai import OpenAI  # the slowest import of all, of one test
+
     client = OpenAI(base_url=f"{running.url}/v1", api_key=f"{PROJECTS['alpha']}/run-1", max_retries=0)
     answer = client.chat.completions.create(model="gpt-9", messages=[user("Open the page")], max_tokens=6, seed=1)
     chunks = client.chat.completions.create(model="gpt-9", messages=[user("Open the page")], max_tokens=6, seed=1, stream=True)

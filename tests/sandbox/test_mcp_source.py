@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import Tool
 
 from benchmarks.common.venv import python_of
 from sandbox.actions import Finished, ToolCall, TypeText, Wait
@@ -28,7 +27,6 @@ from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource
 from sandbox.terminal.mcp import McpServer
-from sandbox.terminal.mcp_connection import McpConnection
 from sandbox.terminal.tool_errors import ToolError
 from tests.sandbox.own_source import ROOT
 from warehouse.core.conformance import problems
@@ -175,6 +173,8 @@ def test_a_task_is_known_by_its_servers_command_wherever_that_is() -> None:
 
 
 def test_an_instruction_lists_the_tools_that_fit_and_counts_the_others() -> None:
+    from mcp_types import Tool  # slow to import, as is what loads it below
+
     tools = [Tool(name=f"tool{number}", input_schema={"type": "object", "properties": {"of": {}, "to": {}}}) for number in range(100)]
     text = listed(tools)
     assert text.startswith("Tools: tool0(of, to), tool1(of, to), ") and text.endswith(", 50 more.") and listed([]) == ""
@@ -243,6 +243,8 @@ def test_settings_that_make_no_connection_are_said_at_once(monkeypatch: pytest.M
 
 def test_an_endless_answer_is_cut_off_and_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+
+    from sandbox.terminal.mcp_connection import McpConnection
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
