@@ -12,14 +12,15 @@ LEAST_S = 0.02
 
 def growth(work: Callable[[int], object], small: int) -> float:
     """Processor time for FACTOR times the input over that for `small`, the least of three each: about FACTOR where work is linear, its
-    square where it is quadratic."""
-    return max(LEAST_S, _took_s(work, small * FACTOR)) / max(LEAST_S, _took_s(work, small))
+    square where it is quadratic. What is linear at once is not measured again."""
+    once_s = _took_s(work, small, LEAST_S)
+    return _took_s(work, small * FACTOR, FACTOR * once_s) / once_s
 
 
-def _took_s(work: Callable[[int], object], size: int) -> float:
-    took = []
-    for _ in range(3):
+def _took_s(work: Callable[[int], object], size: int, enough_s: float) -> float:
+    took: list[float] = []
+    while len(took) < 3 and min(took, default=float("inf")) > enough_s:
         started_s = time.process_time()
         work(size)
         took.append(time.process_time() - started_s)
-    return min(took)
+    return max(LEAST_S, min(took))

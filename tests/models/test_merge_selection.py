@@ -82,7 +82,7 @@ def test_in_bins_every_rank_is_found_exactly_and_in_no_more_passes_than_there_ar
     monkeypatch.setattr("models.merging.selection.MAX_HELD", 2)
     values = np.random.default_rng(0).permuted(np.array(WHOLE_RANGE[num_bits] * 4, dtype=KINDS[num_bits]))
     top = TopK(num_kept, num_bits)
-    passes = find(top, values, 40)
+    passes = find(top, values, 8)
     assert is_kept(top, values) == is_among_the_first(values, num_kept)
     assert passes <= (num_bits + 1) // 16
 
