@@ -156,6 +156,7 @@ CLAIMS = (
     Claim(about="gate against the task's mean, or a constant", arm="gate_task", other="gate"),
     Claim(about="gate against the task's mean, in the quickstart", arm="quickstart_task", other="quickstart"),
     Claim(about="streaming against rounds, in the quickstart", arm="streaming", other="quickstart"),
+    Claim(about="the paper's settings against the quickstart's", arm="ppo", other="quickstart"),
     Claim(about="RL against replayed samples alone", arm="ppo", other="replay_only"),
 )
 TRENDS = {"entropy": "rises on GUI tasks", "think_tokens_per_step": "falls on GUI tasks", "steps_per_episode": "falls"}
@@ -433,10 +434,10 @@ class Section:
 
 
 def sections(domain: str, found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
-    """A domain's arms, claims and trends, of published rows."""
+    """A domain's arms, claims and trends, of published rows; those that there are."""
     of_domain = [row for name, row in found.items() if row["domain"] == domain]
     arms, claims = [row for row in of_domain if "about" not in row], [row for row in of_domain if "about" in row]
-    return [
+    all_of_them = [
         Section(
             title=f"{domain}, greedy success on holdout instances before and after, mean over tasks, by seed; gains in points (95 %)",
             columns=(
@@ -487,6 +488,7 @@ def sections(domain: str, found: Mapping[str, Mapping[str, Any]]) -> list[Sectio
             lines=[(f"`{row['arm']}`", *(_trend(row, name) for name in TRENDS)) for row in arms],
         ),
     ]
+    return [section for section in all_of_them if section.lines]
 
 
 def page(found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -128,6 +128,7 @@ def test_what_is_published_says_how_many_seeds_it_has() -> None:
     assert trends.lines[0] == ("`ppo`", *[f"{each} → {each}, {each} → {each}, {each} → {each}" for each in ("0.20", "7.00", "2.00")])
     assert len(arms.drawn().columns) == len(arms.columns)
     assert page(found).count("| `ppo` |") == 2
+    assert len(sections("forms", {"forms ppo": found["forms ppo"]})) == 2, "no claim, no table of claims"
 
 
 def test_the_page_says_what_is_published() -> None:
