@@ -1,0 +1,172 @@
+"""Two real vLLM servers behind one HTTP engine, on the CPU as in test_vllm.py: a conversation stays on the one that has its keys and
+values, both have new weights before any answers with them, and one that is killed is done without."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.policy.policy import Message, Prompt, Response, Sampling
+from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
+from benchmarks.common.vllm_server import VARIABLE, VllmServer, existing_python, vllm_server
+from models.checkpoints.checkpoint import save
+from models.families.registry import load_policy
+from models.http.config import HttpEngineConfig
+from models.http.engine import HttpEngine
+from tests.models.policy_servers import act
+from tests.models.test_vllm import RL_OPTIONS, SOURCE, WORDS, logprobs_of
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(existing_python() is None, reason=f"needs vLLM: {VARIABLE} names a venv with it, which benchmarks/vllm.py makes"),
+]
+GLOO = ("--worker-extension-cls", "models.http.vllm_gloo.Gloo", "--weight-transfer-config", '{"backend": "gloo"}')
+BLOCK = ("--block-size", "32", "--enable-prompt-tokens-details")
+"""Keys and values are kept by blocks of so many tokens: short ones, so that those of short prompts are kept."""
+START_S = 900.0
+Pair = tuple[VllmServer, VllmServer]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name, seed in {"a": 0, "b": 1}.items():
+        save(root / name, *tiny_qwen3_policy(WORDS, seed), stage="seed_policy", iteration="0000")
+    return root
+
+
+@contextmanager
+def started(root: Path, port: int = 0) -> Iterator[VllmServer]:
+    python = existing_python()
+    assert python is not None
+    variables = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": SOURCE}  # else both on one core
+    with vllm_server(python, root / "a", root, *RL_OPTIONS, *GLOO, *BLOCK, environment=variables, start_s=START_S, port=port) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def pair(checkpoints: Path) -> Iterator[Pair]:
+    with ExitStack() as stack, ThreadPoolExecutor(2) as starting:
+        starts = [starting.submit(stack.enter_context, started(checkpoints)) for _ in range(2)]
+        one, two = (start.result() for start in starts)
+        yield one, two
+
+
+def config(pair: Pair, **fields: Any) -> HttpEngineConfig:
+    one, two = pair
+    return HttpEngineConfig(**({"base_url": one.url, "replicas": (two.url,), "send": "token_ids", "retries": 1} | fields))
+
+
+def turn(conversation: int, number: int, **sampling: Any) -> Prompt:
+    """Each turn goes on from the one before."""
+    told = " ".join(f"{WORDS[(conversation >> bit) % 2]} see then" for bit in range(8))
+    message = Message(role="user", content=" ".join([told] * 4 * number))
+    return Prompt(messages=(message,), sampling=Sampling(**({"max_new_tokens": 4} | sampling)), conversation=f"episode-{conversation}")
+
+
+def counted(server: VllmServer, name: str) -> float:
+    lines = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=30.0).text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"vllm:{name}{{"))
+
+
+def weights_of(server: VllmServer) -> str:
+    return httpx.get(f"{server.url}/weight_info", trust_env=False, timeout=30.0).text
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_conversation_stays_where_its_keys_and_values_are(pair: Pair, checkpoints: Path) -> None:
+    """Both have some, and together they reuse as many tokens as one alone does of as many other conversations."""
+    num_turns, num_conversations = 3, 8
+
+    def reused(engine: HttpEngine, first: int) -> list[float]:
+        before = [counted(server, "prefix_cache_hits_total") for server in pair]
+        for number in range(1, num_turns + 1):
+            act(engine, *(turn(first + index, number) for index in range(num_conversations)))
+        return [counted(server, "prefix_cache_hits_total") - had for server, had in zip(pair, before, strict=True)]
+
+    both, alone = (HttpEngine.of_checkpoint(config(pair, **fields), checkpoints / "a") for fields in ({}, {"replicas": ()}))
+    by_both, by_one = reused(both, 0), reused(alone, 64)
+    assert all(by_both)
+    assert by_one[0] == sum(by_both) and not by_one[1]
+    for engine in (both, alone):
+        engine.close()
+
+
+@pytest.mark.parametrize("weights", ["disk", "transfer"])
+def test_both_have_new_weights_before_any_answers_with_them(pair: Pair, checkpoints: Path, tmp_path: Path, weights: Any) -> None:
+    """The second stands still while it is handed them: the first has them long before, and nobody is answered."""
+    fields = {"exchange": str(tmp_path)} if weights == "disk" else {}
+    engine = HttpEngine.of_checkpoint(config(pair, weights=weights, **fields), checkpoints / "a")
+    models = {name: load_policy(checkpoints / name) for name in "ab"}
+    engine.load_weights(models["a"].state_dict(), f"{weights}-1", 1)
+    old = act(engine, *(turn(index, 1, temperature=1.0, seed=index) for index in range(4)))
+    assert {(answer.policy_id, *answer.versions) for answer in old} == {(f"{weights}-1", 1, 1, 1, 1)}
+
+    async def run() -> list[Response]:
+        os.killpg(pair[1].process.pid, signal.SIGSTOP)
+        try:
+            loading = asyncio.ensure_future(asyncio.to_thread(engine.load_weights, models["b"].state_dict(), f"{weights}-2", 2))
+            await asyncio.to_thread(until, lambda: f"{weights}-2" in weights_of(pair[0]))
+            asking = asyncio.ensure_future(engine.act([turn(index, 1, temperature=1.0, seed=index) for index in range(4)]))
+            await asyncio.sleep(2.0)
+            assert not loading.done() and not asking.done()
+        finally:
+            os.killpg(pair[1].process.pid, signal.SIGCONT)
+        await loading
+        return list(await asking)
+
+    answers = asyncio.run(run())
+    assert all(f"{weights}-2" in weights_of(server) for server in pair)
+    for answer in answers:
+        assert (answer.policy_id, set(answer.versions)) == (f"{weights}-2", {2})
+        assert answer.logprobs == pytest.approx(logprobs_of(models["b"], answer), abs=1e-3)
+    engine.close()
+
+
+def test_a_killed_server_costs_no_answer(pair: Pair, checkpoints: Path) -> None:
+    """It dies while both answer; the next weights do not wait for it."""
+    models = {name: load_policy(checkpoints / name) for name in "ab"}
+    with started(checkpoints) as killed:
+        engine = HttpEngine.of_checkpoint(config((pair[0], killed), weights="transfer"), checkpoints / "a")
+        engine.load_weights(models["a"].state_dict(), "first", 1)
+        begun = asyncio.Event()
+
+        async def conversation(index: int) -> list[Response]:
+            found = []
+            for number in range(1, 9):
+                found += await engine.act([turn(index, 1 + number % 3, temperature=1.0, seed=number, max_new_tokens=24)])
+                begun.set()
+            return found
+
+        async def clients() -> list[Response]:
+            under_way = [asyncio.ensure_future(conversation(index)) for index in range(6)]
+            await begun.wait()
+            os.killpg(killed.process.pid, signal.SIGKILL)
+            return [answer for found in await asyncio.gather(*under_way) for answer in found]
+
+        answers = asyncio.run(clients())
+        assert len(answers) == 48 and {answer.policy_id for answer in answers} == {"first"}
+        for answer in answers[::6]:
+            assert answer.logprobs == pytest.approx(logprobs_of(models["a"], answer), abs=1e-3)
+        lost = next(each for each in engine._replicas._every if each.config.base_url == killed.url)
+        assert lost.down_s is not None
+        engine.load_weights(models["b"].state_dict(), "second", 2)
+        assert act(engine, turn(50, 1))[0].policy_id == "second"
+        engine.close()
