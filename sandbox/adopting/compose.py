@@ -184,8 +184,7 @@ class Composer:
         named = [number for number in range(len(columns)) if is_sayable(columns[number])]
         texts = [[row[number].text for row in rows] for number in range(len(columns))]
         telling = [n for n in named if len(set(texts[n])) == len(rows) and all(is_sayable(text) for text in texts[n])]
-        worded = [n for n in telling if not all(re.fullmatch(r"[\d.,:/ -]+", text) for text in texts[n])]
-        by = (worded or telling)[:1]
+        by = [n for n in telling if all(re.search(r"[^\W\d_]{3}", text) for text in texts[n])][:1]  # a number names no row
         if not by:
             self.dropped["a table whose rows have no name"] += 1
             return
@@ -357,11 +356,24 @@ def vocabulary(pages: Iterable[Look]) -> list[str]:
 
 def is_sayable(name: str) -> bool:
     """Whether an instruction can name it: a line with letters or digits, and without quotes."""
-    return 1 <= len(name) <= MAX_NAME and re.search(r"\w", name) is not None and not set(name) & set('"“”\\\n')
+    return 1 <= len(name) <= MAX_NAME and re.search(r"\w", name) is not None and not set(name) & set('"“”\\\n') and not goes_by(name)
+
+
+def goes_by(text: str) -> bool:
+    """Whether it tells how long ago something was, which two visits a moment apart see alike."""
+    return (
+        re.search(r"\b(second|minute|hour|day|week|month|year)s? ago\b|\bjust now\b|\b(yesterday|today)\b", text, re.IGNORECASE) is not None
+    )
 
 
 def _is_value(cell: Cell) -> bool:
-    return 1 <= len(cell.text) <= MAX_VALUE and not cell.is_beside and cell.top <= DEEPEST_PX and bool(re.search(r"\w", cell.text))
+    return (
+        1 <= len(cell.text) <= MAX_VALUE
+        and not goes_by(cell.text)
+        and not cell.is_beside
+        and cell.top <= DEEPEST_PX
+        and bool(re.search(r"\w", cell.text))
+    )
 
 
 def _varied(templates: Sequence[str], *content: str) -> str:

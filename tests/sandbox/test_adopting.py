@@ -106,6 +106,16 @@ def test_tables_are_asked_by_what_names_their_rows():
     assert tasks == [] and dropped["a question with several answers"] == 1
 
 
+def test_times_that_go_by_and_rows_named_by_numbers_are_no_tasks():
+    rows = [[cell("0.394 ± 0.027"), cell("12")], [cell("0.250 ± 0.020"), cell("13")]]
+    table = {"columns": ["Success", "Runs"], "rows": rows}
+    facts = [{"label": "Changed", "value": cell("3 minutes ago")}, {"label": "Owner", "value": cell("Edda Falk")}]
+    home = look("/", links=[link("Lentil soup 11 minutes ago", "/soup")], tables=[table], facts=facts)
+    tasks, dropped = composed(home=home, soup=look("/soup"))
+    assert [task.answer for task in tasks] == ["Edda Falk"]
+    assert dropped["a table whose rows have no name"] == 1
+
+
 def test_fields_and_searches():
     search = {"method": "get", "action": f"{ORIGIN}/search", "submit": None}
     box, twice = field("Q", form=0), field("Note")
