@@ -1,5 +1,5 @@
 """Two real vLLM servers behind one HTTP engine, on the CPU as in test_vllm.py: a conversation stays on the one that has its keys and
-values, both have new weights before any answers with them, and one that is killed is done without."""
+values, both have new weights before any answers with them, and one that is killed is done without until it is back."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
 from benchmarks.common.vllm_server import VARIABLE, VllmServer, existing_python, vllm_server
 from models.checkpoints.checkpoint import save
 from models.families.registry import load_policy
+from models.http import replicas
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from tests.models.policy_servers import act
@@ -140,8 +141,11 @@ def test_both_have_new_weights_before_any_answers_with_them(pair: Pair, checkpoi
     engine.close()
 
 
-def test_a_killed_server_costs_no_answer(pair: Pair, checkpoints: Path) -> None:
-    """It dies while both answer; the next weights do not wait for it."""
+def test_a_killed_server_costs_no_answer_and_comes_back_with_the_weights(
+    pair: Pair, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies while both answer, is handed nothing while it is gone, and answers again once it has the next weights."""
+    monkeypatch.setattr(replicas, "LOST_S", 0.5)
     models = {name: load_policy(checkpoints / name) for name in "ab"}
     with started(checkpoints) as killed:
         engine = HttpEngine.of_checkpoint(config((pair[0], killed), weights="transfer"), checkpoints / "a")
@@ -169,4 +173,19 @@ def test_a_killed_server_costs_no_answer(pair: Pair, checkpoints: Path) -> None:
         assert lost.down_s is not None
         engine.load_weights(models["b"].state_dict(), "second", 2)
         assert act(engine, turn(50, 1))[0].policy_id == "second"
+    with started(checkpoints, int(killed.url.rsplit(":", 1)[1])) as back:
+        engine.load_weights(models["a"].state_dict(), "third", 3)
+
+        def is_back() -> bool:
+            act(engine, turn(51, 1))
+            return lost.down_s is None
+
+        until(is_back)
+        assert "third" in weights_of(back)
+        before = counted(back, "request_success_total")
+        answers = act(engine, *(turn(60 + index, 1, temperature=1.0, seed=index) for index in range(8)))
+        assert counted(back, "request_success_total") > before
+        for answer in answers:
+            assert (answer.policy_id, set(answer.versions)) == ("third", {3})
+            assert answer.logprobs == pytest.approx(logprobs_of(models["a"], answer), abs=1e-3)
         engine.close()
