@@ -544,6 +544,17 @@ class Profile(_Settings):
         return self
 
     @model_validator(mode="after")
+    def _forks_where_episodes_are_resumed(self) -> Profile:
+        """A fork is an episode that is resumed in the log of this machine."""
+        if self.rl.fork_siblings and (self.rl_harness is not None or self.sandbox.ray is not None):
+            what = "rl_harness" if self.rl_harness is not None else "sandbox.ray"
+            raise ValueError(
+                f"rl.fork_siblings is {self.rl.fork_siblings}, but an episode of {what} cannot begin at a state of another: set it to 0, "
+                f"or leave out {what}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _judge_where_nothing_verifies(self) -> Profile:
         unverified = self.verdicts.unverified_domains
         if unknown := [domain for domain in unverified if domain not in self.tasks.domains]:

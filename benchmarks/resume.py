@@ -5,6 +5,7 @@ one of every stage (agent/episode/log.py). It is killed with its browsers up to 
 every episode has ended; then come other instances. What is in the log is then compared with the same instances played by a process that
 nobody killed: each episode once, every step, screen, reward and token as there (so nothing was done twice to a page, nor left out), and no
 process is left. `anew` is the same without the steps in the log, as it was before there were any: each episode under way begins again.
+`forks` plays the instances, then a fork of each at its middle step (agent/episode/fork.py), and these are killed in the same way.
 
 A decision is a response that was asked for. `again` counts those beyond one a step; replayed steps are actions that were carried out again
 on a new page, in their recorded order, without asking anybody.
@@ -35,6 +36,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from agent.episode.episode import Episode, EpisodeRequest, Step
+from agent.episode.fork import begin, siblings
 from agent.episode.log import EpisodeLog
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.action_source import OracleActionSource, StepContext
@@ -50,7 +52,7 @@ from warehouse.core.identity import stable_fraction
 TASKS = ("login-user", "click-checkboxes-large", "click-checkboxes", "phone-book")
 NUM_SEEDS = 6
 BUILDER = PromptBuilder("compact")
-ARMS = ("resume", "anew")
+ARMS = ("resume", "anew", "forks")
 SHORTEST_S, LONGEST_S = 0.0, 0.8
 GONE_S = 15.0
 DECISIONS, READY = "decisions", "ready"
@@ -59,13 +61,15 @@ DECISIONS, READY = "decisions", "ready"
 class Unsteady:
     """The oracle, which errs at every fourth step or so: at which, its episode's own sampling seeds say. Writes down what it was asked."""
 
-    def __init__(self, folder: Path) -> None:
-        self._oracle, self._folder = OracleActionSource(BUILDER.grammar), folder
+    def __init__(self, folder: Path, *, only_forks: bool = False) -> None:
+        """`only_forks`: the process may be killed from the first decision of a fork on."""
+        self._oracle, self._folder, self._only_forks = OracleActionSource(BUILDER.grammar), folder, only_forks
 
     async def respond(self, context: StepContext) -> Response | None:
         with (self._folder / DECISIONS).open("a") as file:
             file.write(f"{context.request.episode_id} {context.step_index}\n")
-        (self._folder / READY).touch()
+        if context.request.fork is not None or not self._only_forks:
+            (self._folder / READY).touch()
         response = await self._oracle.respond(context)
         chance = stable_fraction(context.request.sampling_seed(context.step_index))
         if response is None or chance > 0.25:
@@ -93,14 +97,32 @@ def requests(number: int) -> list[EpisodeRequest]:
 
 
 async def _play(folder: Path, number: int, arm: str) -> None:
-    log = (EpisodeLog if arm == "resume" else WithoutSteps)(folder / "log")
+    log = (WithoutSteps if arm == "anew" else EpisodeLog)(folder / "log")
     log.repair()
-    done = {episode.episode_id for episode in log.without_screenshots()}
-    missing = [one for one in requests(number) if one.episode_id not in done]
     async with SessionPool(size=2, num_browsers=1) as pool:
         collector = PoolCollector(pool, BUILDER, settings=CollectorSettings(concurrency=4))
-        async for _ in collector.play(Unsteady(folder), missing, log=log):
-            atomic_write(folder / f"{os.getpid()}.resumed", json.dumps(log.resumed.counts).encode())
+        source = Unsteady(folder, only_forks=arm == "forks")
+
+        async def play_missing(wanted: Sequence[EpisodeRequest]) -> None:
+            done = {episode.episode_id for episode in log.without_screenshots()}
+            missing = [one for one in wanted if one.episode_id not in done]
+            async for _ in collector.play(source, missing, log=log):
+                atomic_write(folder / f"{os.getpid()}.resumed", json.dumps(log.resumed.counts).encode())
+
+        await play_missing(requests(number))
+        if arm == "forks":
+            parents = [episode for episode in log.without_screenshots() if episode.request.fork is None]
+            await play_missing([fork for one in parents for fork in siblings_of(one, log)])
+
+
+def siblings_of(parent: Episode, log: EpisodeLog) -> list[EpisodeRequest]:
+    """One fork at the middle step; begun only where it is still to be played."""
+    requests = siblings(parent, len(parent.steps) // 2, 1)
+    done = {episode.episode_id for episode in log.without_screenshots()}
+    for request in requests:
+        if request.episode_id not in done:
+            begin(request, parent, log)
+    return requests
 
 
 def start(folder: Path, number: int, arm: str) -> int:
@@ -188,10 +210,11 @@ def trial(folder: Path, number: int, arm: str, chance: random.Random, max_kills:
         "replayed": resumed["resumed/steps"],
         "went on": resumed["resumed/episodes"],
         "restarted": resumed["resumed/restarted"],
+        "refused": sum(bool(episode["fork_refused"]) for episode, _, _ in found.values() if "fork_refused" in episode),
     }
 
 
-COUNTS = ("kills", "episodes", "steps", "lost", "doubled", "other", "left", "again", "replayed", "went on", "restarted")
+COUNTS = ("kills", "episodes", "steps", "lost", "doubled", "other", "left", "again", "replayed", "went on", "restarted", "refused")
 
 
 def measure(root: Path, arm: str, num_kills: int, seed: int, bars: Progress) -> Counter[str]:
@@ -224,20 +247,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000, help="of the arm `resume`")
     parser.add_argument("--anew", type=int, default=200, help="kills of the arm `anew`")
+    parser.add_argument("--forks", type=int, default=200, help="kills of the arm `forks`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--root", type=Path, default=Path(".bench/resume"), help="where state lies")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     console = Console()
     with Progress(console=console) as bars:
-        wanted = dict(zip(ARMS, (given.kills, given.anew), strict=True))
+        wanted = dict(zip(ARMS, (given.kills, given.anew, given.forks), strict=True))
         totals = {arm: measure(given.root, arm, num, given.seed, bars) for arm, num in wanted.items() if num}
     console.print(table(totals))
     if given.json is not None:
         given.json.write_text(
             json.dumps({"provenance": provenance(), "arms": {arm: dict(total) for arm, total in totals.items()}}, indent=1)
         )
-    return int(any(total[name] for total in totals.values() for name in ("lost", "doubled", "other", "left")))
+    return int(any(total[name] for total in totals.values() for name in ("lost", "doubled", "other", "left", "refused")))
 
 
 if __name__ == "__main__":

@@ -40,8 +40,15 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Fork(_Record):
+    """Where an episode leaves another one of its instance: it begins with the first `step` steps of `parent_id`, replayed."""
+
+    parent_id: str
+    step: Annotated[int, Field(ge=0)]
+
+
 class EpisodeRequest(_Record):
-    """One attempt of one policy at one task instance."""
+    """One attempt of one policy at one task instance; of siblings that leave one parent at one step, `attempt` counts from 1."""
 
     purpose: Purpose
     task: Task
@@ -50,10 +57,12 @@ class EpisodeRequest(_Record):
     policy_id: str
     temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
     screenshots: bool = True
+    fork: Annotated[Fork | None, Field(exclude_if=lambda fork: fork is None)] = None
 
     @property
     def episode_id(self) -> str:
-        return content_id("episode", [self.purpose, self.policy_id, self.task.task_id, self.seed, self.attempt])
+        left = () if self.fork is None else (self.fork.parent_id, self.fork.step)
+        return content_id("episode", [self.purpose, self.policy_id, self.task.task_id, self.seed, self.attempt, *left])
 
     @property
     def split(self) -> Split:
@@ -102,6 +111,13 @@ class Episode(_Record):
     error: str | None = None
     duration_ms: float
     environment: str
+    fork_refused: Annotated[
+        str | None,
+        Field(
+            description="why an episode that was to begin as a fork did not: it was then played from its first step on",
+            exclude_if=lambda reason: reason is None,
+        ),
+    ] = None
     final_messages: Annotated[
         tuple[Message, ...], Field(description="the prompt that would have come next, where a limit cut an episode of purpose rl off")
     ] = ()
@@ -114,3 +130,13 @@ class Episode(_Record):
     @property
     def is_success(self) -> bool:
         return self.outcome is Outcome.SUCCESS
+
+    @property
+    def fork(self) -> Fork | None:
+        """Where it left its parent; None of an episode that is its own from the first step on."""
+        return None if self.fork_refused is not None else self.request.fork
+
+    @property
+    def own_steps(self) -> tuple[Step, ...]:
+        """Its steps without those that are its parent's."""
+        return self.steps if self.fork is None else self.steps[self.fork.step :]

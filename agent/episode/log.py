@@ -12,14 +12,14 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.episode import Episode, EpisodeRequest, Fork, Outcome, Step
 from warehouse.core.durable import make_folder, sync
 from warehouse.core.errors import ModelError
 from warehouse.core.home import atomic_write
@@ -27,7 +27,7 @@ from warehouse.core.home import atomic_write
 LineType = TypeVar("LineType", bound=BaseModel)
 
 _LOG = logging.getLogger(__name__)
-EPISODES_FILE = "episodes.jsonl"
+EPISODES_FILE, REFUSED_FILE = "episodes.jsonl", "refused_forks.jsonl"
 BLOCK_BYTES = 1024**2
 
 
@@ -35,17 +35,38 @@ BLOCK_BYTES = 1024**2
 class ResumeCounts:
     """How episodes that had been cut off went on, in this start. `num_steps`: recorded steps that were replayed and not decided again;
     `num_episodes`: episodes that went on after their last step; `num_restarted`: those whose environment did not repeat, and that started
-    again."""
+    again.
+
+    Of forks: how many began at their parent's state, after so many replayed steps together, and how many were refused."""
 
     num_steps: int = 0
     num_episodes: int = 0
     num_restarted: int = 0
+    num_forks: int = 0
+    num_fork_steps: int = 0
+    num_refused: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
-        """For the result of a stage; nothing where no episode had been cut off."""
-        counts = {"resumed/episodes": self.num_episodes, "resumed/steps": self.num_steps, "resumed/restarted": self.num_restarted}
+        """For the result of a stage; nothing where no episode had been cut off or forked."""
+        counts = {
+            "resumed/episodes": self.num_episodes,
+            "resumed/steps": self.num_steps,
+            "resumed/restarted": self.num_restarted,
+            "forked/episodes": self.num_forks,
+            "forked/steps": self.num_fork_steps,
+            "forked/refused": self.num_refused,
+        }
         return {name: count for name, count in counts.items() if count}
+
+
+class RefusedFork(BaseModel):
+    """Why an episode that is under way is played from its first step on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    episode_id: str
+    reason: str
 
 
 class EpisodeLog:
@@ -78,7 +99,7 @@ class EpisodeLog:
         """Write a step of an episode that goes on; it survives the death of this process. After a power cut steps may be missing, and are
         made again."""
         path = self._steps_of(request)
-        if step.step_index == 0:
+        if step.step_index == 0 and not (request.fork is not None and path.exists()):
             self._under_way.mkdir(exist_ok=True)
             path.write_bytes(request.model_dump_json().encode() + b"\n")
         with path.open("ab") as file:
@@ -99,6 +120,22 @@ class EpisodeLog:
         except ValidationError:
             _LOG.warning("the steps of %s in %s cannot be read, and are made again", request.episode_id, path)
             return []
+
+    def begin_fork(self, request: EpisodeRequest, steps: Sequence[Step]) -> None:
+        """Write what a fork begins with, unless it has begun: its parent's steps up to the one that it leaves at, and that one, whose state
+        it must come to. They survive a power cut."""
+        path = self._steps_of(request)
+        if not path.exists() and self.fork_refused(request) is None:
+            self._under_way.mkdir(exist_ok=True)
+            atomic_write(path, b"".join(each.model_dump_json().encode() + b"\n" for each in (request, *steps)))
+
+    def refuse_fork(self, request: EpisodeRequest, reason: str) -> None:
+        """From here on, also after a kill, the episode is played from its first step on."""
+        self.write_line(REFUSED_FILE, RefusedFork(episode_id=request.episode_id, reason=reason))
+        self.drop_steps(request)
+
+    def fork_refused(self, request: EpisodeRequest) -> str | None:
+        return next((line.reason for line in self.lines(REFUSED_FILE, RefusedFork) if line.episode_id == request.episode_id), None)
 
     def drop_steps(self, request: EpisodeRequest) -> None:
         self._steps_of(request).unlink(missing_ok=True)
@@ -156,14 +193,27 @@ class EpisodeLog:
                 _keep_lines(path, lambda episode: episode.outcome is not Outcome.CRASHED)
 
     def holds(self, episode_ids: Collection[str]) -> set[str]:
-        """Which of these episodes it has, finished or under way."""
+        """Which of these episodes, and of the forks that begin with their steps, it has, finished or under way."""
         there = {episode.episode_id for episode in self.without_screenshots()}
-        return (there | {path.stem for path in self._under_way.glob("*.jsonl")}) & set(episode_ids)
+        return (there | {path.stem for path in self._under_way.glob("*.jsonl")}) & self._with_forks(episode_ids)
+
+    def _with_forks(self, episode_ids: Collection[str]) -> set[str]:
+        """These episodes, and the log's that begin with steps of theirs."""
+        ids, parents = set(episode_ids), {each.episode_id: each.fork.parent_id for each in self.without_screenshots() if each.fork}
+        for path in self._under_way.glob("*.jsonl"):
+            with path.open("rb") as file:
+                fork = _fork_in(file.readline())
+            if fork is not None:
+                parents[path.stem] = fork.parent_id
+        while found := {id_ for id_, parent in parents.items() if parent in ids} - ids:
+            ids |= found
+        return ids
 
     def forget(self, episode_ids: Collection[str]) -> None:
-        """Take these episodes out for good, with the screenshots that no other episode names, and out of the lines about them; a stage
-        that goes on does not play them again. May be done twice. Nothing else may write the log meanwhile."""
-        ids = set(episode_ids)
+        """Take these episodes, and the forks that begin with their steps, out for good, with the screenshots that no other episode names,
+        and out of the lines about them; a stage that goes on does not play them again. May be done twice. Nothing else may write the log
+        meanwhile."""
+        ids = self._with_forks(episode_ids)
         for path in (*self._folder.glob("*.jsonl"), *self._under_way.glob("*.jsonl")):
             _drop_torn_line(path)
         # What tells that they were here (`holds`) goes last, so that what a kill cuts off is done again.
@@ -276,6 +326,14 @@ def _write_again(path: Path, lines: Iterable[bytes]) -> None:
     sync(aside)
     aside.replace(path)
     sync(path.parent)
+
+
+def _fork_in(line: bytes) -> Fork | None:
+    """Of a request as it was written; one that cannot be read is made again from its first step."""
+    try:
+        return EpisodeRequest.model_validate_json(line).fork
+    except ValidationError:
+        return None
 
 
 def _names(episode: Episode) -> set[str]:

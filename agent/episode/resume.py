@@ -2,7 +2,8 @@
 
 A session cannot be kept over a kill, so its episode starts on another one: the recorded actions are carried out again, their responses are
 not asked for again, and at each step the prompt, the elements and the screen must be those that were recorded. Where one differs, the
-environment does not repeat: what was recorded is dropped and the episode starts again.
+environment does not repeat: what was recorded is dropped and the episode starts again. A fork (fork.py) is resumed in the same way, at a
+step of its parent: where that fails it is refused, with the reason in its record, and played from its first step on.
 
 The wall clock of decisions made before the cut does not count again towards `policy_timeout_s`.
 """
@@ -12,18 +13,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from agent.episode.episode import EpisodeRequest, Step
+from agent.episode.episode import Episode, EpisodeRequest, Step
 from agent.episode.log import EpisodeLog, ResumeCounts
 from agent.grammars.elements import render_observation
 from agent.policy.action_source import ActionSource, StepContext
 from agent.policy.policy import Response
 from sandbox.session import Observation
+from warehouse.core.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
 
 class Diverged(Exception):
-    """A replayed step is not as it was recorded."""
+    """A replayed step is not as it was recorded; says what differs, and where."""
 
 
 class RecordedSteps:
@@ -34,21 +36,46 @@ class RecordedSteps:
         self._counts = ResumeCounts() if log is None else log.resumed
         self._steps: list[Step] = [] if log is None else log.steps(request)
         self._num_replayed = 0
-        self._has_gone_on = False
+        self._has_gone_on = self._is_new_fork = False
+        self._environment = ""
+        self._has_left = False
+        self._left_at: Step | None = None
+        """The parent's step at which a fork leaves it: the same was seen there."""
+        self.fork_refused: str | None = None
+        if request.fork is not None:
+            self._begin_fork(request.fork.step)
 
-    def then(self, source: ActionSource) -> ActionSource:
-        """What plays the episode: the recorded responses first, then `source`."""
-        self._num_replayed = 0
+    def _begin_fork(self, step_index: int) -> None:
+        """What the log has of a fork: the parent's steps, the one it leaves at, and then its own."""
+        if self._log is None:
+            raise ConfigError(f"{self._request.episode_id} is a fork, and begins in a log: play it with the one that fork.py wrote it to")
+        self.fork_refused = self._log.fork_refused(self._request)
+        if self.fork_refused is not None:
+            return
+        if len(self._steps) <= step_index:
+            self._refuse("its log does not have the steps of its parent")
+            return
+        self._left_at = self._steps.pop(step_index)
+        self._has_gone_on = self._is_new_fork = len(self._steps) == step_index
+
+    def then(self, source: ActionSource, environment: str = "") -> ActionSource:
+        """What plays the episode: the recorded responses first, then `source`. `environment`: of the session that it is played on."""
+        self._num_replayed, self._environment, self._has_left = 0, environment, False
         return _Resumed(self, source)
 
     def response_at(self, context: StepContext) -> Response | None:
         """The recorded response; None where the episode had not come so far. Raises Diverged."""
+        if self._left_at is not None and context.step_index == self._left_at.step_index:
+            _compare(context, self._left_at)
+            self._has_left = True
+            if self._is_new_fork:
+                self._is_new_fork = False
+                self._counts.num_forks += 1
+                self._counts.num_fork_steps += context.step_index
         if context.step_index >= len(self._steps):
             return None
         step = self._steps[context.step_index]
-        seen = (render_observation(context.observation), context.observation.screenshot_id, context.messages)
-        if seen != (step.observation, step.screenshot_id, step.messages):
-            raise Diverged
+        _compare(context, step)
         return _proposed(step, self._request.policy_id)
 
     async def watch(self, step: Step, _after: Observation) -> None:
@@ -59,13 +86,19 @@ class RecordedSteps:
                 self._log.append_step(self._request, step)
             return
         before = self._steps[step.step_index]
-        if _done(step) != _done(before):
-            raise Diverged
+        for name in _DONE:
+            if getattr(step, name) != getattr(before, name):
+                raise Diverged(f"step {step.step_index} came to another {name}")
         self._num_replayed += 1
         if self._num_replayed == len(self._steps) and not self._has_gone_on:
             self._has_gone_on = True
             self._counts.num_episodes += 1
             self._counts.num_steps += self._num_replayed
+
+    def require_whole(self, episode: Episode) -> None:
+        """Raises Diverged for one that has ended before all that was recorded was carried out again."""
+        if len(episode.steps) < len(self._steps) or (self._left_at is not None and not self._has_left):
+            raise Diverged(f"the episode ended after {len(episode.steps)} steps ({episode.outcome.value})")
 
     def as_first_made(self, steps: Sequence[Step]) -> tuple[Step, ...]:
         """The steps of an episode that has ended, as they were first made: a replayed one took no time to decide."""
@@ -73,18 +106,30 @@ class RecordedSteps:
 
     def drop(self) -> None:
         """Begin with nothing: what was recorded may be what the sandbox fails at."""
+        if self._left_at is not None:
+            self._refuse("the sandbox failed on every try, and the last one starts from the beginning")
         self._steps.clear()
         if self._log is not None:
             self._log.drop_steps(self._request)
 
-    def forget(self) -> None:
+    def _refuse(self, reason: str) -> None:
+        self.fork_refused, self._left_at = reason, None
+        self._counts.num_refused += 1
+        if self._log is not None:
+            self._log.refuse_fork(self._request, reason)
+        _LOG.warning("%s of %s is no fork of its parent: %s", self._request.episode_id, self._request.task.name, reason)
+
+    def forget(self, difference: Diverged) -> None:
         """The environment does not repeat: begin with nothing, and say so."""
+        if self._left_at is not None:
+            self._refuse(f"{self._request.task.name} does not repeat in the environment {self._environment}: {difference}")
         _LOG.warning(
-            "%s of %s starts again: after %d of %d steps its environment was not as recorded",
+            "%s of %s starts again: after %d of %d steps its environment was not as recorded (%s)",
             self._request.episode_id,
             self._request.task.name,
             self._num_replayed,
             len(self._steps),
+            difference,
         )
         self._counts.num_restarted += 1
         self.drop()
@@ -100,9 +145,20 @@ class _Resumed:
         return self._recorded.response_at(context) or await self._source.respond(context)
 
 
-def _done(step: Step) -> tuple[object, ...]:
-    """What a step did, and what came of it."""
-    return step.response, step.action, step.more_actions, step.reward
+_DONE = ("response", "action", "more_actions", "reward")
+"""What a step did, and what came of it."""
+
+
+def _compare(context: StepContext, step: Step) -> None:
+    """Raises Diverged where something else is seen now than at the recorded step."""
+    seen = context.observation
+    differs = {
+        "other elements": render_observation(seen) != step.observation,
+        "another screen": seen.screenshot_id != step.screenshot_id,
+        "another prompt": context.messages != step.messages,
+    }
+    if any(differs.values()):
+        raise Diverged(f"step {step.step_index} shows {' and '.join(name for name, is_so in differs.items() if is_so)}")
 
 
 def _proposed(step: Step, policy_id: str) -> Response:

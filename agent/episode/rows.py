@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode.episode import Episode, EpisodeRequest, Fork, Outcome, Step
 from agent.policy.policy import Message
 from sandbox.actions import ACTION, Action
 from sandbox.tasks.task import Task
@@ -78,6 +78,7 @@ def stored_episode(row: Row, step_rows: Iterable[Row], task: Task, screenshots: 
         policy_id=row["policy_id"],
         temperature=row["temperature"],
         screenshots=bool(screenshots),
+        fork=None if row["parent_episode_id"] is None else Fork(parent_id=row["parent_episode_id"], step=row["fork_step"]),
     )
     return Episode(
         request=request,
@@ -90,6 +91,7 @@ def stored_episode(row: Row, step_rows: Iterable[Row], task: Task, screenshots: 
         error=row["error"],
         duration_ms=row["duration_ms"],
         environment=row["environment"],
+        fork_refused=row["fork_refused"],
         screenshots=dict(screenshots or {}),
     )
 
@@ -126,6 +128,9 @@ def _episode_row(episode: Episode) -> Row:
         "seed": request.seed,
         "split": request.split.value,
         "attempt": request.attempt,
+        "parent_episode_id": None if request.fork is None else request.fork.parent_id,
+        "fork_step": None if request.fork is None else request.fork.step,
+        "fork_refused": episode.fork_refused,
         "policy_id": request.policy_id,
         "temperature": request.temperature,
         "instruction": episode.instruction,

@@ -81,17 +81,20 @@ class EpisodeRunner:
         live: Live = nullcontext,
         log: EpisodeLog | None = None,
     ) -> Episode:
-        """The episode, once it is in the log. Raises what the source raises, and a SandboxError that a person must fix first; any other
-        infrastructure failure is retried, then the episode's outcome is `crashed`."""
+        """The episode, once it is in the log, in which a fork has begun (fork.py). Raises what the source raises, and a SandboxError
+        that a person must fix first; any other infrastructure failure is retried, then the episode's outcome is `crashed`."""
         recorded = RecordedSteps(request, log)
 
         async def play(session: Session) -> Episode:
+            then = recorded.then(source, str(getattr(session, "environment", UNKNOWN_ENVIRONMENT)))
             with live():
-                return await run_episode(
-                    request, session, recorded.then(source), self._builder, self._limits, intervene=intervene, watch=recorded.watch
-                )
+                episode = await run_episode(request, session, then, self._builder, self._limits, intervene=intervene, watch=recorded.watch)
+            recorded.require_whole(episode)
+            return episode
 
         episode = await self._played(request, play, recorded)
+        if recorded.fork_refused is not None:
+            episode = episode.model_copy(update={"fork_refused": recorded.fork_refused})
         if episode.outcome is not Outcome.CRASHED:
             episode = episode.model_copy(update={"steps": recorded.as_first_made(episode.steps)})
         return await _logged(episode, log)
@@ -110,8 +113,8 @@ class EpisodeRunner:
             try:
                 episode = await self._play_once(request, play)
                 return episode.model_copy(update={"num_retries": num_retries})
-            except Diverged:
-                recorded.forget()
+            except Diverged as difference:
+                recorded.forget(difference)
             except SandboxError as error:
                 if not error.is_retryable:
                     raise

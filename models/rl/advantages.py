@@ -86,15 +86,20 @@ def rewards_at_last_tokens(step_rewards_S: Sequence[float], tokens_per_step_S: S
     return rewards_T
 
 
-def baseline_advantages(rewards_E: Floats, tasks_E: Sequence[str], *, std_floor: float) -> Floats:
-    """(R - mean_task) / (std_task + std_floor) for each episode: REINFORCE with a per-task baseline.
+def baseline_advantages(
+    rewards_E: Floats, tasks_E: Sequence[str], *, std_floor: float, counted_E: NDArray[np.bool_] | None = None
+) -> tuple[Floats, Floats]:
+    """(R - mean_task) / (std_task + std_floor) for each episode, and that divisor: REINFORCE with a per-task baseline.
 
-    A task whose episodes all got the same reward gives exactly 0. The floor keeps a task with one odd episode from shouting."""
-    advantages_E = np.zeros(len(rewards_E))
+    A task whose episodes all got the same reward gives exactly 0. The floor keeps a task with one odd episode from shouting. Where some
+    episodes of a task are `counted_E`, mean and spread are theirs."""
+    advantages_E, scales_E = np.zeros(len(rewards_E)), np.ones(len(rewards_E))
     for members in _groups(tasks_E):
-        group = rewards_E[members]
-        advantages_E[members] = (group - group.mean()) / (group.std() + std_floor)
-    return np.where(uniform_tasks(rewards_E, tasks_E), 0.0, advantages_E)
+        counted = members if counted_E is None or not (members & counted_E).any() else members & counted_E
+        group = rewards_E[counted]
+        scales_E[members] = group.std() + std_floor
+        advantages_E[members] = (rewards_E[members] - group.mean()) / scales_E[members]
+    return np.where(uniform_tasks(rewards_E, tasks_E), 0.0, advantages_E), scales_E
 
 
 def group_advantages(rewards_E: Floats, groups_E: Sequence[str], *, normalise_std: bool) -> Floats:
@@ -119,12 +124,16 @@ def mean_of_others(values_E: Floats, tasks_E: Sequence[str]) -> Floats:
     return means_E
 
 
+def returns(rewards_T: Floats, *, gamma: float) -> Floats:
+    """G_t = r_t + gamma G_{t+1}."""
+    return gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lambda_=1.0)
+
+
 def batch_advantages(rewards: Sequence[Floats], *, gamma: float, skipped_E: NDArray[np.bool_] | None = None) -> list[Floats]:
     """REINFORCE++: the return from each token on, G_t = r_t + gamma G_{t+1}, less the mean and divided by the standard deviation over all
     tokens of the batch (arXiv 2501.03262). `rewards[i][t]` are those of episode i's response tokens, with the token-wise KL penalty in
     them where there is one. All 0 where every return is the same; skipped episodes give 0 and do not count."""
-    returns = [gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lambda_=1.0) for rewards_T in rewards]
-    return normalised(returns, "mean_std", skipped_E=skipped_E)
+    return normalised([returns(rewards_T, gamma=gamma) for rewards_T in rewards], "mean_std", skipped_E=skipped_E)
 
 
 def normalised(advantages: Sequence[Floats], kind: Normalisation, *, skipped_E: NDArray[np.bool_] | None = None) -> list[Floats]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent.episode.episode import CUT_OFF, Episode, Outcome, Step
+from agent.episode.episode import CUT_OFF, Episode, Fork, Outcome, Step
 from agent.policy.policy import Message
 from models.families.chat import ChatCodec
 from models.families.vision import VisionCodec, collate_vision, screenshot_ids
@@ -24,6 +24,7 @@ from models.rl.advantages import Floats
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup
 from models.rl.shaping import ShapingConfig, shaped_steps
 from warehouse.core.errors import ModelError
+from warehouse.core.identity import content_id
 
 Reward = Literal["success", "score"]
 Pixels = Callable[[], Mapping[str, Tensor]]
@@ -43,6 +44,9 @@ class TrajectoryStep:
     versions: tuple[int, ...] = ()
     token_rewards: tuple[float, ...] = ()
     pixels: Pixels | None = field(default=None, repr=False, compare=False)
+    step_index: int = 0
+    state: str = ""
+    """Names what was seen before the answer: elements, tool output and the screen, where it was kept."""
 
     @property
     def num_tokens(self) -> int:
@@ -61,7 +65,8 @@ class State:
 class Trajectory:
     """One episode as steps. `reward` is the sum of theirs; `is_truncated`: a limit (of steps, of time) cut it off; `instance` names task
     and seed, which several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to, and `shaping` what each
-    component added. `final_state` is what the policy would have read next where a limit cut the episode off, if that was recorded."""
+    component added; of a fork, whose steps begin where it left its parent, `fork` says where. `final_state` is what the policy would have
+    read next where a limit cut the episode off, if that was recorded."""
 
     episode_id: str
     task_name: str
@@ -72,6 +77,7 @@ class Trajectory:
     is_success: bool = False
     shaping: Mapping[str, float] = field(default_factory=dict)
     final_state: State | None = None
+    fork: Fork | None = None
 
     @property
     def tokens_per_step(self) -> list[int]:
@@ -91,7 +97,7 @@ def trajectory(
     never: Collection[int] = (),
 ) -> Trajectory | None:
     """The episode to learn from, or None where there is nothing to learn: the infrastructure failed (no reward, which is not a reward of
-    0), or the policy never wrote a token.
+    0), or the policy never wrote a token. A fork begins at its own first step: what it shares with its parent is learned from there.
 
     `success` rewards the last step with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last step what is missing
     to the episode's score, so that the total is always the verified one; where time ran out nobody verified, and the steps' own stand.
@@ -110,13 +116,14 @@ def trajectory(
                 f"step {step.step_index} of {episode.episode_id} has a response but not the ids of its tokens and its prompt's: use "
                 "an engine that returns them (docs/serving.md says which servers do)"
             )
-    learned = [step for step in episode.steps if step.response_token_ids and not is_left_out(step, never)]
+    learned = [step for step in episode.own_steps if step.response_token_ids and not is_left_out(step, never)]
     steps = [_as_tokens(step, step.reward if reward == "score" else 0.0, episode, codec) for step in learned]
     if not steps:
         return None
     earned = min(1.0, max(-1.0, sum(step.reward for step in episode.steps)))
     score = earned if episode.outcome is Outcome.TIMEOUT else episode.reward
-    total = score if reward == "score" else float(episode.is_success)
+    before = sum(step.reward for step in episode.steps[: len(episode.steps) - len(episode.own_steps)])
+    total = score - before if reward == "score" else float(episode.is_success)
     steps[-1] = replace(steps[-1], reward=total - sum(step.reward for step in steps[:-1]))
     added = shaped_steps(episode, learned, shaping) if shaping is not None and shaping.shapes else {}
     for values in added.values():
@@ -132,6 +139,7 @@ def trajectory(
         is_success=episode.is_success,
         shaping=sums,
         final_state=_final_state(episode, codec),
+        fork=episode.fork,
     )
 
 
@@ -163,6 +171,8 @@ def _as_tokens(step: Step, reward: float, episode: Episode, codec: ChatCodec | N
         reward=reward,
         versions=step.response_versions,
         pixels=_pixels(step.messages, episode, codec),
+        step_index=step.step_index,
+        state=content_id("state", [step.observation, step.screenshot_id]),
     )
 
 

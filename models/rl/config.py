@@ -1,7 +1,8 @@
 """Every setting of reinforcement learning, with its default and where that comes from. Flat, frozen, serialisable; no code.
 
 Defaults are chosen for a 0.5 M parameter policy on short browser episodes. UI-TARS-2 is arXiv 2509.02544, VAPO 2504.05118,
-VC-PPO 2503.01491, DAPO 2503.14476, GRPO 2402.03300, Dr. GRPO 2503.20783, REINFORCE++ 2501.03262, AReaL 2505.24298, IcePop 2510.18855.
+VC-PPO 2503.01491, DAPO 2503.14476, GRPO 2402.03300, Dr. GRPO 2503.20783, GiGPO 2505.10978,
+REINFORCE++ 2501.03262, AReaL 2505.24298, IcePop 2510.18855.
 Formulas and what is logged: docs/rl.md.
 """
 
@@ -25,10 +26,11 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     """One specialist's reinforcement learning, by PPO or by one of the algorithms it is compared with."""
 
     algorithm: Annotated[
-        Literal["ppo", "reinforce", "reinforce++", "grpo", "rejection"],
+        Literal["ppo", "reinforce", "reinforce++", "grpo", "gigpo", "rejection"],
         Field(
             description="ppo: critic and GAE; reinforce: per-task baseline; reinforce++: normalised over the batch; grpo: normalised in "
-            "each group; rejection: log-likelihood of successful episodes alone. All but ppo do without a critic"
+            "each group; gigpo: that, and each step among the group's steps at the same state; rejection: log-likelihood of successful "
+            "episodes alone. All but ppo do without a critic"
         ),
     ] = "ppo"
     mode: Annotated[
@@ -137,7 +139,45 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         bool,
         Field(description="GRPO divides by the group's standard deviation; false is Dr. GRPO, whose other half is aggregation: episode"),
     ] = True
+    step_group_weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="gigpo: weight of a step's advantage among the steps of its group at the same state (1: arXiv 2505.10978)",
+            exclude_if=lambda weight: weight == 1.0,
+        ),
+    ] = 1.0
     group_baseline: Annotated[bool, Field(description="reinforce++ subtracts the group's mean first: its Baseline variant")] = False
+
+    # Forks. Left out of what names a run where they are as they were before there were any
+    fork_siblings: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1000,
+            description="episodes that begin again, by replay, where an episode has been, at each of its fork_points; from there on each "
+            "is compared with the others there, its parent too. 0: none. For ppo and reinforce, which say what steps before are worth",
+            exclude_if=lambda num: num == 0,
+        ),
+    ] = 0
+    fork_points: Annotated[
+        Count, Field(description="steps at which an episode is forked, of an episode with as many", exclude_if=lambda num: num == 1)
+    ] = 1
+    fork_choice: Annotated[
+        Literal["entropy", "uniform"],
+        Field(
+            description="which steps: entropy takes those whose answer was least likely (minus its log-probability, a sample of the "
+            "policy's entropy there); uniform any, by the episode's id",
+            exclude_if=lambda choice: choice == "entropy",
+        ),
+    ] = "entropy"
+    fork_pixels: Annotated[
+        bool,
+        Field(
+            description="episodes that may be forked keep their screens, so that a fork has to meet the same pixels; else only elements",
+            exclude_if=lambda is_kept: is_kept,
+        ),
+    ] = True
 
     # Policy update
     clip_low: Annotated[float, Field(gt=0, lt=1, description="1 - clip_low bounds the ratio from below (VAPO)")] = 0.2
@@ -361,9 +401,19 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         return math.inf if self.advantage_clip is None else self.advantage_clip
 
     @property
+    def with_forks(self) -> int:
+        """Episodes, its forks among them, that come of one that is asked for; fewer where it has fewer steps than fork_points."""
+        return 1 + self.fork_siblings * self.fork_points
+
+    @property
+    def keeps_screens(self) -> bool:
+        """Whether episodes record their screens."""
+        return self.screenshots or bool(self.fork_siblings and self.fork_pixels)
+
+    @property
     def compares_attempts(self) -> bool:
         """Whether an episode's reward is compared with those of other attempts at its instance, not with all of its task."""
-        has_groups = self.algorithm == "grpo" or (self.algorithm == "reinforce++" and self.group_baseline)
+        has_groups = self.algorithm in ("grpo", "gigpo") or (self.algorithm == "reinforce++" and self.group_baseline)
         return has_groups and self.group_by == "instance"
 
     @model_validator(mode="after")
@@ -372,6 +422,13 @@ class PpoConfig(ShapingConfig, AdapterConfig):
             raise ValueError(
                 f"{self.algorithm} compares attempts at one instance, but group_size is {self.group_size}: use at least 2, or group_by task"
             )
+        if self.fork_siblings and self.algorithm not in ("ppo", "reinforce"):
+            raise ValueError(
+                f"fork_siblings is {self.fork_siblings}, but algorithm {self.algorithm} does not say what the steps before a fork are "
+                "worth: use ppo or reinforce, or set fork_siblings to 0"
+            )
+        if self.algorithm == "gigpo" and self.group_by != "instance":
+            raise ValueError("gigpo compares steps at the same state of one instance: group_by must be instance, not task")
         if self.algorithm == "rejection" and self.off_policy != "none":
             raise ValueError(f"algorithm rejection has no ratio to correct: off_policy must be none, not {self.off_policy!r}")
         if self.off_policy == "sequence_mask" and self.proximal == "loglinear":

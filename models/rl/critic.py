@@ -102,7 +102,7 @@ def rewards_per_value(item: Trajectory, level: Level) -> Floats:
     return at_last_tokens + np.array(of_tokens, dtype=np.float64)
 
 
-def _slots(item: Trajectory, step: int, level: Level) -> slice:
+def slots(item: Trajectory, step: int, level: Level) -> slice:
     """Where a step's values stand in its episode's vector."""
     if level == "step":
         return slice(step, step + 1)
@@ -112,7 +112,7 @@ def _slots(item: Trajectory, step: int, level: Level) -> slice:
 
 
 def _split(refs: Sequence[StepRef], trajectories: Sequence[Trajectory], level: Level) -> list[tuple[int, slice]]:
-    return [(ref.trajectory, _slots(trajectories[ref.trajectory], ref.step, level)) for ref in refs]
+    return [(ref.trajectory, slots(trajectories[ref.trajectory], ref.step, level)) for ref in refs]
 
 
 def _flat(values: Sequence[Floats], places: Sequence[tuple[int, slice]], device: torch.device) -> Tensor:

@@ -102,10 +102,10 @@ def instances_met(requests: Iterable[EpisodeRequest]) -> dict[str, int]:
 
 
 def updated_rates(rates: Mapping[str, float], episodes: Sequence[Episode]) -> dict[str, float]:
-    """Success rates by task id after one more batch; crashed episodes say nothing."""
+    """Success rates by task id after one more batch; crashed episodes say nothing, and forks of what they did not do from the start."""
     outcomes: dict[str, list[bool]] = {}
     for episode in episodes:
-        if episode.outcome is not Outcome.CRASHED:
+        if episode.outcome is not Outcome.CRASHED and episode.fork is None:
             outcomes.setdefault(episode.request.task.task_id, []).append(episode.is_success)
     fresh = {task_id: sum(values) / len(values) for task_id, values in outcomes.items()}
     return dict(rates) | {
@@ -134,7 +134,7 @@ def _requests(groups: Sequence[Task], met: Mapping[str, int], config: PpoConfig,
             attempt=attempt,
             policy_id=policy_id,
             temperature=config.temperature,
-            screenshots=config.screenshots,
+            screenshots=config.keeps_screens,
         )
         for task in groups
         for seed in [next(seeds[task.task_id])]

@@ -20,9 +20,10 @@ FAR = 8
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Means over the episodes that have a reward; `success` is the mean over tasks of each task's rate (`success/<task>`), so that a task
-    with crashed episodes weighs no less. Crashed episodes are only counted. `reward` is the verified one, without any shaping."""
-    scored = [episode for episode in episodes if episode.outcome is not Outcome.CRASHED and episode.reward is not None]
-    metrics: dict[str, float] = {"episodes": len(scored), "crashed": len(episodes) - len(scored)}
+    with crashed episodes weighs no less. Crashed episodes and forks are only counted. `reward` is the verified one, without any shaping."""
+    whole = [episode for episode in episodes if episode.fork is None]
+    scored = [episode for episode in whole if episode.outcome is not Outcome.CRASHED and episode.reward is not None]
+    metrics: dict[str, float] = {"episodes": len(scored), "crashed": len(whole) - len(scored)} | fork_metrics(episodes)
     if not scored:
         return metrics
     rates = _by_task(scored, [float(episode.is_success) for episode in scored])
@@ -40,6 +41,20 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "unanswered": _mean([float(not step.response_token_ids and step.action.kind == "invalid") for step in steps]),
         **{f"success/{name}": rate for name, rate in rates.items()},
         **{f"reward/{name}": reward for name, reward in rewards.items()},
+    }
+
+
+def fork_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """`forks`: episodes that began at a state of another; `forks_refused`: those that could not, and were played whole; `fork_steps`: steps
+    of the first, and `replayed_steps` their parents', carried out again. Nothing where none was asked for."""
+    forks = [episode for episode in episodes if episode.fork is not None]
+    if not any(episode.request.fork for episode in episodes):
+        return {}
+    return {
+        "forks": float(sum(episode.outcome is not Outcome.CRASHED for episode in forks)),
+        "forks_refused": float(sum(episode.fork_refused is not None for episode in episodes)),
+        "fork_steps": float(sum(len(episode.own_steps) for episode in forks)),
+        "replayed_steps": float(sum(len(episode.steps) - len(episode.own_steps) for episode in forks)),
     }
 
 

@@ -1,5 +1,5 @@
-"""The rollout log of a run, on disk as it happens: requests before they start, episodes when they finish, batches before they are learned
-from. No weights, no learning.
+"""The rollout log of a run, on disk as it happens: requests and forks before they start, episodes when they finish, batches before they are
+learned from. No weights, no learning.
 
 A killed run resumes from it: batches that the saved weights have not seen are learned from again, finished episodes in no batch wait for
 theirs, and requests without an episode go on at their last step, so that long episodes are lost no more often than short ones.
@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
 
-ISSUED_FILE, BATCHES_FILE, LEARNED_FILE = "issued.jsonl", "batches.jsonl", "learned.jsonl"
+ISSUED_FILE, FORKED_FILE = "issued.jsonl", "forked.jsonl"
+BATCHES_FILE, LEARNED_FILE = "batches.jsonl", "learned.jsonl"
 
 
 class _Line(BaseModel):
@@ -32,6 +33,13 @@ class Block(_Line):
     passes: dict[str, float] = {}
 
 
+class Forks(_Line):
+    """The forks of one episode, all of them."""
+
+    parent_id: str
+    requests: tuple[EpisodeRequest, ...]
+
+
 class BatchLine(_Line):
     """Which episodes the batch `index` (from 1) is made of."""
 
@@ -41,20 +49,25 @@ class BatchLine(_Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What earlier starts of the run left: admitted blocks in order, batches by index, and the finished episodes, without screenshots,
-    that are in no batch up to the one asked for."""
+    """What earlier starts of the run left: admitted blocks in order, forks by their parent's id, batches by index, and the finished
+    episodes, without screenshots, that are in no batch up to the one asked for."""
 
     blocks: list[Block]
+    forks: Mapping[str, tuple[EpisodeRequest, ...]]
     batches: Mapping[int, tuple[str, ...]]
     finished: Mapping[str, Episode]
 
 
 class RolloutLog(EpisodeLog):
-    """The episode log of one run, with issued.jsonl, batches.jsonl and learned.jsonl."""
+    """The episode log of one run, with issued.jsonl, forked.jsonl, batches.jsonl and learned.jsonl."""
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
         self.write_line(ISSUED_FILE, block)
+
+    def forked(self, forks: Forks) -> None:
+        """Write the forks of an episode; call this before any of them begins."""
+        self.write_line(FORKED_FILE, forks)
 
     def take(self, index: int, episode_ids: Sequence[str]) -> None:
         """Write which episodes a batch is made of; call this before they are learned from. Its episodes were written before, so a
@@ -77,7 +90,8 @@ class RolloutLog(EpisodeLog):
         batches = {line.index: line.episode_ids for line in self.lines(BATCHES_FILE, BatchLine)}
         done = {episode_id for index, ids in batches.items() if index <= num_learned for episode_id in ids}
         finished = {episode.episode_id: episode for episode in self.without_screenshots() if episode.episode_id not in done}
-        return Recovered(blocks=list(self.lines(ISSUED_FILE, Block)), batches=batches, finished=finished)
+        forks = {line.parent_id: line.requests for line in self.lines(FORKED_FILE, Forks)}
+        return Recovered(blocks=list(self.lines(ISSUED_FILE, Block)), forks=forks, batches=batches, finished=finished)
 
     def drop_screenshots(self) -> None:
         """Once the warehouse has the episodes: remove the folder if it holds screenshots, which are large; the rest is of no use without

@@ -2,7 +2,8 @@
 
 Requests are admitted block by block (what is in a block is curriculum.py's business, when one is due the trainer's), handed to the
 Collector as its sessions become free, and written to the rollout log before they start and when they finish. An episode that the
-infrastructure crashed is requested once more. No weights and no gradient here.
+infrastructure crashed is requested once more, and one that has ended is forked where the run forks: its forks are of its group, so that a
+batch has all of them. No weights and no gradient here.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Self
 
 from agent.episode.collector import Collector, LeaseUse, MeasuresLeases
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
+from agent.episode.fork import begin
 from agent.policy.policy import Policy
-from models.rl.rollout_log import Block, RolloutLog
+from models.rl.forks import ForkEpisode
+from models.rl.rollout_log import Block, Forks, RolloutLog
 from warehouse.core.errors import ModelError, SandboxError
 
 Group = tuple[str, int]
@@ -33,11 +36,15 @@ class RolloutPool:
     admitted later are held back until the weights have caught up by learning from the same batches again.
     """
 
-    def __init__(self, collector: Collector, policy: Policy, rollout_log: RolloutLog, *, num_learned: int) -> None:
-        self._collector, self._policy, self._log = collector, policy, rollout_log
+    def __init__(
+        self, collector: Collector, policy: Policy, rollout_log: RolloutLog, *, num_learned: int, fork: ForkEpisode | None = None
+    ) -> None:
+        """`fork`: which forks an episode gets once it has ended; none by default."""
+        self._collector, self._policy, self._log, self._fork = collector, policy, rollout_log, fork
         recovered = rollout_log.recover(num_learned)
         self.blocks: list[Block] = recovered.blocks
         """Everything admitted so far, also by earlier starts."""
+        self._forks = dict(recovered.forks)
         self._batches = dict(recovered.batches)
         self._learned = {episode_id for index, ids in self._batches.items() if index <= num_learned for episode_id in ids}
         self._promised = {episode_id for index, ids in self._batches.items() if index > num_learned for episode_id in ids}
@@ -49,6 +56,7 @@ class RolloutPool:
             del self._finished[episode_id]
         known = {request.episode_id for block in self.blocks for request in block.requests}
         known |= {request.episode_id for request in self._instead.values()}
+        known |= {request.episode_id for requests in self._forks.values() for request in requests}
         if not self._finished.keys() | self._learned <= known:
             raise ModelError("the rollout log lacks the requests of finished episodes: delete the run folder to start over")
         if num_learned not in {0, *self._batches}:
@@ -122,18 +130,39 @@ class RolloutPool:
 
     def _enqueue(self, block: Block) -> None:
         for asked in block.requests:
-            request = self._instead.get(asked.episode_id, asked)
-            if request.episode_id in self._learned:
-                continue
-            self._admitted[request.episode_id] = len(self._admitted)
-            self._sizes[_group(request)] += 1
-            if request.episode_id not in self._finished:
-                self._outstanding.add(request.episode_id)
-                self._requests.put(request)
+            self._enqueue_one(asked)
+
+    def _enqueue_one(self, asked: EpisodeRequest, parent: Episode | None = None) -> None:
+        """`parent`: of a fork."""
+        request = self._instead.get(asked.episode_id, asked)
+        if request.episode_id in self._learned:
+            return
+        self._admitted[request.episode_id] = len(self._admitted)
+        self._sizes[_group(request)] += 1
+        if request.episode_id in self._finished:
+            self._enqueue_forks(self._finished[request.episode_id])
+            return
+        if parent is not None:
+            begin(request, parent, self._log)
+        self._outstanding.add(request.episode_id)
+        self._requests.put(request)
+
+    def _enqueue_forks(self, parent: Episode) -> None:
+        """Let the forks of an episode start. They are on disk before this returns."""
+        if self._fork is None:
+            return
+        if parent.episode_id not in self._forks:
+            requests = tuple(self._fork(parent))
+            if not requests:
+                return
+            self._log.forked(Forks(parent_id=parent.episode_id, requests=requests))
+            self._forks[parent.episode_id] = requests
+        for request in self._forks[parent.episode_id]:
+            self._enqueue_one(request, parent)
 
     async def batch(self, index: int, size: int) -> list[Episode]:
-        """The episodes of batch `index`, in the order they were admitted, as soon as `size` are finished in whole groups; the oldest are
-        taken first. A batch that an earlier start of the run learned from without keeping the result is the same again.
+        """The episodes of batch `index`, in the order they were admitted, as soon as `size` are finished in whole groups, forks apart. The
+        oldest are taken first. A batch that an earlier start of the run learned from without keeping the result is the same again.
 
         Raises what the Collector raises, SandboxError when it ends before its requests are answered, ModelError where the rollout log
         lacks an episode of the batch.
@@ -160,7 +189,7 @@ class RolloutPool:
     def _ready(self, size: int) -> list[str]:
         """Ids of the oldest finished whole groups that together reach `size`; none when they do not."""
         free = [episode_id for episode_id in self._finished if episode_id in self._admitted and episode_id not in self._promised]
-        if len(free) < size:
+        if self._num_asked_for(free) < size:
             return []
         free.sort(key=self._admitted.__getitem__)
         groups: dict[Group, list[str]] = {}
@@ -168,9 +197,13 @@ class RolloutPool:
             groups.setdefault(_group(self._finished[episode_id].request), []).append(episode_id)
         chosen: list[str] = []
         for group, members in groups.items():
-            if len(members) == self._sizes[group] and len(chosen) < size:
+            if len(members) == self._sizes[group] and self._num_asked_for(chosen) < size:
                 chosen += members
-        return sorted(chosen, key=self._admitted.__getitem__) if len(chosen) >= size else []
+        return sorted(chosen, key=self._admitted.__getitem__) if self._num_asked_for(chosen) >= size else []
+
+    def _num_asked_for(self, episode_ids: Sequence[str]) -> int:
+        """How many of these finished episodes are none of the forks."""
+        return sum(self._finished[episode_id].request.fork is None for episode_id in episode_ids)
 
     async def _change(self) -> None:
         """Wait until an episode finishes. Raises when none can any more."""
@@ -195,6 +228,7 @@ class RolloutPool:
                     self._ask_again(episode, again)
                 else:
                     self._finished[episode.episode_id] = episode.model_copy(update={"screenshots": {}})
+                    self._enqueue_forks(episode)
                     self._changed.set()
         finally:
             close = getattr(episodes, "aclose", None)
@@ -202,7 +236,10 @@ class RolloutPool:
                 await close()
 
     def _ask_again(self, crashed: Episode, request: EpisodeRequest) -> None:
-        """Request a replacement for a crashed episode, behind what waits already. Nothing is written: the rollout log has the crash."""
+        """Request a replacement for a crashed episode, behind what waits already. Nothing is written but what a fork begins with: the
+        rollout log has the crash."""
+        if request.fork is not None:
+            begin(request, self._finished[request.fork.parent_id], self._log)
         self._instead[crashed.episode_id] = request
         self._admitted[request.episode_id] = self._admitted.pop(crashed.episode_id)
         self._outstanding.add(request.episode_id)

@@ -75,10 +75,10 @@ def potentials(episode: Episode, steps: Sequence[Step]) -> list[float]:
 
     Where the environment or the policy ended the episode, the last one is 0 (the potential of a terminal state), so that shaping changes
     no return; where a limit cut it off, the state goes on and so does its potential."""
-    reached = 0.0
-    values = [0.0]
     rewards = {step.step_index: step.reward for step in episode.steps}
-    first = 0
+    first = 0 if episode.fork is None else episode.fork.step
+    reached = sum(rewards[index] for index in range(first))
+    values = [min(1.0, max(0.0, reached))]
     for step in steps:
         reached += sum(rewards[index] for index in range(first, step.step_index + 1) if index in rewards)
         first = step.step_index + 1

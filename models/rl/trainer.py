@@ -43,6 +43,7 @@ from models.rl.curriculum import (
     stream_requests,
     updated_rates,
 )
+from models.rl.forks import fork_requests
 from models.rl.learner import Learner, Round
 from models.rl.metrics import episode_metrics, num_left_out, staleness_metrics
 from models.rl.offline_fit import FIT_FILE, PRETRAINED, OfflineFit
@@ -248,7 +249,8 @@ class _Trainer:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._pretrain_critic)
         await loop.run_in_executor(self._thread, self._start_ranks)
-        async with RolloutPool(collector, policy, self.rollout_log, num_learned=self.counters.round_index) as pool:
+        fork = partial(fork_requests, config=self._config) if self._config.fork_siblings else None
+        async with RolloutPool(collector, policy, self.rollout_log, num_learned=self.counters.round_index, fork=fork) as pool:
             while self.counters.round_index < self.num_rounds:
                 episodes, metrics = await self._round(pool, policy, live)
                 report(self.counters.round_index, metrics)

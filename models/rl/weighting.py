@@ -17,14 +17,15 @@ from models.rl.advantages import (
     baseline_advantages,
     batch_advantages,
     explained_variance,
-    gae,
     group_advantages,
     normalised,
+    returns,
     uniform_tasks,
 )
 from models.rl.buffer import Trajectory, with_token_rewards
 from models.rl.config import PpoConfig
 from models.rl.critic import Level, rewards_per_value
+from models.rl.forks import fork_advantages
 from models.rl.metrics import trajectory_metrics
 from models.rl.value_learner import ValueLearner
 from warehouse.core.errors import ValueGateNotPassed
@@ -57,7 +58,7 @@ def weigh_round(
 
     The critic steers in the rounds whose gate it passes, on these very episodes before it is fitted to them; during pretraining the policy
     waits otherwise (or follows the per-task baseline, see the config); after it a critic that never passed ends the run
-    (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers.
+    (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers. Whoever steers, from a fork on the siblings do.
     """
     # Judged before the KL penalty, which makes every reward another one.
     groups_E = _groups(items, config)
@@ -70,6 +71,8 @@ def weigh_round(
     if config.kl_placement == "reward" and config.kl_coefficient and reference is not None:
         penalties = [_kl_penalty(item, logprobs_T, config.kl_coefficient) for item, logprobs_T in zip(items, reference, strict=True)]
         items = [with_token_rewards(item, penalty_T.tolist()) for item, penalty_T in zip(items, penalties, strict=True)]
+    if config.fork_siblings:
+        metrics |= fork_advantages(items, config)[1]
     if value_learner is None:
         advantages: list[Floats] | None = WEIGH[config.algorithm](items, config, skipped_E)
     else:
@@ -138,6 +141,8 @@ def _by_critic(
 def _steered(advantages: Sequence[Floats], items: Sequence[Trajectory], config: PpoConfig, skipped_E: NDArray[np.bool_]) -> list[Floats]:
     """The critic's advantages, normalised over the batch (here) or each minibatch (update.py), clipped, one a token; 0 for the skipped."""
     kind = config.advantage_normalisation if config.advantage_scope == "batch" else "none"
+    if config.fork_siblings:
+        advantages = _since_forks(advantages, items, config, config.level)
     scaled = normalised(advantages, kind, skipped_E=skipped_E)
     if config.advantage_scope == "batch":
         scaled = [_clipped(values, config) for values in scaled]
@@ -145,16 +150,50 @@ def _steered(advantages: Sequence[Floats], items: Sequence[Trajectory], config: 
 
 
 def _by_task(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.bool_]) -> list[Floats]:
-    """REINFORCE with a per-task baseline: the same advantage on all tokens of an episode."""
-    rewards_E = np.array([item.reward for item in items])
-    advantages_E = baseline_advantages(rewards_E, [item.task_name for item in items], std_floor=config.baseline_std_floor)
-    return _spread(advantages_E, items, config)
+    """REINFORCE with a per-task baseline: the same advantage on all tokens of an episode, up to where it was forked. Forks, which did not
+    begin where the others did, are no part of the baseline."""
+    rewards_E, whole_E = np.array([item.reward for item in items]), np.array([item.fork is None for item in items])
+    tasks_E = [item.task_name for item in items]
+    advantages_E, scales_E = baseline_advantages(rewards_E, tasks_E, std_floor=config.baseline_std_floor, counted_E=whole_E)
+    spread = _spread(advantages_E, items, config)
+    if not config.fork_siblings:
+        return spread
+    unscaled = [values * scale for values, scale in zip(spread, scales_E, strict=True)]
+    replaced = _since_forks(unscaled, items, config, "token")
+    return [_clipped(values / scale, config) for values, scale in zip(replaced, scales_E, strict=True)]
+
+
+def _since_forks(advantages: Sequence[Floats], items: Sequence[Trajectory], config: PpoConfig, level: Level) -> list[Floats]:
+    """Advantages in units of reward, those from an episode's first fork on replaced by what its siblings say."""
+    replaced = []
+    for values, item, found_S in zip(advantages, items, fork_advantages(items, config)[0], strict=True):
+        found = found_S if level == "step" else np.repeat(found_S, item.tokens_per_step)
+        replaced.append(np.where(np.isnan(found), values, found))
+    return replaced
 
 
 def _by_group(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.bool_]) -> list[Floats]:
     """GRPO: the same advantage on all tokens of an episode, from the rewards of its group."""
     rewards_E = np.array([item.reward for item in items])
     return _spread(group_advantages(rewards_E, _groups(items, config), normalise_std=config.group_normalise_std), items, config)
+
+
+def _by_group_in_group(items: Sequence[Trajectory], config: PpoConfig, skipped_E: NDArray[np.bool_]) -> list[Floats]:
+    """GiGPO (arXiv 2505.10978, joint advantage): an episode's advantage in its group, plus w times each step's among the steps of the
+    group at the same state, by the returns from there on."""
+    groups_E = _groups(items, config)
+    rewards_E = np.array([item.reward for item in items])
+    episodes_E = group_advantages(rewards_E, groups_E, normalise_std=config.group_normalise_std)
+    states = [step.state and f"{group} {step.state}" for group, item in zip(groups_E, items, strict=True) for step in item.steps]
+    earned = np.concatenate([returns(rewards_per_value(item, "step"), gamma=config.gamma) for item in items])
+    alone = [state or f"step {index}" for index, state in enumerate(states)]
+    steps = group_advantages(earned, alone, normalise_std=config.group_normalise_std)
+    found, start = [], 0
+    for item, of_episode, is_skipped in zip(items, episodes_E, skipped_E, strict=True):
+        own_S = of_episode + config.step_group_weight * steps[start : start + len(item.steps)]
+        start += len(item.steps)
+        found.append(np.repeat(_clipped(np.zeros_like(own_S) if is_skipped else own_S, config), item.tokens_per_step))
+    return found
 
 
 def _by_batch(items: Sequence[Trajectory], config: PpoConfig, skipped_E: NDArray[np.bool_]) -> list[Floats]:
@@ -175,7 +214,14 @@ def _by_rejection(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.
     return [np.full(item.num_response_tokens, float(item.is_success)) for item in items]
 
 
-WEIGH: dict[str, Weigh] = {"ppo": _by_task, "reinforce": _by_task, "reinforce++": _by_batch, "grpo": _by_group, "rejection": _by_rejection}
+WEIGH: dict[str, Weigh] = {
+    "ppo": _by_task,
+    "reinforce": _by_task,
+    "reinforce++": _by_batch,
+    "grpo": _by_group,
+    "gigpo": _by_group_in_group,
+    "rejection": _by_rejection,
+}
 """What weighs an episode's tokens where no critic steers."""
 
 
@@ -193,7 +239,7 @@ def _kl_penalty(item: Trajectory, reference_T: Floats, coefficient: float) -> Fl
 
 def _still_to_pay(penalty_T: Floats, config: PpoConfig) -> Floats:
     """The advantages of an episode that is skipped for its outcome: the return of its penalties from each token on, in units of reward."""
-    return gae(penalty_T, np.zeros_like(penalty_T), gamma=config.gamma, lambda_=1.0)
+    return returns(penalty_T, gamma=config.gamma)
 
 
 def _spread(advantages_E: Floats, items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:

@@ -215,7 +215,7 @@ class Workload:
         """Of one domain, or of several jointly with the budget of one."""
         config, tasks = self._profile.rl, self._trained(domains)
         groups = math.ceil(max(1, config.episodes_per_task // len(domains)) / config.group_size) * config.group_size
-        work = self._acting(stage, tasks, config.rounds * groups, screens=config.screenshots)
+        work = self._acting(stage, tasks, config.rounds * groups * config.with_forks, screens=config.keeps_screens)
         tokens = work.num_steps * (work.prompt_tokens + work.response_tokens)
         return Work(
             stage=work.stage,

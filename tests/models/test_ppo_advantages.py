@@ -63,7 +63,7 @@ def test_rewards_stand_on_the_last_token_of_their_step() -> None:
 def test_tasks_rewarded_alike_give_exactly_nothing() -> None:
     rewards = np.array([0.1, 0.1, 0.1, 1.0, 0.0])
     tasks = ["even", "even", "even", "mixed", "mixed"]
-    advantages = baseline_advantages(rewards, tasks, std_floor=0.1)
+    advantages, _ = baseline_advantages(rewards, tasks, std_floor=0.1)
     assert advantages[:3].tolist() == [0.0, 0.0, 0.0]
     assert advantages[3:] == pytest.approx([0.5 / 0.6, -0.5 / 0.6])
     assert uniform_tasks(rewards, tasks).tolist() == [True, True, True, False, False]

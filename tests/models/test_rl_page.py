@@ -34,7 +34,7 @@ def logged(modules: Iterable[str]) -> set[str]:
     """Names that modules of models/rl put into a dict, but what is not a metric: algorithms, counters, fields of others."""
     sources = [(ROOT / "models" / "rl" / f"{name}.py").read_text(encoding="utf-8") for name in modules]
     found = {name for source in sources for name in re.findall(r'(?<!== )"([a-z_]+)"(?:\] =|:)', source)}
-    return found - {"ppo", "reinforce", "grpo", "rejection", "policy", "critic", "screenshots", "attempt", *Counters.model_fields}
+    return found - {"ppo", "reinforce", "grpo", "rejection", "policy", "critic", "screenshots", "gigpo", "attempt", *Counters.model_fields}
 
 
 def test_every_metric_of_episodes_and_updates_is_on_the_page() -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from warehouse.core.errors import UnknownId
 from warehouse.core.home import Home
 from warehouse.lineage import registry
+from warehouse.lineage.descent import Start, descent
 from warehouse.lineage.graph import LineageGraph, NodeId
 from warehouse.lineage.iterations_graph import iterations_graph
 from warehouse.lineage.relations import NODE_KINDS, RELATIONS
@@ -197,6 +198,27 @@ def test_a_specialist_that_names_its_episodes_leads_to_these_alone(warehouse: Wa
         assert _ids(trace(con, "ckpt-rlp", direction="up"), "episode") == {"ep-0", "ep-2"}
         went_into = {name: _ids(trace(con, name, direction="down"), "checkpoint") for name in ("ep-0", "ep-1", "ep-2", "ep-dull")}
     assert went_into == {"ep-0": {"ckpt-rlp"}, "ep-1": set(), "ep-2": {"ckpt-rlp"}, "ep-dull": set()}
+
+
+def test_a_fork_leads_back_to_its_parent_and_goes_with_it_unless_it_was_refused(warehouse: Warehouse, make: Any) -> None:
+    """Of three forks one was forked itself, and one was refused: it holds nothing of its parent's."""
+    where = {"iteration": "0001", "stage": "rl_pointing"}
+    warehouse.replace_partition("checkpoints", [make.checkpoint("ckpt-rlp", parents=["ckpt-sft"], episode_ids=["ep-2"])], **where)
+    left = [("ep-0", None, None, None), ("ep-1", "ep-0", 1, None), ("ep-2", "ep-1", 1, None), ("ep-3", "ep-0", 1, "it does not repeat")]
+    rows = [
+        make.episode(name, purpose="rl", policy_id="ckpt-sft", parent_episode_id=parent, fork_step=step, fork_refused=refused)
+        for name, parent, step, refused in left
+    ]
+    warehouse.replace_partition("episodes", rows, **where)
+    graph = trace_back(warehouse, "ep-2")
+    forked = {(edge.child.id, edge.parent.id) for edge in graph.edges if edge.relation == "forked from"}
+    assert forked == {("ep-2", "ep-1"), ("ep-1", "ep-0")}
+    with connect(warehouse, lineage=True) as con:
+        assert _ids(trace(con, "ep-0", direction="down"), "checkpoint") == {"ckpt-rlp"}
+        assert "ep-0" not in _ids(trace(con, "ep-3", direction="up"), "episode")
+    found = descent(warehouse, Start(episodes=frozenset({"ep-0"})))
+    assert found.episodes == ("ep-0", "ep-1", "ep-2") and found.tainted == {"ckpt-rlp"}
+    assert not descent(warehouse, Start(episodes=frozenset({"ep-3"}))).tainted
 
 
 def test_an_id_may_be_shortened_or_named_by_iteration_and_stage(con: duckdb.DuckDBPyConnection) -> None:

@@ -32,7 +32,7 @@ EMPTY: dict[str, dict[str, Any]] = {
         "response_versions": [],
         "action": f'{{"kind":"invalid","text":"","reason":"{ERASED}"}}',
     },
-    "episodes": {"instruction": None, "error": ERASED, "task_name": ERASED},
+    "episodes": {"instruction": None, "error": ERASED, "task_name": ERASED, "fork_refused": ERASED},
     "tasks": {"name": ERASED},
     "verdicts": {"reasons": []},
     "routes": {"route": "withheld", "reason": ERASED},

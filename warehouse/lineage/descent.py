@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import duckdb
 
@@ -78,6 +78,12 @@ class Descent:
         return frozenset({one.checkpoint_id for one in self.learned} | self.made_from.keys())
 
 
+_WITH_FORKS = """
+    with recursive found as (
+        select unnest($episodes::varchar[]) as episode_id
+        union select episodes.episode_id from episodes join found on parent_episode_id = found.episode_id where fork_refused is null)
+    select distinct episode_id from found"""
+"""Episodes, and the forks that begin with their steps."""
 _EPISODES = "select distinct episode_id from episodes where episode_id in (select unnest($episodes::varchar[]))"
 _ANNOTATIONS = """select distinct annotation_id from annotations
     where episode_id in (select unnest($episodes::varchar[])) or annotator = $annotator::varchar"""
@@ -112,6 +118,7 @@ def descent(warehouse: Warehouse, start: Start) -> Descent:
     """Of what was withdrawn or erased before, too: its tombstones say what it was made from."""
     made = warehouse.read("checkpoints", columns=["iteration", "stage", "checkpoint_id", "parents"]).to_pylist()
     with connect(warehouse, sealed=False) as con:
+        start = replace(start, episodes=_ids(con, _WITH_FORKS, episodes=start.episodes))
         rows = _rows(con, start)
         asked = {"held": sorted(frozenset().union(*(rows[table] for table in SAMPLE_TABLES)))}
         datasets = [HeldBy(*found) for found in con.execute(_DATASETS, asked).fetchall()]

@@ -2,7 +2,8 @@
 
 An edge points from what was made (child) to what it was made from (parent):
 
-    checkpoint → dataset → sample → annotation, episode, step → screenshot;  episode → task, checkpoint;  checkpoint → checkpoint, episode
+    checkpoint → dataset → sample → annotation, episode, step → screenshot;  episode → task, checkpoint, episode;
+    checkpoint → checkpoint, episode
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ RELATIONS: tuple[Relation, ...] = (
     *_of_samples("orm"),
     _relation("annotation", "episode", "annotates", "annotations", "annotation_id", "episode_id"),
     _relation("annotation", "step", "annotates", "annotations", "annotation_id", _STEP),
+    _relation("episode", "episode", "forked from", "episodes", "episode_id", "parent_episode_id", "fork_refused IS NULL"),
     _relation("episode", "task", "attempts", "episodes", "episode_id", "task_id"),
     _relation("episode", "checkpoint", "acted by", "episodes", "episode_id", "policy_id", "policy_id <> 'oracle'"),
     _relation("episode", "oracle", "acted by", "episodes", "episode_id", "policy_id", "policy_id = 'oracle'"),
