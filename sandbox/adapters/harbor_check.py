@@ -71,7 +71,7 @@ def is_met(kind: str, goal: dict, environment: dict[str, str]) -> bool:  # type:
     path = goal.get("path", "")
     match kind:
         case "Holds":
-            return text(path) == goal["text"].rstrip("\n")
+            return bool(text(path) == goal["text"].rstrip("\n"))
         case "HoldsJson":
             return is_json(path, goal["value"])
         case "Absent":
