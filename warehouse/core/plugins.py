@@ -199,7 +199,7 @@ def located(reference: str, folder: Path) -> str:
     folder as a file is that file; another is left to Python. Raises ConfigError for what no path can be."""
     where, _, attribute = reference.rpartition(":")
     try:
-        if ":" not in reference and (path := folder / Path(reference).expanduser()).exists():
+        if reference and ":" not in reference and (path := folder / Path(reference).expanduser()).exists():
             return str(path.resolve())
         if where.endswith(".py"):
             return f"{(folder / Path(where).expanduser()).resolve()}:{attribute}"
