@@ -13,7 +13,8 @@ TASK_FILES = (".yaml", ".yml")
 
 def _of_path(reference: str) -> TaskSource | None:
     """The source of a file of tasks in web pages, or of a folder of Harbor's tasks."""
-    return _of_task_file(reference) if reference.endswith(TASK_FILES) or Path(reference).is_dir() else None
+    is_path = bool(reference) and (reference.endswith(TASK_FILES) or Path(reference).is_dir())
+    return _of_task_file(reference) if is_path else None
 
 
 @cache
