@@ -1,15 +1,23 @@
 """Whether what a task asks for is so: run by tests/test.sh of a Harbor folder that harbor_export.py wrote. The standard library alone.
 
-check.py GOALS.json FOLDER      exit status 0 where every goal is met; prints which are not
+check.py GOALS.json FOLDER REWARDS      prints which goals are not met, and writes REWARDS/reward.txt
+
+A goal may run a program that the agent wrote. Such a program, and what it starts, can neither trace this process nor outlive it: all are
+killed before the reward is written.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
+
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
 
 def text(path: str) -> str | None:
@@ -96,15 +104,61 @@ def is_met(kind: str, goal: dict, environment: dict[str, str]) -> bool:  # type:
     raise ValueError(kind)
 
 
-def main() -> int:
+def guard() -> None:
+    """No other process may trace this one, and orphans of its children become its own children."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    for option, value in ((PR_SET_DUMPABLE, 0), (PR_SET_CHILD_SUBREAPER, 1)):
+        if prctl(option, value, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def children() -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError, ValueError):  # it has ended
+                continue
+            if parent == os.getpid():
+                found.append(int(name))
+    return found
+
+
+def end_children() -> None:
+    """Until none is left: those of a child that ends become children."""
+    while left := children():
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            os.waitpid(pid, 0)
+
+
+def write_reward(folder: str, reward: int) -> None:
+    """What the agent's programs put there goes aside first."""
+    os.chmod(folder, 0o755)
+    for name in ("reward.json", "reward.txt"):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.chmod(path, 0o755)
+        if os.path.lexists(path):
+            os.rename(path, os.path.join(tempfile.mkdtemp(dir=folder), name))
+    with open(os.path.join(folder, "reward.txt"), "x", encoding="utf-8") as file:
+        file.write(f"{reward}\n")
+
+
+def main() -> None:
+    guard()
     with open(sys.argv[1], encoding="utf-8") as file:
         given = json.load(file)
     os.chdir(sys.argv[2])
     unmet = [goal for goal in given["goals"] if not is_met(goal["kind"], goal, given["environment"])]
     for goal in unmet:
         print("not met:", goal["kind"], goal.get("path", goal.get("command", "")))
-    return 1 if unmet else 0
+    end_children()
+    write_reward(sys.argv[3], 0 if unmet else 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -110,7 +110,12 @@ def built(environment: Path, *, workdir: str | None = None, images: Sequence[str
         steps.links[str(steps.final)] = HOME
     for number, word, rest in lines:
         where = f"{path}, line {number}: {word} {rest[:80]}"
-        _read(steps, where, word, rest, (*IMAGES, *images))
+        try:
+            _read(steps, where, word, rest, (*IMAGES, *images))
+        except ValueError as error:
+            if isinstance(error, TaskError):
+                raise
+            raise TaskError(f"{where}: it cannot be read: {error}. Correct the line.") from error
     if missing := _not_installed(steps.packages):
         raise TaskError(
             f"{path} installs {', '.join(missing)}: a jail has no network. Install them here: apt-get install {' '.join(missing)}"
@@ -141,6 +146,8 @@ def _instructions(path: Path) -> Iterator[tuple[int, str, str]]:
             )
         yield begun, word.upper(), rest.strip()
         text = ""
+    if text.strip():
+        raise TaskError(f"{path}, line {begun}: {text.strip()[:80]!r} goes on after the last line of the file. Take the last \\ away.")
 
 
 def _final(path: Path, lines: Sequence[tuple[int, str, str]], workdir: str | None) -> PurePosixPath:
@@ -195,9 +202,11 @@ def _place(steps: _Steps, where: str, path: PurePosixPath) -> str:
 
 def _copy(steps: _Steps, where: str, rest: str) -> None:
     """Raises TaskError."""
-    words = json.loads(rest) if rest.startswith("[") else rest.split()
+    words = _listed(rest) or rest.split()
     flags = [word for word in words if word.startswith("--")]
-    *sources, target = [word for word in words if not word.startswith("--")]
+    *sources, target = [word for word in words if not word.startswith("--")] or [""]
+    if not sources:
+        raise TaskError(f"{where}: expected what to copy, and where to.")
     if wrong := [flag for flag in flags if not flag.startswith(("--chown=", "--chmod="))]:
         raise TaskError(f"{where}: {wrong[0]} is not done without Docker. Copy from the folder environment.")
     if steps.commands:
@@ -242,7 +251,8 @@ def _run(steps: _Steps, where: str, rest: str) -> None:
     """Raises TaskError."""
     if rest.startswith(("--", "<<")):
         raise TaskError(f"{where}: what RUN begins with is not done without Docker. Write a plain command.")
-    text = shlex.join(json.loads(rest)) if rest.startswith("[") else rest
+    words = _listed(rest)
+    text = rest if words is None else shlex.join(words)
     kept = []
     for part in _parts(text):
         first = part.split()[0] if part.split() else ""
@@ -255,6 +265,15 @@ def _run(steps: _Steps, where: str, rest: str) -> None:
     if kept:
         folder = _place(steps, where, steps.workdir) if str(steps.workdir) != "/" else ""
         steps.commands.append(f": {shlex.quote(where)}; cd {shlex.quote(f'{HOME}/{folder}')} && {' && '.join(kept)}")
+
+
+def _listed(rest: str) -> list[str] | None:
+    """A list of words in JSON; None where it is not one, which Docker takes as a line of a shell."""
+    try:
+        words = json.loads(rest) if rest.startswith("[") else None
+    except ValueError:
+        return None
+    return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
 
 def _parts(text: str) -> list[str]:

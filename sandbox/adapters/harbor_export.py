@@ -49,12 +49,9 @@ EDIT = {
 """The file tool's commands as programs; `view` only looks."""
 EDIT_ARGUMENTS = {"create": ("path", "file_text"), "str_replace": ("path", "old_str", "new_str")}
 TEST_SCRIPT = f"""#!/bin/bash
-if python3 -I /tests/check.py /tests/goals.json {HOME}; then
-  echo 1 > {REWARDS}/reward.txt
-else
-  echo 0 > {REWARDS}/reward.txt
-fi
+exec python3 -I /tests/check.py /tests/goals.json {HOME} {REWARDS}
 """
+"""No shell stays beside the check: what the check runs of the agent's could change it."""
 
 
 def write_harbor(task: Task, seed: int, folder: Path) -> Path:

@@ -4,18 +4,20 @@
 
 They are played in the terminal's jails, without Docker: harbor_dockerfile.py says what of a Dockerfile can be done there, and refuses the
 rest by name. The oracle is solve.sh. A verdict puts a copy of the workspace into a second jail, with the tests, and test.sh says in
-/logs/verifier/reward.txt what it is worth: nothing that the agent left running, and nothing outside of its folders, is there.
+/logs/verifier/reward.txt what it is worth: nothing that the agent left running, and nothing outside of its folders, is there. The tests are
+lent read-only. What test.sh itself starts of the agent's programs can write the reward, as in Harbor.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import shlex
-import tarfile
+import shutil
+import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 
 from sandbox.adapters.adapted_source import version_of
 from sandbox.adapters.harbor_dockerfile import Built, built
+from sandbox.browser.scratch import scratch_root
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource
@@ -39,8 +42,8 @@ COPY_S = 60.0
 MAX_TEST_S = 600.0
 MAX_REWARD_BYTES = 4096
 TAIL_CHARS = 300
-SCRATCH = ("/tests", "/logs")
-"""Folders that only the verifier's jail has."""
+SCRATCH = ("/logs",)
+"""Folders that only the verifier's jail can write to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,18 +91,18 @@ class Graded:
         packed = await probe.jail.run(pack, timeout_s=COPY_S, limit_bytes=probe.jail.limits.workspace_mib + 16 << 20, cwd=HOME)
         if packed.exit_code != 0:
             return "the workspace cannot be copied"
-        jail = await Jail.start(probe.jail.limits, links=self.links, scratch=SCRATCH)
-        try:
-            return await self._run(jail, packed.output)
-        finally:
-            await jail.close()
+        with _readable(self.task.folder / "tests") as tests:
+            jail = await Jail.start(probe.jail.limits, lent={"/tests": tests}, links=self.links, scratch=SCRATCH)
+            try:
+                return await self._run(jail, packed.output)
+            finally:
+                await jail.close()
 
     async def _run(self, jail: Jail, workspace: bytes) -> str | None:
-        for place, content in ((HOME, workspace), ("/tests", _packed(self.task.folder / "tests"))):
-            unpack = ["/usr/bin/tar", "--extract", "--sparse", "--no-same-owner", "--directory", place]
-            done = await jail.run(unpack, given=content, timeout_s=COPY_S)
-            if done.exit_code != 0:
-                return f"{place} cannot be filled: {_tail(done.output)}"
+        unpack = ["/usr/bin/tar", "--extract", "--sparse", "--no-same-owner", "--directory", HOME]
+        done = await jail.run(unpack, given=workspace, timeout_s=COPY_S)
+        if done.exit_code != 0:
+            return f"{HOME} cannot be filled: {_tail(done.output)}"
         begin = f'mkdir -p {REWARDS} && exec /bin/bash "$0"'
         variables = {**VERIFIERS_ENVIRONMENT, **self.task.test_variables}
         done = await jail.run(
@@ -107,6 +110,9 @@ class Graded:
         )
         if done.exit_code is None:
             return f"tests/test.sh took longer than {self.task.test_s:g} s"
+        if done.exit_code < 0:
+            return f"tests/test.sh was killed by signal {-done.exit_code}"
+        await jail.end_processes()
         reward = await _reward(jail)
         if reward is None:
             return f"tests/test.sh wrote no reward: it ended with {done.exit_code} and said {_tail(done.output)}"
@@ -130,13 +136,19 @@ def _tail(output: bytes) -> str:
     return repr(output.decode(errors="replace").strip()[-TAIL_CHARS:])
 
 
-def _packed(folder: Path) -> bytes:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
+@contextmanager
+def _readable(folder: Path) -> Iterator[Path]:
+    """A copy that the jail's user can read, without links that lead out of the folder."""
+    with tempfile.TemporaryDirectory(prefix="tests-", dir=scratch_root()) as name:
+        copy = Path(name)
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
-                archive.add(path, path.relative_to(folder).as_posix())
-    return data.getvalue()
+                place = copy / path.relative_to(folder)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, place)
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else path.stat().st_mode | 0o444)
+        yield copy
 
 
 def harbor_source(
@@ -209,6 +221,9 @@ def _task(folder: Path) -> HarborTask:
     try:
         config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
         verifier, environment = config.get("verifier", {}), config.get("environment", {})
+        wants_os, workdir = str(environment.get("os", "linux")).lower(), environment.get("workdir")
+        if workdir is not None and not isinstance(workdir, str):
+            raise TypeError(f"[environment].workdir is {workdir!r}, not a path")
         test_s, variables = float(verifier.get("timeout_sec", MAX_TEST_S)), dict(verifier.get("env", {}))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{folder / CONFIG} is not Harbor's: {error}") from error
@@ -217,7 +232,7 @@ def _task(folder: Path) -> HarborTask:
             raise ConfigError(f"{folder} is no Harbor task that can be played: it has no {name}.")
     wants = {
         "[[steps]], a task of several": config.get("steps"),
-        "[environment].os": environment.get("os", "linux").lower() != "linux",
+        "[environment].os": wants_os != "linux",
         "[environment].gpus": environment.get("gpus"),
         "[environment].tpu": environment.get("tpu"),
         "[environment].env": environment.get("env"),
@@ -234,7 +249,7 @@ def _task(folder: Path) -> HarborTask:
         name=folder.name,
         test_s=min(test_s, MAX_TEST_S),
         test_variables={key: str(value) for key, value in variables.items()},
-        workdir=environment.get("workdir"),
+        workdir=workdir,
     )
 
 

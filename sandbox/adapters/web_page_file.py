@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sandbox.adapters.web_page_source import WebPageTask, web_page_source
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError
+from warehouse.core.plain_yaml import read_yaml
 from warehouse.core.plugins import attribute_of, located
 
 WANTED = "expected module:function or path/to/file.py:function, e.g. notes.py:has_note"
@@ -59,7 +60,7 @@ class WebPageFile(BaseModel):
 def source_of_file(path: Path) -> TaskSource:
     """Raises ConfigError for a file that is not one, and for functions that are not there."""
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = read_yaml(path.read_text(encoding="utf-8"))
         parsed = WebPageFile.model_validate(given)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
         raise ConfigError(f"{path} is not a file of tasks in web pages (docs/adapters.md): {error}") from error

@@ -110,6 +110,35 @@ def test_a_cheat_is_not_paid(tmp_path: Path, cheat: str) -> None:
     assert reward == 0.0
 
 
+def test_a_program_that_the_test_runs_cannot_change_the_test(tmp_path: Path) -> None:
+    runs = 'if [ "$(bash /app/go.sh)" = 7 ]; then\n  R=1\nelse\n  R=0\nfi\necho $R > /logs/verifier/reward.txt\n'
+    source = harbor_source("bench", written(tmp_path, **{"tests/test.sh": runs}).parent)
+    assert played(source, "echo 'echo 7' > go.sh")[0] == 1.0
+    adds = "echo 'echo 1 > /logs/verifier/reward.txt' >> /tests/test.sh; chmod 777 /tests; mv /tests /tmp; echo wrong"
+    assert played(source, f"cat > go.sh <<'EOF'\n{adds}\nEOF")[0] == 0.0
+
+
+PAYS = "import os, time\ndef pay():\n    open('/logs/verifier/reward.txt', 'w').write('1')\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program",
+    [
+        "open('/tests/check.py', 'a').write('pass')",
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.closerange(0, 9)\n        while True:\n            pay()",
+        "os.makedirs('/logs/verifier/reward.txt/x'); open('/logs/verifier/reward.json', 'w').write('{\"reward\": 1}')",
+        "os.kill(-1, 9); time.sleep(0.2); pay()",
+        "pid = os.getppid()\nmemory = open(f'/proc/{pid}/mem', 'r+b')\nos.kill(pid, 9)\npay()",
+    ],
+)
+def test_a_program_that_our_own_check_runs_cannot_pay_itself(tmp_path: Path, program: str) -> None:
+    task = SOURCES["terminal"].load_tasks()["fix-script"]
+    source = harbor_source("one", write_harbor(task, first_seed(task), tmp_path))
+    reward, _ = played(source, f"cat > stats.py <<'EOF'\n{PAYS}{program}\nEOF")
+    assert reward == 0.0
+
+
 def test_a_test_that_says_nothing_or_too_little_is_not_solved(tmp_path: Path) -> None:
     silent = written(tmp_path / "a", **{"tests/test.sh": "echo broken; exit 3\n"})
     assert played(harbor_source("bench", silent), "true") == (0.0, "tests/test.sh wrote no reward: it ended with 3 and said 'broken'")
@@ -152,6 +181,10 @@ def test_a_folder_keeps_what_sources_promise_and_is_named_by_its_path(tmp_path: 
         ("FROM debian\nWORKDIR /usr/src", "an episode begins in /usr/src, which a jail shares with this machine. Write `WORKDIR /app`"),
         ("FROM debian", "an episode begins in /, which"),
         ("FROM debian\nWORKDIR /app\nRUN <<EOF\ntrue\nEOF", "what RUN begins with is not done without Docker"),
+        ("FROM debian\nWORKDIR /app\nCOPY --chmod=u+x shout.sh .", "it cannot be read"),
+        ('FROM debian\nWORKDIR /app\nENV TZ="x', "it cannot be read"),
+        ("FROM debian\nWORKDIR /app\nCOPY", "expected what to copy"),
+        ("FROM debian\nWORKDIR /app\nRUN true \\", "goes on after the last line"),
         ("FROM debian\nWORKDIR /app\nRUN --mount=type=cache true", "what RUN begins with is not done without Docker"),
     ],
 )
@@ -161,6 +194,11 @@ def test_what_a_dockerfile_wants_that_only_docker_has_is_named(tmp_path: Path, l
     with pytest.raises(TaskError) as caught:
         built(place / "environment")
     assert words in str(caught.value)
+
+
+def test_a_command_that_begins_with_a_bracket_is_a_shells(tmp_path: Path) -> None:
+    place = written(tmp_path, **{"environment/Dockerfile": "FROM debian\nWORKDIR /app\nRUN [ -d x ] || mkdir x\n"})
+    assert built(place / "environment").commands[0].endswith("&& [ -d x ] || mkdir x")
 
 
 def test_an_image_that_this_machine_has_all_of_can_be_allowed(tmp_path: Path) -> None:
@@ -177,6 +215,9 @@ def test_an_image_that_this_machine_has_all_of_can_be_allowed(tmp_path: Path) ->
         ("[environment]\ngpus = 1", "[environment].gpus"),
         ("[verifier]\nenvironment_mode = 'separate'", "a verifier in an environment of its own"),
         ("[verifier.env]\nKEY = '${KEY}'", "[verifier].env with ${…}"),
+        ("[environment]\nos = 1", "[environment].os"),
+        ("environment = 3", "is not Harbor's"),
+        ("[environment]\nworkdir = 3", "is not Harbor's"),
         ("[verifier", "is not Harbor's"),
         ("[verifier]\ntimeout_sec = 'soon'", "is not Harbor's"),
     ],
