@@ -115,12 +115,14 @@ def group_advantages(rewards_E: Floats, groups_E: Sequence[str], *, normalise_st
     return advantages_E
 
 
-def mean_of_others(values_E: Floats, tasks_E: Sequence[str]) -> Floats:
-    """For each episode the mean over the other episodes of its task (leave-one-out); NaN where there is no other."""
-    means_E = np.full(len(values_E), np.nan)
+def mean_of_others(values_E: Floats, tasks_E: Sequence[str], counted_E: NDArray[np.bool_] | None = None) -> Floats:
+    """For each episode the mean over the other episodes of its task (leave-one-out), of those that are `counted_E`; NaN where there is no
+    other."""
+    means_E, counts_E = np.full(len(values_E), np.nan), np.ones(len(values_E)) if counted_E is None else counted_E.astype(float)
     for members in _groups(tasks_E):
-        if (others := int(members.sum()) - 1) > 0:
-            means_E[members] = (values_E[members].sum() - values_E[members]) / others
+        weights, values = counts_E[members], values_E[members] * counts_E[members]
+        others = weights.sum() - weights
+        means_E[members] = np.divide(values.sum() - values, others, out=np.full(len(values), np.nan), where=others > 0)
     return means_E
 
 

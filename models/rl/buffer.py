@@ -116,13 +116,15 @@ def trajectory(
                 f"step {step.step_index} of {episode.episode_id} has a response but not the ids of its tokens and its prompt's: use "
                 "an engine that returns them (docs/serving.md says which servers do)"
             )
-    learned = [step for step in episode.own_steps if step.response_token_ids and not is_left_out(step, never)]
+    learned = [step for step in episode.own_steps if _is_learned(step, never)]
     steps = [_as_tokens(step, step.reward if reward == "score" else 0.0, episode, codec) for step in learned]
     if not steps:
         return None
     earned = min(1.0, max(-1.0, sum(step.reward for step in episode.steps)))
     score = earned if episode.outcome is Outcome.TIMEOUT else episode.reward
-    before = sum(step.reward for step in episode.steps[: len(episode.steps) - len(episode.own_steps)])
+    # What a step that is left out earned stands at the end of its episode, and of the forks behind it: so they can be compared.
+    shared = episode.steps[: len(episode.steps) - len(episode.own_steps)]
+    before = sum(step.reward for step in shared if _is_learned(step, never))
     total = score - before if reward == "score" else float(episode.is_success)
     steps[-1] = replace(steps[-1], reward=total - sum(step.reward for step in steps[:-1]))
     added = shaped_steps(episode, learned, shaping) if shaping is not None and shaping.shapes else {}
@@ -146,6 +148,10 @@ def trajectory(
 def is_left_out(step: Step, never: Collection[int]) -> bool:
     """Whether an answer holds an id that is never sampled."""
     return not frozenset(never).isdisjoint(step.response_token_ids)
+
+
+def _is_learned(step: Step, never: Collection[int]) -> bool:
+    return bool(step.response_token_ids) and not is_left_out(step, never)
 
 
 def _final_state(episode: Episode, codec: ChatCodec | None) -> State | None:

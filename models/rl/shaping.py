@@ -92,10 +92,12 @@ def shaped_steps(episode: Episode, steps: Sequence[Step], config: ShapingConfig)
     """What each component adds to the reward of each of `steps` (those of the episode's steps that are learned from).
 
     Penalties of a step are divided by the steps that its task allows, so a component never takes more than its weight from an episode.
+    A fork's first step may repeat the last one that it shares with its parent.
     `progress` is F = Phi(after) - Phi(before), potential-based shaping without discount (Ng, Harada & Russell 1999, theorem 1): the best
     policy stays what it was."""
     most = max(episode.request.task.max_steps, len(steps))
-    earlier: list[Step | None] = [None, *steps[:-1]]
+    shared = () if episode.fork is None else episode.steps[: episode.fork.step]
+    earlier: list[Step | None] = [shared[-1] if shared else None, *steps[:-1]]
     phi = potentials(episode, steps)
     soft, longest = config.shaping_length_soft, config.shaping_length_max
     shares: dict[str, list[float]] = {

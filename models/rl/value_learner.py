@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from models.rl.advantages import Advantages, Floats, decoupled_gae, explained_variance, length_adaptive_lambda, mean_of_others
@@ -77,7 +78,7 @@ def held_apart(trajectories: Sequence[Trajectory], share: float) -> tuple[list[i
 class Estimates:
     """What the critic said of a round before it was fitted to it, per episode: `finals` are values of the states after a cut, where
     known. `offsets_E` is how far the returns of the task's other episodes lay above their values, `baselines_E` the mean return of these
-    others (of the whole round, where there are none)."""
+    others (of the whole round, where there are none). Forks, which began elsewhere, are not among the others."""
 
     values: list[Floats]
     returns: list[Floats]
@@ -102,13 +103,18 @@ class Estimates:
 
 def _offsets(items: Sequence[Trajectory], values: Sequence[Floats], returns: Sequence[Floats]) -> Floats:
     above_E = np.array([float((wanted - found).mean()) for found, wanted in zip(values, returns, strict=True)])
-    return np.nan_to_num(mean_of_others(above_E, [item.task_name for item in items]))
+    return np.nan_to_num(mean_of_others(above_E, [item.task_name for item in items], _whole(items)))
 
 
 def _baselines(items: Sequence[Trajectory], returns: Sequence[Floats]) -> Floats:
     returns_E = np.array([wanted[0] for wanted in returns])
-    others_E = mean_of_others(returns_E, [item.task_name for item in items])
+    others_E = mean_of_others(returns_E, [item.task_name for item in items], _whole(items))
     return np.where(np.isnan(others_E), returns_E.mean(), others_E)
+
+
+def _whole(items: Sequence[Trajectory]) -> NDArray[np.bool_]:
+    """Which episodes were played from their first step on."""
+    return np.array([item.fork is None for item in items])
 
 
 class ValueLearner:

@@ -103,6 +103,8 @@ def _by_critic(
     metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), returns)
     metrics["explained_shifted"] = explained_variance(np.concatenate(estimates.shifted.values), returns)
     metrics["explained_by_task"] = explained_variance(np.concatenate(estimates.baselines), returns)
+    metrics["loss_of_critic"] = float(np.mean((np.concatenate(estimates.values) - returns) ** 2))
+    metrics["loss_by_task"] = float(np.mean((np.concatenate(estimates.baselines) - returns) ** 2))
     is_pretraining = round_index <= config.pretraining_rounds
     is_steering = value_learner.gate.has_passed or (config.gate_policy == "open" and not is_pretraining)
     advantages: list[Floats] | None = _by_task(items, config, skipped_E)
@@ -151,14 +153,20 @@ def _steered(advantages: Sequence[Floats], items: Sequence[Trajectory], config: 
 
 def _by_task(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.bool_]) -> list[Floats]:
     """REINFORCE with a per-task baseline: the same advantage on all tokens of an episode, up to where it was forked. Forks, which did not
-    begin where the others did, are no part of the baseline."""
+    begin where the others did, are no part of the baseline. Both kinds are divided by the greater of two spreads, of what the task's whole
+    episodes got and of what its forks say: where only forks of a task were solved, they do not shout."""
     rewards_E, whole_E = np.array([item.reward for item in items]), np.array([item.fork is None for item in items])
     tasks_E = [item.task_name for item in items]
     advantages_E, scales_E = baseline_advantages(rewards_E, tasks_E, std_floor=config.baseline_std_floor, counted_E=whole_E)
-    spread = _spread(advantages_E, items, config)
     if not config.fork_siblings:
-        return spread
-    unscaled = [values * scale for values, scale in zip(spread, scales_E, strict=True)]
+        return _spread(advantages_E, items, config)
+    unscaled = [np.full(item.num_response_tokens, value * scale) for item, value, scale in zip(items, advantages_E, scales_E, strict=True)]
+    found = fork_advantages(items, config)[0]
+    for task in set(tasks_E):
+        members_E = np.array([each == task for each in tasks_E])
+        said = np.concatenate([found_S for found_S, is_one in zip(found, members_E, strict=True) if is_one])
+        if not np.isnan(said).all():
+            scales_E[members_E] = np.maximum(scales_E[members_E], np.nanstd(said) + config.baseline_std_floor)
     replaced = _since_forks(unscaled, items, config, "token")
     return [_clipped(values / scale, config) for values, scale in zip(replaced, scales_E, strict=True)]
 

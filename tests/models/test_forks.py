@@ -23,6 +23,8 @@ from models.rl.forks import fork_advantages, fork_requests
 from models.rl.metrics import episode_metrics
 from models.rl.rollout_log import FORKED_FILE, Forks, RolloutLog
 from models.rl.rollouts import RolloutPool
+from models.rl.shaping import shaped_steps
+from models.rl.value_learner import _baselines, _offsets
 from models.rl.weighting import _steered
 from sandbox.actions import Wait
 from tests.models.corridor import SHORT
@@ -50,8 +52,9 @@ def forked() -> list[Trajectory]:
 
 def test_from_a_fork_on_siblings_steer_and_before_it_the_usual_estimate() -> None:
     """The three that met got 0, 1, 0: less the mean of the two others that is -1/2, 1, -1/2. The baseline is that of the three whole
-    episodes (0, 1, 0): mean 1/3, spread sqrt(2)/3; both are divided by that spread and the floor."""
-    scale = math.sqrt(2) / 3 + 0.1
+    episodes (0, 1, 0): mean 1/3, spread sqrt(2)/3 = .47. The five steps behind the fork have -1/2 three times and 1 twice: mean .1, spread
+    sqrt(.54) = .73. Both kinds are divided by the greater spread and the floor."""
+    scale = math.sqrt(0.54) + 0.1
     weighting = weighed(forked(), algorithm="reinforce", fork_siblings=2, advantage_clip=None)
     assert weighting.advantages is not None
     usual, parent = -1 / 3 / scale, -0.5 / scale
@@ -59,6 +62,34 @@ def test_from_a_fork_on_siblings_steer_and_before_it_the_usual_estimate() -> Non
     for found, wanted in zip(weighting.advantages, expected, strict=True):
         assert found == pytest.approx(wanted)
     assert (weighting.metrics["fork_groups"], weighting.metrics["fork_zero_std"]) == (1.0, 0.0)
+
+
+def test_one_fork_that_solves_a_task_nobody_solved_does_not_shout() -> None:
+    """Whole episodes all got 0, and so say nothing; by their spread and the floor alone, 0 and .1, siblings would come to 10 and -5."""
+    items = [
+        replace(one, reward=0.0, steps=tuple(replace(step, reward=0.0) for step in one.steps)) if one.fork is None else one
+        for one in forked()
+    ]
+    weighting = weighed(items, algorithm="reinforce", fork_siblings=2)
+    assert weighting.advantages is not None
+    scale = math.sqrt(0.54) + 0.1
+    expected = [[0.0] * 2 + [-0.5 / scale] * 4, [1 / scale] * 4, [-0.5 / scale] * 2, [0.0] * 2, [0.0] * 2]
+    for found, wanted in zip(weighting.advantages, expected, strict=True):
+        assert found == pytest.approx(wanted)
+    assert sum(found[-1] for found in weighting.advantages) == pytest.approx(0.0), "one of each that met"
+
+
+def test_forks_are_not_among_the_tasks_other_episodes() -> None:
+    """Whole episodes got 0, 1, 0 and a critic said 1/4 of all: each stands beside the mean of the two others, a fork beside that of all."""
+    items = forked()
+    returns = [np.full(len(one.steps), one.reward) for one in items]
+    values = [np.full(len(one.steps), 0.25) for one in items]
+    assert _baselines(items, returns) == pytest.approx([0.5, 1 / 3, 1 / 3, 0.0, 0.5])
+    assert _offsets(items, values, returns) == pytest.approx([0.25, 1 / 3 - 0.25, 1 / 3 - 0.25, -0.25, 0.25])
+    alone = [*items[:3]]
+    assert _baselines(alone, returns[:3]) == pytest.approx([1 / 3, 0.0, 0.0]), (
+        "of the one whole episode there is no other: the round's mean"
+    )
 
 
 @pytest.mark.parametrize("level", ["step", "token"])
@@ -158,6 +189,32 @@ def test_a_fork_teaches_its_own_steps_and_what_they_earned() -> None:
     refused = trajectory(fork.model_copy(update={"fork_refused": "it does not repeat"}))
     assert refused is not None and len(refused.steps) == 3 and refused.fork is None
     assert len({step.state for step in refused.steps}) == 3
+
+
+def test_what_a_left_out_step_earned_counts_alike_for_a_parent_and_its_forks() -> None:
+    """Each step pays .1; the first answer holds an id that is never sampled. Both end at 1, so their last steps earn .9."""
+    whole, fork = (
+        one.model_copy(update={"steps": (one.steps[0].model_copy(update={"response_token_ids": (9,)}), *one.steps[1:])})
+        for one in (played([-1.0] * 3), played([-1.0] * 3, fork=Fork(parent_id="episode-0", step=2)))
+    )
+    parent, sibling = (trajectory(one, reward="score", never=(9,)) for one in (whole, fork))
+    assert parent is not None and sibling is not None
+    assert [step.reward for step in parent.steps] == pytest.approx([0.1, 0.9])
+    assert [step.reward for step in sibling.steps] == pytest.approx([0.9]), "from the third step on as much as its parent"
+
+
+def test_a_forks_first_step_can_repeat_the_last_that_it_shares() -> None:
+    """All steps wait in states of other names, but the third is seen as the second was: a repeat, for the parent and for its fork."""
+    whole, fork = (
+        one.model_copy(update={"steps": (*one.steps[:2], one.steps[2].model_copy(update={"observation": "state 1"}))})
+        for one in (played([-1.0] * 3), played([-1.0] * 3, fork=Fork(parent_id="episode-0", step=2)))
+    )
+    cost = -0.5 / LONG.max_steps
+    shaping = PpoConfig(shaping_repeat=0.5)
+    assert shaped_steps(whole, whole.steps, shaping) == {"repeat": pytest.approx([0.0, 0.0, cost])}
+    assert shaped_steps(fork, fork.own_steps, shaping) == {"repeat": pytest.approx([cost])}
+    from_start = played([-1.0] * 2, fork=Fork(parent_id="episode-0", step=0))
+    assert shaped_steps(from_start, from_start.own_steps, shaping) == {"repeat": [0.0, 0.0]}
 
 
 def test_points_are_where_the_answer_was_least_likely_or_any() -> None:

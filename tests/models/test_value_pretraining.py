@@ -134,6 +134,7 @@ def test_a_round_whose_task_means_say_more_than_the_critic_is_the_baselines(mode
         metrics = weigh_round(of_tasks, config, values, 1, np.random.default_rng(0)).metrics
         steered[gate_baseline] = metrics["critic_steers"]
         assert metrics["explained_by_task"] == 1.0 and metrics["explained_variance"] == pytest.approx(0.0, abs=0.05)
+        assert metrics["loss_by_task"] == 0.0 and metrics["loss_of_critic"] == values.gate.loss, "what the gate compares"
     assert steered == {"constant": 1.0, "task": 0.0}
 
 
