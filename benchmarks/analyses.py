@@ -1,8 +1,9 @@
 """What each part of the paper's reinforcement learning adds: one weak start a seed, an arm without each part, greedy success after as many
 episodes, and the paper's claims beside what was found.
 
-    ppo                UI-TARS-2's: a value a token, lambda by length without a floor, lambda of the critic 1, clip-higher, a
-                       critic that was pretrained on stored episodes of the start and steers from the first round on
+    ppo                UI-TARS-2's parts: a value a token, lambda by length without a floor, lambda of the critic 1, clip-higher, a
+                       critic that was pretrained on stored episodes of the start and steers from the first round on. Two settings
+                       are not the paper's: on pointing alpha is 0.5 (0.05), and the loss is summed over an episode (mean over tokens)
     no_pretraining     its critic begins as a copy of the policy that says 0
     fixed_lambda       lambda of the policy 0.95
     coupled            lambda 0.95 of both policy and critic
@@ -21,8 +22,8 @@ Domains are the quickstart's MiniWoB++ tasks, `pointing` (one to three steps) an
 `catch`, the shortest game. Starts of a domain share one policy that has read tutorials; each seed has its own demonstrations, one a task,
 and its own order of everything. The arms of a seed share start, tasks, train instances and number of episodes, stored ones counted in;
 environment steps are told beside, and learning curves are compared up to as many of them. Measured instances are the same for all arms, and
-differences are paired; their intervals are bootstraps over seeds, and over a seed's instances within each task. Fewer than three seeds are
-preliminary.
+differences are paired; their intervals are bootstraps over seeds, and over a seed's instances within each task. Whether an arm is better or
+worse is decided by Student's t over the seeds' means. Fewer than three seeds are preliminary.
 
 An arm is a line of ARMS, a comparison a line of CLAIMS. State lies under .bench/analyses, a file an arm; interrupted, it goes on with what
 is missing, and refuses what is there of other settings.
@@ -55,13 +56,14 @@ from rich.table import Table
 from agent.episode.episode import Episode, Outcome
 from agent.episode.log import EpisodeLog
 from assets.profile import Profile
-from benchmarks.common.gains import gained_over_seeds, judged, mean_success
+from benchmarks.common.gains import gained_over_seeds, gains_by_seed, judged, mean_success, verdict
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import MEASURED, distinct, publish_rows
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start, start_recipe
 from benchmarks.common.splits import add_split
 from models.engine.embedded import EmbeddedEngine
 from models.rl.config import PpoConfig
+from models.rl.metrics import episode_metrics
 from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
 from models.rl.value_pretraining import CriticSource
 from pipelines import profiles
@@ -156,12 +158,23 @@ CLAIMS = (
     Claim(about="gate against the task's mean, or a constant", arm="gate_task", other="gate"),
     Claim(about="gate against the task's mean, in the quickstart", arm="quickstart_task", other="quickstart"),
     Claim(about="streaming against rounds, in the quickstart", arm="streaming", other="quickstart"),
-    Claim(about="the paper's settings against the quickstart's", arm="ppo", other="quickstart"),
+    Claim(about="the paper's parts against the quickstart's settings", arm="ppo", other="quickstart"),
     Claim(about="RL against replayed samples alone", arm="ppo", other="replay_only"),
 )
 TRENDS = {"entropy": "rises on GUI tasks", "think_tokens_per_step": "falls on GUI tasks", "steps_per_episode": "falls"}
 """What is watched over training, and what the paper saw."""
-KEPT = ("success", *TRENDS, "explained_variance", "explained_by_task", "explained_shifted", "critic_steers", "kl", "clip_fraction_high")
+LOSSES = ("loss_of_critic", "loss_by_task")
+KEPT = (
+    "success",
+    *TRENDS,
+    "explained_variance",
+    "explained_by_task",
+    "explained_shifted",
+    *LOSSES,
+    "critic_steers",
+    "kl",
+    "clip_fraction_high",
+)
 """Of each round, in what is published."""
 
 
@@ -275,6 +288,7 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
         "episodes": len(steps),
         "env_steps": sum(steps),
         "env_steps_stored": sum(len(episode.steps) for episode in stored),
+        "success_stored": episode_metrics(stored).get("success", 0.0),
         "wall_s": time.perf_counter() - started_s,
         "cpu_s": time.process_time() - started_cpu_s,
         "curve": curve,
@@ -324,17 +338,19 @@ def paired(arm: str, other: str, rows: Rows) -> tuple[list[Row], list[Row]]:
 
 
 def curve_of(row: Row) -> tuple[list[float], list[float]]:
-    """Environment steps so far, stored ones counted in, and the success at temperature 1 of the episodes of each round: each is played
-    before anything is learned from it."""
-    steps = np.cumsum([metrics["steps_per_episode"] * metrics["episodes"] for metrics in row["curve"]]) + row["env_steps_stored"]
-    return steps.tolist(), [metrics["success"] for metrics in row["curve"]]
+    """Environment steps so far, and the success at temperature 1 of the episodes of each part: the stored ones, where there are any, then
+    each round's, which is played before anything is learned from it. Rounds in which all episodes crashed are left out."""
+    rounds = [metrics for metrics in row["curve"] if "success" in metrics]
+    parts = [(metrics["steps_per_episode"] * metrics["episodes"], metrics["success"]) for metrics in rounds]
+    if row["env_steps_stored"]:
+        parts.insert(0, (row["env_steps_stored"], row["success_stored"]))
+    return np.cumsum([steps for steps, _ in parts]).tolist(), [rate for _, rate in parts]
 
 
 def success_by_steps(row: Row, up_to: float) -> float:
     """Mean success over the environment steps of learning, up to so many of them."""
     steps, rates = curve_of(row)
-    edges = [float(row["env_steps_stored"]), *steps]
-    widths = [max(0.0, min(end, up_to) - begin) for begin, end in pairwise(edges)]
+    widths = [max(0.0, min(end, up_to) - begin) for begin, end in pairwise([0.0, *steps])]
     return float(np.average(rates, weights=widths))
 
 
@@ -347,7 +363,6 @@ def compared(claim: Claim, rows: Rows) -> dict[str, Any] | None:
     found = gained_over_seeds(ours, theirs)
     ends = [min(curve_of(one)[0][-1], curve_of(other)[0][-1]) for one, other in zip(ours, theirs, strict=True)]
     curves = [success_by_steps(one, end) - success_by_steps(other, end) for one, other, end in zip(ours, theirs, ends, strict=True)]
-    low, high = found.interval.low, found.interval.high
     return {
         "domain": ours[0]["domain"],
         "about": claim.about,
@@ -357,10 +372,10 @@ def compared(claim: Claim, rows: Rows) -> dict[str, Any] | None:
         "seeds": [row["seed"] for row in ours],
         "preliminary": len(ours) < LEAST_SEEDS,
         "gain": round(100 * found.mean, 1),
-        "low": round(100 * low, 1),
-        "high": round(100 * high, 1),
+        "low": round(100 * found.interval.low, 1),
+        "high": round(100 * found.interval.high, 1),
         "curve": [round(100 * each, 1) for each in curves],
-        "found": "better" if low > 0 else "worse" if high < 0 else "no difference shown",
+        "found": verdict(gains_by_seed(ours, theirs), LEAST_SEEDS),
         "measured": distinct([*ours, *theirs]),
     }
 
@@ -394,8 +409,10 @@ def published(domain: str, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _of_seed(row: Row) -> dict[str, Any]:
+    """Null where a round does not have a figure, since all of its episodes crashed."""
     costs = {name: round(row[name]) for name in ("episodes", "env_steps", "wall_s", "cpu_s")}
-    curve = {name: [round(metrics[name], 3) for metrics in row["curve"]] for name in KEPT if all(name in each for each in row["curve"])}
+    kept = [name for name in KEPT if any(name in metrics for metrics in row["curve"])]
+    curve = {name: [round(metrics[name], 3) if name in metrics else None for metrics in row["curve"]] for name in kept}
     return {"seed": row["seed"], **costs, "curve": curve}
 
 
@@ -530,7 +547,7 @@ def _each(values: Sequence[float], form: str) -> str:
 
 
 def _trend(row: Mapping[str, Any], name: str) -> str:
-    curves = [each["curve"][name] for each in row["by_seed"] if name in each["curve"]]
+    curves = [[value for value in each["curve"][name] if value is not None] for each in row["by_seed"] if name in each["curve"]]
     return ", ".join(f"{mean(curve[:2]):.2f} → {mean(curve[-2:]):.2f}" for curve in curves)
 
 

@@ -11,6 +11,7 @@ from benchmarks import analyses
 from benchmarks.analyses import (
     ARMS,
     CLAIMS,
+    LEAST_SEEDS,
     MARKS,
     PAGE,
     compared,
@@ -23,7 +24,7 @@ from benchmarks.analyses import (
     sections,
     steering,
 )
-from benchmarks.common.gains import gained_over_seeds
+from benchmarks.common.gains import gained_over_seeds, verdict
 from benchmarks.common.provenance import MEASURED
 from models.rl.config import PpoConfig
 
@@ -32,14 +33,16 @@ CONFIGS = {arm: PpoConfig.model_validate(settings) for arm, settings in ARMS.ite
 
 
 def test_each_arm_is_what_its_name_says() -> None:
-    paper, grpo = CONFIGS["ppo"], CONFIGS["grpo"]
+    profile = profile_of("pointing", 0)
+    paper, grpo = (config_of(profile, arm, episodes=112, seed=0) for arm in ("ppo", "grpo"))
     assert (paper.level, paper.lambda_floor, paper.lambda_policy, paper.lambda_alpha, paper.lambda_critic) == (
         "token",
         0.0,
         None,
-        0.05,
+        0.5,  # the paper's is 0.05: docs/rl.md says so
         1.0,
     )
+    assert paper.aggregation == "episode", "the paper's is token: docs/rl.md says so"
     assert (paper.gate_policy, paper.pretraining_rounds) == ("open", 0), "the critic steers from the first round on"
     assert paper.clip_high > paper.clip_low
     assert (grpo.aggregation, grpo.group_normalise_std) == ("episode_mean", True), "a sum over tokens is Dr. GRPO, which does not divide"
@@ -105,12 +108,14 @@ def test_beside_a_critic_stands_in_how_many_rounds_it_steered_and_by_what_lambda
 
 def test_two_arms_are_compared_on_what_both_have_and_up_to_as_many_steps() -> None:
     short = row("grpo", 0, [metrics(0.2), metrics(0.4)], "0011")
-    long = row("ppo", 0, [metrics(0.2), metrics(0.6), metrics(1.0)], "1111", env_steps_stored=5)
+    long = row("ppo", 0, [metrics(0.2), metrics(0.6), metrics(1.0)], "1111", env_steps_stored=5, success_stored=0.1)
     rows = analyses.by_arm([short, long, row("ppo", 1, [metrics(0.5)])])
     claim = next(claim for claim in CLAIMS if (claim.arm, claim.other) == ("ppo", "grpo"))
     found = compared(claim, rows)
     assert found is not None and (found["seeds"], found["preliminary"], found["gain"]) == ([0], True, 50.0)
-    assert found["curve"] == [round(100 * ((20 * 0.2 + 15 * 0.6) / 35 - 0.3), 1)], "of the longer one, up to where the shorter ends"
+    wanted = (5 * 0.1 + 20 * 0.2 + 15 * 0.6) / 40 - 0.3
+    assert found["curve"] == [round(100 * wanted, 1)], "stored episodes count in, and of the longer one, up to where the shorter ends"
+    assert found["found"] == "preliminary", "of one seed no more can be said"
     assert compared(CLAIMS[0], rows) is None
 
 
@@ -129,6 +134,30 @@ def test_what_is_published_says_how_many_seeds_it_has() -> None:
     assert len(arms.drawn().columns) == len(arms.columns)
     assert page(found).count("| `ppo` |") == 2
     assert len(sections("forms", {"forms ppo": found["forms ppo"]})) == 2, "no claim, no table of claims"
+
+
+def test_a_round_in_which_all_episodes_crashed_is_left_out_of_curves_and_null_in_what_is_published() -> None:
+    lost = {"episodes": 0.0, "crashed": 10.0, "fruitless": 1.0}
+    rows = [row("start", 0, []), row("grpo", 0, [metrics(0.2), metrics(0.4)]), row("ppo", 0, [metrics(0.2), lost, metrics(0.4)])]
+    found = published("forms", rows)
+    assert found["forms: PPO against GRPO"]["curve"] == [0.0]
+    assert found["forms ppo"]["by_seed"][0]["curve"]["success"] == [0.2, None, 0.4]
+    assert sections("forms", found)[2].lines[0][1] == "0.20 → 0.20", "trends are of the rounds that have one"
+
+
+@pytest.mark.parametrize(
+    ("gains", "found"),
+    [
+        ([0.15, 0.22, 0.27], "better"),  # mean .2133, standard error .0348, times 4.303: .150
+        ([-0.15, -0.22, -0.27], "worse"),
+        ([0.02, 0.09, 0.30], "no difference shown"),  # all above 0, but .1367 is within 4.303 times .0841
+        ([0.3, 0.3], "preliminary"),
+        ([0.5], "preliminary"),
+        ([0.0, 0.0, 0.0], "no difference shown"),
+    ],
+)
+def test_arms_are_told_apart_by_students_t_over_seeds(gains: list[float], found: str) -> None:
+    assert verdict(gains, LEAST_SEEDS) == found
 
 
 def test_the_page_says_what_is_published() -> None:
