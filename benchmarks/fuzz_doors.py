@@ -19,6 +19,7 @@ import copy
 import gzip
 import io
 import json
+import logging
 import random
 import sys
 import time
@@ -236,7 +237,8 @@ async def play(door: Door, number: int, before: object) -> tuple[str, object]:
     except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError):
         return "not sent", before  # no client sends such a header or address
     except httpx.TransportError as error:
-        return f"closed ({type(error).__name__})", before  # the server let go of it; the next plain request shows that it lives
+        # The server let go of it: on purpose, or by an error of its own, which stands in its log then. That it lives a plain request shows.
+        return f"closed ({type(error).__name__})", before
     status, text = answer.status_code, answer.text
     if status >= 500 and status != 503:
         raise AssertionError(f"{said}: {status} {text[:500]}")
@@ -412,18 +414,37 @@ SERVERS: Mapping[str, Callable[[Path], Any]] = {
 }
 
 
+class Tracebacks(logging.Handler):
+    """Errors that a server logs with where they came from; none of ours is meant."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(logging.Formatter().format(record)[-3000:])
+
+    def check(self, said: str) -> None:
+        found, self.found = self.found, []
+        if found:
+            raise AssertionError(f"{said}, and the server logged: {found[0]}")
+
+
 async def serve_blocks(name: str, blocks: Sequence[int], done: Callable[[int, Counter[str], list[str]], None]) -> None:
     """The blocks of a server, one after the other, at one server."""
     if not blocks:
         return
     with TemporaryDirectory() as scratch:
         async with SERVERS[name](Path(scratch)) as door:
-            before = door.stored()
+            before, tracebacks = door.stored(), Tracebacks()
+            logging.getLogger("uvicorn.error").addHandler(tracebacks)
             for block in blocks:
                 counts, faults = Counter[str](), list[str]()
                 for number in range(block, block + BLOCK):
                     try:
                         what, before = await play(door, number, before)
+                        tracebacks.check(f"{name} {number}: {what}")
                     except AssertionError as error:
                         what, before = "failed", door.stored()
                         faults.append(str(error))

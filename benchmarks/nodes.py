@@ -333,9 +333,11 @@ def measure(settings: Settings, placement: str, parts: Sequence[str], console: C
             if placement == "servers":
                 add(f"openenv-1x{max(NODES) * size}-{repeat}", partial(openenv_throughput, settings))
                 try:
-                    add(f"nemo-gym-1x{max(NODES) * size}-{repeat}", partial(nemo_gym_throughput, settings))
+                    nemo_gym_python()
                 except FileNotFoundError as error:
                     console.print(f"NeMo Gym is left out: {error}")
+                else:
+                    add(f"nemo-gym-1x{max(NODES) * size}-{repeat}", partial(nemo_gym_throughput, settings))
     if "recovery" in parts:
         for repeat in range(settings.repeats):
             for what in ("kill", "cut"):

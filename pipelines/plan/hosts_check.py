@@ -39,7 +39,12 @@ def check_hosts(profile: Profile, home: Home) -> list[Check]:
     if not others:
         return []
     there = next(folder for folder in (home.root.resolve(), *home.root.resolve().parents) if folder.is_dir())
-    with tempfile.TemporaryDirectory(prefix="seen-", dir=there) as seen, ThreadPoolExecutor(len(others)) as asking:
+    try:
+        probe = tempfile.TemporaryDirectory(prefix="seen-", dir=there)
+    except OSError as error:
+        fix = f"Make {there} writable for this user, or name another home with --home or FLYWHEEL_HOME"
+        return [Check(name="host", status="fail", found=f"{there} cannot be written: {error.strerror}", fix=fix)]
+    with probe as seen, ThreadPoolExecutor(len(others)) as asking:
         command = shell_command([sys.executable, "-c", PROBE, seen])
         return list(asking.map(partial(_check, profile.training, command, there), others))
 

@@ -154,8 +154,9 @@ print(*told, sep="|")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(660)
 def test_a_home_is_read_without_the_extra_that_trains(planted: Warehouse, tmp_path: Path):  # noqa: F811
-    """As tests/pipelines/test_wheel_package.py does in environments without it, but here its packages only cannot be imported."""
+    """Its packages are installed here and only cannot be imported; what else would be missing without them, this does not show."""
     program = f"""
 import sys
 
@@ -189,7 +190,7 @@ try:
 except ModuleNotFoundError as error:
     print(refusal(error, Path(home)))
 """
-    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=170)
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "The Python package 'torch' is not installed. Install the extra: pip install 'flywheel[train]'"
 

@@ -78,7 +78,7 @@ def run_page(page: str, folder: Path, *, timeout_s: float = 900, variables: dict
         **(variables or {}),
     }
     process = subprocess.Popen(
-        [*_own_network(), "bash", str(script)],
+        [*own_network(), "bash", str(script)],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -89,14 +89,19 @@ def run_page(page: str, folder: Path, *, timeout_s: float = 900, variables: dict
     )
     try:
         output, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired as late:
-        output = f"{late.output!r}\nnot done after {timeout_s} s"
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        output = f"{process.communicate()[0]}\nnot done after {timeout_s} s"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
     assert process.returncode == 0, f"{page}.md:\n{output[-6000:]}"
     _check_printed(blocks, output)
     return output
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _write_programs(folder: Path) -> None:
@@ -107,7 +112,15 @@ def _write_programs(folder: Path) -> None:
         (folder / name).chmod(0o755)
 
 
-def _own_network() -> list[str]:
+PORT = re.compile(r"http://(?:localhost|127\.0\.0\.1):\d+")
+
+
+def needs_own_network(page: str) -> bool:
+    """Whether a page names ports that others on this machine may use, and no network of its own can be had."""
+    return bool(PORT.search((HOWTO / f"{page}.md").read_text(encoding="utf-8"))) and not own_network()
+
+
+def own_network() -> list[str]:
     """Root gives each page a loopback of its own, so that the ports that it names are free."""
     up = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     can = os.geteuid() == 0 and shutil.which("unshare") and subprocess.run([*up, "true"], capture_output=True, timeout=60).returncode == 0

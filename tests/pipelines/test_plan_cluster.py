@@ -69,6 +69,8 @@ def test_the_hosts_that_train_together_are_tried(tmp_path: Path) -> None:
     assert "status 3: no such host" in said("sh -c 'echo no such host >&2; exit 3' {host} {command}", *other)[1]
     assert "No such file" in said("not-a-program {host} {command}", *other)[1]
     assert "is this machine" in said("sh -c {command} {host}", "192.0.2.8", "192.0.2.9")[1]
+    (check,) = check_hosts(profiles.load("smoke", {"training.hosts": list(other)}), Home(Path("/proc/home")))
+    assert check.status == "fail" and check.found.startswith("/proc cannot be written"), "nobody can make a folder there"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,6 +25,7 @@ from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
 from tests.sandbox.own_source import ROOT, write_own_source
 from warehouse.core.errors import ConfigError
+from warehouse.core.plain_yaml import read_yaml
 
 
 def own(folder: Path, text: str) -> str:
@@ -229,6 +230,15 @@ def test_a_hostile_profile_is_refused_with_words(text: str, why: str, tmp_path: 
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match=why):
         profiles.load(str(tmp_path / "mine.yaml"))
+
+
+def test_brackets_in_quotes_and_comments_are_no_nesting(tmp_path: Path) -> None:
+    brackets = "[{" * 60
+    (tmp_path / "mine.yaml").write_text(f"# {brackets}\nextends: smoke\nname: '{brackets}'\n")
+    assert profiles.load(str(tmp_path / "mine.yaml")).name == brackets
+    assert read_yaml("[" * 100 + "]" * 100) and read_yaml(f"{{a: '{brackets}'}}") == {"a": brackets}
+    with pytest.raises(yaml.YAMLError, match="nested too deeply"):
+        read_yaml("[" * 101 + "]" * 101)
 
 
 @pytest.mark.parametrize("text", ["just words", "[1, 2]", "{unclosed: "])

@@ -120,6 +120,10 @@ def test_a_source_registers_beside_others_and_one_call_replaces_the_last(folder:
         ("from press import SOURCE as MINE", r"has no 'SOURCE'; its task sources are MINE"),
         ("SOURCE = {'press': 1}", "is a dict: expected a TaskSource"),
         ("import nonesuch_module", "cannot be imported: ModuleNotFoundError: No module named 'nonesuch_module'"),
+        (
+            "raise ModuleNotFoundError('No module named torch', name='torch')",
+            r"cannot be imported: The Python package 'torch' is not installed. Install the extra: pip install 'flywheel\[train\]'",
+        ),
         ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
         ("SOURCE = (", "cannot be imported: SyntaxError"),
         (OK + "SOURCE = TaskSource(name='miniwob', kind='page', load_tasks=load_tasks, page=PressPage())", "'miniwob'.*give it a name of"),

@@ -41,7 +41,7 @@ TRAIN = frozenset({"torch", "transformers", "accelerate", "deepspeed", "llguidan
 def refusal(error: BaseException, place: Path) -> FlywheelError | None:
     """The error of ours for what the machine refused, with `place` the folder that was worked in; None where the machine did not."""
     for each in _chain(error):
-        found = _missing(each) or _full(each, place) or _damaged(each, place) or _read_only(each, place) or _limit(each)
+        found = missing_of_train(each) or _full(each, place) or _damaged(each, place) or _read_only(each, place) or _limit(each)
         if found is not None:
             return found
     return None
@@ -76,7 +76,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             waiting += [more for more in (each.__context__, each.__cause__, getattr(each, "orig", None)) if isinstance(more, BaseException)]
 
 
-def _missing(error: BaseException) -> ConfigError | None:
+def missing_of_train(error: BaseException) -> ConfigError | None:
+    """For a module of the extra `train` that is not installed, the error that names the extra; None for all else."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return ConfigError(missing_extra(package, "train")) if package in TRAIN else None
 

@@ -4,7 +4,6 @@ holds itself.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import yaml
@@ -18,11 +17,8 @@ _TOO_DEEP = "it is nested too deeply, or holds itself"
 
 def read_yaml(text: str) -> Any:
     """Raises yaml.YAMLError for all that is not plain data of a size that can be worked with."""
-    depth = 0
-    for bracket in re.finditer(r"[\[{}\]]", text):
-        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
-        if depth > MAX_DEPTH:
-            raise yaml.YAMLError(_TOO_DEEP)
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(text)
     try:
         value = yaml.safe_load(text)
         _count(value, {})
@@ -31,6 +27,18 @@ def read_yaml(text: str) -> Any:
     except (ValueError, TypeError, OverflowError, AttributeError) as error:  # a number of 5,000 digits, a month of 13
         raise yaml.YAMLError(f"a value in it cannot be read: {error}") from error
     return value
+
+
+def _check_depth(text: str) -> None:
+    """Of brackets that are YAML's, not those in quotes or comments; reads no further than to the first that is too deep."""
+    depth = 0
+    for token in yaml.scan(text):
+        if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+            depth += 1
+        elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise yaml.YAMLError(_TOO_DEEP)
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:

@@ -31,6 +31,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from warehouse.core.errors import ConfigError
+from warehouse.core.machine import missing_of_train
 from warehouse.core.plain_yaml import read_yaml
 
 T = TypeVar("T")
@@ -187,7 +188,8 @@ def attribute_of(reference: str, noun: str, wanted: str, is_one: Callable[[Any],
     try:
         module = _module_of_file(Path(where)) if where.endswith(".py") else import_module(where)
     except Exception as error:
-        raise ConfigError(f"The {noun} {reference} cannot be imported: {type(error).__name__}: {error}") from error
+        why = missing_of_train(error) or f"{type(error).__name__}: {error}"
+        raise ConfigError(f"The {noun} {reference} cannot be imported: {why}") from error
     if not hasattr(module, attribute):
         own = [name for name, value in vars(module).items() if not name.startswith("_") and is_one(value)]
         raise ConfigError(f"The {noun} {reference}: {where} has no {attribute!r}; its {noun}s are {', '.join(own) or 'none'}.")
