@@ -85,8 +85,8 @@ def parts(only: str | None) -> tuple[str, ...]:
 
 
 def slug(text: str) -> str:
-    made = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
-    return made if made[:1].isalpha() else f"site-{made}"
+    made = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return (made if made[:1].isalpha() else f"site-{made}")[:40].strip("-")
 
 
 def default_name(url: str) -> str:
@@ -157,9 +157,9 @@ def make_tasks(
                 bars.remove_task(lines.pop(what))
             console.print(f"{what}: {text}", highlight=False, soft_wrap=True, markup=False)
 
+        if login[0] is not None and not folder.login.exists() and {"crawl", "proof"} & {*wanted}:
+            run(log_in(folder, site, login[0], login[1], password()))
         if "crawl" in wanted:
-            if login[0] is not None and not folder.login.exists():
-                run(log_in(folder, site, login[0], login[1], password()))
             found = run(steps.crawl(folder, site, max_pages=pages, max_depth=depth, report=show))
             used = found["pages"].pop("used", 0)
             say(
@@ -175,6 +175,8 @@ def make_tasks(
         if "source" in wanted:
             found = steps.write_source(folder, site)
             say("source", f"{found['tasks']} tasks ({_counts(found['splits'])}) in {folder.root}")
+            if unproved := found["candidates_not_proved_yet"]:
+                say("source", f"{unproved} candidates are not proved yet: the same command without --only goes on")
 
 
 def run(work: Coroutine[Any, Any, dict[str, Any] | None]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sandbox.cache import cache_folder
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.tasks.hitting import on_element
-from sandbox.tasks.page_task import PageSettings, PageStepContext, Progress, Surroundings, WebSettings, WebStepContext
+from sandbox.tasks.page_task import PageSettings, PageStepContext, Progress, Surroundings, WebSettings, WebStepContext, first_status
 from sandbox.tasks.task import Task
 from warehouse.core.errors import SandboxBusy, SandboxError, SandboxTimeout
 from warehouse.core.identity import bytes_id
@@ -100,11 +100,10 @@ class WebPageSession(JailedPageSession[PageInstance, _Episode]):
         """Raises as JailedPageSession does, and SandboxError where the page does not open."""
         observation = await super().reset(task, seed)
         episode = self._running()
-        first = next((each for each in (episode.context.sent if episode.context else ()) if each.kind == "document"), None)
-        if first is None or first.status is None or first.status >= 400:
-            said = "nothing" if first is None or first.status is None else first.status
+        status = first_status(episode.context.sent if episode.context else ())
+        if status is None or status >= 400:
             await self._end_episode()
-            raise SandboxError(f"The start page of {task.name} did not open: {episode.instance.url} answered {said}.")
+            raise SandboxError(f"The start page of {task.name} did not open: {episode.instance.url} answered {status or 'nothing'}.")
         return observation
 
     async def step(self, action: Action) -> Transition:

@@ -36,7 +36,7 @@ def open_site(folder: Folder, site: Site) -> None:
     """Take a folder for a site. Raises ConfigError where it holds another, or the same adopted otherwise."""
     if folder.path(SITE).exists():
         before = folder.read(SITE, Site)
-        if other := [name for name in Site.model_fields if getattr(before, name) != getattr(site, name)]:
+        if other := [name for name in Site.model_fields if name != "delay_s" and getattr(before, name) != getattr(site, name)]:
             told = "; ".join(f"{name} {getattr(before, name)!r}, now {getattr(site, name)!r}" for name in other)
             raise ConfigError(f"{folder.root} was adopted otherwise: {told}. Give another --output, or delete {folder.root}.")
     folder.write(SITE, site)
@@ -52,7 +52,7 @@ async def crawl(folder: Folder, site: Site, *, max_pages: int, max_depth: int, r
     finally:
         await browser.close()
     visits = list(folder.lines(VISITS, Visit))
-    num_blocked = sum(visit.num_blocked for visit in visits)
+    num_blocked = sum(visit.num_blocked for visit in visits) + len(browser.refused)
     return note(
         folder, "crawl", {"pages": dict(pages), "requests_elsewhere_refused": num_blocked, "s": round(time.monotonic() - begun_s, 1)}
     )
@@ -90,7 +90,7 @@ async def prove(folder: Folder, site: Site, *, num_sessions: int, report: Report
         "played": len(proofs),
         "sound": num_sound,
         "dropped": dict(reasons(proofs)),
-        "oracle_solves": sum("recorded way" not in proof.why_not and "could not" not in proof.why_not for proof in proofs),
+        "oracle_solves": sum(proof.num_steps > 0 for proof in proofs),
         "s": round(time.monotonic() - begun_s, 1),
     }
     return note(folder, "proof", found)
@@ -105,9 +105,15 @@ def write_source(folder: Folder, site: Site) -> dict[str, Any]:
         why = dict(reasons(list(proofs.values())))
         raise ConfigError(f"None of the {len(candidates)} tasks of {site.origin} is sound: {why}. Is the application as it was crawled?")
     made = kept_tasks(site, sound)
+    if not made.tasks:
+        raise ConfigError(
+            f"The {len(sound)} sound tasks of {site.origin} are too few to train or evaluate on. Give more --pages or --tasks."
+        )
     folder.write(TASKS, made)
     atomic_write(folder.path(PLUGIN), PLUGIN_TEXT.encode())
-    return note(folder, "source", counted(made))
+    left_out = len(sound) - len(made.tasks)
+    unproved = sum(task.task_id not in proofs for task in candidates)
+    return note(folder, "source", {**counted(made), "candidates_not_proved_yet": unproved, "in_families_too_small": left_out})
 
 
 def with_row(task: AdoptedTask, proof: Proof) -> AdoptedTask:
@@ -126,7 +132,8 @@ def counted(made: TaskSet) -> dict[str, Any]:
 def note(folder: Folder, part: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Put what a step found into summary.json. Times of a step that went on are added up."""
     summary = read_summary(folder)
-    summary[part] = dict(found)
+    before = summary.get(part, {}).get("s", 0.0)
+    summary[part] = {**found, "s": round(found["s"] + before, 1)} if "s" in found else dict(found)
     folder.root.mkdir(parents=True, exist_ok=True)
     atomic_write(folder.path(SUMMARY), (json.dumps(summary, indent=1) + "\n").encode())
     return summary[part]  # type: ignore[no-any-return]

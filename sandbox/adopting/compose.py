@@ -20,6 +20,7 @@ from sandbox.adopting.records import (
     Look,
     PageField,
     PageForm,
+    PageTable,
     RequestCheck,
     Site,
     StateCheck,
@@ -84,6 +85,9 @@ class Composer:
         for link in look.links:
             by_name[link.at.name.casefold()].append(link)
         found: dict[str, Link] = {}
+        if look.has_more_links:
+            self.dropped["a page with too many links to tell their names apart"] += 1
+            return found
         for links in by_name.values():
             first = min(links, key=lambda link: link.top)
             target = page_key(first.url)
@@ -142,7 +146,7 @@ class Composer:
     def _read(self, key: str, look: Look) -> Iterator[AdoptedTask]:
         asked: dict[str, list[Cell]] = defaultdict(list)
         for table in look.tables:
-            for question, cell in self._questions(table.columns, table.rows):
+            for question, cell in self._questions(table):
                 asked[question].append(cell)
         for fact in look.facts:
             if is_sayable(fact.label) and _is_value(fact.value):
@@ -176,14 +180,23 @@ class Composer:
                 yield self._reading(f'Open "{name}". {question}', self._start, steps, cell.text, "find-value")
                 return
 
-    def _questions(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[tuple[str, Cell]]:
+    def _questions(self, table: PageTable) -> Iterator[tuple[str, Cell]]:
         """Of each row that its first telling cell names, each other column whose values differ."""
+        columns, rows = table.columns, table.rows
+        if table.is_cut:
+            self.dropped["a table with more rows than were read"] += 1
+            return
         if len(rows) < 2:
             self.dropped["a table of fewer than two rows"] += 1
             return
         named = [number for number in range(len(columns)) if is_sayable(columns[number])]
         texts = [[row[number].text for row in rows] for number in range(len(columns))]
-        telling = [n for n in named if len(set(texts[n])) == len(rows) and all(is_sayable(text) for text in texts[n])]
+        others = [{row[number] for row in table.others if number < len(row)} for number in range(len(columns))]
+        telling = [
+            n
+            for n in named
+            if len(set(texts[n])) == len(rows) and not others[n] & set(texts[n]) and all(is_sayable(text) for text in texts[n])
+        ]
         by = [n for n in telling if all(re.search(r"[^\W\d_]{3}", text) for text in texts[n])][:1]  # a number names no row
         if not by:
             self.dropped["a table whose rows have no name"] += 1

@@ -16,13 +16,18 @@ from urllib.robotparser import RobotFileParser
 from pydantic import ValidationError
 
 from sandbox.adopting.checks import look_script
-from sandbox.adopting.records import AGENT_NAME, Folder, Look, PageField, Site, Visit, is_leaving, origin_of, page_key
+from sandbox.adopting.records import AGENT_NAME, Folder, Look, PageField, PageTable, Site, Visit, is_leaving, origin_of, page_key
 from sandbox.adopting.window import SiteBrowser, SiteWindow
 from sandbox.browser.page import call
 from warehouse.core.errors import SandboxError
 
 VISITS = "crawl.jsonl"
 GOTO_LIMIT_MS = 20_000
+VISIT_LIMIT_S = 60.0
+MAX_FAILED = 5
+"""So many visits in a row that fail as they do where the application is down end the crawl."""
+MAX_VISITS = 5
+"""Addresses that are asked for each page of --pages: most may be no pages."""
 MAX_QUERIES = 6
 """Addresses of one path that differ in their query: a list sorted and filtered in every way is one page."""
 OnPage = Callable[[int, int], None]
@@ -36,22 +41,25 @@ class Crawler:
         self._robots = RobotFileParser()
         self._last_s = 0.0
         self._delay_s = site.delay_s
+        self._failed: list[Visit] = []
+        """Visits that may go well the next time, which are not kept."""
+        self._num_failed_in_a_row = 0
 
     async def run(self) -> Counter[str]:
         """Visit what is still to be visited. How many pages are used, and how many are not by reason. Raises SandboxError where the first
-        page cannot be reached."""
-        window = await self._browser.open()
-        try:
-            await self._read_robots(window)
-            first = await self._first_visits(window)
-        finally:
-            await window.close()
-        window = await self._browser.open()
-        try:
-            await self._second_visits(window, first)
-        finally:
-            await window.close()
-        return Counter(visit.why_not or "used" for visit in self._folder.lines(VISITS, Visit) if visit.visit == 1)
+        page cannot be reached, or many in a row cannot."""
+        for number in (1, 2):
+            self._window = await self._browser.open()
+            try:
+                if number == 1:
+                    await self._read_robots(self._window)
+                    first = await self._first_visits()
+                else:
+                    await self._second_visits(first)
+            finally:
+                await self._window.close()
+        seen = {visit.url: visit for visit in (*self._failed, *self._folder.lines(VISITS, Visit)) if visit.visit == 1}
+        return Counter(visit.why_not or "used" for visit in seen.values())
 
     async def _read_robots(self, window: SiteWindow) -> None:
         self._robots.parse([])
@@ -63,23 +71,25 @@ class Crawler:
             wanted = self._robots.crawl_delay(AGENT_NAME)
             self._delay_s = max(self._delay_s, min(10.0, float(wanted or 0)))
 
-    async def _first_visits(self, window: SiteWindow) -> list[Visit]:
-        known = {visit.url: visit for visit in self._folder.lines(VISITS, Visit) if visit.visit == 1}
+    async def _first_visits(self) -> list[Visit]:
+        known = {visit.url: visit for visit in self._folder.lines(VISITS, Visit) if visit.visit == 1 and visit.is_lasting}
         start = self._site.origin + self._site.start
         queue, asked = deque([(start, 0)]), {page_key(start)}
         paths: Counter[str] = Counter()
         found: list[Visit] = []
         keys: set[str] = set()
         num_used = 0
-        while queue and num_used < self._max_pages:
+        if not self._may_ask(start):
+            raise SandboxError(f"robots.txt forbids {start}: name another page, or give --ignore-robots where the site is yours.")
+        while queue and num_used < self._max_pages and len(found) < MAX_VISITS * self._max_pages:
             url, depth = queue.popleft()
             if (visit := known.get(url)) is None:
-                visit = await self._visit(window, url, depth, 1)
+                visit = await self._visit(url, depth, 1)
                 if visit.key in keys and not visit.why_not:
                     visit = visit.model_copy(update={"why_not": "is another page's", "look": None})
-                self._folder.add(VISITS, visit)
-            if depth == 0 and visit.look is None:
-                raise SandboxError(f"{url} is no page to start from: {visit.why_not}. Is the application running there?")
+                if depth == 0 and visit.look is None:
+                    raise SandboxError(f"{url} is no page to start from: {visit.why_not}. Is the application running there?")
+                self._keep(visit)
             keys.add(visit.key)
             found.append(visit)
             num_used += not visit.why_not
@@ -96,21 +106,46 @@ class Crawler:
         return [visit for visit in found if visit.look is not None]
 
     def _is_wanted(self, url: str) -> bool:
-        return (
-            origin_of(url) == self._site.origin
-            and not is_leaving(url)
-            and (not self._site.obeys_robots or self._robots.can_fetch(AGENT_NAME, url))
-        )
+        return origin_of(url) == self._site.origin and not is_leaving(url) and self._may_ask(url)
 
-    async def _second_visits(self, window: SiteWindow, first: list[Visit]) -> None:
-        done = {visit.url for visit in self._folder.lines(VISITS, Visit) if visit.visit == 2}
+    def _may_ask(self, url: str) -> bool:
+        return not self._site.obeys_robots or self._robots.can_fetch(AGENT_NAME, url)
+
+    def _keep(self, visit: Visit) -> None:
+        """What may go well the next time is tried again then. Raises SandboxError where nothing goes well any more."""
+        if visit.is_lasting:
+            self._num_failed_in_a_row = 0
+            self._folder.add(VISITS, visit)
+            return
+        self._failed.append(visit)
+        self._num_failed_in_a_row += 1
+        if self._num_failed_in_a_row >= MAX_FAILED:
+            raise SandboxError(
+                f"{MAX_FAILED} pages in a row failed, at last {visit.url}: {visit.why_not}. Is the application still running? "
+                "The same command goes on from here."
+            )
+
+    async def _second_visits(self, first: list[Visit]) -> None:
+        done = {visit.url for visit in self._folder.lines(VISITS, Visit) if visit.visit == 2 and visit.is_lasting}
         for number, visit in enumerate(first, 1):
             if visit.url not in done:
-                self._folder.add(VISITS, await self._visit(window, visit.url, visit.depth, 2))
+                self._keep(await self._visit(visit.url, visit.depth, 2))
             self._on_page(len(first) + number, 2 * len(first))
 
-    async def _visit(self, window: SiteWindow, url: str, depth: int, number: int) -> Visit:
+    async def _visit(self, url: str, depth: int, number: int) -> Visit:
+        """A page that never rests, or that ends its tab, is one that is not used; the next has a window of its own."""
         await asyncio.sleep(max(0.0, self._last_s + self._delay_s - time.monotonic()))
+        try:
+            async with asyncio.timeout(VISIT_LIMIT_S):
+                return await self._visit_with(self._window, url, depth, number)
+        except (SandboxError, TimeoutError) as error:
+            self._last_s = time.monotonic()
+            said = "took too long" if isinstance(error, TimeoutError) else str(error).splitlines()[0][:80]
+            await self._window.end()
+            self._window = await self._browser.open()
+            return Visit(url=url, depth=depth, visit=number, why_not=f"did not load: {said}")
+
+    async def _visit_with(self, window: SiteWindow, url: str, depth: int, number: int) -> Visit:
         before = len(window.traffic.elsewhere)
         why_not = await window.go(url, GOTO_LIMIT_MS)
         self._last_s = time.monotonic()
@@ -131,19 +166,35 @@ def same_in_both(first: Look, second: Look) -> Look:
         seen = {each.model_dump_json(exclude={"top"}) for each in getattr(second, name)}
         return tuple(each for each in getattr(first, name) if each.model_dump_json(exclude={"top"}) in seen)
 
-    texts = [[[cell.text for cell in row] for row in table.rows] for table in second.tables]
-    tables = tuple(
-        table.model_copy(update={"rows": tuple(row for row in table.rows if [cell.text for cell in row] in rows)})
-        for table, rows in zip(first.tables, texts, strict=False)
-    )
+    def unnamed_elsewhere(kept: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+        """Without those whose name something has that is not kept: which of the two is meant?"""
+        num_kept = Counter(each.at.name.casefold() for each in kept)
+        num_seen = [Counter(each.at.name.casefold() for each in getattr(look, name)) for look in (first, second)]
+        return tuple(each for each in kept if all(num[each.at.name.casefold()] == num_kept[each.at.name.casefold()] for num in num_seen))
+
     facts_seen = {(fact.label, fact.value.text) for fact in second.facts}
+    changed = {fact.label for fact in first.facts if (fact.label, fact.value.text) not in facts_seen}
+    changed |= {fact.label for fact in second.facts if (fact.label, fact.value.text) not in {(f.label, f.value.text) for f in first.facts}}
+    fields = tuple(field for field in first.fields if _shape(field) in {_shape(other) for other in second.fields})
     return first.model_copy(
         update={
-            "links": alike("links"),
-            "fields": tuple(field for field in first.fields if _shape(field) in {_shape(other) for other in second.fields}),
-            "toggles": alike("toggles"),
-            "tables": tables,
-            "facts": tuple(fact for fact in first.facts if (fact.label, fact.value.text) in facts_seen),
+            "links": unnamed_elsewhere(alike("links"), "links"),
+            "fields": unnamed_elsewhere(fields, "fields"),
+            "toggles": unnamed_elsewhere(alike("toggles"), "toggles"),
+            "tables": tuple(_rows_in_both(*both) for both in zip(first.tables, second.tables, strict=False)),
+            "facts": tuple(fact for fact in first.facts if fact.label not in changed),
+            "has_more_links": first.has_more_links or second.has_more_links,
+        }
+    )
+
+
+def _rows_in_both(first: PageTable, second: PageTable) -> PageTable:
+    seen, again = ([tuple(cell.text for cell in row) for row in table.rows] for table in (first, second))
+    return first.model_copy(
+        update={
+            "rows": tuple(row for row, texts in zip(first.rows, seen, strict=True) if texts in again),
+            "others": (*(texts for texts in seen if texts not in again), *(texts for texts in again if texts not in seen)),
+            "is_cut": first.is_cut or second.is_cut,
         }
     )
 

@@ -39,6 +39,9 @@ async def log_in(folder: Folder, site: Site, path: str, user: str, password: str
     finally:
         await browser.close()
     folder.root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder.login, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    aside = folder.path(f"login-{os.getpid()}.new")
+    aside.unlink(missing_ok=True)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(state)
+    aside.replace(folder.login)

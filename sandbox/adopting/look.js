@@ -57,10 +57,23 @@
     return "";
   }
 
+  const groups = new Map();
+  const idOf = (element) => JSON.stringify([keyOf(element), nameOf(element)]);
+
+  // Each tag's elements are grouped once: a page may have thousands of cells.
   function alike(element) {
     const tag = element.tagName.toLowerCase();
-    const name = nameOf(element), key = keyOf(element);
-    return [...document.querySelectorAll(tag)].filter((each) => keyOf(each) === key && shows(each) && nameOf(each) === name);
+    if (!groups.has(tag)) {
+      const byId = new Map();
+      for (const each of document.querySelectorAll(tag)) {
+        if (!shows(each)) continue;
+        const id = idOf(each);
+        if (!byId.has(id)) byId.set(id, []);
+        byId.get(id).push(each);
+      }
+      groups.set(tag, byId);
+    }
+    return groups.get(tag).get(idOf(element)) || [];
   }
 
   const locator = (element) => ({
@@ -96,7 +109,8 @@
   const isBeside = (element) => { const box = element.getBoundingClientRect(); return box.left < 0 || box.left >= innerWidth - 8; };
   const listed = (selector, most) => [...document.querySelectorAll(selector)].filter((each) => shows(each) && !isBeside(each)).slice(0, most);
 
-  const links = listed("a[href]", MAX.links).filter((each) => typeof each.href === "string").map((each) => ({
+  const shown = listed("a[href]", MAX.links + 1);
+  const links = shown.slice(0, MAX.links).filter((each) => typeof each.href === "string").map((each) => ({
     at: locator(each), url: each.href, top: place(each), is_head: Boolean(each.closest("th")), opens: each.target || "",
   }));
 
@@ -126,13 +140,15 @@
   const tables = [], facts = [];
   for (const table of listed("table", MAX.tables)) {
     if (table.querySelector("table")) continue;
-    const rows = [...table.rows].filter(shows).slice(0, MAX.rows);
+    const all = [...table.rows].filter(shows);
+    const rows = all.slice(0, MAX.rows);
     const width = Math.max(0, ...rows.map((row) => row.cells.length));
     const head = rows.find((row) => row.cells.length > 1 && [...row.cells].every((each) => each.tagName === "TH"));
     const isPlain = rows.every((row) => [...row.cells].every((each) => each.colSpan === 1 && each.rowSpan === 1));
     if (head && isPlain) {
       const body = rows.filter((row) => row !== head && row.cells.length === head.cells.length);
-      tables.push({ columns: [...head.cells].map((each) => clean(each.innerText)), rows: body.map((row) => [...row.cells].map(cell)) });
+      const columns = [...head.cells].map((each) => clean(each.innerText));
+      tables.push({ columns, rows: body.map((row) => [...row.cells].map(cell)), is_cut: all.length > rows.length });
     } else if (width === 2 && !head) {
       for (const row of rows) {
         if (row.cells.length === 2 && row.cells[0].tagName === "TH") facts.push({ label: clean(row.cells[0].innerText), value: cell(row.cells[1]) });
@@ -147,5 +163,8 @@
     }
   }
   const heading = document.querySelector("h1");
-  return { url: location.href, title: clean(document.title), heading: heading ? clean(heading.innerText) : "", links, fields, forms: sent, toggles, tables, facts };
+  return {
+    url: location.href, title: clean(document.title), heading: heading ? clean(heading.innerText) : "", links, fields, forms: sent, toggles, tables,
+    facts, has_more_links: shown.length > MAX.links,
+  };
 })

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sandbox.actions import ACTION, Action, Finished, Wait
-from sandbox.adopting.checks import Rows, normal
+from sandbox.adopting.checks import Rows, normal, primary_keys
 from sandbox.adopting.records import AdoptedTask, Folder, Proof, RequestCheck, RowCheck, Site
 from sandbox.adopting.session import AdoptedSession
 from sandbox.browser.page_session import Limits
@@ -63,7 +63,13 @@ class Prover:
             finally:
                 await session.close()
 
-        await asyncio.gather(*(work() for _ in range(1 if self.site.allow_writes else num_sessions)))
+        workers = [asyncio.ensure_future(work()) for _ in range(1 if self.site.allow_writes else num_sessions)]
+        try:
+            await asyncio.gather(*workers)
+        finally:  # where one fails, the others end before the browser does
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
         return [done[task.task_id] for task in self.candidates]
 
     def _others(self) -> Mapping[int, int | None]:
@@ -107,7 +113,7 @@ class Prover:
         proof = Proof(task_id=task.task_id, num_steps=len(actions), actions=spoken)
         if self.site.database is None or not any(isinstance(check, RequestCheck) and check.method != "GET" for check in task.checks):
             return proof
-        row = row_check(task, session.new_rows())
+        row = row_check(task, session.new_rows(), primary_keys(self.site.database))
         if row is None:
             return proof.model_copy(update={"why_not": "the database shows nothing of it"})
         return proof.model_copy(update={"row": row})
@@ -135,13 +141,19 @@ def session_task(site: Site, task: AdoptedTask) -> Task:
     return Task(source=site.name, name=f"{site.name}-{task.family}", domain=site.name, max_steps=task.max_steps)
 
 
-def row_check(task: AdoptedTask, new: Rows) -> RowCheck | None:
-    """The row that holds all that was typed."""
-    typed = [step.value for step in task.steps if step.do == "type"]
+def row_check(task: AdoptedTask, new: Rows, keys: Mapping[str, frozenset[str]]) -> RowCheck | None:
+    """The row that holds all that was typed: a column for each field, that of its name before others, and never one of the primary key."""
+    typed = [(step.at.key, step.value) for step in task.steps if step.do == "type"]
     for table, rows in sorted(new.items()):
         for row in rows:
-            cells = {name: value for name, value in row if value in typed}
-            if typed and set(typed) <= set(cells.values()):
+            left = {name: value for name, value in row if name not in keys.get(table, frozenset())}
+            cells: dict[str, str] = {}
+            for field, value in sorted(typed, key=lambda each: left.get(each[0]) != each[1]):
+                column = field if left.get(field) == value else next((name for name, held in left.items() if held == value), None)
+                if column is None:
+                    break
+                cells[column] = left.pop(column)
+            if typed and len(cells) == len(typed):
                 return RowCheck(table=table, cells=cells)
     return None
 

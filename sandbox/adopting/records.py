@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -106,6 +106,10 @@ class Cell(Record):
 class PageTable(Record):
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    others: tuple[tuple[str, ...], ...] = ()
+    """Texts of the rows that two visits did not see alike: they are no tasks, but their names are taken."""
+    is_cut: bool = False
+    """Whether the page has more rows than were read."""
 
 
 class Fact(Record):
@@ -125,6 +129,7 @@ class Look(Record):
     toggles: tuple[Toggle, ...]
     tables: tuple[PageTable, ...]
     facts: tuple[Fact, ...]
+    has_more_links: bool = False
 
 
 class Visit(Record):
@@ -137,6 +142,12 @@ class Visit(Record):
     why_not: str = ""
     look: Look | None = None
     num_blocked: int = 0
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it would be the same the next time: an application that is down, or has no time, is up again then."""
+        passing = ("did not load", "answers with status 5", "answers with status 408", "answers with status 429")
+        return not self.why_not.startswith(passing)
 
 
 class UrlCheck(Record):
@@ -239,18 +250,30 @@ class TaskSet(Record):
     tasks: tuple[KeptTask, ...]
 
 
+def parts_of(url: str) -> SplitResult | None:
+    """None for an address that cannot be parsed: pages and models write such ones."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
 def page_key(url: str) -> str:
     """Path and query of an address, which stand for a page: parameters in order, a fragment only where it is a route of the page's
-    scripts."""
-    parts = urlsplit(url)
-    query = "&".join(f"{name}={value}" for name, value in sorted(parse_qsl(parts.query, keep_blank_values=True)))
+    scripts. Empty for an address that cannot be parsed."""
+    if (parts := parts_of(url)) is None:
+        return ""
+    query = urlencode(sorted(parse_qsl(parts.query, keep_blank_values=True)))
     route = f"#{parts.fragment}" if parts.fragment.startswith(("/", "!")) else ""
     return f"{parts.path or '/'}{'?' + query if query else ''}{route}"
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port, with the port left out where it is the scheme's own."""
-    parts = urlsplit(url)
+    """Scheme, host and port, with the port left out where it is the scheme's own. Empty for an address that cannot be parsed."""
+    if (parts := parts_of(url)) is None:
+        return ""
     default = {"http": 80, "https": 443}.get(parts.scheme)
     port = "" if parts.port in (None, default) else f":{parts.port}"
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
@@ -259,7 +282,8 @@ def origin_of(url: str) -> str:
 
 def is_leaving(url: str) -> bool:
     """Whether following an address may end a session or destroy something."""
-    parts = urlsplit(url)
+    if (parts := parts_of(url)) is None:
+        return True
     text = f"{parts.path}?{parts.query}".lower()
     return any(word in text for word in LEAVES)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, SelectOption, TypeText
 from sandbox.adopting.checks import Rows, added, find, holds, read_rows
-from sandbox.adopting.records import AdoptedTask, Folder, Site, Step, page_key
+from sandbox.adopting.records import AdoptedTask, Folder, Site, Step, origin_of, page_key
 from sandbox.adopting.window import SETTINGS, SiteBrowser, SiteWindow, shared_browser
 from sandbox.browser.page import Page
 from sandbox.browser.page_session import Limits, PageSession
 from sandbox.session import Observation, Transition, Verdict, require_open
 from sandbox.tasks.hitting import on_element
-from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, Progress, Surroundings, WebStepContext
+from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, Progress, Surroundings, WebStepContext, first_status
 from sandbox.tasks.task import Task
 from warehouse.core.errors import SandboxBusy, SandboxError, SandboxTimeout
 from warehouse.core.locks import FileLock
@@ -77,10 +77,22 @@ class AdoptedSession:
             if self.site.reset:
                 await run_reset(self.site)
             self._side.start(adopted, read_rows(self.site.database))
-            return await self._page.begin(task, seed)
+            observation = await self._page.begin(task, seed)
+            self._check_start(adopted)
+            return observation
         except BaseException:
             await self._end()
             raise
+
+    def _check_start(self, adopted: AdoptedTask) -> None:
+        """Raises SandboxError where the application does not show the page that the task starts on: it is down, or a log-in has expired."""
+        window, url = self._side.window, self.site.origin + adopted.start
+        status = first_status(window.sent) if window is not None else None
+        if window is None or status is None or status >= 400:
+            raise SandboxError(f"The start page {url} did not open: it answered {status or 'nothing'}. Is the application running there?")
+        if origin_of(window.full_url) != self.site.origin or page_key(window.full_url) != adopted.start:
+            hint = " Delete login.json to log in again." if self.site.has_login else ""
+            raise SandboxError(f"The start page {url} led to {window.full_url}. Is the application as it was crawled?{hint}")
 
     async def _take_turn(self) -> None:
         """Episodes that write to one application follow one another. Raises SandboxBusy."""
@@ -198,7 +210,9 @@ class _Side:
         sent = self.window.traffic.sent if self.window is not None else []
         is_met = True
         for check in self.task.checks:
-            is_met = is_met and await holds(check, url=url, answer=answer, sent=sent, evaluate=context.evaluate, new_rows=self.new_rows)
+            is_met = is_met and await holds(
+                check, origin=self._site.origin, url=url, answer=answer, sent=sent, evaluate=context.evaluate, new_rows=self.new_rows
+            )
         return Progress(instruction=self.task.instruction, reward=float(is_met), done=is_met)
 
     def new_rows(self) -> Rows:
@@ -206,7 +220,8 @@ class _Side:
 
     async def oracle_action(self, context: PageStepContext) -> Action | None:
         url = self.window.full_url if self.window is not None else ""
-        return await next_action(self._followed or self.task, self._site, page_key(url), context)
+        key = page_key(url) if origin_of(url) == self._site.origin else ""
+        return await next_action(self._followed or self.task, self._site, key, context)
 
 
 async def next_action(task: AdoptedTask, site: Site, key: str, context: PageStepContext) -> Action | None:

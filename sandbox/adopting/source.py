@@ -15,7 +15,7 @@ from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Split, Task, first_seed
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, TaskError
-from warehouse.core.identity import canonical_json, stable_fraction, stable_seed
+from warehouse.core.identity import canonical_json, content_id, stable_fraction, stable_seed
 
 if TYPE_CHECKING:
     from sandbox.adopting.session import AdoptedSession
@@ -104,14 +104,14 @@ def adopted_source(folder: Path) -> TaskSource:
 
 
 def _task(site: Site, name: str, instances: dict[Split, list[AdoptedTask]]) -> Task:
-    """Without instances to train on, or to report, it is on one side alone."""
-    has_reported = any(instances.get(split) for split in (Split.EVAL, Split.HOLDOUT))
+    """Without instances to train on it is held out. Its version is of the instances: a seed of another version is another one."""
     steps = max(task.max_steps for members in instances.values() for task in members)
-    held_out = not instances.get(Split.TRAIN) and has_reported
-    return Task(source=site.name, name=name, domain=site.name, max_steps=steps, held_out=held_out)
+    version = content_id("adopted", {str(split): [task.task_id for task in members] for split, members in instances.items()})
+    return Task(source=site.name, name=name, domain=site.name, max_steps=steps, held_out=not instances.get(Split.TRAIN), version=version)
 
 
 def kept_tasks(site: Site, tasks: list[AdoptedTask]) -> TaskSet:
-    """With their splits. A family that would have nothing to train on is left out, unless it is all held out."""
+    """With their splits. A family that would have nothing to train or evaluate on is left out."""
     kept = [KeptTask(split=split_of(site, task), task=task) for task in tasks]
-    return TaskSet(site=site, tasks=tuple(kept))
+    usable = {each.task.family for each in kept if each.split in (Split.TRAIN, Split.EVAL)}
+    return TaskSet(site=site, tasks=tuple(each for each in kept if each.task.family in usable))

@@ -25,7 +25,7 @@ from playwright.async_api import Page as TheirPage
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.adopting.records import Site, is_leaving, origin_of
+from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of
 from sandbox.browser import namespace
 from sandbox.browser.chromium import FLAGS, find_chromium, resolver_flag
 from sandbox.browser.page import SELECT_SCRIPT, PageNotes, call, guard_script
@@ -35,7 +35,7 @@ from sandbox.browser.policy import NetworkPolicy, Way
 from sandbox.browser.proxy import Proxy
 from sandbox.session import Element
 from sandbox.tasks.page_task import PageSettings, SentRequest, Surroundings, WebSettings
-from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
+from warehouse.core.errors import BrowserCrashed, BrowserMissing, ConfigError, SandboxError
 
 SIZE_PX = (800, 640)
 SETTINGS = PageSettings(
@@ -48,6 +48,7 @@ ENDLESS = frozenset({"eventsource", "websocket", "media", "ping"})
 """Kinds of requests that are not waited for."""
 MAX_SENT = 2_000
 MAX_LOOKS = 3
+CLOSE_LIMIT_S = 20.0
 
 
 @dataclass(slots=True)
@@ -143,8 +144,16 @@ class SiteBrowser:
             )
 
     def _state(self) -> Any:
-        """Cookies and storage of the log-in."""
-        return json.loads(self._login.read_text(encoding="utf-8")) if self._login is not None and self._login.exists() else None
+        """Cookies and storage of the log-in. Raises ConfigError where they are missing or malformed."""
+        if self._login is None:
+            return None
+        try:
+            return json.loads(self._login.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{self._login}, the log-in of {self.site.origin}, cannot be read: {error}. Delete it and run `flywheel adopt` with "
+                "--login-path and --user again."
+            ) from error
 
     async def open(self) -> SiteWindow:
         """A window with one blank tab, and nothing stored but the log-in. A full Chromium takes a second of processor time for a window, so
@@ -206,12 +215,8 @@ class SiteWindow(PlaywrightWindow):
         return self._browser is browser
 
     async def empty(self, state: Any) -> None:
-        """A new tab in place of those there are, without history and session storage; cookies and storage are the state's."""
+        """Cookies and storage are the state's; the tab is new since the window was closed."""
         async with sandbox_errors(self._browser):
-            old = list(self._tabs)
-            await self._context.new_page()
-            for tab in old:
-                await tab.close()
             await self._context.set_storage_state(state)
         self._held.clear()
         self._buttons.clear()
@@ -233,7 +238,8 @@ class SiteWindow(PlaywrightWindow):
 
     def allows(self, method: str, url: str) -> bool:
         """Whether a request may be sent; notes those that may not."""
-        if urlsplit(url).scheme in {"data", "blob", "about"}:
+        parts = parts_of(url)
+        if parts is not None and parts.scheme in {"data", "blob", "about"}:
             return True
         if origin_of(url) != self.site.origin:
             self.traffic.elsewhere.append(url)
@@ -251,13 +257,14 @@ class SiteWindow(PlaywrightWindow):
             self.notes.blocked.append(request.url)
             await route.abort("aborted" if request.is_navigation_request() else "blockedbyclient")
 
-    def _on_socket(self, socket: WebSocketRoute) -> None:
+    async def _on_socket(self, socket: WebSocketRoute) -> None:
         """Sockets may carry anything, so they are for sites that may be written to."""
         url = socket.url.replace("ws", "http", 1)
         if origin_of(url) == self.site.origin and self.site.allow_writes:
             socket.connect_to_server()
         else:
             self.allows("SOCKET", url)
+            await socket.close()
 
     def _on_begun(self, request: Request) -> None:
         self._asked_s = time.monotonic()
@@ -342,7 +349,8 @@ class SiteWindow(PlaywrightWindow):
     async def act(self, action: Action) -> dict[str, Any] | None:
         match action:
             case actions.Navigate(url=url):
-                if urlsplit(url).scheme not in {"http", "https"} or not self.allows("GET", url):
+                parts = parts_of(url)
+                if parts is None or parts.scheme not in {"http", "https"} or not self.allows("GET", url):
                     return {"ignored": f"{url} is not allowed in this session: only {self.site.origin} is"}
                 return await self._gone(partial(self._page.goto, url, timeout=self._web.settle_limit_s * 1000))
             case actions.NavigateBack():
@@ -363,7 +371,7 @@ class SiteWindow(PlaywrightWindow):
             return "leads elsewhere"
         if response is not None and response.status >= 400:
             return f"answers with status {response.status}"
-        kind = await self._page.evaluate("document.contentType")
+        kind = await self.evaluate("document.contentType")
         return "" if kind in ("text/html", "application/xhtml+xml") else f"is {kind}"
 
     async def log_in(self, script: str, arguments: list[str], url: str) -> None:
@@ -391,14 +399,25 @@ class SiteWindow(PlaywrightWindow):
             return None
 
     async def close(self) -> None:
-        """Its next user empties it."""
-        if self._browser.is_connected():
+        """Its tabs end now: they run no longer against the application. Its next user finds one that is new, and empties the storage."""
+        if not self._browser.is_connected():
+            return
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S), sandbox_errors(self._browser):
+                old = list(self._tabs)
+                await self._context.new_page()
+                for tab in old:
+                    await tab.close()
+        except (SandboxError, TimeoutError):
+            await self.end()
+        else:
             self._when_closed(self)
 
     async def end(self) -> None:
         if self._browser.is_connected():
-            async with sandbox_errors(self._browser):
-                await self._context.close()
+            with suppress(SandboxError, TimeoutError):
+                async with asyncio.timeout(CLOSE_LIMIT_S), sandbox_errors(self._browser):
+                    await self._context.close()
 
 
 def is_of_navigation(error: Error) -> bool:
@@ -430,7 +449,9 @@ def _body(request: Request) -> str | None:
 def _parts(body: str) -> dict[str, str]:
     """Text fields of a multipart form."""
     boundary = body.split("\r\n", 1)[0]
-    found = {}
+    found: dict[str, str] = {}
+    if not boundary:
+        return found
     for part in body.split(boundary)[1:-1]:
         head, _, value = part.strip("\r\n").partition("\r\n\r\n")
         name = head.partition('name="')[2].partition('"')[0]

@@ -199,6 +199,12 @@ class SentRequest:
     status: int | None = None
 
 
+def first_status(sent: Sequence[SentRequest]) -> int | None:
+    """What the page that was asked for was answered with, after redirects; None where it was not answered."""
+    documents = (each.status for each in sent if each.kind == "document")
+    return next((status for status in documents if status is None or not 300 <= status < 400), None)
+
+
 MAX_SENT = 5_000
 """Requests of an episode that are kept, and one more."""
 MAX_BODY_CHARS = 64 * 1024

@@ -21,6 +21,8 @@ def test_an_address_is_an_origin_and_a_first_page():
     made = site()
     assert (made.origin, made.start, made.allow_writes) == ("http://127.0.0.1:8001", "/goods?a=2&b=1", False)
     assert adopt.default_name("http://127.0.0.1:8001/") == "site-127-0-0-1-8001"
+    assert len(adopt.slug("1" * 60)) <= 41 and site(name=adopt.slug("1" * 60)).name
+    assert site("http://127.0.0.1/s?tag=C%2B%2B").start == "/s?tag=C%2B%2B"
 
 
 @pytest.mark.parametrize("url", ["", "shop", "ftp://127.0.0.1/", "http://", "http://ann:secret@127.0.0.1/", "http://127.0.0.1:99999/"])
