@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from rich.progress import Progress
 from pipelines.cli.options import console
 from sandbox.browser.policy import is_this_machine
 from warehouse.core.errors import ConfigError
+from warehouse.core.locks import FileLock
 
 if TYPE_CHECKING:
     from sandbox.adopting.records import Folder, Site
@@ -49,7 +51,10 @@ def adopt(
         bool, typer.Option("--writes", help="Let requests through that WRITE to the application, and make tasks of its forms.")
     ] = False,
     reset: Annotated[
-        str | None, typer.Option(help="Command that sets the application back, run before each episode, e.g. 'cp seed.db app.db'.")
+        str | None,
+        typer.Option(
+            help="Command, without a shell, that sets the application back; run here before each episode, e.g. 'cp seed.db app.db'."
+        ),
     ] = None,
     database: Annotated[
         Path | None, typer.Option(help="With --writes: the application's SQLite file, which verifiers of forms then read, too.")
@@ -122,6 +127,7 @@ def site_of(
         start=page_key(url),
         allow_writes=writes,
         reset=command,
+        reset_folder=str(Path.cwd()) if command else None,
         database=None if database is None else str(database.absolute()),
         has_login=has_login,
         delay_s=delay,
@@ -143,8 +149,12 @@ def make_tasks(
     from sandbox.adopting import adopt as steps
     from sandbox.adopting.login import log_in
 
-    steps.open_site(folder, site)
-    with Progress(console=console, transient=True) as bars:
+    lock = FileLock(folder.path("adopt.lock"))
+    if not lock.acquire():
+        raise ConfigError(f"Another `flywheel adopt` is at work in {folder.root}: wait for its end, or give another --output.")
+    with ExitStack() as after, Progress(console=console, transient=True) as bars:
+        after.callback(lock.release)
+        steps.open_site(folder, site)
         lines: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:

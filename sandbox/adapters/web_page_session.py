@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -21,20 +20,16 @@ from sandbox.actions import Action
 from sandbox.adapters.page_view import NotThere, PageView
 from sandbox.adapters.web_page_source import VERSION, PageInstance, Start, WebPageTask
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
-from sandbox.cache import cache_folder
 from sandbox.hybrid.jailed_page import EpisodePage, JailedPageSession
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.tasks.hitting import on_element
 from sandbox.tasks.page_task import PageSettings, PageStepContext, Progress, Surroundings, WebSettings, WebStepContext, first_status
 from sandbox.tasks.task import Task
-from warehouse.core.errors import SandboxBusy, SandboxError, SandboxTimeout
-from warehouse.core.identity import bytes_id
+from sandbox.turns import turn_at
+from warehouse.core.errors import SandboxError, SandboxTimeout
 from warehouse.core.locks import FileLock
 
 T = TypeVar("T")
-TURN_S = 300.0
-"""How long a session waits for its turn."""
-POLL_S = 0.1
 CONNECT_S = 15.0
 CALL_S = 60.0
 """What a function of the task may take."""
@@ -52,6 +47,12 @@ class _Episode:
     verdict: Verdict | None = None
     """The last word, once the episode is over."""
     surroundings: Surroundings = field(default_factory=Surroundings)
+
+    def leave_turn_to(self, late: Future[Any]) -> None:
+        """A `reset` that goes on keeps the turn until it is done."""
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            late.add_done_callback(lambda _: turn.release())
 
     async def close(self) -> None:
         if self.turn is not None:
@@ -80,13 +81,14 @@ class WebPageSession(JailedPageSession[PageInstance, _Episode]):
         return self._instance_of(task, seed)
 
     async def _begin(self, task: Task, instance: PageInstance) -> _Episode:
-        episode = _Episode(task=task, instance=instance, turn=None if instance.task.is_shared else await _turn(instance.task.origin))
+        host, _, port = instance.task.origin.rpartition(":")
+        episode = _Episode(task=task, instance=instance, turn=None if instance.task.is_shared else await turn_at(host, int(port)))
         try:
             await _check(instance.task)
             if (reset := instance.task.reset) is not None:
                 start = Start(task=task.name, seed=self._seed, facts=instance.content, database=instance.task.database)
                 try:
-                    await _in_thread(lambda: reset(start), f"`reset` of {task.name}")
+                    await _in_thread(lambda: reset(start), f"`reset` of {task.name}", on_late=episode.leave_turn_to)
                 except SandboxError:
                     raise
                 except Exception as error:
@@ -214,22 +216,9 @@ async def _check(task: WebPageTask) -> None:
     writer.close()
 
 
-async def _turn(origin: str) -> FileLock:
-    """The lock of a host and port. Raises SandboxBusy."""
-    lock = FileLock(cache_folder() / "turns" / f"{bytes_id('turn', origin.encode()).replace(':', '-')}.lock")
-    until_s = time.monotonic() + TURN_S
-    while not lock.acquire():
-        if time.monotonic() > until_s:
-            raise SandboxBusy(
-                f"Another session was at {origin} for more than {TURN_S:g} s, and sessions on an application that they change take turns. "
-                "Run fewer at once (sandbox.num_sessions of the profile), or set `is_shared` where nothing is changed."
-            )
-        await asyncio.sleep(POLL_S)
-    return lock
-
-
-async def _in_thread(call: Callable[[], T], what: str) -> T:
-    """In a daemon thread: a function that never ends keeps no process alive. Raises SandboxTimeout."""
+async def _in_thread(call: Callable[[], T], what: str, on_late: Callable[[Future[Any]], None] | None = None) -> T:
+    """In a daemon thread: a function that never ends keeps no process alive. `on_late` is given what goes on after the wait is over. Raises
+    SandboxTimeout."""
     done: Future[T] = Future()
 
     def work() -> None:
@@ -247,3 +236,6 @@ async def _in_thread(call: Callable[[], T], what: str) -> T:
         if done.done():
             raise
         raise SandboxTimeout(f"{what} took longer than {CALL_S:g} s.") from error
+    finally:
+        if on_late is not None and not done.done():
+            on_late(done)

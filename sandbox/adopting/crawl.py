@@ -65,11 +65,15 @@ class Crawler:
         self._robots.parse([])
         if not self._site.obeys_robots:
             return
-        answer = await window.fetch(f"{self._site.origin}/robots.txt")
-        if answer is not None:
-            self._robots.parse(answer.splitlines())
-            wanted = self._robots.crawl_delay(AGENT_NAME)
-            self._delay_s = max(self._delay_s, min(10.0, float(wanted or 0)))
+        status, text = await window.fetch(f"{self._site.origin}/robots.txt")
+        if status == 200:
+            self._robots.parse(text.splitlines())
+            self._delay_s = max(self._delay_s, float(self._robots.crawl_delay(AGENT_NAME) or 0))
+        elif status >= 500:  # RFC 9309, section 2.3.1.4
+            raise SandboxError(
+                f"{self._site.origin}/robots.txt answers with status {status}, so nothing may be crawled now. "
+                "Is the application running there? Try again later, or give --ignore-robots where the site is yours."
+            )
 
     async def _first_visits(self) -> list[Visit]:
         known = {visit.url: visit for visit in self._folder.lines(VISITS, Visit) if visit.visit == 1 and visit.is_lasting}

@@ -40,6 +40,7 @@ class Site(Record):
     start: Annotated[str, Field(pattern=r"^/", description="path of the first page")] = "/"
     allow_writes: Annotated[bool, Field(description="requests other than GET and HEAD are let through")] = False
     reset: Annotated[tuple[str, ...], Field(description="command that is run before each episode")] = ()
+    reset_folder: Annotated[str | None, Field(description="where that command is run")] = None
     database: Annotated[str | None, Field(description="SQLite file that the application keeps its data in")] = None
     has_login: Annotated[bool, Field(description="login.json holds the cookies of a log-in")] = False
     delay_s: Annotated[float, Field(ge=0, description="least time between two pages of the crawl")] = 0.2

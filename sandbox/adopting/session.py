@@ -7,6 +7,10 @@ The episode ends, paid, in the moment in which all checks hold; a task that asks
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,11 +25,13 @@ from sandbox.session import Observation, Transition, Verdict, require_open
 from sandbox.tasks.hitting import on_element
 from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, Progress, Surroundings, WebStepContext, first_status
 from sandbox.tasks.task import Task
-from warehouse.core.errors import SandboxBusy, SandboxError, SandboxTimeout
+from sandbox.turns import turn_at
+from warehouse.core.errors import SandboxError, SandboxTimeout
 from warehouse.core.locks import FileLock
 
 VERSION = "1"
 RESET_LIMIT_S = 120.0
+ANSWER_LIMIT_S = 30.0
 TURN_LIMIT_S = 600.0
 SELECT_ALL = Hotkey(keys=("ctrl", "a"))
 FindTask = Callable[[Task, int], AdoptedTask]
@@ -40,7 +46,7 @@ class AdoptedSession:
         self._side = _Side(site)
         self._page = PageSession(self._open, {site.name: self._side}, limits=limits)
         self._browser: SiteBrowser | None = None
-        self._turn = FileLock(folder.path("episode.lock"))
+        self._turn: FileLock | None = None
         self._is_closed = False
         self.num_resets = 0
 
@@ -72,7 +78,7 @@ class AdoptedSession:
         self.num_resets += 1
         await self._end()
         if self.site.allow_writes:
-            await self._take_turn()
+            self._turn = await turn_at(self.site.host, self.site.port, limit_s=TURN_LIMIT_S)
         try:
             if self.site.reset:
                 await run_reset(self.site)
@@ -93,14 +99,6 @@ class AdoptedSession:
         if origin_of(window.full_url) != self.site.origin or page_key(window.full_url) != adopted.start:
             hint = " Delete login.json to log in again." if self.site.has_login else ""
             raise SandboxError(f"The start page {url} led to {window.full_url}. Is the application as it was crawled?{hint}")
-
-    async def _take_turn(self) -> None:
-        """Episodes that write to one application follow one another. Raises SandboxBusy."""
-        deadline = asyncio.get_running_loop().time() + TURN_LIMIT_S
-        while not self._turn.acquire():
-            if asyncio.get_running_loop().time() > deadline:
-                raise SandboxBusy(f"Another episode has been writing to {self.site.origin} for {TURN_LIMIT_S:g} s; end it.")
-            await asyncio.sleep(0.1)
 
     async def step(self, action: Action) -> Transition:
         return await self._page.step(action)
@@ -125,7 +123,9 @@ class AdoptedSession:
             await self._page.leave()
         finally:
             self._side.window = None
-            self._turn.release()
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                turn.release()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -136,23 +136,41 @@ class AdoptedSession:
 
 
 async def run_reset(site: Site) -> None:
-    """Raises SandboxError where the command fails."""
+    """Run the command, and wait until the application answers: the command may have started it again. What it leaves running in the
+    background goes on. Raises SandboxError where it fails."""
     said = " ".join(site.reset)
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *site.reset, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-    except OSError as error:
-        raise SandboxError(f"--reset {said!r} could not be started: {error}. Give a command that runs here.") from error
-    try:
-        async with asyncio.timeout(RESET_LIMIT_S):
-            output, _ = await process.communicate()
-    except TimeoutError as error:
-        with suppress(ProcessLookupError):
-            process.kill()
-        raise SandboxTimeout(f"--reset {said!r} took longer than {RESET_LIMIT_S:g} s.") from error
-    if process.returncode:
-        raise SandboxError(f"--reset {said!r} ended with status {process.returncode}: {output[-300:].decode('utf-8', 'replace').strip()}")
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *site.reset, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, cwd=site.reset_folder, start_new_session=True
+            )
+        except OSError as error:
+            raise SandboxError(f"--reset {said!r} could not be started: {error}. Give a command that runs here.") from error
+        try:
+            async with asyncio.timeout(RESET_LIMIT_S):
+                await process.wait()
+        except TimeoutError as error:
+            raise SandboxTimeout(f"--reset {said!r} took longer than {RESET_LIMIT_S:g} s.") from error
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        output.seek(0)
+        if process.returncode:
+            tail = output.read()[-300:].decode("utf-8", "replace").strip()
+            raise SandboxError(f"--reset {said!r} ended with status {process.returncode}: {tail}")
+    until_s = time.monotonic() + ANSWER_LIMIT_S
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(site.host, site.port)
+        except OSError as error:
+            if time.monotonic() > until_s:
+                raise SandboxError(f"After --reset {said!r} nothing answers at {site.origin} for {ANSWER_LIMIT_S:g} s.") from error
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
 
 
 class _Side:

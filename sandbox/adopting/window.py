@@ -390,13 +390,13 @@ class SiteWindow(PlaywrightWindow):
         """Cookies and storage of the site, as JSON."""
         return json.dumps(await self._context.storage_state())
 
-    async def fetch(self, url: str) -> str | None:
-        """The text at an address of the site; None where there is none."""
+    async def fetch(self, url: str) -> tuple[int, str]:
+        """Status and text at an address of the site; 0 where nothing answers."""
         try:
             answer = await self._page.goto(url, timeout=10_000)
-            return await answer.text() if answer is not None and answer.status == 200 else None
+            return (answer.status, await answer.text()) if answer is not None else (0, "")
         except Error:
-            return None
+            return 0, ""
 
     async def close(self) -> None:
         """Its tabs end now: they run no longer against the application. Its next user finds one that is new, and empties the storage."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from sandbox.adopting.records import (
     origin_of,
     page_key,
 )
+from sandbox.adopting.session import run_reset
 from sandbox.adopting.source import EDGES, adopted_source, kept_tasks, split_of
 from sandbox.adopting.window import Sent, SiteBrowser
 from sandbox.browser.page import WebPage
@@ -248,6 +250,17 @@ def test_large_tables_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         con.execute("create table large (a)")
         con.execute("insert into large values (1), (2), (3)")
     assert set(read_rows(str(path))) == {"small"}
+
+
+def test_a_reset_may_leave_the_application_running_and_fails_with_what_it_says(shop: tuple[str, Path], tmp_path: Path):
+    site = SITE.model_copy(update={"origin": shop[0], "reset_folder": str(tmp_path)})
+    begun_s = time.monotonic()
+    asyncio.run(run_reset(site.model_copy(update={"reset": ("sh", "-c", "echo done > done.txt; sleep 3 &")})))
+    assert (tmp_path / "done.txt").exists() and time.monotonic() - begun_s < 2.5
+    with pytest.raises(SandboxError, match="ended with status 3: no seed"):
+        asyncio.run(run_reset(site.model_copy(update={"reset": ("sh", "-c", "echo no seed; exit 3")})))
+    with pytest.raises(SandboxError, match="could not be started"):
+        asyncio.run(run_reset(site.model_copy(update={"reset": ("no-such-command",)})))
 
 
 def test_lists_go_on_after_a_line_that_was_cut_off(tmp_path: Path):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Action, Click, Finished, Navigate, TypeText
-from sandbox.adapters import web_page_session
 from sandbox.adapters.page_view import PageView
 from sandbox.adapters.web_page_file import source_of_file
 from sandbox.adapters.web_page_session import WebPageSession
@@ -22,6 +21,7 @@ from sandbox.tasks.conformance import check_source
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource
+from sandbox.turns import turn_at
 from tests.sandbox.notes_app import Notes, running
 from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.own_source import ADAPTERS, write_files_of
@@ -222,17 +222,16 @@ def test_what_the_application_or_its_task_does_wrong_is_no_failure_of_the_agent(
     played(used, web_page_source("notes", [task_of(notes, port, **more)]), play)
 
 
-def test_sessions_on_one_application_take_turns(used: Any, notes: Notes, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_page_session, "TURN_S", 0.2)
+def test_sessions_on_one_application_take_turns(used: Any, notes: Notes, port: int) -> None:
     task = task_of(notes, port)
 
     async def play(session: WebPageSession, stored: Task) -> None:
         await session.reset(stored, 0)
         with pytest.raises(SandboxBusy, match=f"Another session was at localhost:{port} .* set `is_shared`"):
-            await web_page_session._turn(task.origin)
+            await turn_at("127.0.0.1", port, limit_s=0.2)
         await session.reset(stored, 1)  # its own turn ends with its episode
         await session._end_episode()
-        (await web_page_session._turn(task.origin)).release()
+        (await turn_at("localhost", port)).release()
 
     played(used, web_page_source("notes", [task]), play)
 
