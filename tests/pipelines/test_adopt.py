@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pipelines.cli import adopt
-from sandbox.adopting.records import Site
+from sandbox.adopting.records import Folder, Site
 from warehouse.core.errors import ConfigError
+from warehouse.core.locks import FileLock
 
 
 def site(url: str = "http://127.0.0.1:8001/goods?b=1&a=2", **changed: Any) -> Site:
@@ -51,6 +52,18 @@ def test_writing_and_addresses_elsewhere_are_said_loudly(capsys: pytest.CaptureF
     adopt.warn(site("http://example.org/", writes=True))
     said = capsys.readouterr().out
     assert "is not on this machine" in said and "WRITE to http://example.org; nothing sets it back" in said
+
+
+def test_two_commands_do_not_work_in_one_folder(tmp_path: Path):
+    lock = FileLock(tmp_path / "adopt.lock")
+    assert lock.acquire()
+    with pytest.raises(ConfigError, match="Another `flywheel adopt` is at work"):
+        adopt.make_tasks(Folder(tmp_path), site(), ("source",), pages=1, depth=1, tasks=1, sessions=1, login=(None, ""))
+    lock.release()
+    with pytest.raises(ConfigError, match=r"no .*candidates\.json"):
+        adopt.make_tasks(Folder(tmp_path), site(), ("source",), pages=1, depth=1, tasks=1, sessions=1, login=(None, ""))
+    assert lock.acquire()
+    lock.release()
 
 
 def test_a_log_in_needs_a_password(monkeypatch: pytest.MonkeyPatch):

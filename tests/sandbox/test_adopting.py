@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from sandbox.actions import Navigate
 from sandbox.adopting import adopt, checks
 from sandbox.adopting.checks import added, holds, primary_keys, read_rows
 from sandbox.adopting.compose import Composer
 from sandbox.adopting.crawl import Crawler, pages_of, same_in_both
 from sandbox.adopting.login import log_in
-from sandbox.adopting.proof import row_check
+from sandbox.adopting.proof import row_check, session_task
 from sandbox.adopting.records import (
     AdoptedTask,
     AnswerCheck,
@@ -36,9 +37,9 @@ from sandbox.adopting.records import (
     origin_of,
     page_key,
 )
-from sandbox.adopting.session import run_reset
+from sandbox.adopting.session import AdoptedSession, run_reset
 from sandbox.adopting.source import EDGES, adopted_source, kept_tasks, split_of
-from sandbox.adopting.window import Sent, SiteBrowser
+from sandbox.adopting.window import Sent, SiteBrowser, shared_browser
 from sandbox.browser.page import WebPage
 from sandbox.tasks.task import Split
 from tests.sandbox.adopted_app import serve
@@ -449,6 +450,28 @@ def test_a_shop_is_adopted_and_its_source_keeps_what_sources_promise(shop: tuple
     assert again == made and adopt.read_summary(folder)["proof"]["s"] < proof["s"] + 5, "nothing is played twice"
     problems = [each for each in check(f"{folder.path('source.py')}:SOURCE", tmp_path, (), num_seeds=1) if each.problem]
     assert problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_application_that_is_down_or_answers_otherwise_is_no_failure_of_the_agent(shop: tuple[str, Path], tmp_path: Path):
+    async def begin(origin: str, path: str) -> str:
+        site = Site(name="shop", origin=origin)
+        one = reading(1).model_copy(update={"start": path})
+        session = AdoptedSession(Folder(tmp_path), site, lambda task, seed: one)
+        try:
+            await session.reset(session_task(site, one), 0)
+            transition = await session.step(Navigate(url="http://["))
+            return str(transition.observation.instruction)
+        finally:
+            await session.close()
+            await shared_browser(site, None).close()
+
+    assert asyncio.run(begin(shop[0], "/about")) == reading(1).instruction
+    with pytest.raises(SandboxError, match="did not open: it answered 404"):
+        asyncio.run(begin(shop[0], "/nowhere"))
+    with pytest.raises(SandboxError, match="did not open: it answered 50"):
+        asyncio.run(begin(ORIGIN, "/about"))
 
 
 @pytest.mark.slow
