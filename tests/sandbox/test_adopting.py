@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -211,6 +212,13 @@ def test_a_visit_that_may_go_well_the_next_time_is_not_kept(tmp_path: Path):
             crawling._keep(Visit(url=f"u{number}", depth=1, visit=1, why_not="did not load: refused"))
 
 
+def nowhere() -> str:
+    """An origin where nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_application_that_was_not_up_is_crawled_when_it_is(tmp_path: Path):
@@ -224,7 +232,7 @@ def test_an_application_that_was_not_up_is_crawled_when_it_is(tmp_path: Path):
             await browser.close()
 
     with pytest.raises(SandboxError, match="Is the application running there"):
-        asyncio.run(crawl(SITE))
+        asyncio.run(crawl(SITE.model_copy(update={"origin": nowhere()})))
     assert list(folder.lines("crawl.jsonl", Visit)) == []
     for origin, _ in served(tmp_path):
         assert asyncio.run(crawl(SITE.model_copy(update={"origin": origin, "delay_s": 0}))) == {"used": 1}
@@ -471,7 +479,7 @@ def test_an_application_that_is_down_or_answers_otherwise_is_no_failure_of_the_a
     with pytest.raises(SandboxError, match="did not open: it answered 404"):
         asyncio.run(begin(shop[0], "/nowhere"))
     with pytest.raises(SandboxError, match="did not open: it answered 50"):
-        asyncio.run(begin(ORIGIN, "/about"))
+        asyncio.run(begin(nowhere(), "/about"))
 
 
 @pytest.mark.slow
