@@ -18,6 +18,9 @@ from warehouse.lineage.release_ledger import changing
 from warehouse.lineage.releases import decide
 from warehouse.storage.tables import Warehouse
 
+LONG = ("launch-and-schedule",)
+"""Pages that run whole iterations: tests/wheel/test_howtos.py."""
+
 
 @pytest.fixture(scope="module")
 def small_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,19 +54,28 @@ def test_each_page_has_at_most_five_steps_and_is_listed() -> None:
         assert f"howto/{page}.md" in listed, page
 
 
+def a_model(folder: Path) -> None:
+    """The reader's own: a folder as `save_pretrained` writes it."""
+    from tests.models.served_models import small_chat_model
+
+    model, codec = small_chat_model()
+    model.save_pretrained(folder / "my-model")
+    codec.tokenizer.save_pretrained(folder / "my-model")
+
+
 def a_log(folder: Path) -> None:
     """What OpenAI's own library wrote."""
     shutil.copy(ROOT / "tests/pipelines/logs/openai_chat.jsonl", folder / "calls.jsonl")
 
 
-BRINGS: dict[str, Callable[[Path], None]] = {"my-logs": a_log, "my-verifier": a_log}
+BRINGS: dict[str, Callable[[Path], None]] = {"my-model": a_model, "my-logs": a_log, "my-verifier": a_log}
 """What the reader of a page has already, beside a home."""
 WITHOUT_HOME = ("my-logs",)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", [page for page in pages() if page not in LONG])
 def test_a_page_does_what_it_says(page: str, tmp_path: Path, small_home: Path) -> None:
     if needs_own_network(page):
         pytest.skip("it names ports, and only root can give it a network in which they are free")

@@ -1,0 +1,28 @@
+"""The pages of docs/howto that run whole iterations; the others: tests/pipelines/test_howtos.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.howto import run_page
+from tests.pipelines.test_howtos import LONG
+from tests.wheel.conftest import Wheel
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+TIMEOUT_S = 3000
+
+
+@pytest.fixture
+def folder(new_wheel) -> Path:
+    """An empty folder, removed after the test with every process that is left of it."""
+    wheel: Wheel = new_wheel()
+    made = wheel.base / "work"
+    made.mkdir(mode=0o755)
+    return made
+
+
+@pytest.mark.parametrize("page", LONG)
+def test_a_page_that_runs_an_iteration_does_what_it_says(page: str, folder: Path) -> None:
+    run_page(page, folder, timeout_s=TIMEOUT_S)
