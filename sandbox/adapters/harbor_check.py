@@ -57,7 +57,7 @@ def prints(command: str, wanted: str, environment: dict[str, str]) -> bool:
 
 def serves(port: int, path: str, wanted: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:  # nosec B310 # on loopback
             return bool(answer.read().decode(errors="replace").rstrip("\n") == wanted.rstrip("\n"))
     except (OSError, ValueError):
         return False
@@ -137,11 +137,11 @@ def end_children() -> None:
 
 def write_reward(folder: str, reward: int) -> None:
     """What the agent's programs put there goes aside first."""
-    os.chmod(folder, 0o755)
+    os.chmod(folder, 0o755)  # nosec B103 # what runs Harbor reads the reward, perhaps as another user
     for name in ("reward.json", "reward.txt"):
         path = os.path.join(folder, name)
         if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, 0o755)
+            os.chmod(path, 0o755)  # nosec B103 # of the agent's making, and about to be moved
         if os.path.lexists(path):
             os.rename(path, os.path.join(tempfile.mkdtemp(dir=folder), name))
     with open(os.path.join(folder, "reward.txt"), "x", encoding="utf-8") as file:
