@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError
-from warehouse.core.plain_yaml import read_shipped_yaml
+from warehouse.core.plain_yaml import read_yaml
 
 
 class TaskEntry(BaseModel):
@@ -64,7 +64,7 @@ def read_task_file(package: str, model: type[File], makers: Collection[str] | No
     not those that `makers` make."""
     where = f"{package.replace('.', '/')}/tasks.yaml"
     try:
-        parsed = model.model_validate(read_shipped_yaml((resources.files(package) / "tasks.yaml").read_text(encoding="utf-8")))
+        parsed = model.model_validate(read_yaml((resources.files(package) / "tasks.yaml").read_text(encoding="utf-8")))
     except (yaml.YAMLError, ValidationError) as error:
         raise ConfigError(f"{where} is malformed: {error}") from error
     for group, names in parsed.groups.items():

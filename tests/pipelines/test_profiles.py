@@ -217,6 +217,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         (BOMB, "more than 100,000 values"),
         ("a: &a [*a]", "nested too deeply, or holds itself"),
         ("[" * 5000, "nested too deeply"),
+        ("- " * 5000 + "a", "nested too deeply"),
         ("seed: " + "9" * 5000, "a value in it cannot be read"),
         ("extends: " + "n" * 5000 + ".yaml", "there is no profile"),
         (r'extends: "a\0.yaml"', "it holds a NUL"),

@@ -22,7 +22,7 @@ from sandbox.tasks.supply import Facts, content_split, draw
 from sandbox.tasks.task import Task
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.identity import stable_seed
-from warehouse.core.plain_yaml import read_shipped_yaml
+from warehouse.core.plain_yaml import read_yaml
 
 BOARDS = 2**31
 WORDS: Mapping[str, str] = {
@@ -137,7 +137,7 @@ def families() -> Mapping[str, Family]:
     """By name, the small ones last. Raises ConfigError where the file is malformed or names an unknown game."""
     text = (resources.files("sandbox.tasks.games") / "generated.yaml").read_text(encoding="utf-8")
     try:
-        parsed = _File.model_validate(read_shipped_yaml(text))
+        parsed = _File.model_validate(read_yaml(text))
     except (yaml.YAMLError, ValidationError) as error:
         raise ConfigError(f"sandbox/tasks/games/generated.yaml is malformed: {error}") from error
     found = {f"{family.game}-goals-{family.level}": family for family in parsed.families}
