@@ -16,6 +16,7 @@ from models.rl.buffer import Trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Critic, predict
 from models.rl.critic_checkpoint import load_critic, save_critic
+from models.rl.offline_fit import OfflineFit
 from models.rl.process_group import ProcessGroup
 from models.rl.value_learner import Gate, ValueLearner, held_apart
 from models.rl.value_pretraining import fit_offline
@@ -49,10 +50,29 @@ def told_by_prompt(model: ShiftQwen3ForCausalLM, count: int, *, seed: int = 0, g
     return made
 
 
-def test_the_critic_is_fitted_until_held_out_episodes_are_predicted_no_better(model: ShiftQwen3ForCausalLM) -> None:
+@pytest.fixture(scope="module")
+def fitted() -> tuple[list[Trajectory], ValueLearner, OfflineFit, list[float]]:
+    """Stored episodes, what was fitted to them, how it went, and the loss of each epoch."""
+    model = tiny_policy()
     items, values, losses = told_by_prompt(model, 160), learner_of(model), list[float]()
     fit = fit_offline(values, items, CONFIG, lambda _, loss: losses.append(loss))
-    assert fit is not None and fit.epochs == len(losses) < CONFIG.offline_max_epochs, "it ended by itself"
+    assert fit is not None
+    return items, values, fit, losses
+
+
+@pytest.fixture
+def knowing(model: ShiftQwen3ForCausalLM, fitted: tuple[list[Trajectory], ValueLearner, OfflineFit, list[float]]) -> ValueLearner:
+    """A learner of a test's own whose critic was fitted to the stored episodes."""
+    values = learner_of(model)
+    values.critic.load_state_dict(fitted[1].critic.state_dict())
+    return values
+
+
+def test_the_critic_is_fitted_until_held_out_episodes_are_predicted_no_better(
+    fitted: tuple[list[Trajectory], ValueLearner, OfflineFit, list[float]],
+) -> None:
+    items, values, fit, losses = fitted
+    assert fit.epochs == len(losses) < CONFIG.offline_max_epochs, "it ended by itself"
     assert fit.value_loss == min(losses) == losses[fit.best_epoch - 1] and fit.epochs == fit.best_epoch + CONFIG.offline_patience
     assert fit.value_loss < 0.1 * fit.initial_loss and fit.explained_variance > 0.9
     fitted, checked = held_apart(items, CONFIG.gate_holdout)
@@ -71,9 +91,10 @@ def test_of_several_processes_the_first_fits_it_before_the_others_have_joined(mo
     assert all(torch.equal(one, two) for one, two in zip(several.critic.parameters(), alone.critic.parameters(), strict=True))
 
 
-def test_what_cannot_be_improved_stays_as_it_came_and_too_few_episodes_teach_nothing(model: ShiftQwen3ForCausalLM) -> None:
-    items, values = told_by_prompt(model, 160), learner_of(model)
-    fit_offline(values, items, CONFIG)
+def test_what_cannot_be_improved_stays_as_it_came_and_too_few_episodes_teach_nothing(
+    model: ShiftQwen3ForCausalLM, knowing: ValueLearner
+) -> None:
+    items, values = told_by_prompt(model, 160), knowing
     before = [parameter.clone() for parameter in values.critic.parameters()]
     diverging = CONFIG.model_copy(update={"critic_learning_rate": 0.5})
     again = fit_offline(values, items, diverging)
@@ -82,10 +103,9 @@ def test_what_cannot_be_improved_stays_as_it_came_and_too_few_episodes_teach_not
     assert fit_offline(learner_of(model), items[:10], CONFIG) is None
 
 
-def test_a_round_is_the_critics_or_the_baselines_by_what_it_predicts_of_it(model: ShiftQwen3ForCausalLM) -> None:
+def test_a_round_is_the_critics_or_the_baselines_by_what_it_predicts_of_it(model: ShiftQwen3ForCausalLM, knowing: ValueLearner) -> None:
     """The gate opens on fresh episodes before the critic is fitted to them, shuts when the rewards turn around, and opens again."""
-    values = learner_of(model)
-    fit_offline(values, told_by_prompt(model, 160), CONFIG)
+    values = knowing
     values.gate = Gate(num_fits=1)
     steered = []
     for index, good in enumerate((5, 5, 6, 6, 6, 6), start=1):
@@ -104,9 +124,10 @@ def same(found: Sequence[np.ndarray] | None, expected: Sequence[np.ndarray] | No
     return found is not None and expected is not None and all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_a_gate_that_shuts_after_it_was_open_does_not_end_a_run_that_was_to_block(model: ShiftQwen3ForCausalLM) -> None:
-    config, values = CONFIG.model_copy(update={"gate_policy": "block"}), learner_of(model)
-    fit_offline(values, told_by_prompt(model, 160), config)
+def test_a_gate_that_shuts_after_it_was_open_does_not_end_a_run_that_was_to_block(
+    model: ShiftQwen3ForCausalLM, knowing: ValueLearner
+) -> None:
+    config, values = CONFIG.model_copy(update={"gate_policy": "block"}), knowing
     values.gate = Gate(num_fits=1)
     found = [weigh_round(told_by_prompt(model, 80, seed=i, good=4 + i), config, values, i, np.random.default_rng(i)) for i in (1, 2)]
     assert [each.metrics["critic_steers"] for each in found] == [1.0, 0.0]
