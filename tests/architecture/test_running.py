@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -108,12 +109,13 @@ def test_what_happens_by_chance_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", NEVER_AGAIN)
 def test_what_is_not_run_again_is_there(pattern: str) -> None:
-    tests = [
-        f"{file.relative_to(ROOT)}::{name}"
-        for file in ROOT.glob("tests/**/test_*.py")
-        for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))
-    ]
-    assert any(fnmatch(test, pattern) for test in tests)
+    assert any(fnmatch(test, pattern) for test in written_tests())
+
+
+@cache
+def written_tests() -> list[str]:
+    files = {file.relative_to(ROOT): file.read_text(encoding="utf-8") for file in ROOT.glob("tests/**/test_*.py")}
+    return [f"{file}::{name}" for file, text in files.items() for name in re.findall(r"def (test_\w+)", text)]
 
 
 @pytest.mark.parametrize("workers", [("-n", "0"), ("-n", "1", "--dist", "loadfile")])

@@ -316,6 +316,12 @@ def page(history: Warehouse) -> str:
     return build_report(history, history.home, history.home.reports / "index.html").read_text()
 
 
+@pytest.fixture
+def reported(history: Warehouse, page: str, tmp_path: Path) -> Warehouse:
+    """A copy of the history with its pages, which a test may change."""
+    return Warehouse(Home(shutil.copytree(history.home.root, tmp_path / "home")))
+
+
 def test_the_page_says_what_came_of_it(page: str) -> None:
     text = " ".join(Page(page).text.split())
     assert "2 iterations of acting" in text
@@ -325,9 +331,8 @@ def test_the_page_says_what_came_of_it(page: str) -> None:
         assert heading in text
 
 
-def test_what_is_live_and_what_people_decided_is_on_the_page(tmp_path: Path) -> None:
-    warehouse = Warehouse(Home(tmp_path))
-    fill(warehouse, "0001", 40)
+def test_what_is_live_and_what_people_decided_is_on_the_page(reported: Warehouse) -> None:
+    warehouse = reported
     for id_, state in (("one", "live"), ("two", "held")):
         with changing(warehouse) as ledger:
             change = {id_: (f"0001/{id_}", state)}
@@ -524,11 +529,8 @@ def test_more_pictures_leave_the_pages_that_are_there(tmp_path: Path) -> None:
     assert {name for name, inode in written(warehouse.home.reports).items() if inode != before[name]} == {"index.html"}
 
 
-def test_a_page_whose_rows_have_changed_or_that_is_torn_is_written_again(tmp_path: Path) -> None:
-    warehouse = Warehouse(Home(tmp_path / "home"))
-    for iteration in ("0001", "0002"):
-        fill(warehouse, iteration, 40)
-    build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
+def test_a_page_whose_rows_have_changed_or_that_is_torn_is_written_again(reported: Warehouse) -> None:
+    warehouse = reported
     before = written(warehouse.home.reports)
     row = {"checkpoint_id": "other", "path": "p", "parents": [], "datasets": [], "config": '{"steps": 77}', "metrics": "{}", "note": ""}
     warehouse.replace_partition("checkpoints", [row], iteration="0001", stage="sft_model")
