@@ -43,7 +43,7 @@ from tests.pipelines.test_alerts import webhook
 from tests.pipelines.test_schedules_and_sensors import annotation, evaluation, sample
 from warehouse.core.locks import holder_of
 
-pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {

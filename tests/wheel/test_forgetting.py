@@ -15,7 +15,7 @@ from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.reported_changes import CHANGED_BY
 from tests.pipelines.forgetting_home import files_with, walked
 
-pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 OF_ONE = """
     select any_value(episode_id), instruction from episodes group by instruction
