@@ -58,7 +58,7 @@ def test_rows_that_are_asked_about_or_changed_are_of_one_split() -> None:
         if task_file().tasks[name].kind in {"use", "chain"}:
             by_split: dict[Split, set[tuple[str, str]]] = {}
             for split in Split:
-                changes = [change for seed in task.seeds(split, 20) for change in web_instance(task, seed).changes]
+                changes = [change for seed in task.seeds(split, 8) for change in web_instance(task, seed).changes]
                 by_split[split] = {(change.table, change.key) for change in changes if change.key}
             assert not by_split[Split.TRAIN] & by_split[Split.HOLDOUT] and not by_split[Split.EVAL] & by_split[Split.HOLDOUT], name
 
