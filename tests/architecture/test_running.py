@@ -118,6 +118,7 @@ def written_tests() -> list[str]:
     return [f"{file}::{name}" for file, text in files.items() for name in re.findall(r"def (test_\w+)", text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [("-n", "0"), ("-n", "1", "--dist", "loadfile")])
 def test_a_run_without_what_must_run_fails(tmp_path: Path, workers: tuple[str, ...]) -> None:
     status, said = run(tmp_path, *workers, "test_first.py")

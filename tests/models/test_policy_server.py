@@ -211,6 +211,7 @@ def test_requests_beyond_the_limit_wait_and_then_are_turned_away(roots: Path) ->
         assert client.post(CHAT, json=chat()).status_code == 200
 
 
+@pytest.mark.slow
 def test_weights_change_under_a_running_answer(client: httpx.Client, server: OurServer, roots: Path) -> None:
     before, after = (read_card(roots / name).checkpoint_id for name in "ab")
     asked = long(1400, return_token_ids=True, stream=True)

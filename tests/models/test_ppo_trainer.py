@@ -228,6 +228,7 @@ def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path
     assert 0 < result.metrics[-1]["lease_busy_share"] <= 0.5, "half of the pool is never leased"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapters", [{}, {"lora_rank": 2}])
 def test_a_checkpoint_in_bfloat16_becomes_one_in_bfloat16_that_merges_with_it(weak: Weak, tmp_path: Path, adapters: dict[str, int]) -> None:
     half = load_policy(weak[0], dtype="bfloat16")

@@ -301,6 +301,7 @@ def test_a_server_that_is_killed_goes_on_where_people_were(tmp_path: Path) -> No
         assert process.stdout is not None and "everybody's work is kept" in process.stdout.read()
 
 
+@pytest.mark.slow
 def test_what_somebody_gave_is_taken_back(place: Any) -> None:
     from annotation.storage import accounts, audit, run_endings
     from annotation.storage.schema import Assignment, Campaign, Landing, Run

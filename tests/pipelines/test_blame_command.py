@@ -161,6 +161,7 @@ def test_the_judge_who_was_wrong_is_named_and_leaving_it_out_helps(home: Path) -
     assert again["blame"] == plain["blame"] and again["check"] is None
 
 
+@pytest.mark.slow
 def test_the_printed_command_takes_out_what_is_named(home: Path, tmp_path: Path) -> None:
     said = run(home, "blame", "0002/merged_policy", "--task", "click-button", "--most", "2")
     assert "asked about" in said and "judge=lax" in said and "episodes that stand out" in said

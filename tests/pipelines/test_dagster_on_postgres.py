@@ -38,6 +38,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url.replace("postgresql", "postgresql+psycopg2", 1)
 
 
+@pytest.mark.slow
 def test_changes_are_reported_to_it_and_pictures_are_taken_out_of_it(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path)
     warehouse = Warehouse(home)

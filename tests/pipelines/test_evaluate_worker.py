@@ -224,6 +224,7 @@ def test_what_is_played_again_is_played_in_full_chromium(place: WorkerContext, m
     assert set(environments) == {"evaluation", "second_browser"} and len(set(environments.values())) == 2
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_in_an_evaluation_is_closed_and_the_next_runs_only_what_is_missing(
     place: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_one_episode_goes_and_its_person_stays(home: Home) -> None:
         flywheel(home, "forget", "--episode", "episode-none")
 
 
+@pytest.mark.slow
 def test_lines_about_an_episode_go_after_a_kill_and_an_export_that_cannot_be_written_stops_nothing(home: Home, tmp_path: Path) -> None:
     ada, bob = episode_of(home, ADA), episode_of(home, BOB)
     said = [json.dumps({"episode_id": id_, "reasons": [SAID[name]]}) + "\n" for name, id_ in ((ADA, ada), (BOB, bob))]
@@ -155,6 +156,7 @@ def test_lines_about_an_episode_go_after_a_kill_and_an_export_that_cannot_be_wri
     assert files_with(home.work, (SAID[ADA], seen_by(ADA))) == [] and files_with(home.work, (seen_by(BOB),))
 
 
+@pytest.mark.slow
 def test_an_import_goes_with_its_pictures_and_what_was_kept_aside(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     images(tmp_path / "shots", 4)
@@ -213,6 +215,7 @@ def test_what_was_withdrawn_before_is_forgotten_too(home: Home) -> None:
     assert listed["withdrawn"] == {} and listed["held"]["sft_samples"] == len(samples) > 0
 
 
+@pytest.mark.slow
 def test_what_came_while_the_plan_was_read_goes_too_and_another_person_is_not_taken_for_this_one(home: Home) -> None:
     warehouse = Warehouse(home)
     plan = find(warehouse, subject_of(warehouse, person=ADA, episode=None, import_=None))
@@ -226,6 +229,7 @@ def test_what_came_while_the_plan_was_read_goes_too_and_another_person_is_not_ta
     assert files_with(home.root, (SAID[ADA], ADA)) == [], "what had been begun is finished"
 
 
+@pytest.mark.slow
 def test_an_rl_run_that_learned_from_an_episode_starts_over_and_others_do_not(home: Home) -> None:
     ada, bob = episode_of(home, ADA), episode_of(home, BOB)
     played = list(EpisodeLog(home.work / "0001" / "rollouts" / "episodes").episodes())

@@ -27,6 +27,7 @@ def flywheel(home: Path, *words: str) -> str:
     return ran.output
 
 
+@pytest.mark.slow
 def test_an_import_keeps_its_licence_and_its_samples_carry_it(tmp_path: Path) -> None:
     home, warehouse = tmp_path / "home", Warehouse(Home(tmp_path / "home"))
     images(tmp_path / "shots", 2)

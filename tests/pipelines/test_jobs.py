@@ -142,6 +142,7 @@ def test_the_definitions_load_beside_a_projects_own(place):
         assert ran.success
 
 
+@pytest.mark.slow
 def test_a_person_decides_on_a_release_from_the_page(place, monkeypatch: pytest.MonkeyPatch):
     """As `flywheel release` does, whose refusals are the run's failure."""
     row = {"checkpoint_id": "checkpoint-a", "path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}

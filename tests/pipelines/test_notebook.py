@@ -33,6 +33,7 @@ def run_cell(source: str, names: dict[str, Any]) -> Any:
     return None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_as_it_stands(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     monkeypatch.setenv("FLYWHEEL_HOME", str(home))
     names: dict[str, Any] = {}

@@ -133,6 +133,7 @@ def answered_by(clients: list[Asked], policy_id: str) -> int:
     return sum(answer[0] == policy_id for client in clients for answer in client.answers)
 
 
+@pytest.mark.slow
 def test_no_request_fails_across_a_promotion_a_rollback_and_a_release_that_cannot_be_served(warehouse: Warehouse) -> None:
     one, two, three = (registry.made_by(warehouse, f"000{number}", "merged_policy").checkpoint_id for number in (1, 2, 3))
     damaged = warehouse.home.checkpoints / "0003" / "merged_policy" / "x" / "model.safetensors"

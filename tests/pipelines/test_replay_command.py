@@ -100,6 +100,7 @@ def test_films(home: tuple[Path, list[str]], tmp_path: Path) -> None:
         assert reported.exit_code == 1 and "ffmpeg" in str(reported.exception)
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_shut(home: tuple[Path, list[str]], tmp_path: Path) -> None:
     root, (*_, evil) = home
     page = tmp_path / "episode.html"

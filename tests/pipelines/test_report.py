@@ -500,6 +500,7 @@ def three(three_iterations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return Warehouse(Home(shutil.copytree(three_iterations, tmp_path / "home")))
 
 
+@pytest.mark.slow
 def test_a_report_of_one_more_iteration_reads_no_rows_of_old_ones(three: Warehouse) -> None:
     """Nothing of theirs could be read, but for what every evaluated policy solved."""
     warehouse = three
@@ -516,6 +517,7 @@ def test_a_report_of_one_more_iteration_reads_no_rows_of_old_ones(three: Warehou
     assert {"iteration-0004.html", "run-0004-sft_model.html", "run-0004-rl_pointing.html"} <= set(written(warehouse.home.reports))
 
 
+@pytest.mark.slow
 def test_more_pictures_leave_the_pages_that_are_there(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     fill(warehouse, "0001", 40)

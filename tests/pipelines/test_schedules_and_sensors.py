@@ -109,6 +109,7 @@ def test_a_tick_asks_for_the_first_incomplete_iteration(place):
     assert tick(place).run_requests[0].partition_key == "0002"
 
 
+@pytest.mark.slow
 def test_ct_sft_and_rl_have_cadences_of_their_own(place):
     cadences = {"schedule.ct": "0 3 * * 0", "schedule.sft": "0 3 * * *", "schedule.rl": "0 5 * * *", "schedule.set": {"rl.rounds": 8}}
     schedules = build_schedules(profiles.load("smoke", cadences))

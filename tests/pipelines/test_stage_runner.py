@@ -149,6 +149,7 @@ def test_a_workers_own_error_is_told_and_final(run_stage):
     assert ran.is_final
 
 
+@pytest.mark.slow
 def test_a_missing_browser_is_told_and_final(run_stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(tmp_path / "nowhere"))
     ran = run_stage(GOOD)

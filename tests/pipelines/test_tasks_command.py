@@ -36,6 +36,7 @@ def test_every_task_of_every_source_is_listed_with_what_it_asks_for():
     assert all("\n" not in row["what"] and not row["what"].startswith("[") for row in rows)
 
 
+@pytest.mark.slow
 def test_what_a_task_is_comes_from_its_source():
     reported = {row["name"]: row for row in listed()}
     assert reported["click-button"]["what"] == "Click on a specific button in a generated form."

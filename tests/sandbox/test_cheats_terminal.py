@@ -269,6 +269,7 @@ def test_an_answer_is_one_answer(answer: str) -> None:
     assert paid([Answers(text=SECRET)], answer=f" '{SECRET.upper()}'. ")[0] == 1.0
 
 
+@pytest.mark.slow
 def test_what_is_changed_after_the_verdict_changes_nothing() -> None:
     """What is paid is what stands; a process that goes on could otherwise have it looked at when that suits it."""
     late = "(sleep 3; cp secret.txt copy.txt) > /dev/null 2>&1 &"

@@ -145,6 +145,7 @@ def test_ranges() -> None:
     assert list(coordinates(["Y1:AB1", "B2:B3"])) == ["Y1", "Z1", "AA1", "AB1", "B2", "B3"]
 
 
+@pytest.mark.slow
 def test_a_workbook_that_unfolds_to_much_is_read_within_limits() -> None:
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:

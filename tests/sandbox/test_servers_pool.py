@@ -156,6 +156,7 @@ def test_a_server_that_is_killed_costs_its_episodes_a_retry_and_none_its_reward(
         asyncio.run(main(dying, first, second))
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_is_used_again(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         with process() as (server, url):

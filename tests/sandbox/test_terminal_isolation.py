@@ -290,6 +290,7 @@ def test_files_cannot_fill_the_disk_nor_the_memory(jailed: Any) -> None:
     jailed(use)
 
 
+@pytest.mark.slow
 def test_many_small_files_end_too(jailed: Any) -> None:
     text = says(jailed, "python3 -c \"\nn = 0\nwhile n < 500000: open(f'f{n}', 'w').close(); n += 1\"; echo status=$?")
     assert "status=" in text and "status=0" not in text

@@ -130,6 +130,7 @@ def test_a_link_may_open_a_tab(web: Bench) -> None:
     web.run(use)
 
 
+@pytest.mark.slow
 def test_a_page_cannot_open_tabs_without_end(web: Bench) -> None:
     async def use(session: PageSession, first: Observation) -> None:
         await page_value(session, "(() => { for (let i = 0; i < 40; i++) window.open('https://other.test/'); })()")

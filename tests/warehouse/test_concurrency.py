@@ -80,6 +80,7 @@ for batch in range(8):
     assert sorted(ids) == sorted(f"shot-{i}" for i in range(45))
 
 
+@pytest.mark.slow
 def test_a_writer_killed_in_mid_write_leaves_the_rows_before_or_after_it(tmp_path: Path) -> None:
     code = """
 print("ready", flush=True)

@@ -143,6 +143,7 @@ def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse
     assert (reported.route, [each.judge for each in reported.judgements if each.abstains]) == ("sft", ["judge"])
 
 
+@pytest.mark.slow
 def test_only_iterations_that_can_name_an_episode_are_read(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
         whole = {name: explain(con, name) for name in ("episode-good", "looping", "episode-failed")}

@@ -142,6 +142,7 @@ def test_a_walk_back_reads_less_and_finds_the_same(own: Warehouse) -> None:
             assert asdict(trace_back(own, name, depth=depth)) == expected, name
 
 
+@pytest.mark.slow
 def test_what_is_not_an_id_is_looked_for_everywhere(own: Warehouse) -> None:
     with connect(own, lineage=True) as con:
         (verdict,) = con.execute("select id from lineage_nodes where kind = 'verdict' limit 1").fetchone() or ("",)
@@ -175,6 +176,7 @@ def test_what_a_command_has_no_use_for_is_not_imported(command: str, own: Wareho
     assert "duckdb" in ran.stderr.split() and heavy & set(ran.stderr.split()) == set()
 
 
+@pytest.mark.slow
 def test_duckdb_reads_the_files_as_arrow_does(own: Warehouse, make: Any) -> None:
     ids = [id_ for (id_,) in in_full(own, "select sample_id from sft_samples where iteration = '0000'")]
     withdraw(own, "sft_samples", set(ids[:1]), iteration="0002")

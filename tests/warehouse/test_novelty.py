@@ -130,6 +130,7 @@ def test_notes_are_made_again_of_what_has_changed_alone(warehouse: Warehouse) ->
     assert reported(warehouse, "0001") == after, "deleting them loses nothing"
 
 
+@pytest.mark.slow
 def test_notes_of_older_rows_or_damaged_ones_are_not_believed(warehouse: Warehouse) -> None:
     fill(warehouse, keeps_contents=True)
     before = reported(warehouse, "0001")

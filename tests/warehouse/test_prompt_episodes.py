@@ -109,6 +109,7 @@ def test_neither_episode_may_be_evaluated_on(corrected: Warehouse, episode_id: s
             assert (correction, episode_id) in {(row["sample_id"], row["episode_id"]) for row in rows}, name
 
 
+@pytest.mark.slow
 def test_a_home_from_before_is_read_and_named_when_it_is_routed_again(corrected: Warehouse, tmp_path: Path) -> None:
     before = corrected.read("sft_samples", iteration="0002", stage="routing").sort_by("sample_id")
     home = Warehouse(Home(tmp_path / "old"))

@@ -82,6 +82,7 @@ def test_each_sample_names_its_source_and_licence_in_every_format(mixed: Warehou
         assert format_ == "llama-factory" or ids == EXPECTED
 
 
+@pytest.mark.slow
 def test_the_card_is_one_that_the_hub_reads(mixed: Warehouse, tmp_path: Path) -> None:
     export(mixed, tmp_path / "out", format="trl")
     card = DatasetCard.load(tmp_path / "out" / "README.md")

@@ -373,6 +373,7 @@ def random_rows(rng: random.Random) -> tuple[list[Row], list[Row]]:
     return episodes, steps
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 2**32))
 def test_the_queries_agree_with_plain_python_whatever_the_order_and_the_parts(seed: int) -> None:

@@ -116,6 +116,7 @@ def test_a_rule_of_nobody_who_ever_judged_is_a_mistake(turned: Warehouse) -> Non
         reroute(turned, RoutingConfig(rules={"to_long": Rule(threshold=0.9)}), ["0001"])
 
 
+@pytest.mark.slow
 def test_a_pair_that_an_earlier_iteration_made_is_not_made_again(warehouse: Warehouse) -> None:
     """Another attempt that fails with the same prompt gives the same sample, by the same id: that stands already."""
     act(warehouse, "0001", "solved", "AB", ["right", "end"], is_solved=True)

@@ -85,6 +85,7 @@ def test_each_is_stored_once_and_a_second_time_nothing_is_written(played: Wareho
     assert not list(played.home.scratch.glob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_what_is_recorded_twice_is_one_sample_though_it_comes_in_another_part(played: Warehouse) -> None:
     play(played, stage="annotations")
     for route, table in (("sft", "sft_samples"), ("ct", "ct_samples")):
@@ -151,6 +152,7 @@ store_routed_samples(Warehouse(Home(Path(sys.argv[1]))), "0001")
 """
 
 
+@pytest.mark.slow
 def test_a_kill_half_way_leaves_the_old_version_and_nothing_aside(played: Warehouse) -> None:
     send(played, "sft", but=dict.fromkeys(range(1, NUM_EPISODES), "withheld"))
     version = store_routed_samples(played, "0001")["sft_samples"].version

@@ -150,6 +150,7 @@ def test_guessing_a_password_is_stopped_and_tells_nothing(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_nobody_shuts_out_the_others_at_an_address(tmp_path: Path) -> None:
     """A hundred failures under her own name and under others, from the address that she has too: she logs in, and a new person joins."""
 
