@@ -21,20 +21,17 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from playwright.async_api import Browser, BrowserContext, Error, Playwright, Request, Route, WebSocketRoute, async_playwright
-from playwright.async_api import Page as TheirPage
 
-from sandbox import actions
-from sandbox.actions import Action
 from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of
 from sandbox.browser import namespace
 from sandbox.browser.chromium import FLAGS, find_chromium, resolver_flag
-from sandbox.browser.page import SELECT_SCRIPT, PageNotes, call, guard_script
+from sandbox.browser.page import PageNotes
 from sandbox.browser.playwright_page import OWN_FLAGS, sandbox_errors
 from sandbox.browser.playwright_window import PlaywrightWindow
 from sandbox.browser.policy import NetworkPolicy, Way
 from sandbox.browser.proxy import Proxy
 from sandbox.session import Element
-from sandbox.tasks.page_task import PageSettings, SentRequest, Surroundings, WebSettings
+from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, ConfigError, SandboxError
 
 SIZE_PX = (800, 640)
@@ -169,7 +166,7 @@ class SiteBrowser:
         context = await self.context()
         async with sandbox_errors(browser):
             window = SiteWindow(browser, context, await context.new_page(), Path("/"))
-            window.begin(self.site, self._free.append)
+            window.begin_at(self.site, self._free.append)
             await window.prepare()
             return window
 
@@ -197,14 +194,9 @@ class SiteWindow(PlaywrightWindow):
     site: Site
     traffic: Traffic
 
-    def begin(self, site: Site, when_closed: Callable[[SiteWindow], None]) -> None:
+    def begin_at(self, site: Site, when_closed: Callable[[SiteWindow], None]) -> None:
+        self.begin(SETTINGS, SETTINGS.web or WebSettings(), Surroundings())
         self.site, self.traffic, self._when_closed = site, Traffic(), when_closed
-        self._settings, self._web, self._around = SETTINGS, SETTINGS.web or WebSettings(), Surroundings()
-        self._tabs: list[TheirPage] = []
-        self._titles: dict[TheirPage, str] = {}
-        self._lines: list[str] = []
-        self.sent: list[SentRequest] = []
-        self._unanswered: dict[Request, SentRequest] = {}
         self._under_way: set[Request] = set()
         self._patience: set[Request] = set()
         """Requests that once outlived the limit."""
@@ -225,16 +217,11 @@ class SiteWindow(PlaywrightWindow):
         self.sent, self._unanswered = [], {}
 
     async def prepare(self) -> None:
-        await self._context.route("**/*", self._on_request)
+        await super().prepare()
         await self._context.route_web_socket("**/*", self._on_socket)
-        await self._context.add_init_script(guard_script(opens_files=False))
         self._context.on("request", self._on_begun)
-        self._context.on("request", self._on_sent)
-        self._context.on("response", self._on_responded)
         self._context.on("requestfinished", self._on_over)
         self._context.on("requestfailed", self._on_over)
-        self._context.on("page", self._adopt)
-        self._adopt(self._page)
 
     def allows(self, method: str, url: str) -> bool:
         """Whether a request may be sent; notes those that may not."""
@@ -346,19 +333,11 @@ class SiteWindow(PlaywrightWindow):
             await asyncio.sleep(0.02)
         self._patience |= self._under_way
 
-    async def act(self, action: Action) -> dict[str, Any] | None:
-        match action:
-            case actions.Navigate(url=url):
-                parts = parts_of(url)
-                if parts is None or parts.scheme not in {"http", "https"} or not self.allows("GET", url):
-                    return {"ignored": f"{url} is not allowed in this session: only {self.site.origin} is"}
-                return await self._gone(partial(self._page.goto, url, timeout=self._web.settle_limit_s * 1000))
-            case actions.NavigateBack():
-                return await self._gone(partial(self._page.go_back, timeout=self._web.settle_limit_s * 1000))
-            case actions.SelectOption(x=x, y=y, option=option):
-                reason = await self.evaluate(call(SELECT_SCRIPT, x, y, option))
-                return {"ignored": reason} if reason else {}
-        return await super().act(action)
+    def _refusal(self, url: str) -> str:
+        parts = parts_of(url)
+        if parts is not None and parts.scheme in {"http", "https"} and self.allows("GET", url):
+            return ""
+        return f"{url} is not allowed in this session: only {self.site.origin} is"
 
     async def go(self, url: str, limit_ms: float) -> str:
         """Open an address and wait until the page is at rest. Why it is no page to use, or nothing."""

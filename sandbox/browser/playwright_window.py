@@ -34,6 +34,9 @@ _MAX_DEPTH = 5
 class PlaywrightWindow(PlaywrightPage):
     """Satisfies Page and WebPage."""
 
+    _policy: NetworkPolicy
+    _proxy: Proxy
+
     @classmethod
     async def open(
         cls, browser: Browser, proxy_host: str, settings: PageSettings, root: Path, surroundings: Surroundings | None
@@ -62,15 +65,16 @@ class PlaywrightWindow(PlaywrightPage):
                 },
             )
             window = cls(browser, context, await context.new_page(), root)
-            window._begin(settings, web, around, policy, proxy)
+            window.begin(settings, web, around)
+            window._policy, window._proxy = policy, proxy
             await window.prepare()
         except BaseException:
             await proxy.close()
             raise
         return window
 
-    def _begin(self, settings: PageSettings, web: WebSettings, around: Surroundings, policy: NetworkPolicy, proxy: Proxy) -> None:
-        self._settings, self._web, self._around, self._policy, self._proxy = settings, web, around, policy, proxy
+    def begin(self, settings: PageSettings, web: WebSettings, around: Surroundings) -> None:
+        self._settings, self._web, self._around = settings, web, around
         self._tabs: list[TheirPage] = []
         self._titles: dict[TheirPage, str] = {}
         self._lines: list[str] = []
@@ -203,9 +207,8 @@ class PlaywrightWindow(PlaywrightPage):
     async def act(self, action: Action) -> dict[str, Any] | None:
         match action:
             case actions.Navigate(url=url):
-                if self._policy.way_of_url(url) is Way.REFUSED and not is_below(url, self._root):
-                    self.notes.blocked.append(url)
-                    return {"ignored": f"{url} is not allowed in this session"}
+                if why := self._refusal(url):
+                    return {"ignored": why}
                 return await self._gone(partial(self._page.goto, url, timeout=self._web.settle_limit_s * 1000))
             case actions.NavigateBack():
                 return await self._gone(partial(self._page.go_back, timeout=self._web.settle_limit_s * 1000))
@@ -215,6 +218,13 @@ class PlaywrightWindow(PlaywrightPage):
             case actions.Hotkey(keys=keys):
                 return await self._hotkey(tuple(key.key for name in keys if (key := find_key(name)) is not None))
         return None
+
+    def _refusal(self, url: str) -> str:
+        """Why an address is not gone to; empty where it is."""
+        if self._policy.way_of_url(url) is not Way.REFUSED or is_below(url, self._root):
+            return ""
+        self.notes.blocked.append(url)
+        return f"{url} is not allowed in this session"
 
     async def _gone(self, go: Any) -> dict[str, Any]:
         try:
