@@ -20,13 +20,14 @@ episodes, and the paper's claims beside what was found.
 
 Domains are the quickstart's MiniWoB++ tasks, `pointing` (one to three steps) and `forms` (three to five, more tokens and more time), and
 `catch`, the shortest game. Starts of a domain share one policy that has read tutorials; each seed has its own demonstrations, one a task,
-and its own order of everything. The arms of a seed share start, tasks, train instances and number of episodes, stored ones counted in;
-environment steps are told beside, and learning curves are compared up to as many of them. Measured instances are the same for all arms, and
-differences are paired; their intervals are bootstraps over seeds, and over a seed's instances within each task. Whether an arm is better or
-worse is decided by Student's t over the seeds' means. Fewer than three seeds are preliminary.
+and its own order of everything. The arms of a seed share start, tasks, train instances and number of episodes, up to what does not divide
+into whole rounds; stored ones count, and so does a fork, whose replayed steps are environment steps like others. As an arm's episodes get
+shorter or longer it takes fewer or more steps: so these are shown, and learning curves are compared up to as many of them. Measured
+instances are the same for all arms, and differences are paired. Intervals are Student's t over seeds, 95 %. Fewer than three seeds are
+preliminary.
 
-An arm is a line of ARMS, a comparison a line of CLAIMS. State lies under .bench/analyses, a file an arm; interrupted, it goes on with what
-is missing, and refuses what is there of other settings.
+An arm is a line of ARMS, a comparison a line of CLAIMS (common/rl_arms.py). State lies under .bench/analyses, a file an arm;
+interrupted, it goes on with what is missing, and refuses what is there of other settings.
 
     python -m benchmarks.analyses --split holdout --publish
 """
@@ -39,44 +40,37 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from agent.episode.episode import Episode, Outcome
 from agent.episode.log import EpisodeLog
 from assets.profile import Profile
-from benchmarks.common.gains import gained_over_seeds, gains_by_seed, judged, mean_success, verdict
+from benchmarks.common.gains import judged
 from benchmarks.common.kept import Row, fingerprint, kept_row
-from benchmarks.common.provenance import MEASURED, distinct, publish_rows
-from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start, start_recipe
+from benchmarks.common.page import write_between
+from benchmarks.common.provenance import MEASURED, publish_rows
+from benchmarks.common.rl_arms import page, published, sections
+from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start, sampled, start_recipe
 from benchmarks.common.splits import add_split
-from models.engine.embedded import EmbeddedEngine
 from models.rl.config import PpoConfig
 from models.rl.metrics import episode_metrics
 from models.rl.trainer import PpoRun, rollout_log_of, train_ppo
 from models.rl.value_pretraining import CriticSource
 from pipelines import profiles
-from pipelines.stages.context import pool_tasks, requests_for
+from pipelines.stages.context import pool_tasks
 from pipelines.stages.sandboxes import open_collector
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ValueGateNotPassed
 from warehouse.core.home import atomic_write
 
 ROOT = Path(".bench/analyses")
-PAGE, MARKS = Path("docs/rl.md"), ("<!-- analyses: begin -->", "<!-- analyses: end -->")
-LEAST_SEEDS = 3
-"""With fewer a figure is preliminary."""
+PAGE = Path("docs/rl.md")
 BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.kl_check": "minibatch", "rl.rounds": 8}
 CAREFUL = {"rl.learning_rate": 4e-4, "rl.epochs": 3, "rl.minibatch_episodes": 48, "rl.max_kl": 0.05, "rl.rounds": 10, "rl.replay_sft": 0}
 """Larger steps than the quickstart's trainer takes. One task alone overshoots where six or eleven hold each other back, and demonstrations
@@ -133,51 +127,6 @@ always does the same wrong thing would have nothing to learn from."""
 _starts: dict[tuple[str, int], Start] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """`arm` beside `other`; `paper` is what UI-TARS-2 (arXiv 2509.02544) or its source says, empty where the question is ours."""
-
-    about: str
-    arm: str
-    other: str
-    paper: str = ""
-
-
-CLAIMS = (
-    Claim(about="value pretraining", arm="ppo", other="no_pretraining", paper="higher reward throughout"),
-    Claim(about="decoupled λ", arm="fixed_lambda", other="coupled", paper="better (VC-PPO)"),
-    Claim(about="length-adaptive λ", arm="ppo", other="fixed_lambda", paper="better (VAPO)"),
-    Claim(about="clip-higher", arm="ppo", other="symmetric_clip", paper="keeps exploring (DAPO)"),
-    Claim(about="token against step level", arm="ppo", other="step"),
-    Claim(about="PPO against GRPO", arm="ppo", other="grpo", paper="higher reward, less variance"),
-    Claim(about="PPO against REINFORCE++", arm="ppo", other="reinforce++"),
-    Claim(about="PPO against REINFORCE", arm="ppo", other="reinforce"),
-    Claim(about="mean over tokens against sum over an episode", arm="token_mean", other="ppo"),
-    Claim(about="values shifted by the task's mean", arm="offset", other="ppo"),
-    Claim(about="shifted values against REINFORCE", arm="offset", other="reinforce"),
-    Claim(about="gate against the task's mean, or a constant", arm="gate_task", other="gate"),
-    Claim(about="gate against the task's mean, in the quickstart", arm="quickstart_task", other="quickstart"),
-    Claim(about="streaming against rounds, in the quickstart", arm="streaming", other="quickstart"),
-    Claim(about="the paper's parts against the quickstart's settings", arm="ppo", other="quickstart"),
-    Claim(about="RL against replayed samples alone", arm="ppo", other="replay_only"),
-)
-TRENDS = {"entropy": "rises on GUI tasks", "think_tokens_per_step": "falls on GUI tasks", "steps_per_episode": "falls"}
-"""What is watched over training, and what the paper saw."""
-LOSSES = ("loss_of_critic", "loss_by_task")
-KEPT = (
-    "success",
-    *TRENDS,
-    "explained_variance",
-    "explained_by_task",
-    "explained_shifted",
-    *LOSSES,
-    "critic_steers",
-    "kl",
-    "clip_fraction_high",
-)
-"""Of each round, in what is published."""
-
-
 def profile_of(domain: str, seed: int) -> Profile:
     return profiles.load("quickstart", {**DOMAINS[domain], "seed": seed, "seed_data.curricula": ["web", "screens"]})
 
@@ -206,10 +155,10 @@ async def _demonstrations(profile: Profile, domain: str, seed: int, bars: Progre
 
 
 def config_of(profile: Profile, arm: str, *, episodes: int, seed: int) -> PpoConfig:
-    """An arm's settings, of `episodes` a task in all, those of the start that are stored beforehand counted in."""
+    """An arm's settings, of `episodes` a task in all: those of the start that are stored beforehand count, and forks."""
     settings = {**profile.rl.model_dump(), **ARMS[arm], "seed": seed}
     config = PpoConfig.model_validate(settings)
-    in_a_round = (episodes - num_stored(config, episodes)) // config.rounds
+    in_a_round = (episodes - num_stored(config, episodes)) // config.rounds // config.with_forks
     whole_groups = in_a_round - in_a_round % config.group_size  # a round rounds them up
     return PpoConfig.model_validate({**settings, "episodes_per_task": whole_groups})
 
@@ -282,11 +231,13 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
         asyncio.run(train())
     except ValueGateNotPassed:  # judged by its start, which is what would go on
         folder, is_blocked = start.folder, True
-    steps = [len(episode.steps) for episode in (*stored, *rollout_log_of(run).episodes())]
+    played = list(rollout_log_of(run).without_screenshots())
+    steps = [len(episode.steps) for episode in (*stored, *played)]
     shutil.rmtree(run.run_folder, ignore_errors=True)
     return folder, {
         "episodes": len(steps),
         "env_steps": sum(steps),
+        "replayed_steps": sum(len(episode.steps) - len(episode.own_steps) for episode in played),
         "env_steps_stored": sum(len(episode.steps) for episode in stored),
         "success_stored": episode_metrics(stored).get("success", 0.0),
         "wall_s": time.perf_counter() - started_s,
@@ -300,222 +251,10 @@ async def _stored(start: Start, num: int, arguments: argparse.Namespace, bars: P
     """Episodes of the start on train instances that its RL does not meet, `num` a task; those that were played before are kept."""
     if not num:
         return []
-    log, profile = EpisodeLog(start.folder.with_suffix(f".stored-{arguments.episodes}")), start.profile
-    log.repair()
-    engine = EmbeddedEngine.from_checkpoint(start.folder)
-    requests = requests_for(
-        profile.tasks,
-        purpose="rollout",
-        policy_id=engine.policy_id,
-        split=Split.TRAIN,
-        num=num,
-        skip=STORED_SKIP,
-        temperature=profile.rl.temperature,
-        screenshots=False,
-    )
-    known = {episode.episode_id for episode in log.without_screenshots()}
-    missing = [request for request in requests if request.episode_id not in known]
-    bar = Bar(bars, "stored episodes", len(missing))
-    with closing(engine):
-        async with open_collector(profile.acting) as collector:
-            async for _ in collector.collect(engine, missing, log=log):
-                bar.advance()
-    return [episode for episode in log.without_screenshots() if episode.outcome is not Outcome.CRASHED]
-
-
-Rows = Mapping[tuple[str, int], Row]
-"""By arm and seed."""
-
-
-def by_arm(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
-    return {(row["arm"], row["seed"]): row for row in rows}
-
-
-def paired(arm: str, other: str, rows: Rows) -> tuple[list[Row], list[Row]]:
-    """The rows of both for the seeds that both have."""
-    seeds = sorted(seed for name, seed in rows if name == arm and (other, seed) in rows)
-    return [rows[arm, seed] for seed in seeds], [rows[other, seed] for seed in seeds]
-
-
-def curve_of(row: Row) -> tuple[list[float], list[float]]:
-    """Environment steps so far, and the success at temperature 1 of the episodes of each part: the stored ones, where there are any, then
-    each round's, which is played before anything is learned from it. Rounds in which all episodes crashed are left out."""
-    rounds = [metrics for metrics in row["curve"] if "success" in metrics]
-    parts = [(metrics["steps_per_episode"] * metrics["episodes"], metrics["success"]) for metrics in rounds]
-    if row["env_steps_stored"]:
-        parts.insert(0, (row["env_steps_stored"], row["success_stored"]))
-    return np.cumsum([steps for steps, _ in parts]).tolist(), [rate for _, rate in parts]
-
-
-def success_by_steps(row: Row, up_to: float) -> float:
-    """Mean success over the environment steps of learning, up to so many of them."""
-    steps, rates = curve_of(row)
-    widths = [max(0.0, min(end, up_to) - begin) for begin, end in pairwise([0.0, *steps])]
-    return float(np.average(rates, weights=widths))
-
-
-def compared(claim: Claim, rows: Rows) -> dict[str, Any] | None:
-    """Greedy success of the one less that of the other with its interval, and by seed how much more their learning curves solved up to as
-    many environment steps; None where no seed has both."""
-    ours, theirs = paired(claim.arm, claim.other, rows)
-    if not ours:
-        return None
-    found = gained_over_seeds(ours, theirs)
-    ends = [min(curve_of(one)[0][-1], curve_of(other)[0][-1]) for one, other in zip(ours, theirs, strict=True)]
-    curves = [success_by_steps(one, end) - success_by_steps(other, end) for one, other, end in zip(ours, theirs, ends, strict=True)]
-    return {
-        "domain": ours[0]["domain"],
-        "about": claim.about,
-        "arm": claim.arm,
-        "other": claim.other,
-        "paper": claim.paper,
-        "seeds": [row["seed"] for row in ours],
-        "preliminary": len(ours) < LEAST_SEEDS,
-        "gain": round(100 * found.mean, 1),
-        "low": round(100 * found.interval.low, 1),
-        "high": round(100 * found.interval.high, 1),
-        "curve": [round(100 * each, 1) for each in curves],
-        "found": verdict(gains_by_seed(ours, theirs), LEAST_SEEDS),
-        "measured": distinct([*ours, *theirs]),
-    }
-
-
-def published(domain: str, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """What goes into docs/measured: a row an arm, with its curves by seed, and a row a claim."""
-    by, found = by_arm(rows), dict[str, dict[str, Any]]()
-    for arm in dict.fromkeys(row["arm"] for row in rows if row["arm"] != "start"):
-        mine, before = paired(arm, "start", by)
-        gain = gained_over_seeds(mine, before)
-        steers, lambdas, explained = steering(mine)
-        found[f"{domain} {arm}"] = {
-            "domain": domain,
-            "arm": arm,
-            "seeds": [row["seed"] for row in mine],
-            "preliminary": len(mine) < LEAST_SEEDS,
-            "start": [round(mean_success(row), 3) for row in before],
-            "after": [round(mean_success(row), 3) for row in mine],
-            "instances": sum(count["num_episodes"] for count in mine[0]["counts"]),
-            "gain": round(100 * gain.mean, 1),
-            "low": round(100 * gain.interval.low, 1),
-            "high": round(100 * gain.interval.high, 1),
-            "critic": {"steers": steers, "lambda": lambdas, "explained": explained},
-            "by_seed": [_of_seed(row) for row in mine],
-            "measured": distinct([*before, *mine]),
-        }
-    for claim in CLAIMS:
-        if row := compared(claim, by):
-            found[f"{domain}: {claim.about}"] = row
-    return found
-
-
-def _of_seed(row: Row) -> dict[str, Any]:
-    """Null where a round does not have a figure, since all of its episodes crashed."""
-    costs = {name: round(row[name]) for name in ("episodes", "env_steps", "wall_s", "cpu_s")}
-    kept = [name for name in KEPT if any(name in metrics for metrics in row["curve"])]
-    curve = {name: [round(metrics[name], 3) if name in metrics else None for metrics in row["curve"]] for name in kept}
-    return {"seed": row["seed"], **costs, "curve": curve}
-
-
-def steering(rows: Sequence[Row]) -> tuple[str, str, str]:
-    """In how many of the rounds of all seeds the critic steered, how many runs its gate blocked, the least and the greatest lambda of any
-    episode, and the means of what it explained of a round's returns before it was fitted to them and of what the mean return of a task's
-    other episodes did; empty for what has no critic."""
-    rounds = [metrics for row in rows for metrics in row.get("curve", []) if "critic_steers" in metrics]
-    if not rounds:
-        return "", "", ""
-    num_blocked = sum(row.get("is_blocked", False) for row in rows)
-    share = f"{sum(metrics['critic_steers'] for metrics in rounds):.0f} of {len(rounds)} rounds"
-    low, high = min(metrics["lambda_policy_min"] for metrics in rounds), max(metrics["lambda_policy_max"] for metrics in rounds)
-    explained = [mean(metrics.get(name, 0.0) for metrics in rounds) for name in ("explained_variance", "explained_by_task")]
-    share += f", {num_blocked} of {len(rows)} blocked" if num_blocked else ""
-    return share, f"{low:.2f} to {high:.2f}", f"{explained[0]:.2f}, {explained[1]:.2f}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A table of what is published, for the terminal and for the page."""
-
-    title: str
-    columns: tuple[str, ...]
-    lines: list[tuple[str, ...]]
-
-    def drawn(self) -> Table:
-        table = Table(*self.columns, title=self.title)
-        for line in self.lines:
-            table.add_row(*line)
-        return table
-
-    def markdown(self) -> str:
-        lines = [self.columns, ("---",) * len(self.columns), *self.lines]
-        return "\n".join([f"{self.title}:", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
-
-
-def sections(domain: str, found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
-    """A domain's arms, claims and trends, of published rows; those that there are."""
-    of_domain = [row for name, row in found.items() if row["domain"] == domain]
-    arms, claims = [row for row in of_domain if "about" not in row], [row for row in of_domain if "about" in row]
-    all_of_them = [
-        Section(
-            title=f"{domain}, greedy success on holdout instances before and after, mean over tasks, by seed; gains in points (95 %)",
-            columns=(
-                "arm",
-                "seeds",
-                "start",
-                "after",
-                "gain",
-                "environment steps",
-                "critic steers",
-                "λ",
-                "explains, the task's mean explains",
-            ),
-            lines=[
-                (
-                    f"`{row['arm']}`",
-                    _seeds(row),
-                    _each(row["start"], ".3f"),
-                    _each(row["after"], ".3f"),
-                    _interval(row),
-                    _each([each["env_steps"] for each in row["by_seed"]], ",d"),
-                    row["critic"]["steers"],
-                    row["critic"]["lambda"],
-                    row["critic"]["explained"],
-                )
-                for row in arms
-            ],
-        ),
-        Section(
-            title=f"{domain}, one arm less another: greedy success, and what all episodes of learning solved by as many environment steps",
-            columns=("", "arms", "seeds", "difference (95 %)", "while learning, by seed", "the paper", "here"),
-            lines=[
-                (
-                    row["about"],
-                    f"`{row['arm']}` − `{row['other']}`",
-                    _seeds(row),
-                    _interval(row),
-                    _each(row["curve"], "+.1f"),
-                    row["paper"],
-                    row["found"],
-                )
-                for row in claims
-            ],
-        ),
-        Section(
-            title=f"{domain}, while learning, mean of the first two rounds → of the last two, by seed ({_what_the_paper_saw()})",
-            columns=("arm", *(name.replace("_", " ") for name in TRENDS)),
-            lines=[(f"`{row['arm']}`", *(_trend(row, name) for name in TRENDS)) for row in arms],
-        ),
-    ]
-    return [section for section in all_of_them if section.lines]
-
-
-def page(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """What docs/rl.md says of published rows, between its marks."""
-    if not found:
-        return "No arm has been measured to its end yet.\n"
-    domains = dict.fromkeys(row["domain"] for row in found.values())
-    measured = distinct([{"measured": each} for row in found.values() for each in row["measured"]])
-    said = "; ".join(f"{each['date']} at commit {each['commit']} ({each['machine']})" for each in measured)
-    return "\n".join([section.markdown() for domain in domains for section in sections(domain, found)] + [f"Measured on {said}.", ""])
+    log = EpisodeLog(start.folder.with_suffix(f".stored-{arguments.episodes}"))
+    temperature = start.profile.rl.temperature
+    episodes = await sampled(start.profile, start.folder, num, bars, skip=STORED_SKIP, temperature=temperature, log=log)
+    return [episode for episode in episodes if episode.outcome is not Outcome.CRASHED]
 
 
 def published_rows(folder: Path = MEASURED) -> dict[str, dict[str, Any]]:
@@ -525,30 +264,7 @@ def published_rows(folder: Path = MEASURED) -> dict[str, dict[str, Any]]:
 
 
 def write_page() -> None:
-    found = published_rows()
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
-    atomic_write(PAGE, f"{head}{MARKS[0]}\n{page(found)}{MARKS[1]}{rest.partition(MARKS[1])[2]}".encode())
-
-
-def _what_the_paper_saw() -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {seen}" for name, seen in TRENDS.items()) + " in the paper"
-
-
-def _seeds(row: Mapping[str, Any]) -> str:
-    return " ".join(map(str, row["seeds"])) + (", preliminary" if row["preliminary"] else "")
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    return f"{row['gain']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
-
-
-def _each(values: Sequence[float], form: str) -> str:
-    return ", ".join(f"{value:{form}}" for value in values)
-
-
-def _trend(row: Mapping[str, Any], name: str) -> str:
-    curves = [[value for value in each["curve"][name] if value is not None] for each in row["by_seed"] if name in each["curve"]]
-    return ", ".join(f"{mean(curve[:2]):.2f} → {mean(curve[-2:]):.2f}" for curve in curves)
+    write_between(PAGE, "analyses", page(published_rows()))
 
 
 def main() -> None:

@@ -45,15 +45,14 @@ from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
-from benchmarks.common.small_policy import Bar, collected, demonstrations
+from benchmarks.common.small_policy import demonstrations, sampled
 from models.checkpoints.checkpoint import move, save
-from models.engine.embedded import EmbeddedEngine
 from models.families.seed_policy import seed_policy
 from models.supervised.influence import InfluenceConfig
 from pipelines import profiles
 from pipelines.stages import blame as blaming
 from pipelines.stages import supervised
-from pipelines.stages.context import WorkerContext, requests_for
+from pipelines.stages.context import WorkerContext
 from pipelines.stages.evaluate import greedy_requests
 from pipelines.stages.evaluate_missing import evaluate_missing
 from pipelines.stages.sandboxes import open_collector
@@ -130,7 +129,8 @@ def base_home(arguments: argparse.Namespace, console: Console) -> Warehouse:
     registry.pass_on(warehouse, policy, iteration=FIRST, stage="released_policy", note="the first")
     evaluate_missing(warehouse, policy, SPLIT, profile, console)
     with Progress(console=console, transient=True) as bars:
-        store(warehouse, asyncio.run(rollouts(profile, policy, arguments.instances, bars)), FIRST, "rollouts")
+        skip = profile.seed_data.demonstrations_per_task
+        store(warehouse, asyncio.run(sampled(profile, policy.folder, arguments.instances, bars, skip=skip)), FIRST, "rollouts")
     atomic_write(folder / "done", b"")
     return base_home(arguments, console)
 
@@ -148,22 +148,6 @@ def store(warehouse: Warehouse, episodes: Sequence[Episode], iteration: str, sta
     made = rows(episodes)
     for table in ("steps", "episodes"):
         warehouse.replace_partition(table, made[table], iteration=iteration, stage=stage)
-
-
-async def rollouts(profile: Profile, policy: registry.Registered, num: int, bars: Progress) -> list[Episode]:
-    """Sampled episodes on train instances, after those of the demonstrations."""
-    engine = EmbeddedEngine.from_checkpoint(policy.folder)
-    requests = requests_for(
-        profile.tasks,
-        purpose="rollout",
-        policy_id=engine.policy_id,
-        split=Split.TRAIN,
-        num=num,
-        skip=profile.seed_data.demonstrations_per_task,
-        temperature=1.0,
-        screenshots=False,
-    )
-    return await collected(profile, engine, requests, Bar(bars, "rollouts", len(requests)))
 
 
 def train(

@@ -19,7 +19,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -33,9 +32,8 @@ from agent.episode.log import EpisodeLog
 from assets.profile import Profile
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
 from benchmarks.common.provenance import publish_rows
-from benchmarks.common.small_policy import Bar
+from benchmarks.common.small_policy import Bar, sampled
 from benchmarks.seed_policies import make
-from models.engine.embedded import EmbeddedEngine
 from models.families.registry import load_codec, load_policy
 from models.rl.advantages import Floats, explained_variance
 from models.rl.buffer import Trajectory, trajectory
@@ -43,9 +41,6 @@ from models.rl.config import PpoConfig
 from models.rl.critic import Critic, Level, predict, rewards_per_value
 from models.rl.value_learner import ValueLearner, held_apart
 from pipelines import profiles
-from pipelines.stages.context import requests_for
-from pipelines.stages.sandboxes import open_collector
-from sandbox.tasks.task import Split
 
 ROOT = Path(".bench/critic_fit")
 SKIP = 100
@@ -60,26 +55,9 @@ AMOUNTS = ("round", "stored")
 
 async def played(folder: Path, profile: Profile, policy: Path, num: int, bars: Progress) -> list[Trajectory]:
     """Episodes of `num` train instances a task; those that were played before are kept."""
-    log, engine = EpisodeLog(folder), EmbeddedEngine.from_checkpoint(policy)
-    log.repair()
-    requests = requests_for(
-        profile.tasks,
-        purpose="rollout",
-        policy_id=engine.policy_id,
-        split=Split.TRAIN,
-        num=num,
-        skip=SKIP,
-        temperature=1.0,
-        screenshots=False,
-    )
-    known = {episode.episode_id for episode in log.without_screenshots()}
-    missing = [request for request in requests if request.episode_id not in known]
-    bar, codec = Bar(bars, "episodes", len(missing)), load_codec(policy)
-    with closing(engine):
-        async with open_collector(profile.acting) as collector:
-            async for _ in collector.collect(engine, missing, log=log):
-                bar.advance()
-    found = (trajectory(episode, codec=codec) for episode in log.without_screenshots())
+    codec = load_codec(policy)
+    episodes = await sampled(profile, policy, num, bars, skip=SKIP, log=EpisodeLog(folder))
+    found = (trajectory(episode, codec=codec) for episode in episodes)
     return [item for item in found if item is not None]
 
 

@@ -20,6 +20,7 @@ import torch
 from rich.progress import Progress, TaskID
 
 from agent.episode.episode import Episode, EpisodeRequest
+from agent.episode.log import EpisodeLog
 from agent.grammars.base import Grammar
 from agent.policy.action_source import ORACLE_POLICY_ID, ActionSource, OracleActionSource, StepContext
 from agent.policy.policy import Message
@@ -204,12 +205,39 @@ async def evaluation(
     return await collected(profile, engine, requests, Bar(bars, split.value, len(requests)))
 
 
-async def collected(profile: Profile, engine: EmbeddedEngine, requests: Sequence[EpisodeRequest], bar: Bar) -> list[Episode]:
+async def collected(
+    profile: Profile, engine: EmbeddedEngine, requests: Sequence[EpisodeRequest], bar: Bar, log: EpisodeLog | None = None
+) -> list[Episode]:
     """Episodes of an engine, which is closed afterwards."""
     episodes = []
     with closing(engine):
         async with open_collector(profile.acting) as collector:
-            async for episode in collector.collect(engine, requests):
+            async for episode in collector.collect(engine, requests, log=log):
                 episodes.append(episode)
                 bar.advance()
     return episodes
+
+
+async def sampled(
+    profile: Profile, policy: Path, num: int, bars: Progress, *, skip: int, temperature: float = 1.0, log: EpisodeLog | None = None
+) -> list[Episode]:
+    """Episodes of a checkpoint on `num` train instances a task after the first `skip`, crashed ones too. With a `log` only what it lacks is
+    played, and all that it has come back."""
+    engine = EmbeddedEngine.from_checkpoint(policy)
+    requests = requests_for(
+        profile.tasks,
+        purpose="rollout",
+        policy_id=engine.policy_id,
+        split=Split.TRAIN,
+        num=num,
+        skip=skip,
+        temperature=temperature,
+        screenshots=False,
+    )
+    known = set[str]()
+    if log is not None:
+        log.repair()
+        known = {episode.episode_id for episode in log.without_screenshots()}
+    missing = [request for request in requests if request.episode_id not in known]
+    episodes = await collected(profile, engine, missing, Bar(bars, "episodes to learn from", len(missing)), log)
+    return episodes if log is None else list(log.without_screenshots())
