@@ -1,4 +1,5 @@
-"""`flywheel adopt`: a running web application becomes a task source. What is done is sandbox/adopting's."""
+"""`flywheel adopt`: a running web application becomes a task source, and a policy a specialist for it. The tasks are made by
+sandbox/adopting; training and report are pipelines/adopting."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import asyncio
 import os
 import re
 import shlex
-from collections.abc import Coroutine
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress
 
-from pipelines.cli.options import console
+from pipelines.cli.options import SetOption, console, home_of, overrides
 from sandbox.browser.policy import is_this_machine
 from warehouse.core.errors import ConfigError
 from warehouse.core.locks import FileLock
@@ -24,7 +25,9 @@ from warehouse.core.locks import FileLock
 if TYPE_CHECKING:
     from sandbox.adopting.records import Folder, Site
 
-PARTS = ("crawl", "tasks", "proof", "source")
+MADE = ("crawl", "tasks", "proof", "source")
+"""Parts that make the tasks."""
+PARTS = (*MADE, "train", "report")
 PASSWORD = "FLYWHEEL_ADOPT_PASSWORD"
 
 
@@ -60,23 +63,61 @@ def adopt(
         Path | None, typer.Option(help="With --writes: the application's SQLite file, which verifiers of forms then read, too.")
     ] = None,
     ignore_robots: Annotated[bool, typer.Option("--ignore-robots", help="Also pages that robots.txt forbids: of your own site.")] = False,
+    iterations: Annotated[int, typer.Option(min=1, help="Train until this many iterations on the site are complete.")] = 1,
+    set_: SetOption = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            "--home", envvar="FLYWHEEL_HOME", help="Its newest release is what training starts from, if it has one \\[default: .flywheel]."
+        ),
+    ] = None,
 ) -> None:
-    """Make tasks of a running web application, and prove them: a task source that a profile can name.
+    """Make tasks of a running web application, prove them, train a specialist on them, and report its success on held-out ones.
 
     flywheel adopt http://127.0.0.1:8001/
 
     flywheel adopt http://127.0.0.1:8001/ --only crawl,tasks      see what tasks there would be, and stop
 
+    flywheel adopt http://127.0.0.1:8001/ --only train,report --iterations 2      go on with training
+
     The application is only read unless --writes is given: requests by other methods than GET and HEAD are refused, and so is every request
     to another address. What is cut off goes on when the same command is given again. docs/adopt.md tells more.
     """
+    from sandbox.adopting import adopt as steps
     from sandbox.adopting.records import Folder
 
     wanted = parts(only)
     folder = Folder((output or Path("adopted") / default_name(url)).absolute())
     site = site_of(url, name or slug(folder.root.name), writes, reset, database, login_path is not None, delay, not ignore_robots)
     warn(site)
-    make_tasks(folder, site, wanted, pages=pages, depth=depth, tasks=tasks, sessions=sessions, login=(login_path, user))
+    with held(folder):
+        steps.open_site(folder, site)
+        if {*MADE} & {*wanted}:
+            make_tasks(folder, site, wanted, pages=pages, depth=depth, tasks=tasks, sessions=sessions, login=(login_path, user))
+        if "train" in wanted:
+            from pipelines.adopting.training import train
+
+            num_sessions = 1 if site.allow_writes else sessions
+            found = train(
+                folder, site, home_of(home), iterations=iterations, num_sessions=num_sessions, overrides=overrides(set_), console=console
+            )
+            console.print(f"train: {found['iterations']} iterations in {found['home']}", highlight=False, soft_wrap=True, markup=False)
+        if "report" in wanted:
+            from pipelines.adopting.report import report
+
+            report(folder, site, console)
+
+
+@contextmanager
+def held(folder: Folder) -> Iterator[None]:
+    """Nobody else works in the folder. Raises ConfigError where somebody does."""
+    lock = FileLock(folder.path("adopt.lock"))
+    if not lock.acquire():
+        raise ConfigError(f"Another `flywheel adopt` is at work in {folder.root}: wait for its end, or give another --output.")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def parts(only: str | None) -> tuple[str, ...]:
@@ -149,12 +190,7 @@ def make_tasks(
     from sandbox.adopting import adopt as steps
     from sandbox.adopting.login import log_in
 
-    lock = FileLock(folder.path("adopt.lock"))
-    if not lock.acquire():
-        raise ConfigError(f"Another `flywheel adopt` is at work in {folder.root}: wait for its end, or give another --output.")
-    with ExitStack() as after, Progress(console=console, transient=True) as bars:
-        after.callback(lock.release)
-        steps.open_site(folder, site)
+    with Progress(console=console, transient=True) as bars:
         lines: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:

@@ -57,10 +57,10 @@ def test_writing_and_addresses_elsewhere_are_said_loudly(capsys: pytest.CaptureF
 def test_two_commands_do_not_work_in_one_folder(tmp_path: Path):
     lock = FileLock(tmp_path / "adopt.lock")
     assert lock.acquire()
-    with pytest.raises(ConfigError, match="Another `flywheel adopt` is at work"):
-        adopt.make_tasks(Folder(tmp_path), site(), ("source",), pages=1, depth=1, tasks=1, sessions=1, login=(None, ""))
+    with pytest.raises(ConfigError, match="Another `flywheel adopt` is at work"), adopt.held(Folder(tmp_path)):
+        pass
     lock.release()
-    with pytest.raises(ConfigError, match=r"no .*candidates\.json"):
+    with adopt.held(Folder(tmp_path)), pytest.raises(ConfigError, match=r"no .*candidates\.json"):
         adopt.make_tasks(Folder(tmp_path), site(), ("source",), pages=1, depth=1, tasks=1, sessions=1, login=(None, ""))
     assert lock.acquire()
     lock.release()
