@@ -62,7 +62,7 @@ def write_profile(folder: Folder, site: Site, home: Home, *, num_sessions: int) 
 
 def profile_data(made: TaskSet, site: Site, home: Home, *, num_sessions: int) -> dict[str, Any]:
     release = newest_release(home)
-    start = dict(FROM_NOTHING) | {"extends": profiles.DEFAULT_PROFILE} if release is None else _continued(home, release)
+    start = {"extends": profiles.DEFAULT_PROFILE, **FROM_NOTHING} if release is None else _continued(home, release)
     return _laid_over(start, _of_site(made, site, num_sessions=num_sessions))
 
 

@@ -1,4 +1,4 @@
-"""`train` and `report` of `flywheel adopt`: the profile of a site, what training starts from, figures of stored episodes, a whole adoption."""
+"""`train` and `report` of `flywheel adopt`: a site's profile, what training starts from, figures of stored episodes, and an adoption."""
 
 from __future__ import annotations
 
