@@ -14,6 +14,7 @@ from pipelines.cli.run import run_until
 from sandbox.adopting.adopt import note, read_summary
 from sandbox.adopting.records import Folder, Site, TaskSet
 from sandbox.adopting.source import TASKS
+from sandbox.tasks.task import Split
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import HOME_VARIABLE, Home
 from warehouse.core.identity import content_id
@@ -47,8 +48,16 @@ def own_home(folder: Folder) -> Home:
 
 
 def begun(folder: Folder, entered: Home) -> dict[str, Any]:
-    """What training starts from, written down before it begins: another release, or other tasks, would be another training."""
-    tasks_id = content_id("adopted tasks", folder.read(TASKS, TaskSet).model_dump(mode="json"))
+    """What training starts from, written down before it begins: another release, or other tasks, would be another training. Raises
+    ConfigError where there are too few tasks, or other ones than training began with."""
+    made = folder.read(TASKS, TaskSet)
+    splits = {kept.split for kept in made.tasks}
+    if missing := [split.value for split in (Split.TRAIN, Split.EVAL, Split.HOLDOUT) if split not in splits]:
+        raise ConfigError(
+            f"The {len(made.tasks)} tasks of {folder.root} are too few to train and report on: none is of the split "
+            f"{' and '.join(missing)}. Give more --pages, --tasks or --depth."
+        )
+    tasks_id = content_id("adopted tasks", made.model_dump(mode="json"))
     before = read_summary(folder).get(TRAIN)
     if before is None:
         release = newest_release(entered)

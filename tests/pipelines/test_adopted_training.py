@@ -25,7 +25,7 @@ from pipelines.stages.evaluate import greedy_requests
 from sandbox.actions import Click
 from sandbox.adopting import adopt as steps
 from sandbox.adopting.records import AdoptedTask, AnswerCheck, Folder, Locator, Site, Step
-from sandbox.adopting.source import PLUGIN_TEXT, kept_tasks
+from sandbox.adopting.source import PLUGIN_TEXT, kept_tasks, split_of
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.task import Split
 from tests.models.conftest import small_model
@@ -123,6 +123,9 @@ def test_tasks_that_changed_since_training_began_are_refused(adopted: tuple[Fold
     assert training.begun(folder, home) == begun, "what training started from stays"
     folder.write("tasks.json", kept_tasks(site, [asked(number) for number in range(39)]))
     with pytest.raises(ConfigError, match="have changed since training on them began"):
+        training.begun(folder, home)
+    folder.write("tasks.json", kept_tasks(site, [one for one in map(asked, range(40)) if split_of(site, one) is Split.TRAIN]))
+    with pytest.raises(ConfigError, match="none is of the split eval and holdout"):
         training.begun(folder, home)
 
 
