@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.venv import python_of
 from pipelines.orchestration.shipped import shipped
+from tests.pipelines.test_report import fill
 from warehouse.core.errors import ConfigError
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
@@ -23,17 +27,24 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that has the wheel of this checkout, what it depends on, and no checkout."""
-    built, environment = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("environment")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    built = tmp_path_factory.mktemp("built")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(built), str(ROOT)], check=True)
+    return next(built.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that has the wheel, what it depends on, and no checkout."""
+    environment = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     packages = next(environment.glob("lib/python*/site-packages"))
     # A folder named in a .pth file is searched, but its own .pth files, that of an editable checkout among them, are not read.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(built), str(ROOT)], check=True)
-    into = ["--python", str(environment / "bin" / "python"), "install", "--no-deps", "--ignore-installed"]
-    subprocess.run([*pip[:3], *into, *map(str, built.glob("*.whl"))], check=True, stdout=subprocess.DEVNULL)
+    into = ["--python", str(environment / "bin" / "python"), "install", "--no-deps", "--ignore-installed", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *into], check=True, stdout=subprocess.DEVNULL)
     return environment / "bin"
 
 
@@ -89,6 +100,29 @@ def test_an_iteration_runs_beside_folders_that_are_called_like_rooms(installed: 
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     status = run(folder, installed / "flywheel", "status", "--json")
     assert status.returncode == 0 and '"0001"' in status.stdout, status.stdout + status.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_without_what_trains_a_home_is_read(wheel: Path, folder: Path, version: str) -> None:
+    """In an empty environment of its own, from a package index; the lock, which is of 3.11, holds for the others' versions as well."""
+    try:
+        place = python_of(folder / "venv", ["-c", str(ROOT / "constraints.txt"), str(wheel)], of=version).parent
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    warehouse = Warehouse(Home(folder / "home"))
+    fill(warehouse, "0001", 40)
+    assert run(folder, place / "python", "-c", "import torch").returncode == 1
+    said = run(folder, place / "flywheel", "sql", "select count(*) as found from episodes", "--json")
+    assert said.returncode == 0 and str(warehouse.read("episodes").num_rows) in said.stdout, said.stdout + said.stderr
+    for command in (["status"], ["report", "-o", "page/index.html"], ["export", "exported", "--format", "parquet", "--dataset", "all"]):
+        said = run(folder, place / "flywheel", *command)
+        assert said.returncode == 0, said.stdout + said.stderr
+    said = run(folder, place / "python", "-c", "import flywheel as fw; print(len(fw.open('home').table('episodes')))")
+    assert said.stdout.strip() == str(warehouse.read("episodes").num_rows), said.stderr
+    refused = run(folder, place / "flywheel", "run", "--profile", "smoke")
+    assert refused.returncode != 0 and "flywheel[train]" in refused.stdout + refused.stderr
 
 
 def test_a_checkout_has_one_module_of_each_name() -> None:
