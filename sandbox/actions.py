@@ -21,13 +21,13 @@ class _Action(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> Any:
-        return _without_halves(value)
+        return without_halves(value)
 
 
 MAX_DEPTH = 100
 
 
-def _without_halves(value: Any, depth: int = 0) -> Any:
+def without_halves(value: Any, depth: int = 0) -> Any:
     """JSON that a policy wrote can spell half of a pair of surrogates, which no keyboard types and no table holds: each becomes the
     replacement character. Raises ValueError for what is nested deeper than MAX_DEPTH."""
     if depth > MAX_DEPTH:
@@ -36,9 +36,9 @@ def _without_halves(value: Any, depth: int = 0) -> Any:
         case str() if not value.isascii():
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         case dict():
-            return {_without_halves(key, depth + 1): _without_halves(each, depth + 1) for key, each in value.items()}
+            return {without_halves(key, depth + 1): without_halves(each, depth + 1) for key, each in value.items()}
         case list() | tuple():
-            return [_without_halves(each, depth + 1) for each in value]
+            return [without_halves(each, depth + 1) for each in value]
     return value
 
 

@@ -154,7 +154,7 @@ def read_card(folder: Path) -> Card:
     path = folder / CARD_FILE
     try:
         return Card.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(
             f"{path} is missing: {folder} is not a checkpoint, or was not written to the end. Run the stage that writes it again"
         ) from None

@@ -112,10 +112,10 @@ def built(environment: Path, *, workdir: str | None = None, images: Sequence[str
         where = f"{path}, line {number}: {word} {rest[:80]}"
         try:
             _read(steps, where, word, rest, (*IMAGES, *images))
-        except ValueError as error:
-            if isinstance(error, TaskError):
-                raise
-            raise TaskError(f"{where}: it cannot be read: {error}. Correct the line.") from error
+        except TaskError:
+            raise
+        except (OSError, ValueError) as error:  # a name that no file can have, such as one too long
+            raise TaskError(f"{where}: it cannot be read: {str(error)[:200]}. Correct the line.") from error
     if missing := _not_installed(steps.packages):
         raise TaskError(
             f"{path} installs {', '.join(missing)}: a jail has no network. Install them here: apt-get install {' '.join(missing)}"
@@ -129,10 +129,20 @@ def built(environment: Path, *, workdir: str | None = None, images: Sequence[str
     )
 
 
+def _lines(path: Path) -> list[str]:
+    """Raises TaskError."""
+    try:
+        if not path.resolve().is_relative_to(path.parent.resolve()):
+            raise TaskError(f"{path} is a link that leads out of the task's folder: copy the file.")
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} is no text: {error}") from error
+
+
 def _instructions(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line, instruction, arguments) of each, continued lines joined. Raises TaskError for what begins with no word."""
     text, begun = "", 0
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         if line.lstrip().startswith("#"):
             continue
         begun = begun if text else number

@@ -46,6 +46,22 @@ SCRATCH = ("/logs",)
 """Folders that only the verifier's jail can write to."""
 
 
+def _lies_in(path: Path, folder: Path) -> bool:
+    """Links followed."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _text(folder: Path, name: str) -> str:
+    """Of a task's own file. Raises ConfigError for one that is none, or is elsewhere: a task tells nobody what else this machine has."""
+    path = folder / name
+    try:
+        if not _lies_in(path, folder):
+            raise ConfigError(f"{path} leads out of the task's folder: copy the file that it is a link to.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no text: {error}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarborTask:
     """One folder, as far as task.toml goes."""
@@ -59,7 +75,7 @@ class HarborTask:
     @property
     def instruction(self) -> str:
         """Without the marks that say what a benchmark's files are, as Harbor leaves them out."""
-        lines = (self.folder / INSTRUCTION).read_text(encoding="utf-8").split("\n")
+        lines = _text(self.folder, INSTRUCTION).split("\n")
         while lines and (not lines[0].strip() or (lines[0].startswith(("#", "<!--")) and "canary" in lines[0].lower())):
             del lines[0]
         return "\n".join(lines).strip()
@@ -70,11 +86,12 @@ class HarborTask:
         script = self.folder / SOLVE
         if not script.is_file() or [path.name for path in script.parent.iterdir()] != [script.name]:
             return None
-        return script.read_text(encoding="utf-8")
+        return _text(self.folder, SOLVE)
 
     @property
     def version(self) -> str:
-        files = {path.relative_to(self.folder).as_posix(): path for path in sorted(self.folder.rglob("*")) if path.is_file()}
+        paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and _lies_in(path, self.folder))
+        files = {path.relative_to(self.folder).as_posix(): path for path in paths}
         return version_of("harbor", VERSION, {name: bytes_id("file", path.read_bytes()) for name, path in files.items()})
 
 
@@ -142,7 +159,7 @@ def _readable(folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tests-", dir=scratch_root()) as name:
         copy = Path(name)
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+            if path.is_file() and _lies_in(path, folder):
                 place = copy / path.relative_to(folder)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, place)
@@ -219,17 +236,20 @@ def _tasks_in(folder: Path) -> list[HarborTask]:
 def _task(folder: Path) -> HarborTask:
     """Raises ConfigError for a folder that is none, or that wants what no jail has."""
     try:
-        config = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = tomllib.loads(_text(folder, CONFIG))
         verifier, environment = config.get("verifier", {}), config.get("environment", {})
         wants_os, workdir = str(environment.get("os", "linux")).lower(), environment.get("workdir")
         if workdir is not None and not isinstance(workdir, str):
             raise TypeError(f"[environment].workdir is {workdir!r}, not a path")
         test_s, variables = float(verifier.get("timeout_sec", MAX_TEST_S)), dict(verifier.get("env", {}))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, AttributeError, TypeError, ValueError) as error:
+    except ConfigError:
+        raise
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{folder / CONFIG} is not Harbor's: {error}") from error
     for name in (INSTRUCTION, TEST):
         if not (folder / name).is_file():
             raise ConfigError(f"{folder} is no Harbor task that can be played: it has no {name}.")
+        _text(folder, name)
     wants = {
         "[[steps]], a task of several": config.get("steps"),
         "[environment].os": wants_os != "linux",

@@ -21,6 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.headers import build_authorization_basic
 from websockets.protocol import State
 
+from sandbox.actions import without_halves
 from sandbox.adapters.adapted_session import BadAction, Seen
 from sandbox.adapters.adapted_source import Playable, adapted_source, name_of, version_of
 from sandbox.http.serving import is_loopback, without_secrets
@@ -106,7 +107,7 @@ class OpenEnvironment:
         base = _base(task.url)
         async with httpx.AsyncClient(trust_env=not _is_local(base), timeout=30, headers=_credentials(task.url)) as http:
             answers = [await http.get(f"{base}/{what}") for what in ("schema", "metadata")]
-        schema, metadata = (answer.raise_for_status().json() for answer in answers)
+        schema, metadata = (without_halves(answer.raise_for_status().json()) for answer in answers)
         environment = cls(task, schema["action"], f"{metadata['name']} {metadata.get('version') or '?'}; openenv 0.3")
         await environment._connect()
         return environment
@@ -151,7 +152,7 @@ class OpenEnvironment:
         if self._socket is None:
             raise SandboxError("The environment is closed.")
         await self._socket.send(json.dumps({"type": kind, "data": data}))
-        answer = json.loads(await self._socket.recv())
+        answer = without_halves(json.loads(await self._socket.recv()))
         said = answer.get("data") or {}
         if answer.get("type") == "error":
             if kind == "step" and said.get("code") == "VALIDATION_ERROR":

@@ -10,6 +10,8 @@ What runs the page is not ours: a session opens it in a browser of its own, whic
 from __future__ import annotations
 
 import random
+import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,8 @@ VERSION = "1"
 """Of how pages are opened and judged."""
 Values = Mapping[str, Any]
 _PORTS = {"http": 80, "https": 443}
+MAX_WIDTH = 1000
+"""Characters that a field in an instruction or an address may be filled up to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +78,10 @@ class WebPageTask:
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
-        parts = urlsplit(self.url)
         try:
+            parts = urlsplit(self.url)
             is_address = parts.scheme in _PORTS and bool(parts.hostname) and not set(parts.netloc) & set("{}@") and parts.port != 0
-        except ValueError:  # a port that is none
+        except ValueError:  # a port or an IPv6 address that is none
             is_address = False
         if not is_address:
             raise ConfigError(
@@ -90,6 +94,15 @@ class WebPageTask:
         """HOST:PORT."""
         parts = urlsplit(self.url)
         return f"{parts.hostname}:{parts.port or _PORTS[parts.scheme]}"
+
+
+class _Filling(string.Formatter):
+    """`str.format`, without the few characters that ask for gigabytes."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if any(int(number) > MAX_WIDTH for number in re.findall(r"\d{1,20}", format_spec)):
+            raise ValueError(f"a width of more than {MAX_WIDTH} in {format_spec!r}")
+        return str(super().format_field(value, format_spec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +125,7 @@ class PageInstance:
         if self.task.facts is None:
             return text
         try:
-            return text.format(**values)
+            return _Filling().vformat(text, (), values)
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise TaskError(
                 f"{text!r} of the task {self.task.name!r} cannot be filled with its facts {dict(values)}: {type(error).__name__}: {error}."
@@ -151,7 +164,7 @@ def web_page_source(name: str, tasks: Sequence[WebPageTask], *, edition: str = "
         if found.facts is None:
             return PageInstance(task=found, content={})
         drawing = found.facts
-        return draw(task, seed, lambda dice: PageInstance(task=found, content=dict(drawing(dice))))[0]
+        return draw(task, seed, lambda dice: PageInstance(task=found, content=_drawn(found.name, drawing, dice)))[0]
 
     def facts(task: Task, seed: int) -> Facts:
         drawn = instance(task, seed)
@@ -176,6 +189,14 @@ def web_page_source(name: str, tasks: Sequence[WebPageTask], *, edition: str = "
         has_one_instance=draws == {False},
         **more,
     )
+
+
+def _drawn(name: str, drawing: Callable[[random.Random], Values], dice: random.Random) -> Values:
+    """Raises TaskError where it is none that draws facts."""
+    try:
+        return dict(drawing(dice))
+    except Exception as error:
+        raise TaskError(f"`facts` of the task {name!r} failed: {type(error).__name__}: {error}. It has to return facts by name.") from error
 
 
 def _version(task: WebPageTask, edition: str) -> str:

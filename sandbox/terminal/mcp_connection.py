@@ -36,6 +36,8 @@ from sandbox.terminal.tool_errors import ToolError
 from warehouse.core.errors import ConfigError, SandboxError
 
 MAX_LINE_BYTES = 4 << 20
+MAX_PAGES = 100
+"""Of a list of tools, each as long as a line may be."""
 HTTP_TIMEOUT_S = 30.0
 """For connecting and for sending a request."""
 CLIENT = Implementation(name="flywheel", version="1")
@@ -69,15 +71,22 @@ class McpConnection:
             session = await connection._session
             who = (await connection._ask("initialize", session.initialize())).server_info
             connection.server_version = f"{who.name} {who.version}"
-            cursor: str | None = ""
-            while cursor is not None:
-                page = await connection._ask("tools/list", session.list_tools(params=PaginatedRequestParams(cursor=cursor or None)))
-                connection.tools |= {tool.name: tool for tool in page.tools}
-                cursor = page.next_cursor
+            await connection._list_tools(session)
         except BaseException:
             await connection.close()
             raise
         return connection
+
+    async def _list_tools(self, session: ClientSession) -> None:
+        """Raises ToolError, also for a list that comes to no end."""
+        cursor: str | None = ""
+        for _ in range(MAX_PAGES):
+            page = await self._ask("tools/list", session.list_tools(params=PaginatedRequestParams(cursor=cursor or None)))
+            self.tools |= {tool.name: tool for tool in page.tools}
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+        raise ToolError(f"MCP server {self._name!r} lists its tools on more than {MAX_PAGES} pages")
 
     @property
     def is_alive(self) -> bool:

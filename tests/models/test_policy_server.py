@@ -255,7 +255,7 @@ def test_weights_come_from_allowed_folders_only_and_must_fit(client: httpx.Clien
         assert (refused.status_code, problem(refused)["code"]) == (403, "folder_not_allowed")
         assert str(folder) not in problem(refused)["message"]
     answer = client.post(CHAT, json=chat(return_token_ids=True)).json()["choices"][0]
-    for name, reason in (("wide", "do not fit"), ("missing", "missing")):
+    for name, reason in (("wide", "do not fit"), ("missing", "missing"), ("a/config.json", "missing")):
         wrong = client.post("/v1/weights", json={"folder": str(roots / name)})
         assert (wrong.status_code, problem(wrong)["code"]) == (400, "weights_not_loaded")
         assert reason in problem(wrong)["message"]

@@ -18,7 +18,7 @@ from warehouse.lineage.release_ledger import changing
 from warehouse.lineage.releases import decide
 from warehouse.storage.tables import Warehouse
 
-LONG = ("launch-and-schedule",)
+LONG = ("launch-and-schedule", "my-agent")
 """Pages that run whole iterations: tests/wheel/test_howtos.py."""
 
 

@@ -174,6 +174,7 @@ def test_a_folder_keeps_what_sources_promise_and_is_named_by_its_path(tmp_path: 
         ("FROM debian\nENTRYPOINT serve", "ENTRYPOINT is not done without Docker"),
         ("FROM debian\nWORKDIR /app\nCOPY --from=build /x /x", "--from=build is not done without Docker"),
         ("FROM debian\nWORKDIR /app\nCOPY nothing .", "the folder environment has no nothing"),
+        (f"FROM debian\nWORKDIR /app\nCOPY {'n' * 300} .", "it cannot be read"),
         ("FROM debian\nWORKDIR /app\nCOPY ../tests .", "the folder environment has no ../tests"),
         ("FROM debian\nWORKDIR /app\nADD http://x/y .", "http://x/y is not a file of the folder environment"),
         ("FROM debian\nWORKDIR /app\nCOPY shout.sh /etc/", "/etc is outside of what a task may fill"),
@@ -220,12 +221,30 @@ def test_an_image_that_this_machine_has_all_of_can_be_allowed(tmp_path: Path) ->
         ("[environment]\nworkdir = 3", "is not Harbor's"),
         ("[verifier", "is not Harbor's"),
         ("[verifier]\ntimeout_sec = 'soon'", "is not Harbor's"),
+        (f"a = {'[' * 3000}", "is not Harbor's"),
     ],
 )
 def test_what_a_task_wants_that_no_jail_has_is_named(tmp_path: Path, toml: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         harbor_source("bench", written(tmp_path, **{"task.toml": toml}))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["task.toml", "instruction.md", "tests/test.sh", "environment/Dockerfile", "solution/solve.sh"])
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_file_that_is_elsewhere_or_no_text_is_refused(tmp_path: Path, name: str, is_link: bool) -> None:
+    place = written(tmp_path)
+    (place / name).unlink()
+    if is_link:
+        (tmp_path / "key.txt").write_text("a secret of this machine")
+        (place / name).symlink_to(tmp_path / "key.txt")
+    else:
+        (place / name).write_bytes(b"\xff\xfe")
+    with pytest.raises((ConfigError, TaskError), match="leads out of the task's folder" if is_link else "is no text") as caught:
+        source = harbor_source("bench", place)
+        (task,) = source.load_tasks().values()
+        source.instance(task, 0)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_folder_without_a_task_is_refused(tmp_path: Path) -> None:

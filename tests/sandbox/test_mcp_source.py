@@ -264,6 +264,26 @@ def test_an_endless_answer_is_cut_off_and_no_proxy_is_asked_for_this_machine(mon
     asyncio.run(run())
 
 
+LISTS = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    result = {
+        "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "lists", "version": "1"}},
+        "tools/list": {"tools": [{"name": "one", "inputSchema": {"type": "object"}}], "nextCursor": "more"},
+    }.get(asked["method"])
+    if result:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+def test_a_list_of_tools_that_comes_to_no_end_is_given_up() -> None:
+    from sandbox.terminal.mcp_connection import McpConnection
+
+    with pytest.raises(ToolError, match="lists its tools on more than 100 pages"):
+        asyncio.run(McpConnection.open("lists", McpServer(command=(sys.executable, "-c", LISTS), runs_in="host", timeout_s=60), None))
+
+
 def test_a_server_has_a_command_or_an_address() -> None:
     for wrong in ({}, {"command": ("x",), "url": "http://localhost/mcp"}, {"url": "file:///x"}):
         with pytest.raises(ValueError, match=r"either command or url|string_pattern_mismatch"):

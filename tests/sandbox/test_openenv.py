@@ -16,10 +16,11 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
+from websockets.protocol import State
 
 from benchmarks.common.venv import python_of
 from sandbox.actions import Click, Finished, ToolCall, TypeText, Wait
-from sandbox.adapters.adapted_session import AdaptedSession
+from sandbox.adapters.adapted_session import AdaptedSession, AdaptedTask
 from sandbox.adapters.openenv_source import OpenEnvironment, OpenEnvTask, openenv_source
 from sandbox.http.tokens import Tokens
 from sandbox.pool.pool import SessionPool
@@ -272,6 +273,33 @@ def test_what_is_no_server_is_said() -> None:
         session, found = _session_of(openenv_source("gone", [task]))
         with pytest.raises(SandboxError, match="failed at starting 127-0-0-1: ConnectError"):
             await session.reset(found, 0)
+
+    asyncio.run(play())
+
+
+def test_half_a_character_of_a_server_can_be_sent_on_and_stored() -> None:
+    halves = json.dumps({"type": "observation", "data": {"observation": {"text": "a \ud800 b"}}})
+
+    class Server:
+        state = State.OPEN
+
+        async def send(self, message: str) -> None: ...
+
+        async def recv(self) -> str:
+            return halves
+
+        async def close(self) -> None: ...
+
+    async def make() -> OpenEnvironment:
+        environment = OpenEnvironment(OpenEnvTask(url="http://127.0.0.1:9", instruction="i", success_at=1), {}, "halves")
+        environment._socket = Server()  # type: ignore[assignment]
+        return environment
+
+    async def play() -> None:
+        session = AdaptedSession(lambda _: AdaptedTask(instruction="i", success_at=1, make=make, has_one_instance=True))
+        seen = await session.reset(Task(source="halves", name="a", domain="games", max_steps=5), 0)
+        assert seen.output == "a \ufffd b"
+        await session.close()
 
     asyncio.run(play())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -14,7 +15,7 @@ from sandbox.actions import Action, Click, Finished, Navigate, TypeText
 from sandbox.adapters.page_view import PageView
 from sandbox.adapters.web_page_file import source_of_file
 from sandbox.adapters.web_page_session import WebPageSession
-from sandbox.adapters.web_page_source import Start, WebPageTask, web_page_source
+from sandbox.adapters.web_page_source import PageInstance, Start, WebPageTask, web_page_source
 from sandbox.browser.page_session import OpenPage
 from sandbox.session import Verdict
 from sandbox.tasks.conformance import check_source
@@ -236,7 +237,9 @@ def test_sessions_on_one_application_take_turns(used: Any, notes: Notes, port: i
     played(used, web_page_source("notes", [task]), play)
 
 
-@pytest.mark.parametrize("url", ["ftp://host/", "localhost:80", "http:///x", "http://{host}/", "http://ann:secret@host/", "http://host:x/"])
+@pytest.mark.parametrize(
+    "url", ["ftp://host/", "localhost:80", "http:///x", "http://{host}/", "http://ann:secret@host/", "http://host:x/", "http://[::1"]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a page: write http:// or https:// and a host"):
         WebPageTask(name="a", url=url, instruction="", verifier=lambda page: True)
@@ -256,6 +259,21 @@ def test_tasks_of_a_source_draw_instances_by_split_or_none_does(notes: Notes, po
         odd.facts(next(iter(odd.load_tasks().values())), 0)
     elsewhere = web_page_source("notes", [task_of(notes, 81)])
     assert elsewhere.load_tasks() == source.load_tasks(), "the port is not what a task is"
+
+
+def test_facts_that_cannot_be_drawn_are_said() -> None:
+    task = WebPageTask(name="a", url="http://host/", instruction="i", verifier=lambda page: True, facts=json.loads)  # type: ignore[arg-type]
+    source = web_page_source("odd", [task])
+    with pytest.raises(TaskError, match="`facts` of the task 'a' failed: TypeError"):
+        source.instance(source.load_tasks()["a"], 0)
+
+
+@pytest.mark.parametrize("field", ["{text:>400000000}", "{text!r:*^1001}", "{text:>99999999999999999999}", "{text:{count}}"])
+def test_a_field_that_would_be_filled_without_end_is_refused(field: str) -> None:
+    facts = {"text": "tea", "count": 2000}
+    task = WebPageTask(name="a", url="http://host/", instruction=field, verifier=lambda page: True, facts=lambda dice: facts)
+    with pytest.raises(TaskError, match="a width of more than 1000"):
+        _ = PageInstance(task=task, content=facts).instruction
 
 
 @pytest.fixture
