@@ -86,16 +86,21 @@ async def play_blocks(name: str, firsts: Sequence[int], done: Done) -> None:
                 _import(name.removeprefix("import "), block)
             done(block)
         return
-    tracebacks = Tracebacks()
-    logging.getLogger().addHandler(tracebacks)
-    logging.getLogger("uvicorn.error").addHandler(tracebacks)
     with TemporaryDirectory() as scratch:
         async with DOORS[name][0](Path(scratch)) as player:
-            for first in firsts:
-                block = Block(first)
-                async with _timed(block):
-                    await _play(name, player, block, tracebacks)
-                done(block)
+            tracebacks = Tracebacks()
+            loggers = [logging.getLogger(), logging.getLogger("uvicorn.error")]  # uvicorn's takes its own handlers alone, as it starts
+            try:
+                for logger in loggers:
+                    logger.addHandler(tracebacks)
+                for first in firsts:
+                    block = Block(first)
+                    async with _timed(block):
+                        await _play(name, player, block, tracebacks)
+                    done(block)
+            finally:
+                for logger in loggers:
+                    logger.removeHandler(tracebacks)
 
 
 async def _play(name: str, player: Player, block: Block, tracebacks: Tracebacks) -> None:
