@@ -15,7 +15,9 @@ episodes, and the paper's claims beside what was found.
     quickstart         the profile's: values a step, lambda 0.95 at least, nothing stored, a gate against a constant
     quickstart_task    the same with the gate of gate_task
     streaming          quickstart, and episodes go on while the policy learns
-    reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer, as published
+    reinforce, reinforce++, grpo, gigpo, rejection    the alternatives behind the same trainer, as published
+    forks              reinforce, and each episode is forked at the step whose answer was least likely: three siblings begin there by
+                       verified replay, and from there on are compared with each other and their parent
     replay_only        the control: as many episodes and as much compute, but only the replayed samples teach
 
 Domains are the quickstart's MiniWoB++ tasks, `pointing` (one to three steps) and `forms` (three to five, more tokens and more time), and
@@ -103,6 +105,16 @@ ARMS: dict[str, dict[str, Any]] = {
     "symmetric_clip": {**PAPER, "clip_high": 0.2},
     "step": {**PAPER, "level": "step"},
     "grpo": {**EVEN, "algorithm": "grpo", "group_size": 4, "rounds": 7, "aggregation": "episode_mean"},
+    "gigpo": {
+        **EVEN,
+        "algorithm": "gigpo",
+        "group_size": 4,
+        "rounds": 7,
+        "aggregation": "episode_mean",
+        "gamma": 0.95,
+        "skip_uniform_tasks": False,
+    },
+    "forks": {**EVEN, "algorithm": "reinforce", "fork_siblings": 3, "rounds": 7},
     "reinforce++": {**EVEN, "algorithm": "reinforce++", "skip_uniform_tasks": False},
     "offset": {**PAPER, "value_offset": "task"},
     "streaming": {**QUICKSTART, "streaming": True, "off_policy": "decoupled", "max_staleness": 4},
@@ -113,8 +125,9 @@ ARMS: dict[str, dict[str, Any]] = {
     "replay_only": {**PAPER, "mode": "replay_only"},
     "rejection": {**EVEN, "algorithm": "rejection"},
 }
-"""Overrides of the profile's `rl`. Seven rounds have whole groups of four and as many episodes. GRPO is a mean over an episode's
-tokens (2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread. REINFORCE++ knows no task to skip."""
+"""Overrides of the profile's `rl`. Seven rounds have whole groups of four, or parents with their three forks, and as many episodes. GRPO is
+a mean over an episode's tokens (2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread. REINFORCE++ knows
+no task to skip, and GiGPO (2505.10978) tells fast successes from slow ones."""
 STORED = 0.2
 """Share of an arm's episodes that the start plays beforehand, where its critic is pretrained on them."""
 TUTORIALS = 4000

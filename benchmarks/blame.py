@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -313,7 +314,8 @@ def retraining(
     for name in JUDGES:
         key = f"judge={name}"
         left_out = members(samples, key)
-        checked = blaming.check_without(warehouse, stage, key, left_out, lost, questions, profile, asked, console, None)
+        with TemporaryDirectory(dir=warehouse.home.scratch) as folder:
+            checked = blaming.check_without(warehouse, stage, key, left_out, lost, questions, profile, asked, console, None, Path(folder))
         success = checked.success
         judges.setdefault(name, {}).update(
             fall=checked.log_odds_with - checked.log_odds_without,

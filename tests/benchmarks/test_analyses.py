@@ -32,6 +32,9 @@ def test_each_arm_is_what_its_name_says() -> None:
     assert (paper.gate_policy, paper.pretraining_rounds) == ("open", 0), "the critic steers from the first round on"
     assert paper.clip_high > paper.clip_low
     assert (grpo.aggregation, grpo.group_normalise_std) == ("episode_mean", True), "a sum over tokens is Dr. GRPO, which does not divide"
+    gigpo, forks = (config_of(profile, arm, episodes=112, seed=0) for arm in ("gigpo", "forks"))
+    assert (gigpo.gamma, gigpo.step_group_weight, gigpo.skip_uniform_tasks) == (0.95, 1.0, False), "as published"
+    assert (forks.fork_siblings, forks.fork_points, forks.fork_pixels) == (3, 1, True)
     for claim in CLAIMS:
         assert {claim.arm, claim.other} <= ARMS.keys() and claim.arm != claim.other
 
@@ -46,6 +49,8 @@ def test_each_arm_is_what_its_name_says() -> None:
         ("ppo", "step", {"level"}),
         ("gate_task", "gate", {"gate_baseline"}),
         ("quickstart_task", "quickstart", {"gate_baseline"}),
+        ("gigpo", "grpo", {"algorithm", "gamma", "skip_uniform_tasks"}),
+        ("forks", "reinforce", {"fork_siblings", "rounds"}),
     ],
 )
 def test_an_ablation_leaves_out_one_part(arm: str, other: str, settings: set[str]) -> None:
