@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_S = 20.0
 """From the connection, or the first byte of the next request, to the end of the head."""
 HEAD_BYTES = 64 * 1024
+SOCKET_LINE_BYTES, SOCKET_LINES, LINE_MARKS = 8192, 128, 16
+"""Of the head of a WebSocket's request; the last are a line's own marks, such as the version of HTTP."""
 BODY_S, BODY_BYTES_PER_S = 30.0, 2048.0
 """A body has so long, and a second more for each of so many bytes that came."""
 UNREAD_S = 60.0
@@ -62,6 +64,14 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._stop()
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """The library that reads the request again as a WebSocket's gives up a longer line, or more of them, and answers nothing."""
+        lines = [len(self.url) + LINE_MARKS, *(len(name) + len(value) + LINE_MARKS for name, value in self.scope["headers"])]
+        if max(lines) > SOCKET_LINE_BYTES or len(lines) > SOCKET_LINES:
+            self._refuse(b"431 Request Header Fields Too Large")
+        else:
+            super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
         super().pause_writing()

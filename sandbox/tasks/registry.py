@@ -13,7 +13,10 @@ TASK_FILES = (".yaml", ".yml")
 
 def _of_path(reference: str) -> TaskSource | None:
     """The source of a file of tasks in web pages, or of a folder of Harbor's tasks."""
-    is_path = bool(reference) and (reference.endswith(TASK_FILES) or Path(reference).is_dir())
+    try:
+        is_path = bool(reference) and (reference.endswith(TASK_FILES) or Path(reference).is_dir())
+    except OSError:  # a name that no file can have
+        is_path = False
     return _of_task_file(reference) if is_path else None
 
 

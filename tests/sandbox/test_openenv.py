@@ -277,6 +277,22 @@ def test_what_is_no_server_is_said() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"), [("n" * 9000, {}), ("a", {"x": "y" * 9000}), ("a", {f"x-{number}": "y" for number in range(130)})]
+)
+def test_a_head_that_is_too_long_for_a_socket_is_answered(path: str, headers: dict[str, str]) -> None:
+    async def use(url: str) -> None:
+        with pytest.raises(InvalidStatus) as refused:
+            async with (
+                asyncio.timeout(20),
+                connect(url.replace("http", "ws", 1) + f"/openenv/{path}", proxy=None, additional_headers=headers),
+            ):
+                pass
+        assert refused.value.response.status_code == 431
+
+    serve(use)
+
+
 def test_half_a_character_of_a_server_can_be_sent_on_and_stored() -> None:
     halves = json.dumps({"type": "observation", "data": {"observation": {"text": "a \ud800 b"}}})
 

@@ -146,7 +146,9 @@ def test_what_cannot_be_used_is_refused_with_the_reason(folder: Path, text: str,
     assert os.environ[SOURCES.variable] == "" and list(SOURCES) == list(SOURCES.installed()), "nothing has changed"
 
 
-@pytest.mark.parametrize("reference", ["", "press", "press.py", ":SOURCE", "press.py:", "press:a b", "none.py:SOURCE", "nonesuch:SOURCE"])
+@pytest.mark.parametrize(
+    "reference", ["", "press", "press.py", ":SOURCE", "press.py:", "press:a b", "none.py:SOURCE", "nonesuch:SOURCE", f"data:{'/A' * 3000}"]
+)
 def test_a_reference_that_names_nothing(folder: Path, reference: str) -> None:
     with pytest.raises(ConfigError, match=r"expected module:attribute or path|there is no file|No module named 'nonesuch'"):
         SOURCES.use([reference], folder)
