@@ -55,10 +55,8 @@ def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tm
     assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_turn", "test_slow"]
     marked = [file.name for file in (ROOT / "tests" / "wheel").glob("test_*.py") if "pytest.mark.ci" in file.read_text(encoding="utf-8")]
     assert sorted(marked) == [
-        "test_cadences.py",
         "test_cluster.py",
         "test_faults.py",
-        "test_forgetting.py",
         "test_pixels.py",
         "test_sandbox_profile.py",
         "test_self_challenge.py",
