@@ -137,6 +137,7 @@ def test_figures_leave_out_parts_that_have_not_run(adopted: tuple[Folder, Site])
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_a_report_of_stored_episodes_needs_no_application(adopted: tuple[Folder, Site], tmp_path: Path):
     folder, site = adopted
     training.begun(folder, Home(tmp_path / "none"))

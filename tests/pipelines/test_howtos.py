@@ -20,6 +20,8 @@ from warehouse.storage.tables import Warehouse
 
 LONG = ("launch-and-schedule", "my-agent")
 """Pages that run whole iterations: tests/wheel/test_howtos.py."""
+IN_CI = ("my-environment", "my-logs", "my-verifier")
+"""The others take longer together than continuous integration has for pages; what their commands do, other tests say."""
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +75,10 @@ BRINGS: dict[str, Callable[[Path], None]] = {"my-model": a_model, "my-logs": a_l
 WITHOUT_HOME = ("my-logs",)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("page", [page for page in pages() if page not in LONG])
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page in IN_CI else pytest.mark.long) for page in pages() if page not in LONG]
+)
 def test_a_page_does_what_it_says(page: str, tmp_path: Path, small_home: Path) -> None:
     if needs_own_network(page):
         pytest.skip("it names ports, and only root can give it a network in which they are free")
