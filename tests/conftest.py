@@ -46,6 +46,7 @@ from tests.running import (  # noqa: E402,F401 - hooks, once the environment sta
     pytest_configure,
     pytest_make_collect_report,
     pytest_runtest_makereport,
+    pytest_runtest_setup,
     pytest_xdist_make_scheduler,
 )
 

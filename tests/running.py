@@ -2,7 +2,8 @@
 
 Continuous integration asks for two more. `--strict-skips`: a test that is skipped and not in EXPECTED_SKIPS fails; a machine without a
 desktop, a microphone or Postgres would else skip hundreds without a word. `--must-run`: the run fails where fewer tests ran than MUST_RUN
-says, because they were skipped as expected on a machine that could run them, or were not collected at all.
+says, because they were skipped as expected on a machine that could run them, or were not collected at all. `--long-within` ends it in time
+on a slow machine: long tests come last, and those whose turn comes too late are skipped and named.
 
 Hooks of pytest, loaded by tests/conftest.py.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from fnmatch import fnmatch, translate
@@ -35,6 +37,7 @@ EXPECTED_SKIPS = (
     ("tests/sandbox/test_hostile_pages.py::*", "Chromium has no sandbox of its own", "a container may not let it make one"),
     ("tests/deploy/*", "only root gives each service a user of its own", "a container's root may not be allowed to"),
     ("tests/*", "needs root and iproute2", "a container's root may not make networks of its own"),
+    ("tests/*", "within which long tests begin", "on a slow machine not all of them fit into the time of continuous integration"),
     ("tests/models/test_gpu_training.py::*", "torch sees no accelerator", "there is no GPU in continuous integration"),
 )
 """Test (a pattern), words of the reason that pytest is given, and why it may be so in continuous integration."""
@@ -71,6 +74,8 @@ NEVER_AGAIN = (
 """Tests (patterns) of what happens by chance: a fault that shows every other time passes when a failed test may try a second time. What is
 left over depends on the machine (pages, sound, networks) and may."""
 
+_STARTED_S = time.monotonic()
+
 
 def _is_root_that_mounts() -> bool:
     """Linux gives it CAP_SYS_ADMIN, which the root of a common container does not have."""
@@ -92,7 +97,6 @@ def _always() -> bool:
 MUST_RUN: tuple[tuple[str, int, Callable[[], bool]], ...] = (
     ("tests/warehouse/*full_disk*", 3, _is_root_that_mounts),
     ("tests/warehouse/test_power_cut.py::*", 2, _has_disks_to_log),
-    ("tests/deploy/test_deployed_services.py::*", 6, _is_root_that_mounts),
     ("tests/sandbox/test_terminal_isolation.py::*", 25, _always),
     ("tests/sandbox/test_episode_isolation.py::*", 25, _always),
     ("tests/annotation/recording/test_recorder_x11.py::*", 5, _always),
@@ -110,6 +114,9 @@ MUST_RUN: tuple[tuple[str, int, Callable[[], bool]], ...] = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--strict-skips", action="store_true", help="fail each test that is skipped and not expected to be (tests/running.py)")
+    parser.addoption(
+        "--long-within", type=float, metavar="MINUTES", help="skip long tests whose turn comes later than that after the start"
+    )
     parser.addoption("--must-run", action="store_true", help="fail where fewer tests ran than MUST_RUN says (tests/running.py)")
 
 
@@ -165,13 +172,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def place(item: pytest.Item) -> tuple[int, int]:
-    """Unmarked, then slow, then long. Those marked ci go with the slow ones. Of these whole iterations come first: a last file of
+    """Unmarked, then slow, then long, so that `--long-within` skips the last. Of the slow ones whole iterations come first: a last file of
     minutes would keep one worker busy while the others have nothing to do. Those of the recorder come last: they wait for what a desktop
     does, and beside a whole iteration it does that too late."""
-    is_slow = item.get_closest_marker("slow") or item.get_closest_marker("ci")
-    rank = 1 if is_slow else 2 if item.get_closest_marker("long") else 0
+    rank = 2 if item.get_closest_marker("long") else 1 if item.get_closest_marker("slow") else 0
     within = 0 if item.nodeid.startswith("tests/wheel/") else 2 if item.nodeid.startswith("tests/annotation/recording/") else 1
     return rank, within if rank else 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    limit_min = item.config.getoption("--long-within")
+    if limit_min is not None and item.get_closest_marker("long") and time.monotonic() - _STARTED_S > 60 * limit_min:
+        pytest.skip(f"{limit_min:g} minutes are over, within which long tests begin")
 
 
 def order(items: list[pytest.Item]) -> None:

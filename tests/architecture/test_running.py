@@ -52,7 +52,7 @@ def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tm
     (chosen,) = re.findall(r"^test-ci:.*\n\t\$\(PYTEST\) -m \"(.+?)\"", makefile, flags=re.MULTILINE)
     status, said = run(tmp_path, "-n", "0", "-m", chosen, "test_third.py", "test_second.py")
     assert status == 0
-    assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_turn", "test_slow"]
+    assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_slow", "test_turn"]
     marked = [file.name for file in (ROOT / "tests" / "wheel").glob("test_*.py") if "pytest.mark.ci" in file.read_text(encoding="utf-8")]
     assert sorted(marked) == [
         "test_cluster.py",
@@ -63,6 +63,15 @@ def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tm
         "test_ui.py",
         "test_unattended.py",
     ]
+
+
+def test_long_tests_whose_turn_comes_too_late_are_skipped_and_named(tmp_path: Path) -> None:
+    status, said = run(tmp_path, "-n", "0", "--long-within", "0", "-rs", "test_second.py")
+    assert status == 0 and re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_slow"]
+    (reason,) = re.findall(r"0 minutes are over, within which long tests begin", said)
+    assert is_expected("tests/wheel/test_ui.py::test_any", reason)
+    status, said = run(tmp_path, "-n", "0", "--long-within", "5", "test_second.py")
+    assert status == 0 and "3 passed" in said
 
 
 def test_the_order_holds_for_several_workers(tmp_path: Path) -> None:
