@@ -26,12 +26,10 @@ die() {
     exit 1
 }
 
-compile=""
-[ -z "${CI:-}" ] || compile=--no-compile # of what pip would compile in two minutes, the tests import a part, by several processes
 quiet=-qq
 if [ -n "${VERBOSE:-}" ] || [ -t 1 ]; then quiet=""; fi # a person watches pip's progress bars
 pip_install() { # shellcheck disable=SC2086
-    "$venv/bin/python" -m pip --disable-pip-version-check --no-input install $quiet $compile -c constraints.txt "$@"
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input install $quiet -c constraints.txt "$@"
 }
 is_root_with_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
