@@ -191,7 +191,8 @@ def test_killed_once_the_wheel_goes_on(turned_home, copy_of, stage_seconds):
     assert trial.wheel.left_after(GONE_S) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.ci
 def test_a_full_disk_ends_the_run_by_name_and_with_room_the_same_command_goes_on(new_wheel):
     wheel = new_wheel()
     command = ("-m", "pipelines.cli", "run", "--iterations", "1", "--profile", PROFILE)
