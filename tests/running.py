@@ -156,7 +156,7 @@ def missing(ran: set[str]) -> list[str]:
 
 def pytest_collection_finish() -> None:
     """What was imported stays: the collector, which tests/conftest.py turned off, need not look at it again and again. Nor at what tests
-    make as often as Python has it: that was a sixteenth of their processor time."""
+    make as often as Python has it."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()

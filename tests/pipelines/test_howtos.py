@@ -21,7 +21,7 @@ from warehouse.storage.tables import Warehouse
 LONG = ("launch-and-schedule", "my-agent")
 """Pages that run whole iterations: tests/wheel/test_howtos.py."""
 IN_CI = ("my-environment", "my-logs", "my-verifier")
-"""The others take longer together than continuous integration has for pages; what their commands do, other tests say."""
+"""The others take longer together than continuous integration has for pages: `make test-long` runs them."""
 
 
 @pytest.fixture(scope="module")
