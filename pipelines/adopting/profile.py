@@ -63,7 +63,7 @@ def write_profile(folder: Folder, site: Site, home: Home, *, num_sessions: int) 
 def profile_data(made: TaskSet, site: Site, home: Home, *, num_sessions: int) -> dict[str, Any]:
     release = newest_release(home)
     start = {"extends": profiles.DEFAULT_PROFILE, **FROM_NOTHING} if release is None else _continued(home, release)
-    return _laid_over(start, _of_site(made, site, num_sessions=num_sessions))
+    return profiles.merged(start, _of_site(made, site, num_sessions=num_sessions))
 
 
 def _of_site(made: TaskSet, site: Site, *, num_sessions: int) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _continued(home: Home, release: Registered) -> dict[str, Any]:
     first = {stage: _refreshed(before, stage) for stage in ("ct", "sft")}
     first["ct"]["steps"] = min(CT_STEPS, before.ct_refresh.steps)
     policy = {"source": "checkpoint", "model": str(release.folder), "revision": None, "dtype": "as stored", "link": False}
-    return _laid_over(data, {**first, "policy": policy})
+    return profiles.merged(data, {**first, "policy": policy})
 
 
 def _refreshed(before: Profile, stage: str) -> dict[str, Any]:
@@ -114,12 +114,3 @@ def _put(data: dict[str, Any], dotted: str, value: Any) -> None:
     for parent in parents:
         data = data.setdefault(parent, {})
     data[last] = value
-
-
-def _laid_over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, the changes where both say something."""
-    both = dict(base)
-    for key, value in changes.items():
-        old = both.get(key)
-        both[key] = _laid_over(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return both

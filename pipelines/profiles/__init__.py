@@ -162,7 +162,7 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     if _is_path(name_or_path) and "plugins" in data:
         data["plugins"] = located_all(data["plugins"], path.parent)
     parent = data.pop("extends", None)
-    return _merge(_read(located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
+    return merged(_read(located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
 
 
 def _text(path: Path) -> str:
@@ -187,12 +187,13 @@ def _is_path(name_or_path: str) -> bool:
     return Path(name_or_path).suffix in (".yaml", ".yml")
 
 
-def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of both, the changes where both say something."""
+    both = dict(base)
     for key, value in changes.items():
-        old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
-    return merged
+        old = both.get(key)
+        both[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return both
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
