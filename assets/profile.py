@@ -112,10 +112,10 @@ class SeedSettings(_Settings):
 class PolicySettings(_Settings):
     """The policy that the first iteration starts from."""
 
-    source: Literal["quickstart", "small-vision", "checkpoint", "huggingface"] = Field(
+    source: Literal["quickstart", "small-vision", "medium-vision", "checkpoint", "huggingface"] = Field(
         "quickstart",
-        description="quickstart: our tiny model with random weights; small-vision: a small Qwen2-VL with random weights, which sees "
-        "(models/families/tiny_vision.py); checkpoint: a folder as save_pretrained writes it, ours or any other; huggingface: a model of "
+        description="quickstart: our tiny model with random weights; small-vision, medium-vision: a Qwen2-VL of 2.7 or 80 million "
+        "parameters with random weights, which sees (models/families/tiny_vision.py); checkpoint: a folder as save_pretrained writes it, ours or any other; huggingface: a model of "
         "the hub, or of its cache on this machine",
     )
     model: str | None = Field(
@@ -134,7 +134,7 @@ class PolicySettings(_Settings):
         if self.is_random != (self.model is None):
             raise ValueError(
                 f"policy.source is {self.source!r} and policy.model is {self.model!r}: set a model for `checkpoint` and `huggingface`, "
-                "and none for `quickstart` and `small-vision`"
+                "and none for what begins with random weights"
             )
         if self.is_random and self.dtype not in ("as stored", "float32"):
             raise ValueError(f"policy.dtype is {self.dtype!r}: the {self.source} policy has float32 weights: use float32 or remove it")
@@ -143,7 +143,7 @@ class PolicySettings(_Settings):
     @property
     def is_random(self) -> bool:
         """Whether it begins with random weights, built here."""
-        return self.source in ("quickstart", "small-vision")
+        return self.source not in ("checkpoint", "huggingface")
 
 
 class AgentSettings(_Settings):

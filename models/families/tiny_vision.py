@@ -9,7 +9,8 @@ even at first that so small a model takes several times as long to find a place 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from tokenizers import AddedToken
@@ -32,26 +33,46 @@ CHAT_TEMPLATE = (
 PATCH_PX = 16
 MIN_PIXELS, MAX_PIXELS = 4 * PATCH_PX**2, 40 * PATCH_PX**2
 SMALLEST = {"depth": 1, "embed_dim": 64, "num_heads": 4, "mlp_ratio": 2, "patch_size": PATCH_PX, "temporal_patch_size": 1}
-SMALL = {
-    "depth": 2,
-    "embed_dim": 128,
-    "num_heads": 4,
-    "mlp_ratio": 2,
-    "patch_size": PATCH_PX,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 1,
-}
-SMALL_TEXT = {
-    "hidden_size": 192,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 6,
-    "initializer_range": 0.07,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [4, 6, 6]},
-}
-SMALL_MAX_PIXELS = 160 * 224
+PAGE_MAX_PIXELS = 160 * 224
 """A task page, its height rounded up to whole tokens of 32 pixels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionSize:
+    """Fields of the two parts' configurations."""
+
+    vision: Mapping[str, Any]
+    text: Mapping[str, Any]
+
+
+VisionSource = Literal["small-vision", "medium-vision"]
+VISION_SIZES: Mapping[VisionSource, VisionSize] = {
+    "small-vision": VisionSize(
+        vision={"depth": 2, "embed_dim": 128, "num_heads": 4, "mlp_ratio": 2},
+        text={
+            "hidden_size": 192,
+            "intermediate_size": 512,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 6,
+            "initializer_range": 0.07,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [4, 6, 6]},
+        },
+    ),
+    "medium-vision": VisionSize(
+        vision={"depth": 4, "embed_dim": 384, "num_heads": 6, "mlp_ratio": 4},
+        text={
+            "hidden_size": 640,
+            "intermediate_size": 1792,
+            "num_hidden_layers": 14,
+            "num_attention_heads": 10,
+            "num_key_value_heads": 10,
+            "initializer_range": 0.04,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [8, 12, 12]},
+        },
+    ),
+}
+"""Policies that begin with random weights and look at task pages: 2.7 million parameters, for two cores, and 80 million, for a GPU."""
 
 
 def vision_tokenizer(words: Iterable[str], *, spells_numbers: bool = False) -> PreTrainedTokenizerFast:
@@ -72,19 +93,23 @@ def tiny_vision_policy(
     return _policy(vision_tokenizer(words), seed, {**SMALLEST, "spatial_merge_size": merge_size}, MAX_PIXELS, changes)
 
 
-def small_vision_policy(
-    words: Iterable[str], seed: int, *, max_pixels: int | None = None
+def page_vision_policy(
+    words: Iterable[str], seed: int, size: VisionSource = "small-vision", *, max_pixels: int | None = None
 ) -> tuple[Qwen2VLForConditionalGeneration, VisionCodec]:
-    """A policy of SMALL's size that sees task pages pixel by pixel and spells the numbers of a point, so that its first digit is a coarse
-    place that all points near it share. A picture of more than `max_pixels` is shrunk to that."""
-    return _policy(_small_tokenizer(words), seed, SMALL, max_pixels or SMALL_MAX_PIXELS, SMALL_TEXT)
+    """A policy that sees task pages pixel by pixel and spells the numbers of a point, so that its first digit is a coarse place that all
+    points near it share. A picture of more than `max_pixels` is shrunk to that."""
+    return _policy(_page_tokenizer(words), seed, _page_vision(size), max_pixels or PAGE_MAX_PIXELS, VISION_SIZES[size].text)
 
 
-def small_vision_config(words: Iterable[str]) -> Qwen2VLConfig:
-    return vision_config(_small_tokenizer(words), SMALL, **SMALL_TEXT)
+def page_vision_config(words: Iterable[str], size: VisionSource) -> Qwen2VLConfig:
+    return vision_config(_page_tokenizer(words), _page_vision(size), **VISION_SIZES[size].text)
 
 
-def _small_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
+def _page_vision(size: VisionSource) -> dict[str, Any]:
+    return {**VISION_SIZES[size].vision, "patch_size": PATCH_PX, "spatial_merge_size": 2, "temporal_patch_size": 1}
+
+
+def _page_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     return vision_tokenizer([word for word in words if word.isalpha()], spells_numbers=True)
 
 

@@ -54,11 +54,11 @@ def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
         tokenizer = build_tokenizer(words(*profile.seed_data.curricula))
         config = tiny_config(len(tokenizer), pad_token_id=0, bos_token_id=0, eos_token_id=0)
         return shape_of(config.to_dict()), "the quickstart's configuration"
-    if policy.source == "small-vision":
+    if policy.source == "small-vision" or policy.source == "medium-vision":
         from assets.seed_data.vocabulary import words
-        from models.families.tiny_vision import small_vision_config
+        from models.families.tiny_vision import page_vision_config
 
-        return shape_of(small_vision_config(words(*profile.seed_data.curricula)).to_dict()), "the small vision policy's configuration"
+        return shape_of(page_vision_config(words(*profile.seed_data.curricula), policy.source).to_dict()), f"the {policy.source} configuration"
     name = str(policy.model)
     if policy.source == "checkpoint":
         return shape_of(read_config(Path(name).expanduser())), f"{name}/config.json"

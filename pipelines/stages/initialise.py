@@ -12,7 +12,7 @@ from models.checkpoints.checkpoint import Card, save
 from models.checkpoints.importing import fetch, import_checkpoint, num_parameters
 from models.families.chat import ChatCodec
 from models.families.seed_policy import seed_policy
-from models.families.tiny_vision import small_vision_policy
+from models.families.tiny_vision import page_vision_policy
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.storing import store_checkpoint
 
@@ -31,10 +31,11 @@ def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
 
 def _build(request: InitialiseRequest, context: WorkerContext) -> Card:
     names = words(*request.curricula)
-    if request.policy.source == "quickstart":
-        made: Built = seed_policy(names, request.seed)
+    source = request.policy.source
+    if source == "small-vision" or source == "medium-vision":
+        made: Built = page_vision_policy(names, request.seed, source, max_pixels=request.max_image_pixels)
     else:
-        made = small_vision_policy(names, request.seed, max_pixels=request.max_image_pixels)
+        made = seed_policy(names, request.seed)
     return save(context.draft, *made, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
 
 

@@ -23,7 +23,7 @@ from models.engine.embedded import EmbeddedEngine
 from models.engine.vision_units import placeholder_ids
 from models.families.chat import ChatCodec, EncodedChat
 from models.families.registry import is_vision, load_codec, load_policy, max_positions
-from models.families.tiny_vision import IMAGE, small_vision_policy, tiny_vision_policy
+from models.families.tiny_vision import IMAGE, page_vision_policy, tiny_vision_policy
 from models.families.tokenizer import WordCodec
 from models.families.vision import PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
 from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
@@ -207,7 +207,7 @@ def test_a_wrapped_model_has_the_same_loss(qwen: tuple[Qwen2VLForConditionalGene
 
 def test_a_small_policy_spells_numbers_and_reads_points_in_its_own_tokens() -> None:
     """2.7 million parameters; two points near each other begin with the same token, and a page of 160 by 210 pixels is 35 tokens."""
-    model, codec = small_vision_policy(("click", "red"), 0)
+    model, codec = page_vision_policy(("click", "red"), 0)
     assert 2_000_000 < model.num_parameters() < 4_000_000
     answers = [f"Action: click(start_box='<|box_start|>({x},576)<|box_end|>')" for x in (312, 398)]
     first, second = (codec.encode((*ONE[:1], Message(role="assistant", content=text, loss=1.0)), IMAGES) for text in answers)
