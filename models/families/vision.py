@@ -8,6 +8,7 @@ the checkpoint's image processor (`size` in preprocessor_config.json). Text arou
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,6 +33,8 @@ ReadImage = Callable[[str], bytes]
 """The bytes of a screenshot by its id."""
 PixelLoader = Callable[[Sequence[str]], Mapping[str, Tensor]]
 """The vision tensors of one conversation that shows these screenshots; empty for none."""
+KEPT_PIXEL_BYTES = 2 * 2**30
+"""Of vision tensors that a loader keeps; those that were asked for longest ago are made again."""
 
 
 class ImageReader(Protocol):
@@ -212,11 +215,34 @@ def read_images(names: Sequence[str], read_image: ReadImage | None) -> dict[str,
 
 
 def pixel_loader(codec: ChatCodec, read_image: ReadImage | None) -> PixelLoader | None:
-    """What makes the vision tensors of samples for this codec; None where it cannot see."""
-    if not isinstance(codec, VisionCodec):
-        return None
-    vision = codec.vision
-    return lambda names: vision(names, read_images(names, read_image))
+    """What makes the vision tensors of samples for this codec, and keeps them: training asks for the same ones again and again. None where
+    the codec cannot see."""
+    return KeptPixels(codec, read_image) if isinstance(codec, VisionCodec) else None
+
+
+class KeptPixels:
+    """A PixelLoader. Tensors are kept up to `max_bytes`; whoever is handed them must not write into them."""
+
+    def __init__(self, codec: VisionCodec, read_image: ReadImage | None, max_bytes: int = KEPT_PIXEL_BYTES) -> None:
+        self._codec, self._read_image, self._max_bytes = codec, read_image, max_bytes
+        self._kept: OrderedDict[tuple[str, ...], Mapping[str, Tensor]] = OrderedDict()
+        self._num_bytes = 0
+
+    def __call__(self, names: Sequence[str]) -> Mapping[str, Tensor]:
+        key = tuple(names)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        made = self._codec.vision(names, read_images(names, self._read_image))
+        self._kept[key] = made
+        self._num_bytes += _num_bytes(made)
+        while self._num_bytes > self._max_bytes:
+            self._num_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
+        return made
+
+
+def _num_bytes(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def collate_vision(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

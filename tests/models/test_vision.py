@@ -25,7 +25,7 @@ from models.families.chat import ChatCodec, EncodedChat
 from models.families.registry import is_vision, load_codec, load_policy, max_positions
 from models.families.tiny_vision import IMAGE, page_vision_policy, tiny_vision_policy
 from models.families.tokenizer import WordCodec
-from models.families.vision import PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
+from models.families.vision import KeptPixels, PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
 from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
 from models.rl.critic import Critic
 from models.rl.losses import entropy
@@ -218,6 +218,26 @@ def test_a_small_policy_spells_numbers_and_reads_points_in_its_own_tokens() -> N
     assert grammar.parse(codec.decode(learned[0]), screen) == grammar.parse(answers[0], screen)
     page, _ = codec.encode_tokens((Message(role="user", content="", screenshot_id="red"),), IMAGES)
     assert page.count(codec.tokenizer.convert_tokens_to_ids(IMAGE)) == 35
+
+
+def test_vision_tensors_are_made_once_and_kept_within_a_bound() -> None:
+    _, codec = page_vision_policy(("click",), 0)
+    read: list[str] = []
+
+    def read_image(name: str) -> bytes:
+        read.append(name)
+        return IMAGES[name]
+
+    first, *others = IMAGES
+    size = sum(tensor.nbytes for tensor in codec.vision([first], IMAGES).values())
+    pixels = KeptPixels(codec, read_image, max_bytes=2 * size)
+    for names in ([first], [first], [others[0]], [first], ()):
+        expected = codec.vision(names, IMAGES)
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in pixels(names).items())
+    assert read == [first, others[0]]
+    pixels([first, first])  # as large as all that may be kept
+    pixels([first])
+    assert read == [first, others[0], first, first, first]
 
 
 @pytest.mark.parametrize("family", VISION_MODELS)
