@@ -22,10 +22,12 @@ from models.engine.backend import load_whole
 from models.engine.kv_cache import KVCache, Target
 from models.engine.linear import pack_linears
 from models.engine.rows import Request, Row
-from models.engine.vision_units import Unit, joined, keys_of, placeholder_ids, units_of
+from models.engine.vision_units import GRID, Unit, joined, keys_of, placeholder_ids, units_of
 from models.families.shift_qwen3 import ShiftQwen3Config
 from warehouse.core.errors import ModelError, RequestRefused
 
+READ_TOKENS = 8192
+"""Of prompts with images that are read in one pass, padding included; a longer one is read by itself."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -126,25 +128,35 @@ class HuggingFaceBackend:
         return positions_31T[:, 0], int(deltas.item())
 
     def read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        """Rows with images to look at are read one by one, the others together."""
-        seeing = [index for index, row in enumerate(rows) if _unseen(row)]
-        if not seeing or len(rows) == 1:
-            return self._read(rows, places)
+        """Rows with images to look at are read a few at a time, the others together."""
         logits: list[Tensor] = [torch.empty(0)] * len(rows)
-        for index in seeing:
-            logits[index] = self._read([rows[index]], [places[index]])[0]
-        blind = [index for index in range(len(rows)) if index not in seeing]
-        if blind:
-            for index, row_logits in zip(blind, self._read([rows[i] for i in blind], [places[i] for i in blind]), strict=True):
+        for group in self._read_together(rows):
+            for index, row_logits in zip(group, self._read([rows[i] for i in group], [places[i] for i in group]), strict=True):
                 logits[index] = row_logits
         return torch.stack(logits)
+
+    def _read_together(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Groups of indices: rows without images to look at, and rows whose images join to one row of patches, in groups of about
+        READ_TOKENS tokens. A row with other images (tiles) is alone."""
+        unseen = [_unseen(row) for row in rows]
+        blind = [index for index, units in enumerate(unseen) if not units]
+        groups, together = [blind] if blind else [], list[int]()
+        for index in sorted(set(range(len(rows))) - set(blind), key=lambda index: rows[index].num_pending):
+            if not all(GRID in unit.inputs for unit in unseen[index]):
+                groups.append([index])
+            elif together and (len(together) + 1) * rows[index].num_pending > READ_TOKENS:
+                groups.append(together)
+                together = [index]
+            else:
+                together.append(index)
+        return [*groups, together] if together else groups
 
     def _read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
         target = Target.of_pending(self.kv_cache, rows, places)
         pad = rows[0].tokens[-1]  # any token: what stands on the right of a row's last token is never attended to
         ids = [row.tokens[row.num_cached :] + [pad] * (target.num_tokens - row.num_pending) for row in rows]
         last = [row.num_pending - 1 for row in rows]
-        images = joined(_unseen(rows[0])) if len(rows) == 1 else {}
+        images = joined([unit for row in rows for unit in _unseen(row)])
         logits_BTV, kept = self._forward(rows, target, ids, last, {name: part.to(self.kv_cache.device) for name, part in images.items()})
         return logits_BTV[torch.arange(len(rows)), torch.tensor([kept.index(position) for position in last])]
 
@@ -178,12 +190,20 @@ class HuggingFaceBackend:
 
     def _positions(self, rows: Sequence[Row], slots_BT: Tensor) -> Tensor:
         extras: list[_Extra] = [row.extra for row in rows]
-        if len(rows) == 1 and extras[0].positions is not None and rows[0].num_cached < extras[0].positions.shape[1]:
-            prompt_3T = extras[0].positions[:, rows[0].num_cached :]
-            answer_3T = slots_BT[:, prompt_3T.shape[1] :].cpu().expand(3, -1) + extras[0].delta
-            return torch.cat([prompt_3T, answer_3T], dim=1).unsqueeze(1).to(slots_BT.device)
+        prompts = [
+            None if extra.positions is None else extra.positions[:, row.num_cached :] for row, extra in zip(rows, extras, strict=True)
+        ]
         deltas = [extra.delta for extra in extras]
-        return slots_BT + torch.tensor(deltas, device=slots_BT.device).unsqueeze(1) if any(deltas) else slots_BT
+        if not any(prompt is not None and prompt.shape[1] for prompt in prompts):
+            return slots_BT + torch.tensor(deltas, device=slots_BT.device).unsqueeze(1) if any(deltas) else slots_BT
+        counted = slots_BT.cpu() + torch.tensor(deltas).unsqueeze(1)
+        return torch.stack(
+            [
+                counted_T.expand(3, -1) if prompt is None else torch.cat([prompt, counted_T[prompt.shape[1] :].expand(3, -1)], dim=1)
+                for counted_T, prompt in zip(counted, prompts, strict=True)
+            ],
+            dim=1,
+        ).to(slots_BT.device)
 
     def _mask(self, target: Target, slots_BT: Tensor) -> Any:
         """Additive masks (B, 1, T, S), one for each kind of layer; None for fresh rows: the model's own causal mask is right, for padding

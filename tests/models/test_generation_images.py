@@ -140,6 +140,37 @@ def test_images_are_seen_once_and_never_mistaken(family: Callable[[], Family]) -
     assert scheduler.counts.tokens_reused - reused < 12
 
 
+@pytest.mark.parametrize(("family", "passes"), [(qwen, [4]), (idefics, [1, 1, 1, 1])])
+def test_prompts_with_images_are_read_together_where_their_patches_join(
+    family: Callable[[], Family], passes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, image, _ = family()
+    scheduler = scheduler_of(HuggingFaceBackend(model, frozenset([EOS])))
+    shapes: list[tuple[int, int]] = []
+
+    def note(module: object, args: object, kwargs: dict[str, Any]) -> None:
+        shapes.extend([tuple(kwargs["input_ids"].shape)] if "input_ids" in kwargs else [])
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
+
+    def ask(first: int) -> list[int]:
+        shapes.clear()
+        asked = []
+        for index in range(first, first + 4):
+            tensors, tokens = image(index)
+            asked.append(Request(prompt=(5, *tokens, 6 + index), temperature=0.0, max_new_tokens=2, seed=0, vision=tensors))
+        rows = run(scheduler, asked)
+        found = [num_rows for num_rows, num_tokens in shapes if num_tokens > 1]
+        for row in rows:
+            expected = reference(model, row, scheduler.backend.never_token_ids, **row.request.vision)
+            assert row.logprobs == pytest.approx(expected, abs=5e-5)
+        return found
+
+    assert ask(0) == passes
+    monkeypatch.setattr("models.engine.hf_backend.READ_TOKENS", 1)
+    assert ask(4) == [1, 1, 1, 1]
+
+
 def test_images_that_do_not_fit_their_tokens_are_refused() -> None:
     model, image, _ = qwen()
     backend = HuggingFaceBackend(model, frozenset([EOS]))

@@ -25,7 +25,7 @@ from models.families.chat import ChatCodec, EncodedChat
 from models.families.registry import is_vision, load_codec, load_policy, max_positions
 from models.families.tiny_vision import IMAGE, page_vision_policy, tiny_vision_policy
 from models.families.tokenizer import WordCodec
-from models.families.vision import KeptPixels, PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
+from models.families.vision import PATCH_FAMILIES, TILE_FAMILIES, KeptPixels, VisionCodec, collate_vision, vision_inputs
 from models.rl.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
 from models.rl.critic import Critic
 from models.rl.losses import entropy
