@@ -36,10 +36,13 @@ from warehouse.evaluation.statistics import wilson
 
 DESCRIPTION = """A policy behind the interfaces that agents know, and a record of what passes: change an agent's base URL and its key.
 
-Every request needs `Authorization: Bearer TOKEN` or `x-api-key: TOKEN`. `X-Flywheel-Episode`, or `TOKEN/NAME` as the key, names the episode
-that a call belongs to; without a name a call belongs to the conversation that it extends. `POST /episodes/NAME/outcome` ends an episode.
+Every request needs `Authorization: Bearer TOKEN` or `x-api-key: TOKEN`. `X-Flywheel-Episode`, or `TOKEN/NAME` as the key, or
+`X-Session-ID` names the episode that a call belongs to; without a name a call belongs to the conversation that it extends.
+`POST /episodes/NAME/outcome` ends an episode.
 """
 EPISODE, TASK = "x-flywheel-episode", "x-flywheel-task"
+SESSION = "x-session-id"
+"""What routers keep a conversation on one replica by, and verifiers sends with every call of a rollout."""
 MAX_NAME = 200
 
 
@@ -215,7 +218,7 @@ class _Routes:
 
 def caller_of(request: Request) -> Caller:
     """Raises ApiError for names that are too long or not printable."""
-    name = request.headers.get(EPISODE) or request.state.label or None
+    name = request.headers.get(EPISODE) or request.state.label or request.headers.get(SESSION) or None
     task = request.headers.get(TASK) or None
     for given in (name, task):
         if given is not None and (len(given) > MAX_NAME or not given.isprintable()):

@@ -94,6 +94,36 @@ def serve(
     asyncio.run(_serve(place, opener, upstream, candidate, by_project, token_place, settings, host, port))
 
 
+@gateway.command()
+def outcomes(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run of verifiers (`vf-eval`), or its traces.jsonl.")],
+    success_at: Annotated[float, typer.Option(help="Rewards from this on are V = 1.")] = 1.0,
+    by: Annotated[str, typer.Option(help="Who says so, as it is stored.")] = "verifiers",
+    url: Annotated[str, typer.Option(help="Address of the gateway that recorded the run.")] = f"http://127.0.0.1:{DEFAULT_PORT}",
+    token_env: Annotated[
+        str | None, typer.Option(help="Variable with the project's token \\[default: the home's own token, of the project `default`].")
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Say what came of the episodes that an evaluation by verifiers had with the gateway: its rewards become their V.
+
+        vf-eval @ eval.toml                      with the gateway as [client] base_url
+        flywheel gateway outcomes outputs/RUN
+
+    The same run may be given again. docs/adapters.md has an example.
+    """
+    from models.gateway.verifiers_traces import post_outcomes
+    from models.http.client import token_in
+
+    place = Home(home.absolute()) if home is not None else Home.from_env()
+    token = token_in(token_env) if token_env is not None else project_tokens(place, None)[0][PROJECT]
+    posted = post_outcomes(run, url, token, success_at=success_at, by=by)
+    for problem in posted.problems:
+        console.print(problem, soft_wrap=True, highlight=False, markup=False)
+    told = ", ".join(f"{num} {what}" for what, num in sorted(posted.counts.items()))
+    console.print(f"outcomes: {told or 'the run has no traces'}", soft_wrap=True, highlight=False, markup=False)
+
+
 def project_tokens(home: Home, path: Path | None) -> tuple[dict[str, str], str]:
     """Tokens by project, and in words where they are. Raises ConfigError."""
     if path is not None:
