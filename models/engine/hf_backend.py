@@ -26,8 +26,6 @@ from models.engine.vision_units import GRID, Unit, joined, keys_of, placeholder_
 from models.families.shift_qwen3 import ShiftQwen3Config
 from warehouse.core.errors import ModelError, RequestRefused
 
-READ_TOKENS = 8192
-"""Of prompts with images that are read in one pass, padding included; a longer one is read by itself."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -128,7 +126,7 @@ class HuggingFaceBackend:
         return positions_31T[:, 0], int(deltas.item())
 
     def read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        """Rows with images to look at are read a few at a time, the others together."""
+        """Rows with images to look at are read apart from the others."""
         logits: list[Tensor] = [torch.empty(0)] * len(rows)
         for group in self._read_together(rows):
             for index, row_logits in zip(group, self._read([rows[i] for i in group], [places[i] for i in group]), strict=True):
@@ -136,20 +134,13 @@ class HuggingFaceBackend:
         return torch.stack(logits)
 
     def _read_together(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Groups of indices: rows without images to look at, and rows whose images join to one row of patches, in groups of about
-        READ_TOKENS tokens. A row with other images (tiles) is alone."""
+        """Indices of rows that share a pass: those without images to look at, and those whose images join to one row of patches. A row
+        with other images (tiles) is alone."""
         unseen = [_unseen(row) for row in rows]
         blind = [index for index, units in enumerate(unseen) if not units]
-        groups, together = [blind] if blind else [], list[int]()
-        for index in sorted(set(range(len(rows))) - set(blind), key=lambda index: rows[index].num_pending):
-            if not all(GRID in unit.inputs for unit in unseen[index]):
-                groups.append([index])
-            elif together and (len(together) + 1) * rows[index].num_pending > READ_TOKENS:
-                groups.append(together)
-                together = [index]
-            else:
-                together.append(index)
-        return [*groups, together] if together else groups
+        patches = [index for index, units in enumerate(unseen) if units and all(GRID in unit.inputs for unit in units)]
+        tiles = [[index] for index in range(len(rows)) if index not in {*blind, *patches}]
+        return [group for group in (blind, patches) if group] + tiles
 
     def _read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
         target = Target.of_pending(self.kv_cache, rows, places)

@@ -25,6 +25,7 @@ from transformers import (
     SmolVLMForConditionalGeneration,
 )
 
+from models.engine import backend
 from models.engine.hf_backend import HuggingFaceBackend
 from models.engine.rows import Request
 from tests.models.generation_helpers import EOS, IMAGE, TEXT, reference, run, scheduler_of
@@ -167,7 +168,7 @@ def test_prompts_with_images_are_read_together_where_their_patches_join(
         return found
 
     assert ask(0) == passes
-    monkeypatch.setattr("models.engine.hf_backend.READ_TOKENS", 1)
+    monkeypatch.setattr(backend, "PREFILL_TOKENS", 1)
     assert ask(4) == [1, 1, 1, 1]
 
 
