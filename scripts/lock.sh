@@ -17,11 +17,11 @@ trap 'rm -rf "$scratch"' EXIT
 # shellcheck disable=SC2086 # $keep is two words or none
 pip() { "$scratch/venv/bin/python" -m pip "$@"; }
 pip install -q --upgrade pip
-torch=$(sed -n 's/^ *"\(torch[^"]*\)",$/\1/p' pyproject.toml)
+torch=$(sed -n 's/^ *"\(torch[>=][^"]*\)",$/\1/p' pyproject.toml)
 pip install -q $keep "$torch"
 # hatchling builds this project and setuptools builds dependencies that come as source: they are pinned for the build as well.
 pip install -q $keep hatchling setuptools
-pip install -q $keep ".[dev]"
+pip install -q $keep ".[dev,quantised]"
 pip check
 
 # torch's local version (+cpu, +cu130) names one machine's build, and its CUDA packages are pinned by its own wheel: neither is ours to lock.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -64,12 +64,17 @@ def groups(rows: Sequence[Row]) -> Iterator[list[int]]:
         yield group
 
 
-def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """`load_state_dict` that changes nothing where something does not fit. Tied weights may be given once. Raises ModelError."""
-    own = model.state_dict()
-    given = {own[name].data_ptr() for name in state if name in own}
+def copy_weight(name: str, own: Tensor, given: Tensor) -> None:
+    own.copy_(given)
+
+
+def load_whole(model: nn.Module, state: Mapping[str, Tensor], store: Callable[[str, Tensor, Tensor], None] = copy_weight) -> None:
+    """`load_state_dict` that changes nothing where something does not fit. Tied weights may be given once. `store` puts one weight in its
+    place, by its name, with the model's own tensor and the given one. Raises ModelError."""
+    own = model.state_dict(keep_vars=True)
+    given = {id(own[name]) for name in state if name in own}
     wrong = [f"{name} is unknown" for name in state if name not in own]
-    wrong += [f"{name} is missing" for name, tensor in own.items() if name not in state and tensor.data_ptr() not in given]
+    wrong += [f"{name} is missing" for name, tensor in own.items() if name not in state and id(tensor) not in given]
     wrong += [
         f"{name} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
         for name, tensor in own.items()
@@ -79,4 +84,4 @@ def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         raise ModelError(f"{len(wrong)} of {len(own)} tensors do not match: {'; '.join(wrong[:3])}")
     with torch.no_grad():
         for name, tensor in state.items():
-            own[name].copy_(tensor)
+            store(name, own[name], tensor)

@@ -93,7 +93,11 @@ class EmbeddedEngine:
         self._codec: ChatCodec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
         self._critic = copy.deepcopy(critic).eval() if critic is not None else None
         settings, eos = settings or EngineSettings(), frozenset(self._codec.eos_token_ids)
-        backend: Backend = (DecoderBackend if runs_fast(own) else HuggingFaceBackend)(own, eos)
+        backend: Backend
+        if settings.quantisation is None and runs_fast(own):
+            backend = DecoderBackend(own, eos)
+        else:
+            backend = HuggingFaceBackend(own, eos, settings.quantisation)
         self._scheduler = Scheduler(backend, settings, policy_id=checkpoint_id, version=version)
         self._answers: dict[Row, Future[Response]] = {}
         self._watchers: dict[Row, _Watcher] = {}

@@ -21,7 +21,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from models.engine.backend import load_whole
 from models.engine.kv_cache import KVCache, Target
 from models.engine.linear import pack_linears
+from models.engine.quantised import QuantisedLinears
 from models.engine.rows import Request, Row
+from models.engine.settings import Quantisation
 from models.engine.vision_units import GRID, Unit, joined, keys_of, placeholder_ids, units_of
 from models.families.shift_qwen3 import ShiftQwen3Config
 from warehouse.core.errors import ModelError, RequestRefused
@@ -69,8 +71,9 @@ class _Extra:
 class HuggingFaceBackend:
     """See models/engine/backend.py. `model` is the engine's own: `load` writes into it, and its attention runs as `sdpa`."""
 
-    def __init__(self, model: PreTrainedModel, eos_token_ids: frozenset[int]) -> None:
-        """Raises ModelError for a model whose state is not keys and values of all tokens, or that takes no positions."""
+    def __init__(self, model: PreTrainedModel, eos_token_ids: frozenset[int], quantisation: Quantisation | None = None) -> None:
+        """Raises ModelError for a model whose state is not keys and values of all tokens, that takes no positions, or that cannot be
+        quantised."""
         config: Any = model.config.get_text_config()
         parameters = inspect.signature(model.forward).parameters
         self._layer_types = _layer_types(config)
@@ -95,9 +98,14 @@ class HuggingFaceBackend:
         self.kv_cache = KVCache(model.device, 2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
         self._layers = [_KVCacheLayer(index) for index in range(config.num_hidden_layers)]
         self._cache = Cache(layers=list(self._layers))
-        pack_linears(model)
+        self._quantised = QuantisedLinears(model, quantisation) if quantisation is not None else None
+        if self._quantised is None:
+            pack_linears(model)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
+        if self._quantised is not None:
+            self._quantised.load(state)
+            return
         load_whole(self._model, state)
         pack_linears(self._model)
 

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Quantisation = Literal["int8", "int4"]
+
 
 class EngineSettings(BaseModel):
     """Settings of one embedded engine. Of a change of weights in the middle of an answer: AReaL interrupts the answer and recomputes its
@@ -27,4 +29,11 @@ class EngineSettings(BaseModel):
         ),
     ] = "recompute"
     max_context: Annotated[int | None, Field(ge=2, description="tokens of prompt and answer; none: the model's positions")] = None
+    quantisation: Annotated[
+        Quantisation | None,
+        Field(
+            exclude_if=lambda value: value is None,
+            description="bits of the linear layers' weights, with activations of 8 (models/engine/quantised.py); null: as they are",
+        ),
+    ] = None
     num_threads: Annotated[int, Field(ge=1, description="CPU threads of the tensor work; more than one makes a tiny model slower")] = 1

@@ -58,7 +58,8 @@ def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
         from assets.seed_data.vocabulary import words
         from models.families.tiny_vision import page_vision_config
 
-        return shape_of(page_vision_config(words(*profile.seed_data.curricula), policy.source).to_dict()), f"the {policy.source} configuration"
+        shape = shape_of(page_vision_config(words(*profile.seed_data.curricula), policy.source).to_dict())
+        return shape, f"the {policy.source} configuration"
     name = str(policy.model)
     if policy.source == "checkpoint":
         return shape_of(read_config(Path(name).expanduser())), f"{name}/config.json"
