@@ -107,10 +107,11 @@ def outcomes(
 ) -> None:
     """Say what came of the episodes that an evaluation by verifiers had with the gateway: its rewards become their V.
 
-        vf-eval @ eval.toml                      with the gateway as [client] base_url
+        vf-eval @ eval.toml
+
         flywheel gateway outcomes outputs/RUN
 
-    The same run may be given again. docs/adapters.md has an example.
+    The gateway's address is the client's base_url in eval.toml; docs/adapters.md has an example. The same run may be given again.
     """
     from models.gateway.verifiers_traces import post_outcomes
     from models.http.client import token_in
