@@ -114,9 +114,9 @@ class PolicySettings(_Settings):
 
     source: Literal["quickstart", "small-vision", "medium-vision", "checkpoint", "huggingface"] = Field(
         "quickstart",
-        description="quickstart: our tiny model with random weights; small-vision, medium-vision: a Qwen2-VL of 2.7 or 80 million "
-        "parameters with random weights, which sees (models/families/tiny_vision.py); checkpoint: a folder as save_pretrained writes it, ours or any other; huggingface: a model of "
-        "the hub, or of its cache on this machine",
+        description="quickstart: our tiny model with random weights; small-vision, medium-vision: a Qwen2-VL of 2.7 or 82 million "
+        "parameters with random weights, which sees (models/families/tiny_vision.py); checkpoint: a folder as save_pretrained "
+        "writes it, ours or any other; huggingface: a model of the hub, or of its cache on this machine",
     )
     model: str | None = Field(
         None, description="the folder (from the working directory), or the name on the hub, e.g. Qwen/Qwen2-VL-2B-Instruct"

@@ -3,7 +3,7 @@
     speed      a Qwen2 of 92 million random parameters, eight prompts of 256 tokens with answers of 32, one thread: tokens a CPU-second of
                reading and of writing, bytes of the weights, and how far what was sampled lies from full precision in nats a token, as
                reinforcement learning would measure it (`mismatch_kl`)
-    success    --policy and --profile: greedy success of a checkpoint on the profile's holdout
+    success    --policy and --profile: greedy success of a checkpoint on the profile's holdout, by the profile's engine
 
 torchao is installed below .bench on first use: it is an extra of its own (`quantised`).
 
@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,17 +38,16 @@ from agent.policy.policy import Response, Sampling
 from benchmarks.common.provenance import provenance, publish_rows
 from benchmarks.common.small_policy import Bar, collected
 from benchmarks.generation import IdCodec, prompt_of
-from models.checkpoints.checkpoint import read_card
 from models.engine.embedded import EmbeddedEngine
-from models.engine.quantised import weight_bytes
 from models.engine.settings import EngineSettings, Quantisation
 from pipelines import profiles
+from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import greedy_requests, task_counts
 from sandbox.tasks.task import Split
 from warehouse.evaluation.statistics import wilson
 
 TORCHAO = "torchao==0.18.0"
-FOLDER = Path(".bench/torchao")
+FOLDER = Path(".bench") / TORCHAO
 NUM_PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS, VOCABULARY = 8, 256, 32, 8000
 WARM = 1
 KINDS: tuple[Quantisation | None, ...] = (None, "int8", "int4")
@@ -77,7 +76,7 @@ def speed(model: Qwen2ForCausalLM, kind: Quantisation | None, rounds: int) -> di
     """Medians over the rounds; every round has prompts of its own."""
     reading, writing, answers = list[float](), list[float](), list[Response]()
     with closing(EmbeddedEngine(model, IdCodec(), "checkpoint-benchmark", settings=EngineSettings(quantisation=kind))) as engine:
-        size = weight_bytes(engine._scheduler.backend._model)  # type: ignore[attr-defined]
+        size = weight_bytes(engine)
         for number in range(-WARM, rounds):
             read_s, _ = _acted(engine, number, 1)
             both_s, answers = _acted(engine, 1000 + number, ANSWER_TOKENS)
@@ -120,20 +119,36 @@ def _mismatch(model: Qwen2ForCausalLM, answers: list[Response]) -> tuple[float, 
 
 def success(policy: Path, profile_name: str, kind: Quantisation | None, console: Console) -> dict[str, Any]:
     profile = profiles.load(profile_name)
-    name = read_card(policy).checkpoint_id
-    engine = EmbeddedEngine.from_checkpoint(policy, settings=profile.engine.settings.model_copy(update={"quantisation": kind}))
-    size = weight_bytes(engine._scheduler.backend._model)  # type: ignore[attr-defined]
-    requests = list(greedy_requests(profile.acting, name, Split.HOLDOUT, profile.evaluation.holdout_per_task))
+    settings = profile.engine.settings.model_copy(update={"quantisation": kind})
+    engine = open_engine(policy, profile.engine.model_copy(update={"settings": settings}))
+    assert isinstance(engine, EmbeddedEngine), "a profile whose policy is served rounds nothing"
+    size = weight_bytes(engine)
+    requests = list(greedy_requests(profile.acting, engine.policy_id, Split.HOLDOUT, profile.evaluation.holdout_per_task))
     with Progress(console=console) as bars:
-        episodes = asyncio.run(collected(profile, engine, requests, Bar(bars, f"{kind or 'full precision'}", len(requests))))
-    counts = task_counts(episodes)
+        counts = task_counts(asyncio.run(collected(profile, engine, requests, Bar(bars, kind or "full precision", len(requests)))))
     return {
-        "policy": name,
-        "profile": profile_name,
         "weight_bytes": size,
         "num_success": sum(one.num_success for one in counts),
         "num_episodes": sum(one.num_episodes for one in counts),
     }
+
+
+def weight_bytes(engine: EmbeddedEngine) -> int:
+    """What the parameters take in memory, rounded ones among them; shared ones once."""
+    model = engine._scheduler.backend._model  # type: ignore[attr-defined]
+    return sum(part.nbytes for parameter in model.parameters() for part in _parts(parameter))
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """torchao's tensors name the plain ones that they are made of."""
+    names = getattr(type(tensor), "tensor_data_names", None)
+    if names is None:
+        yield tensor
+        return
+    for name in (*names, *getattr(type(tensor), "optional_tensor_data_names", [])):
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):
+            yield from _parts(part)
 
 
 def show(rows: Mapping[str, Mapping[str, Any]], console: Console) -> None:
@@ -160,29 +175,29 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help="write docs/measured/quantised.json")
     options = parser.parse_args()
     if find_spec("torchao") is None:
-        return _with_torchao()
+        return with_torchao(["-m", "benchmarks.quantised", *sys.argv[1:]])
     torch.set_num_threads(1)
     console, rows = Console(width=140), dict[str, Mapping[str, Any]]()
+    what = f"{options.hidden} x {options.layers}" if options.policy is None else f"{options.policy.name} on {options.profile}"
     for kind in KINDS:
-        name = kind or "full precision"
-        if options.policy is not None:
-            rows[f"success, {name}"] = {"measured": provenance(), **success(options.policy, options.profile, kind, console)}
+        if options.policy is None:
+            figures = speed(model_of(options.hidden, options.layers), kind, options.rounds)
         else:
-            rows[f"speed, {name}"] = {"measured": provenance(), **speed(model_of(options.hidden, options.layers), kind, options.rounds)}
+            figures = success(options.policy, options.profile, kind, console)
+        rows[f"{what}, {kind or 'full precision'}"] = {"measured": provenance(), **figures}
     show(rows, console)
     if options.publish:
         publish_rows("quantised", rows)
     return 0
 
 
-def _with_torchao() -> int:
-    """The same in a process that finds torchao, which is put below .bench."""
-    if not (FOLDER / "torchao").exists():
+def with_torchao(arguments: Sequence[str]) -> int:
+    """Python with these arguments in a process that finds torchao, which is put below .bench."""
+    if not FOLDER.exists():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(FOLDER), TORCHAO]
         subprocess.run(command, check=True)
     paths = [str(FOLDER.absolute()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run([sys.executable, "-m", "benchmarks.quantised", *sys.argv[1:]], env=environment).returncode
+    return subprocess.run([sys.executable, *arguments], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}).returncode
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ class EngineSettings(BaseModel):
         Quantisation | None,
         Field(
             exclude_if=lambda value: value is None,
-            description="bits of the linear layers' weights, with activations of 8 (models/engine/quantised.py); null: as they are",
+            description="bits of the decoder's linear layers, with activations of 8 (models/engine/quantised.py); of policies, not of the "
+            "outcome reward model; null: as they are",
         ),
     ] = None
     num_threads: Annotated[int, Field(ge=1, description="CPU threads of the tensor work; more than one makes a tiny model slower")] = 1

@@ -8,7 +8,6 @@ the checkpoint's image processor (`size` in preprocessor_config.json). Text arou
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,7 +33,7 @@ ReadImage = Callable[[str], bytes]
 PixelLoader = Callable[[Sequence[str]], Mapping[str, Tensor]]
 """The vision tensors of one conversation that shows these screenshots; empty for none."""
 KEPT_PIXEL_BYTES = 2 * 2**30
-"""Of vision tensors that a loader keeps; those that were asked for longest ago are made again."""
+"""Of vision tensors that a loader keeps; the others are made at each call."""
 
 
 class ImageReader(Protocol):
@@ -221,28 +220,23 @@ def pixel_loader(codec: ChatCodec, read_image: ReadImage | None) -> PixelLoader 
 
 
 class KeptPixels:
-    """A PixelLoader. Tensors are kept up to `max_bytes`; whoever is handed them must not write into them."""
+    """A PixelLoader. What was made first is kept, up to `max_bytes`: samples come in another order in each pass, where leaving out what was
+    used longest ago would hardly ever find one. Whoever is handed tensors must not write into them."""
 
     def __init__(self, codec: VisionCodec, read_image: ReadImage | None, max_bytes: int = KEPT_PIXEL_BYTES) -> None:
-        self._codec, self._read_image, self._max_bytes = codec, read_image, max_bytes
-        self._kept: OrderedDict[tuple[str, ...], Mapping[str, Tensor]] = OrderedDict()
-        self._num_bytes = 0
+        self._codec, self._read_image, self._bytes_left = codec, read_image, max_bytes
+        self._kept: dict[tuple[str, ...], Mapping[str, Tensor]] = {}
 
     def __call__(self, names: Sequence[str]) -> Mapping[str, Tensor]:
         key = tuple(names)
         if key in self._kept:
-            self._kept.move_to_end(key)
             return self._kept[key]
         made = self._codec.vision(names, read_images(names, self._read_image))
-        self._kept[key] = made
-        self._num_bytes += _num_bytes(made)
-        while self._num_bytes > self._max_bytes:
-            self._num_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
+        size = sum(tensor.nbytes for tensor in made.values())
+        if size <= self._bytes_left:
+            self._kept[key] = made
+            self._bytes_left -= size
         return made
-
-
-def _num_bytes(tensors: Mapping[str, Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def collate_vision(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

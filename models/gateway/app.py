@@ -36,13 +36,10 @@ from warehouse.evaluation.statistics import wilson
 
 DESCRIPTION = """A policy behind the interfaces that agents know, and a record of what passes: change an agent's base URL and its key.
 
-Every request needs `Authorization: Bearer TOKEN` or `x-api-key: TOKEN`. `X-Flywheel-Episode`, or `TOKEN/NAME` as the key, or
-`X-Session-ID` names the episode that a call belongs to; without a name a call belongs to the conversation that it extends.
-`POST /episodes/NAME/outcome` ends an episode.
+Every request needs `Authorization: Bearer TOKEN` or `x-api-key: TOKEN`. `X-Flywheel-Episode`, or `TOKEN/NAME` as the key, names the episode
+that a call belongs to; without a name a call belongs to the conversation that it extends. `POST /episodes/NAME/outcome` ends an episode.
 """
 EPISODE, TASK = "x-flywheel-episode", "x-flywheel-task"
-SESSION = "x-session-id"
-"""What routers keep a conversation on one replica by, and verifiers sends with every call of a rollout."""
 MAX_NAME = 200
 
 
@@ -192,7 +189,7 @@ class _Routes:
 
     def _caller(self, request: Request) -> Caller:
         """Where the episodes have an owner, the key alone says whose call it is: whoever knows an episode's name is not in it."""
-        caller = caller_of(request)
+        caller = caller_of(request, self._recorder.settings.episode_header)
         return replace(caller, name=request.state.label or None) if self._recorder.has_owner else caller
 
     def _found(self, name: str, request: Request) -> Group:
@@ -216,9 +213,9 @@ class _Routes:
         return Response(self._metrics.render(), media_type=MEDIA_TYPE)
 
 
-def caller_of(request: Request) -> Caller:
-    """Raises ApiError for names that are too long or not printable."""
-    name = request.headers.get(EPISODE) or request.state.label or request.headers.get(SESSION) or None
+def caller_of(request: Request, episode_header: str | None = None) -> Caller:
+    """`episode_header`: what names the episode where nothing of ours does. Raises ApiError for names that are too long or not printable."""
+    name = request.headers.get(EPISODE) or request.state.label or request.headers.get(episode_header or EPISODE) or None
     task = request.headers.get(TASK) or None
     for given in (name, task):
         if given is not None and (len(given) > MAX_NAME or not given.isprintable()):

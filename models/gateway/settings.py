@@ -21,4 +21,8 @@ class GatewaySettings(BaseModel):
     allowed_hosts: Annotated[
         tuple[str, ...], Field(description="host names that it answers for, beside loopback names and IP addresses")
     ] = ()
+    episode_header: Annotated[
+        str | None,
+        Field(pattern=r"^[A-Za-z0-9-]+$", description="a header of the client's own that names the episode, as X-Flywheel-Episode does"),
+    ] = None
     grace_s: Annotated[float, Field(ge=0, description="how long calls under way may take to end at shutdown")] = 30.0

@@ -1,5 +1,5 @@
 """Outcomes from a run of Prime Intellect's verifiers (0.4) whose model calls went through a gateway: verifiers names each call by its
-trace (the header X-Session-ID), which is the episode's name then, and its `traces.jsonl` has the rewards by trace.
+trace (the header X-Session-ID), which names the episode where the gateway is told so, and its `traces.jsonl` has the rewards by trace.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from warehouse.core.errors import ConfigError, EngineUnreachable
 
 TRACES_FILE = "traces.jsonl"
 MOST_REASONS = 20
+ROUNDING = 1e-9
+"""Weighted rewards that make up `success_at` may sum to a little less."""
 TIMEOUT_S = 60.0
 CONFLICT, UNKNOWN = 409, 404
 
@@ -45,6 +47,9 @@ class Trace(_Lenient):
         scored = [one for one in self.rewards.values() if one is not None]
         return sum(one.score * one.weight for one in scored) if scored and self.ok else None
 
+    def solves(self, success_at: float) -> bool:
+        return self.reward is not None and self.reward >= success_at - ROUNDING
+
 
 @dataclass(slots=True)
 class Posted:
@@ -52,7 +57,12 @@ class Posted:
 
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    """In words, of traces that have no outcome now."""
+    """In words, of traces whose outcome was refused."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every trace with a reward has its outcome now."""
+        return not self.counts["refused"] and not self.counts["not of this gateway"]
 
 
 def read_traces(path: Path) -> Iterator[Trace]:
@@ -95,9 +105,8 @@ def post_outcomes(path: Path, url: str, token: str, *, success_at: float, by: st
 
 
 def _post(client: httpx.Client, trace: Trace, posted: Posted, success_at: float, by: str) -> None:
-    reward = trace.reward or 0.0
     told = [f"{name}: {one.score:g} × {one.weight:g}" for name, one in sorted(trace.rewards.items()) if one is not None]
-    asked = {"value": int(reward >= success_at), "by": by, "reasons": [f"reward {reward:g}", *told][:MOST_REASONS]}
+    asked = {"value": int(trace.solves(success_at)), "by": by, "reasons": [f"reward {trace.reward:g}", *told][:MOST_REASONS]}
     answer = client.post(f"/episodes/{quote(trace.id, safe='')}/outcome", json=asked)
     if answer.status_code == httpx.codes.OK:
         posted.counts["solved" if asked["value"] else "not solved"] += 1

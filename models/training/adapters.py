@@ -36,7 +36,7 @@ def prepare_for_training(model: PreTrainedModel, config: AdapterConfig, *, seed:
         _insert_adapters(model, config, seed)
     if not config.train_vision:
         for name, parameter in model.named_parameters():
-            if _is_vision(name):
+            if is_vision(name):
                 parameter.requires_grad_(False)
     if config.gradient_checkpointing:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
@@ -61,7 +61,7 @@ def _insert_adapters(model: PreTrainedModel, config: AdapterConfig, seed: int) -
 
 def is_frozen(name: str, config: AdapterConfig) -> bool:
     """Whether a weight of the model as it is before `prepare_for_training` stays what it is in training."""
-    return bool(config.lora_rank) or (not config.train_vision and _is_vision(name))
+    return bool(config.lora_rank) or (not config.train_vision and is_vision(name))
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -69,7 +69,8 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _is_vision(name: str) -> bool:
+def is_vision(name: str) -> bool:
+    """Whether a weight or module of that name is of the vision tower."""
     return bool(set(name.split(".")) & set(VISION_TOWERS))
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
-from pipelines.cli.options import console
+from models.engine.settings import EngineSettings
+from pipelines.cli.options import QuantisationOption, console
 from sandbox.http.tokens import own_token, read_tokens
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
@@ -54,12 +55,16 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name that requests may ask for, beside loopback names, IP addresses and --host; may repeat.")
     ] = None,
+    episode_header: Annotated[
+        str | None, typer.Option(help="A header of the client's own that names the episode, e.g. X-Session-ID for verifiers.")
+    ] = None,
     max_running: Annotated[int, typer.Option(min=1, help="Calls of one project under way at once; more get a 429.")] = 256,
     keep_personal_data: Annotated[
         bool, typer.Option("--keep-personal-data", help="Record texts with e-mail addresses, numbers or secrets in them, too.")
     ] = False,
     device: Annotated[str, typer.Option(help="Where a checkpoint runs, e.g. cpu or cuda:0.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    quantisation: QuantisationOption = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a checkpoint's tensor work.")] = 1,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer that may be asked of a checkpoint.")] = 4096,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that calls under way may take to end after Ctrl-C or SIGTERM.")] = 30.0,
@@ -85,12 +90,14 @@ def serve(
             keep_personal_data=keep_personal_data,
             candidate_share=share if candidate is not None else 0.0,
             allowed_hosts=(host, *(allow_host or [])),
+            episode_header=episode_header,
             grace_s=grace,
         )
     except ValidationError as error:
         raise ConfigError(f"invalid limits: {error.errors()[0]['msg']}") from error
     variables = {candidate: candidate_token_env, upstream: upstream_token_env}
-    opener = Opener(place, variables, device=device, dtype=dtype, threads=threads, max_tokens=max_tokens)
+    engine = EngineSettings(num_threads=threads, quantisation=quantisation)
+    opener = Opener(place, variables, device=device, dtype=dtype, engine=engine, max_tokens=max_tokens)
     asyncio.run(_serve(place, opener, upstream, candidate, by_project, token_place, settings, host, port))
 
 
@@ -121,8 +128,13 @@ def outcomes(
     posted = post_outcomes(run, url, token, success_at=success_at, by=by)
     for problem in posted.problems:
         console.print(problem, soft_wrap=True, highlight=False, markup=False)
-    told = ", ".join(f"{num} {what}" for what, num in sorted(posted.counts.items()))
+    told = ", ".join(f"{num} {what}" for what, num in sorted(posted.counts.items()) if num)
     console.print(f"outcomes: {told or 'the run has no traces'}", soft_wrap=True, highlight=False, markup=False)
+    if not posted.is_complete:
+        raise ConfigError(
+            "not every trace with a reward has its outcome: start the gateway with --episode-header X-Session-ID, and give its --url and "
+            "its project's token"
+        )
 
 
 def project_tokens(home: Home, path: Path | None) -> tuple[dict[str, str], str]:
@@ -138,10 +150,10 @@ class Opener:
     address, the variable with its token; nobody gets another's."""
 
     def __init__(
-        self, home: Home, variables: Mapping[str | None, str | None], *, device: str, dtype: str, threads: int, max_tokens: int
+        self, home: Home, variables: Mapping[str | None, str | None], *, device: str, dtype: str, engine: EngineSettings, max_tokens: int
     ) -> None:
         self._home, self._variables, self._device, self._dtype = home, variables, device, dtype
-        self._threads, self._max_tokens = threads, max_tokens
+        self._engine, self._max_tokens = engine, max_tokens
 
     @asynccontextmanager
     async def open(self, name: str, environ: Mapping[str, str] = os.environ) -> AsyncIterator[Address]:
@@ -156,13 +168,12 @@ class Opener:
 
     @asynccontextmanager
     async def _checkpoint(self, name: str) -> AsyncIterator[Address]:
-        from models.engine.settings import EngineSettings
         from models.gateway.served import served_checkpoint
         from pipelines.cli.queries import checkpoint_folder
         from warehouse.storage.tables import Warehouse
 
-        folder, settings = checkpoint_folder(Warehouse(self._home), name), EngineSettings(num_threads=self._threads)
-        served = served_checkpoint(folder, dtype=self._dtype, device=self._device, settings=settings, max_tokens=self._max_tokens)
+        folder = checkpoint_folder(Warehouse(self._home), name)
+        served = served_checkpoint(folder, dtype=self._dtype, device=self._device, settings=self._engine, max_tokens=self._max_tokens)
         async with served as address:
             yield address
 

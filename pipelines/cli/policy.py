@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
-from pipelines.cli.options import console
+from pipelines.cli.options import QuantisationOption, console
 from sandbox.http.tokens import own_token
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
@@ -57,9 +57,7 @@ def serve(
         list[Path] | None, typer.Option(help="A further folder below which POST /v1/weights may load, beside the home's checkpoints.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    quantisation: Annotated[
-        Literal["int8", "int4"] | None, typer.Option(help="int8 or int4: bits of the linear layers' weights \\[default: as they are].")
-    ] = None,
+    quantisation: QuantisationOption = None,
     device: Annotated[str, typer.Option(help="Where the model runs, e.g. cpu or cuda:0.")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the tensor work; one is fastest for a tiny model.")] = 1,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that answers under way may take to end after Ctrl-C or SIGTERM.")] = 30.0,

@@ -54,7 +54,7 @@ def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
         tokenizer = build_tokenizer(words(*profile.seed_data.curricula))
         config = tiny_config(len(tokenizer), pad_token_id=0, bos_token_id=0, eos_token_id=0)
         return shape_of(config.to_dict()), "the quickstart's configuration"
-    if policy.source == "small-vision" or policy.source == "medium-vision":
+    if policy.is_random:
         from assets.seed_data.vocabulary import words
         from models.families.tiny_vision import page_vision_config
 

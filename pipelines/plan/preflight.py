@@ -135,7 +135,7 @@ def check_training(profile: Profile, shape: ModelShape) -> Check:
 
 
 def check_launcher(profile: Profile) -> Check:
-    """What training in several processes, by ZeRO or by adapters wants to be installed."""
+    """What training in several processes, by ZeRO or by adapters wants to be installed, and answers by rounded weights."""
     wanted: dict[str, list[str]] = {}
     for name, config in (("ct", profile.ct), ("sft", profile.sft)):
         if config.is_distributed:
@@ -148,8 +148,12 @@ def check_launcher(profile: Profile) -> Check:
     for name, adapters in kinds.items():
         if adapters.lora_rank:
             wanted.setdefault("peft", []).append(f"{name} with adapters of rank {adapters.lora_rank}")
+    quantisation = profile.engine.settings.quantisation
+    if quantisation is not None and profile.engine.kind == "embedded":
+        wanted.setdefault("torchao", []).append(f"answers by {quantisation}")
     if missing := [package for package in wanted if find_spec(package) is None]:
-        return Check(name="launcher", status="fail", found=f"not installed: {', '.join(missing)}", fix="make setup installs them")
+        fix = "pip install 'flywheel[quantised]'" if missing == ["torchao"] else "make setup installs them (torchao: the extra `quantised`)"
+        return Check(name="launcher", status="fail", found=f"not installed: {', '.join(missing)}", fix=fix)
     found = ", ".join(use for uses in wanted.values() for use in uses)
     return Check(name="launcher", status="ok", found=found or "every stage trains in one process")
 

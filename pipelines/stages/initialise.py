@@ -31,11 +31,10 @@ def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
 
 def _build(request: InitialiseRequest, context: WorkerContext) -> Card:
     names = words(*request.curricula)
-    source = request.policy.source
-    if source == "small-vision" or source == "medium-vision":
-        made: Built = page_vision_policy(names, request.seed, source, max_pixels=request.max_image_pixels)
+    if request.policy.source == "quickstart":
+        made: Built = seed_policy(names, request.seed)
     else:
-        made = seed_policy(names, request.seed)
+        made = page_vision_policy(names, request.seed, request.policy.source, max_pixels=request.max_image_pixels)
     return save(context.draft, *made, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
 
 

@@ -148,7 +148,8 @@ def open_orm(folder: Path, choice: EngineChoice, settings: OrmSettings, builder:
 
     dtype = "float32" if choice.dtype == "auto" else choice.dtype
     model, codec = load_policy(folder, dtype=dtype, device=device_named(choice.device)), load_codec(folder)
-    own = EmbeddedEngine(model, codec, read_card(folder).checkpoint_id, settings=choice.settings, gives_away=True)
+    exact = choice.settings.model_copy(update={"quantisation": None})  # the scores are read off the same model
+    own = EmbeddedEngine(model, codec, read_card(folder).checkpoint_id, settings=exact, gives_away=True)
     return Orm(stack.enter_context(closing(own)), builder, scores=ModelVerdictScores(model, codec), **more)
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from agent.gateway.episodes import finished
 from benchmarks.common.venv import python_of
 from models.gateway.serve import Address
+from models.gateway.settings import GatewaySettings
 from models.gateway.verifiers_traces import post_outcomes, read_traces
 from models.server.settings import ServerSettings
 from pipelines.cli.app import app
@@ -72,7 +73,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServer]:
 
 @pytest.fixture
 def running(server: OurServer, tmp_path: Path) -> Iterator[Gateway]:
-    with gateway(tmp_path / "home", Address(url=server.url, token=TOKEN)) as opened:
+    with gateway(tmp_path / "home", Address(url=server.url, token=TOKEN), GatewaySettings(episode_header="X-Session-ID")) as opened:
         yield opened
 
 
@@ -106,6 +107,32 @@ def test_rewards_become_outcomes_of_the_sessions_that_were_recorded(running: Gat
 
     posted = post_outcomes(tmp_path, running.url, PROJECTS["alpha"], success_at=0.5, by="verifiers")
     assert posted.counts["refused"] == 1 and "b: the episode has its outcome, 0 by verifiers" in posted.problems[0]
+
+
+def test_weights_that_make_up_the_threshold_solve(tmp_path: Path) -> None:
+    rewards = {name: {"score": 1.0, "weight": weight} for name, weight in (("a", 0.7), ("b", 0.2), ("c", 0.1))}
+    (tmp_path / "traces.jsonl").write_text(json.dumps(trace("x") | {"rewards": rewards}))
+    (found,) = read_traces(tmp_path)
+    assert found.reward is not None and found.reward < 1.0 and found.solves(1.0)
+
+
+def test_the_command_fails_where_an_episode_was_not_recorded(running: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running.client(**{"x-session-id": "a"}) as client:
+        client.post(CHAT, json=asked(user("see the screen")))
+    monkeypatch.setenv("GATEWAY_KEY", PROJECTS["alpha"])
+    arguments = ["gateway", "outcomes", str(tmp_path), "--url", running.url, "--token-env", "GATEWAY_KEY"]
+    (tmp_path / "traces.jsonl").write_text(json.dumps(trace("a", right=2.0)))
+    assert CliRunner().invoke(app, arguments).output == "outcomes: 1 solved\n"
+    (tmp_path / "traces.jsonl").write_text(json.dumps(trace("other", right=2.0)))
+    told = CliRunner().invoke(app, arguments)
+    assert told.output == "outcomes: 1 not of this gateway\n" and isinstance(told.exception, ConfigError)
+
+
+def test_the_header_names_episodes_only_where_it_is_asked_for(server: OurServer, tmp_path: Path) -> None:
+    with gateway(tmp_path, Address(url=server.url, token=TOKEN)) as plain:
+        with plain.client(**{"x-session-id": "a"}) as client:
+            client.post(CHAT, json=asked(user("see the screen")))
+        assert list(outcomes(plain)) == [None]
 
 
 def test_a_name_of_the_gateways_own_comes_before_the_sessions(running: Gateway) -> None:

@@ -231,13 +231,10 @@ def test_vision_tensors_are_made_once_and_kept_within_a_bound() -> None:
     first, *others = IMAGES
     size = sum(tensor.nbytes for tensor in codec.vision([first], IMAGES).values())
     pixels = KeptPixels(codec, read_image, max_bytes=2 * size)
-    for names in ([first], [first], [others[0]], [first], ()):
+    for names in ([first], [first], [first, first], [first, first], [others[0]], [others[0]], ()):
         expected = codec.vision(names, IMAGES)
         assert all(torch.equal(tensor, expected[name]) for name, tensor in pixels(names).items())
-    assert read == [first, others[0]]
-    pixels([first, first])  # as large as all that may be kept
-    pixels([first])
-    assert read == [first, others[0], first, first, first]
+    assert read == [first, *[first, first] * 2, others[0]], "two are too many beside one, and a smaller one fits still"
 
 
 @pytest.mark.parametrize("family", VISION_MODELS)
