@@ -31,7 +31,7 @@ from sandbox.server.guard import BodyLimits, Guard
 from sandbox.server.leases import Leases
 from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics
-from sandbox.server.problems import BUSY, RETRY_AFTER_S, problem_of
+from sandbox.server.problems import BUSY, RETRY_AFTER_S, OutOfOrder, problem_of
 from sandbox.server.settings import ServerSettings
 from sandbox.server.tokens import ADMIN_CLIENT, DEFAULT_CLIENT
 from sandbox.session import FileEntry, Observation, Transition, Verdict
@@ -94,6 +94,8 @@ def _add_sessions(app: FastAPI) -> None:
             return answer(request, STARTED, calls.started(lease, await lease.granted()), 201)
         try:
             started = await calls.reset(lease, request.app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=1)
+        except OutOfOrder:  # the key's session has gone on since: it stays with whoever was told of it
+            raise
         except BaseException:  # nobody has been told of the lease
             lease.release("failed", distrusted=True)
             raise

@@ -283,6 +283,17 @@ def test_a_repeated_call_acts_once() -> None:
     run(use)
 
 
+def test_a_session_that_went_on_outlives_a_late_repeat_of_its_request() -> None:
+    async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
+        session_id = (await create(http, key="once"))["session_id"]
+        await step(http, session_id, number=2)
+        late = await http.post("/v1/sessions", json={"task": TASK_JSON, "seed": 1, "key": "once"})
+        assert late.status_code == 409 and "Send 3" in late.json()["detail"]
+        assert (await step(http, session_id, number=3)).status_code == 200
+
+    run(use)
+
+
 def test_a_batch_steps_side_by_side() -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
         names = [(await create(http, seed=seed))["session_id"] for seed in range(3)]
