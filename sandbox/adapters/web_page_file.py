@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from sandbox.adapters.web_page_source import WebPageTask, web_page_source
 from sandbox.tasks.task_source import TaskSource
@@ -23,7 +23,7 @@ from warehouse.core.plain_yaml import read_yaml
 from warehouse.core.plugins import attribute_of, located
 
 WANTED = "expected module:function or path/to/file.py:function, e.g. notes.py:has_note"
-Choices = dict[str, list[str | int | float | bool]]
+Choices = dict[str, list[str | int | FiniteFloat | bool]]
 
 
 class Entry(BaseModel):

@@ -25,6 +25,7 @@ from sandbox.tasks.supply import Facts, draw
 from sandbox.tasks.task import Task
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, TaskError
+from warehouse.core.identity import canonical_json
 
 if TYPE_CHECKING:
     from sandbox.adapters.page_view import PageView
@@ -194,9 +195,13 @@ def web_page_source(name: str, tasks: Sequence[WebPageTask], *, edition: str = "
 def _drawn(name: str, drawing: Callable[[random.Random], Values], dice: random.Random) -> Values:
     """Raises TaskError where it is none that draws facts."""
     try:
-        return dict(drawing(dice))
+        drawn = dict(drawing(dice))
+        canonical_json(drawn)  # what an instance is known by
     except Exception as error:
-        raise TaskError(f"`facts` of the task {name!r} failed: {type(error).__name__}: {error}. It has to return facts by name.") from error
+        raise TaskError(
+            f"`facts` of the task {name!r} failed: {type(error).__name__}: {error}. It has to return facts by name, as JSON: no infinity."
+        ) from error
+    return drawn
 
 
 def _version(task: WebPageTask, edition: str) -> str:

@@ -261,10 +261,13 @@ def test_tasks_of_a_source_draw_instances_by_split_or_none_does(notes: Notes, po
     assert elsewhere.load_tasks() == source.load_tasks(), "the port is not what a task is"
 
 
-def test_facts_that_cannot_be_drawn_are_said() -> None:
-    task = WebPageTask(name="a", url="http://host/", instruction="i", verifier=lambda page: True, facts=json.loads)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("facts", "error"), [(json.loads, "TypeError"), (lambda _: {"n": float("inf")}, "ValueError"), (lambda _: {"n": object()}, "TypeError")]
+)
+def test_facts_that_cannot_be_drawn_are_said(facts: Any, error: str) -> None:
+    task = WebPageTask(name="a", url="http://host/", instruction="i", verifier=lambda page: True, facts=facts)
     source = web_page_source("odd", [task])
-    with pytest.raises(TaskError, match="`facts` of the task 'a' failed: TypeError"):
+    with pytest.raises(TaskError, match=f"`facts` of the task 'a' failed: {error}"):
         source.instance(source.load_tasks()["a"], 0)
 
 
