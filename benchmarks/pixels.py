@@ -82,10 +82,12 @@ class RandomClicks:
 
 
 class OtherEyes:
-    """A policy that is shown the screen of the prompt before, and at first a white one, instead of its own."""
+    """A policy that is shown, instead of its own screen, the newest one of another episode, and at first a white one."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self._last = policy, WHITE.getvalue()
+        self._policy = policy
+        self._seen = {"": WHITE.getvalue()}
+        """The newest screen by conversation, the newest last."""
 
     @property
     def policy_id(self) -> str:
@@ -94,8 +96,11 @@ class OtherEyes:
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
         changed = []
         for prompt in prompts:
-            changed.append(replace(prompt, images=dict.fromkeys(prompt.images, self._last)))
-            self._last = next(iter(prompt.images.values()), self._last)
+            own = str(prompt.conversation)
+            other = next(screen for name, screen in reversed(self._seen.items()) if name != own)
+            changed.append(replace(prompt, images=dict.fromkeys(prompt.images, other)))
+            self._seen.pop(own, None)
+            self._seen[own] = next(iter(prompt.images.values()))
         return await self._policy.act(changed)
 
 
