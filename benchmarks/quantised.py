@@ -1,8 +1,7 @@
 """The embedded engine with weights of 8 and 4 bits beside full precision: speed, memory, what it does to answers, and success.
 
     speed      a Qwen2 of 92 million random parameters, eight prompts of 256 tokens with answers of 32, one thread: tokens a CPU-second of
-               reading and of writing, bytes of the weights, and how far what was sampled lies from full precision in nats a token, as
-               reinforcement learning would measure it (`mismatch_kl`)
+               reading and of writing, bytes of the weights, and how far what was sampled lies from full precision in nats a token
     success    --policy and --profile: greedy success of a checkpoint on the profile's holdout, by the profile's engine
 
 torchao is installed below .bench on first use: it is an extra of its own (`quantised`).
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import os
 import random
 import statistics
@@ -40,6 +38,7 @@ from benchmarks.common.small_policy import Bar, collected
 from benchmarks.generation import IdCodec, prompt_of
 from models.engine.embedded import EmbeddedEngine
 from models.engine.settings import EngineSettings, Quantisation
+from models.rl.losses import kl_k3
 from pipelines import profiles
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import greedy_requests, task_counts
@@ -108,13 +107,14 @@ def _acted(engine: EmbeddedEngine, seed: int, num_tokens: int) -> tuple[float, l
 def _mismatch(model: Qwen2ForCausalLM, answers: list[Response]) -> tuple[float, float]:
     """The divergence of what sampled from full precision, in nats a token, by Schulman's estimator that is never negative; and the largest
     difference of a token's log-probability."""
-    differences: list[float] = []
+    sampled, full = list[float](), list[float]()
     for answer in answers:
         ids = torch.tensor([[*answer.prompt_token_ids, *answer.token_ids]])
         logprobs = model(ids).logits[0, -len(answer.token_ids) - 1 : -1].log_softmax(dim=-1)
-        full = logprobs.gather(1, torch.tensor(answer.token_ids).unsqueeze(1)).squeeze(1).tolist()
-        differences += [mine - theirs for mine, theirs in zip(answer.logprobs, full, strict=True)]
-    return statistics.fmean(math.expm1(-each) + each for each in differences), max(map(abs, differences))
+        full += logprobs.gather(1, torch.tensor(answer.token_ids).unsqueeze(1)).squeeze(1).tolist()
+        sampled += answer.logprobs
+    at_full, at_sampling = torch.tensor(full), torch.tensor(sampled)
+    return float(kl_k3(at_full, at_sampling).mean()), float((at_full - at_sampling).abs().max())
 
 
 def success(policy: Path, profile_name: str, kind: Quantisation | None, console: Console) -> dict[str, Any]:

@@ -215,7 +215,8 @@ class _Routes:
 
 def caller_of(request: Request, episode_header: str | None = None) -> Caller:
     """`episode_header`: what names the episode where nothing of ours does. Raises ApiError for names that are too long or not printable."""
-    name = request.headers.get(EPISODE) or request.state.label or request.headers.get(episode_header or EPISODE) or None
+    named = [request.headers.get(EPISODE), request.state.label, request.headers.get(episode_header) if episode_header else None]
+    name = next(filter(None, named), None)
     task = request.headers.get(TASK) or None
     for given in (name, task):
         if given is not None and (len(given) > MAX_NAME or not given.isprintable()):
