@@ -14,7 +14,8 @@ import typer
 from pydantic import ValidationError
 
 from models.engine.settings import EngineSettings
-from pipelines.cli.options import QuantisationOption, console
+from pipelines.cli.options import console
+from pipelines.cli.policy import QuantisationOption
 from sandbox.http.tokens import own_token, read_tokens
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from models.engine.settings import Quantisation
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import HOME_VARIABLE, Home
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from warehouse.storage.tables import Warehouse
 
 console = Console()
-QuantisationOption = Annotated[
-    Quantisation | None, typer.Option(help="Bits of a checkpoint's linear layers (docs/serving.md) \\[default: as they are].")
-]
 
 HomeOption = Annotated[
     Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="The folder that holds everything \\[default: .flywheel].")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
-from pipelines.cli.options import QuantisationOption, console
+from models.engine.settings import Quantisation
+from pipelines.cli.options import console
 from sandbox.http.tokens import own_token
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
@@ -29,6 +30,10 @@ TOKEN_VARIABLE = "FLYWHEEL_POLICY_TOKEN"
 policy = typer.Typer(no_args_is_help=True, help="Policies over HTTP: serve a checkpoint to anything that speaks OpenAI's interface.")
 HomeOption = Annotated[
     Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where checkpoints and the token lie \\[default: .flywheel].")
+]
+
+QuantisationOption = Annotated[
+    Quantisation | None, typer.Option(help="Bits of a checkpoint's linear layers (docs/serving.md) \\[default: as they are].")
 ]
 
 
