@@ -26,6 +26,8 @@ T = TypeVar("T")
 BACKLOG = 1024
 SOCKET_SILENCE_S = 60.0
 """A WebSocket whose other end answers no ping for so long is closed."""
+IDLE_CONNECTION_S = 65
+"""Longer than clients keep an idle connection (httpx: 5 s, which is also uvicorn's own): a request never meets a server that just closed."""
 
 
 def api_version() -> str:
@@ -63,6 +65,7 @@ class Server(uvicorn.Server):
             ws="websockets-sansio" if socket_bytes else "none",
             ws_max_size=socket_bytes,
             ws_ping_timeout=SOCKET_SILENCE_S,
+            timeout_keep_alive=IDLE_CONNECTION_S,
             proxy_headers=False,
             timeout_graceful_shutdown=grace_s,
             lifespan=lifespan,
