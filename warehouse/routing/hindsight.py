@@ -27,9 +27,9 @@ _QUOTED = re.compile(r'"([^"]*)"')
 _NAME = re.compile(r'"([^"\\]*)" <(\w+)> (\[\d+\])')
 
 
-class Deed(NamedTuple):
+class ElementAction(NamedTuple):
     """One action: what was done, to what kind of element, and the text that it was done to or with: of an element without a name its
-    number. `same_as`: the first deed of the episode with this text."""
+    number. `same_as`: the first action of the episode with this text."""
 
     kind: str
     role: str
@@ -38,22 +38,22 @@ class Deed(NamedTuple):
 
 
 Form = tuple[str, tuple[tuple[str, str, int], ...]]
-"""A task, and of each deed all but the text."""
+"""A task, and of each action all but the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The parts of an instruction between its texts, the deeds whose texts stand between them, and the texts of all others."""
+    """The parts of an instruction between its texts, the actions whose texts stand between them, and the texts of all others."""
 
     parts: tuple[str, ...]
     slots: tuple[int, ...]
     fixed: tuple[tuple[int, str], ...]
 
-    def filled(self, deeds: Sequence[Deed]) -> str | None:
-        """The instruction that these deeds carry out."""
-        if any(deeds[place].text != text for place, text in self.fixed):
+    def filled(self, actions: Sequence[ElementAction]) -> str | None:
+        """The instruction that these actions carry out."""
+        if any(actions[place].text != text for place, text in self.fixed):
             return None
-        texts = (deeds[place].text for place in self.slots)
+        texts = (actions[place].text for place in self.slots)
         return self.parts[0] + "".join(f"{text}{part}" for text, part in zip(texts, self.parts[1:], strict=True))
 
 
@@ -63,18 +63,18 @@ Wordings = Mapping[Form, Sequence[Wording]]
 def wordings_of(solved: Iterable[Sequence[Row]]) -> dict[Form, list[Wording]]:
     """What solved episodes, each the rows of its steps, tell together: wordings that two different instructions have, and that none of
     those episodes contradicts."""
-    told: dict[Form, list[tuple[list[Deed], str]]] = defaultdict(list)
+    attempts: dict[Form, list[tuple[list[ElementAction], str]]] = defaultdict(list)
     for steps in solved:
-        if deeds := _deeds(steps):
-            told[_form(steps, deeds)].append((deeds, steps[0]["instruction"]))
-    return {form: wordings for form, of_form in told.items() if (wordings := _agreed(of_form))}
+        if actions := _actions(steps):
+            attempts[_form(steps, actions)].append((actions, steps[0]["instruction"]))
+    return {form: wordings for form, of_form in attempts.items() if (wordings := _agreed(of_form))}
 
 
-def _agreed(told: Sequence[tuple[Sequence[Deed], str]]) -> list[Wording]:
-    found = {wording: None for deeds, instruction in told if (wording := _wording(instruction, deeds)) is not None}
+def _agreed(attempts: Sequence[tuple[Sequence[ElementAction], str]]) -> list[Wording]:
+    found = {wording: None for actions, instruction in attempts if (wording := _wording(instruction, actions)) is not None}
     agreed = []
     for wording in found:
-        filled = [(wording.filled(deeds), instruction) for deeds, instruction in told]
+        filled = [(wording.filled(actions), instruction) for actions, instruction in attempts]
         fitting = {instruction for made, instruction in filled if made is not None}
         if len(fitting) > 1 and all(made in (None, instruction) for made, instruction in filled):
             agreed.append(wording)
@@ -83,9 +83,9 @@ def _agreed(told: Sequence[tuple[Sequence[Deed], str]]) -> list[Wording]:
 
 def achieved(steps: Sequence[Row], wordings: Wordings) -> str | None:
     """The instruction that an episode carried out, other than its own; None where nothing tells one, or several."""
-    deeds = _deeds(steps)
-    known = wordings.get(_form(steps, deeds), ()) if deeds else ()
-    made = {instruction for wording in known if (instruction := wording.filled(deeds)) is not None}
+    actions = _actions(steps)
+    known = wordings.get(_form(steps, actions), ()) if actions else ()
+    made = {instruction for wording in known if (instruction := wording.filled(actions)) is not None}
     return made.pop() if len(made) == 1 and steps[0]["instruction"] not in made else None
 
 
@@ -98,20 +98,20 @@ def with_instruction(messages: Sequence[Row], before: str, instruction: str) -> 
     return None
 
 
-def _form(steps: Sequence[Row], deeds: Sequence[Deed]) -> Form:
-    return steps[0]["task_id"], tuple((deed.kind, deed.role, deed.same_as) for deed in deeds)
+def _form(steps: Sequence[Row], actions: Sequence[ElementAction]) -> Form:
+    return steps[0]["task_id"], tuple((action.kind, action.role, action.same_as) for action in actions)
 
 
-def _deeds(steps: Sequence[Row]) -> list[Deed]:
+def _actions(steps: Sequence[Row]) -> list[ElementAction]:
     """Of each step its action; nothing where one of them is not of one element, or cannot be read."""
-    deeds: list[Deed] = []
+    actions: list[ElementAction] = []
     for place, step in enumerate(steps):
         read = _read(step)
         if read is None or step["step_index"] != place:
             return []
-        same = next((deed.same_as for deed in deeds if deed.text == read[2]), place)
-        deeds.append(Deed(*read, same))
-    return deeds
+        same = next((action.same_as for action in actions if action.text == read[2]), place)
+        actions.append(ElementAction(*read, same))
+    return actions
 
 
 def _read(step: Row) -> tuple[str, str, str] | None:
@@ -137,20 +137,20 @@ def _speaks_of_another(response: str, name: str) -> bool:
     return bool(quoted) and name not in quoted
 
 
-def _wording(instruction: str, deeds: Sequence[Deed]) -> Wording | None:
+def _wording(instruction: str, actions: Sequence[ElementAction]) -> Wording | None:
     """None where no text, or one more than once, stands in the instruction."""
     places: list[tuple[int, int, int]] = []
     fixed: list[tuple[int, str]] = []
-    for number, deed in enumerate(deeds):
-        if deed.same_as != number:
+    for number, action in enumerate(actions):
+        if action.same_as != number:
             continue
-        found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(deed.text)}(?!\w)", instruction)] if deed.text else []
+        found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(action.text)}(?!\w)", instruction)] if action.text else []
         if len(found) == 1:
             places.append((*found[0], number))
         elif found:
             return None
         else:
-            fixed.append((number, deed.text))
+            fixed.append((number, action.text))
     places.sort()
     ends = [0, *(end for _, end, _ in places)]
     begins = [*(begin for begin, _, _ in places), len(instruction)]
