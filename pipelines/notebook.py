@@ -125,8 +125,8 @@ def _cell(value: object) -> str:
 
 def _streamed(command: list[str], environment: dict[str, str]) -> int:
     """Run a command and print its output line by line, into the cell of a notebook too; its exit status."""
-    told: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    with subprocess.Popen(command, env={**os.environ, **environment}, **told) as process:
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with subprocess.Popen(command, env={**os.environ, **environment}, **options) as process:
         for line in process.stdout or ():
             print(line, end="")
     return process.returncode

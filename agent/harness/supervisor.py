@@ -24,12 +24,12 @@ KILLED_S = 2.0
 LIBC = ctypes.CDLL(None)
 
 
-class Told(Exception):
-    """To end the program."""
+class Terminated(Exception):
+    """SIGTERM has come: the program ends."""
 
 
 def main(parent: int, grace_s: float, argv: list[str]) -> int:
-    signal.signal(signal.SIGTERM, _told)
+    signal.signal(signal.SIGTERM, _terminate)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
@@ -37,15 +37,15 @@ def main(parent: int, grace_s: float, argv: list[str]) -> int:
     try:
         status = _wait_for(_start(argv))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except Told:
+    except Terminated:
         status = 128 + signal.SIGTERM
     _end_all(grace_s)
     return status
 
 
-def _told(number: int, frame: object) -> None:
+def _terminate(number: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Told
+    raise Terminated
 
 
 def _start(argv: list[str]) -> int:
@@ -75,12 +75,12 @@ def _wait_for(program: int) -> int:
 
 def _end_all(grace_s: float) -> None:
     """Until nothing descends from us, but for what another user runs: a process whose parent ends becomes our child."""
-    deadline_s, told = time.monotonic() + grace_s, set[int]()
+    deadline_s, signalled = time.monotonic() + grace_s, set[int]()
     while _has_children() and time.monotonic() < deadline_s + KILLED_S:
         is_late, pids = time.monotonic() > deadline_s, _descendants()
-        for pid in pids if is_late else pids - told:
+        for pid in pids if is_late else pids - signalled:
             _signal(pid, signal.SIGKILL if is_late else signal.SIGTERM)
-        told |= pids
+        signalled |= pids
         time.sleep(POLL_S)
 
 

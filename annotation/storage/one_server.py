@@ -21,7 +21,7 @@ from warehouse.core.locks import FileLock
 CHECK_EVERY_S, CHECK_WITHIN_S = 5.0, 20.0
 LET_GO_S = 1.0
 """How long the lock of a server that has just ended may still be there."""
-_TOLD = "another annotation server works on {name}{who}: end it, or give this one another --database"
+_IN_USE = "another annotation server works on {name}{who}: end it, or give this one another --database"
 
 
 class Alone:
@@ -67,7 +67,7 @@ def only_server(database: Database) -> Iterator[Alone]:
     if database.is_sqlite:
         lock = FileLock(Path(f"{database.url.database}.server.lock"))
         if not lock.acquire(timeout_s=LET_GO_S):
-            raise ConfigError(_TOLD.format(name=database.name, who=f" (process {lock.holder()})"))
+            raise ConfigError(_IN_USE.format(name=database.name, who=f" (process {lock.holder()})"))
         try:
             yield Alone(database.name, None)
         finally:
@@ -78,6 +78,6 @@ def only_server(database: Database) -> Iterator[Alone]:
         deadline_s = time.monotonic() + LET_GO_S
         while not connection.scalar(text("select pg_try_advisory_lock(:key)"), {"key": stable_seed("annotation", "server")}):
             if time.monotonic() > deadline_s:
-                raise ConfigError(_TOLD.format(name=database.name, who=""))
+                raise ConfigError(_IN_USE.format(name=database.name, who=""))
             time.sleep(0.05)
         yield Alone(database.name, connection)

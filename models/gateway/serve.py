@@ -17,8 +17,8 @@ from models.gateway.upstream import Upstream
 from models.server.metrics import Metrics
 from sandbox.http.serving import Server, on_free_port, serve_until_signalled
 
-TOLD_S = 5
-"""After the grace, calls have so long to be told."""
+LAST_REPLIES_S = 5
+"""After the grace, clients have so long to read the answers of calls that were given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,9 @@ async def _server(
 
         app = create_app(recorder, tokens, Metrics(), Intake(log.home))
         try:
-            server = Server(app, grace_s=int(settings.grace_s) + TOLD_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end)
+            server = Server(
+                app, grace_s=int(settings.grace_s) + LAST_REPLIES_S, lifespan="off", hosts=settings.allowed_hosts, on_end=begin_end
+            )
             yield server, recorder
         finally:
             await recorder.settle()

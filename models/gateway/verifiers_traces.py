@@ -105,8 +105,8 @@ def post_outcomes(path: Path, url: str, token: str, *, success_at: float, by: st
 
 
 def _post(client: httpx.Client, trace: Trace, posted: Posted, success_at: float, by: str) -> None:
-    told = [f"{name}: {one.score:g} × {one.weight:g}" for name, one in sorted(trace.rewards.items()) if one is not None]
-    asked = {"value": int(trace.solves(success_at)), "by": by, "reasons": [f"reward {trace.reward:g}", *told][:MOST_REASONS]}
+    rewards = [f"{name}: {one.score:g} × {one.weight:g}" for name, one in sorted(trace.rewards.items()) if one is not None]
+    asked = {"value": int(trace.solves(success_at)), "by": by, "reasons": [f"reward {trace.reward:g}", *rewards][:MOST_REASONS]}
     answer = client.post(f"/episodes/{quote(trace.id, safe='')}/outcome", json=asked)
     if answer.status_code == httpx.codes.OK:
         posted.counts["solved" if asked["value"] else "not solved"] += 1

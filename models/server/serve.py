@@ -14,7 +14,7 @@ from models.server.service import Service
 from models.server.settings import ServerSettings
 from sandbox.http.serving import Server, on_free_port, serve_until_signalled
 
-TOLD_S = 5
+LAST_REPLIES_S = 5
 """After answers were given up, their clients have so long to read that."""
 
 
@@ -23,7 +23,7 @@ Beside = Callable[[Service], Coroutine[Any, Any, None]]
 
 
 def _server(engine: ServedEngine, token: str, settings: ServerSettings | None) -> tuple[Server, Service]:
-    """At its end answers under way may finish, for as long as the settings say; told again, they are given up at once."""
+    """At its end answers under way may finish, for as long as the settings say; signalled again, they are given up at once."""
     app, service = create_app(engine, token, settings)
     grace_s, hosts = service.settings.grace_s, service.settings.allowed_hosts
 
@@ -31,7 +31,7 @@ def _server(engine: ServedEngine, token: str, settings: ServerSettings | None) -
         service.begin_close()
         asyncio.get_running_loop().call_later(grace_s, service.give_up)
 
-    server = Server(app, grace_s=int(grace_s) + TOLD_S, lifespan="off", hosts=hosts, on_end=begin_end, on_end_again=service.give_up)
+    server = Server(app, grace_s=int(grace_s) + LAST_REPLIES_S, lifespan="off", hosts=hosts, on_end=begin_end, on_end_again=service.give_up)
     return server, service
 
 

@@ -129,8 +129,8 @@ def outcomes(
     posted = post_outcomes(run, url, token, success_at=success_at, by=by)
     for problem in posted.problems:
         console.print(problem, soft_wrap=True, highlight=False, markup=False)
-    told = ", ".join(f"{num} {what}" for what, num in sorted(posted.counts.items()) if num)
-    console.print(f"outcomes: {told or 'the run has no traces'}", soft_wrap=True, highlight=False, markup=False)
+    counts = ", ".join(f"{num} {what}" for what, num in sorted(posted.counts.items()) if num)
+    console.print(f"outcomes: {counts or 'the run has no traces'}", soft_wrap=True, highlight=False, markup=False)
     if not posted.is_complete:
         raise ConfigError(
             "not every trace with a reward has its outcome: start the gateway with --episode-header X-Session-ID, and give its --url and "

@@ -202,10 +202,10 @@ def _steps(steps: Sequence[_Step], pictures: Pictures, lost: Counter[str]) -> li
         except BadRecord as error:
             raise BadRecord(f"step {number}: {error}") from None
         if actions:
-            told = DemonstratedStep(
+            demonstrated = DemonstratedStep(
                 picture=shot, size_px=shot.size_px, actions=tuple(actions), thought=step.thought, is_good=not step.has_failed, output=output
             )
-            made.append(told)
+            made.append(demonstrated)
             output = ""
         output = "\n".join(filter(None, (output, step.read)))
     if not made:

@@ -30,7 +30,7 @@ from sandbox.tasks.imported.pyautogui_calls import Hand
 from sandbox.tasks.imported.reading import NotPlain, check
 
 BLIND_SIZE_PX = (1280, 720)
-"""Of the screen that a step without a picture is told to have; nothing is drawn on it."""
+"""Of the screen that a step without a picture is said to have; nothing is drawn on it."""
 MAX_PICTURES = 1000
 """In one call."""
 MAX_CONTINUED = 8
@@ -108,7 +108,7 @@ class Answered:
     turn: Turn
     picture: Picture | None
     output: str
-    told: str
+    user_text: str
     display: tuple[int, int] | None
 
 
@@ -184,7 +184,7 @@ class _Waiting:
 def _num_repeated(found: Conversation, own: Sequence[Answered], call: LoggedCall) -> int:
     """How much of a conversation a call repeats: pictures, what tools returned, what the user said."""
     shown = sum(step.picture is not None and step.picture.screenshot_id in call.pictures for step in found.steps)
-    return shown + sum((step.output == one.output) + (step.told == one.told) for step, one in zip(found.steps, own, strict=False))
+    return shown + sum((step.output == one.output) + (step.user_text == one.user_text) for step, one in zip(found.steps, own, strict=False))
 
 
 def conversation_entries(read: CallReader, calls_of: CallsOf | None = None) -> Callable[[Grammar | None], EntryReader]:
@@ -277,16 +277,16 @@ def _continued(before: Conversation | None, call: LoggedCall, raw: RawRecord) ->
 def _answered(turns: Sequence[Turn], call: LoggedCall, picture: Picture | None, display: tuple[int, int] | None) -> list[Answered]:
     found: list[Answered] = []
     output: list[str] = []
-    told: list[str] = []
+    user_texts: list[str] = []
     for turn in turns:
         if turn.said.role == "assistant":
             size = call.display or display
-            found.append(Answered(turn=turn, picture=picture, output="\n".join(output), told="\n".join(told), display=size))
-            output, told = [], []
+            found.append(Answered(turn=turn, picture=picture, output="\n".join(output), user_text="\n".join(user_texts), display=size))
+            output, user_texts = [], []
             continue
         picture = next((call.pictures[name] for name in reversed(turn.said.pictures)), picture)
         if turn.said.role in ("tool", "user") and (text := _texts(turn.said)):
-            (output if turn.said.role == "tool" else told).append(text)
+            (output if turn.said.role == "tool" else user_texts).append(text)
     return found
 
 
@@ -343,7 +343,7 @@ def _steps(found: Conversation, answers: Grammar | None, lost: Counter[str]) -> 
     output = ""
     for index, one in enumerate(found.steps):
         output = "\n".join(filter(None, (output, one.output)))
-        if index > 0 and one.told:
+        if index > 0 and one.user_text:
             lost["what the user says after the instruction"] += 1
         thought = "\n".join(filter(None, (one.turn.thinking.strip(), _texts(one.turn.said) if one.turn.said.calls else ""))) or None
         try:

@@ -22,7 +22,7 @@ from rich.markup import escape
 
 from agent.grammars.registry import grammar_named
 from pipelines.importing.licences import add_licence
-from pipelines.importing.outcomes import Outcomes, outcomes_of, told
+from pipelines.importing.outcomes import Outcomes, outcomes_of, with_outcome
 from pipelines.importing.registry import importer_named
 from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, print_report, progress_on
 from pipelines.importing.rows import DemonstrationSettings, Row, RowMaker, Rows
@@ -227,7 +227,7 @@ def _take(
             if outcomes is not None and not store.has(identity):
                 said = store.verdict(identity)
                 ask = partial(outcomes, entry, identity, partial(_for_a_judge, entry.made, entry, maker, screening))
-                entry.made = told(entry.made, ask if said is None else lambda: said)
+                entry.made = with_outcome(entry.made, ask if said is None else lambda: said)
             rows = None if store.has(identity) else maker.of_demonstration(entry.made, entry)
             lost = entry.made.lost if rows is not None else _lost(entry.made, kept.lost_before(entry.digest))
             report.for_ct.update([misaligned] if misaligned else [])
@@ -271,7 +271,7 @@ def _for_a_judge(made: Demonstration, entry: Entry, maker: RowMaker, screening: 
 
 
 def _lost(made: Demonstration, before: Counter[str] | None) -> Counter[str]:
-    """What of a demonstration that is stored no row says: as it was told then, else looked for again."""
+    """What of a demonstration that is stored no row says: as it was said then, else looked for again."""
     if before is not None:
         return before
     try:

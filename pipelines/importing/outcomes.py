@@ -58,7 +58,7 @@ class Outcomes(Protocol):
     def __call__(self, entry: Entry, episode_id: str, rows: Stored) -> Row | None: ...
 
 
-def told(made: Demonstration, ask: Callable[[], Row | None]) -> Demonstration:
+def with_outcome(made: Demonstration, ask: Callable[[], Row | None]) -> Demonstration:
     """The demonstration with its outcome. Raises BadRecord."""
     lost = Counter(made.lost)
     said = ask()

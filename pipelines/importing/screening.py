@@ -12,7 +12,7 @@ import duckdb
 from pipelines.importing.rows import Rows, ScreeningSettings
 from warehouse.quality.personal_data import kinds_in, script_fraction
 
-REASONS_TOLD = 3
+REASONS_SHOWN = 3
 
 
 class Screening:
@@ -29,8 +29,8 @@ class Screening:
         if not self._settings.keep_personal_data:
             found = list(dict.fromkeys(f"{kind} in {place}" for place, _, text in _texts(rows) for kind in kinds_in(text)))
             if found:
-                more = f", and {len(found) - REASONS_TOLD} more" if len(found) > REASONS_TOLD else ""
-                return f"holds personal data: {', '.join(found[:REASONS_TOLD])}{more}"
+                more = f", and {len(found) - REASONS_SHOWN} more" if len(found) > REASONS_SHOWN else ""
+                return f"holds personal data: {', '.join(found[:REASONS_SHOWN])}{more}"
         said = [text for _, is_said, text in _texts(rows) if is_said]
         share = script_fraction(self._con, said, self._settings.scripts)
         if share < self._settings.min_script_fraction:

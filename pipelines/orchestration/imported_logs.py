@@ -79,7 +79,7 @@ def _asset(settings: LogSettings) -> dg.AssetsDefinition:
                 refused.append(f"{format}: {error}")
         if refused:
             raise ConfigError(f"of {day}, the rest is imported: {'; '.join(refused)}")
-        return dg.MaterializeResult(metadata={BEGAN: dg.MetadataValue.timestamp(began), **_told(reports)})
+        return dg.MaterializeResult(metadata={BEGAN: dg.MetadataValue.timestamp(began), **_metadata(reports)})
 
     return imported_logs
 
@@ -108,7 +108,7 @@ def _import(home: Home, day: str, format: str, files: list[Path], settings: LogS
     )
 
 
-def _told(reports: dict[str, Report]) -> dict[str, dg.MetadataValue[Any]]:
+def _metadata(reports: dict[str, Report]) -> dict[str, dg.MetadataValue[Any]]:
     """Counts of each format, what was not kept by name, and the first malformed record's reason."""
     found: dict[str, dg.MetadataValue[Any]] = {}
     for format, report in reports.items():

@@ -37,8 +37,8 @@ def open_site(folder: Folder, site: Site) -> None:
     if folder.path(SITE).exists():
         before = folder.read(SITE, Site)
         if other := [name for name in Site.model_fields if name != "delay_s" and getattr(before, name) != getattr(site, name)]:
-            told = "; ".join(f"{name} {getattr(before, name)!r}, now {getattr(site, name)!r}" for name in other)
-            raise ConfigError(f"{folder.root} was adopted otherwise: {told}. Give another --output, or delete {folder.root}.")
+            changes = "; ".join(f"{name} {getattr(before, name)!r}, now {getattr(site, name)!r}" for name in other)
+            raise ConfigError(f"{folder.root} was adopted otherwise: {changes}. Give another --output, or delete {folder.root}.")
     folder.write(SITE, site)
 
 

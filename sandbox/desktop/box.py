@@ -123,13 +123,13 @@ def _accounts() -> Path:
     return folder
 
 
-def command_line(settings: BoxSettings, workshop: Path | None, filter_fd: int, told_fd: int, held_fd: int) -> list[str]:
+def command_line(settings: BoxSettings, workshop: Path | None, filter_fd: int, info_fd: int, held_fd: int) -> list[str]:
     """The command that starts a box, with a filter of system calls, which tells who its first process is and waits until it may go on."""
     user, size = browser_user(), str(settings.memory_files_mib << 20)
     change = [] if user.is_us else [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
     command = ["setpriv", *change, "--pdeathsig=KILL", "--", find_bubblewrap(), "--unshare-all", "--unshare-user", "--disable-userns"]
     command += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "desktop"]
-    command += ["--seccomp", str(filter_fd), "--info-fd", str(told_fd), "--block-fd", str(held_fd)]
+    command += ["--seccomp", str(filter_fd), "--info-fd", str(info_fd), "--block-fd", str(held_fd)]
     command += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--dir", "/var", "--dir", "/run"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         command += ["--symlink", f"usr/{name}", f"/{name}"]

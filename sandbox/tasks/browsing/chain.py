@@ -85,10 +85,12 @@ def _answer_entity(corpus: Corpus, shape: Shape, task: Task, seed: int, turn: in
 
 
 @cache
-def _deck(corpus: Corpus, kind: str, split: Split, name: str, is_told: bool) -> tuple[Entity, ...]:
-    """Shuffled by the family's name. `is_told`: only what some other entity tells of."""
+def _deck(corpus: Corpus, kind: str, split: Split, name: str, is_mentioned: bool) -> tuple[Entity, ...]:
+    """Shuffled by the family's name. `is_mentioned`: only what some other entity mentions."""
     deck = [
-        entity for entity in corpus.graph.kinds[kind] if entity.split is split and (not is_told or _informants(corpus.graph, entity, ()))
+        entity
+        for entity in corpus.graph.kinds[kind]
+        if entity.split is split and (not is_mentioned or _informants(corpus.graph, entity, ()))
     ]
     Random(f"{name} {split}").shuffle(deck)
     return tuple(deck)
@@ -178,11 +180,11 @@ class _Draft:
 
     def _asked(self, clue: Clue) -> tuple[Attribute, Fact] | None:
         """A fact of the last entity to ask for, which no condition speaks of, or None: its name."""
-        told_of = {condition.attribute for condition in clue.conditions}
+        mentioned = {condition.attribute for condition in clue.conditions}
         asked = [
             (attribute, fact)
             for attribute in self.corpus.graph.attributes[clue.entity.kind]
-            if attribute.is_asked and attribute.name not in told_of and (fact := clue.entity.value(attribute.name)) is not None
+            if attribute.is_asked and attribute.name not in mentioned and (fact := clue.entity.value(attribute.name)) is not None
             if fact.target is None and len(fact.text) <= MAX_ANSWER_CHARS
         ]
         return self.rng.choice(asked) if asked and self.rng.random() < ASKED_SHARE else None
@@ -214,7 +216,7 @@ def _instance(corpus: Corpus, shape: Shape, clues: tuple[Clue, ...], asked: tupl
         route=_route(corpus, [clue.entity.path for clue in clues]),
         content={"clues": facts, "asked": phrase},
         difficulty=shape.difficulty,
-        told_bits=tuple(each.bits_given(len(corpus.graph.kinds[clue.entity.kind])) for clue in clues for each in clue.conditions),
+        given_bits=tuple(each.bits_given(len(corpus.graph.kinds[clue.entity.kind])) for clue in clues for each in clue.conditions),
     )
 
 

@@ -37,7 +37,7 @@ class Instance:
     worded_by: str = "rule"
     content: Mapping[str, Any]
     """What makes the question what it is (Facts.content)."""
-    told_bits: tuple[float, ...] = ()
+    given_bits: tuple[float, ...] = ()
     """Distinctiveness of each condition that is said (Condition.bits_given)."""
     difficulty: float
     dropped: Mapping[str, int] = field(default_factory=dict)

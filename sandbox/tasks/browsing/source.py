@@ -69,8 +69,8 @@ def facts(task: Task, seed: int) -> Facts:
         "pages": " > ".join(instance.route),
         "worded": f"by {instance.worded_by}",
     }
-    if instance.told_bits:
-        provenance["bits told"] = " + ".join(f"{bits:.1f}" for bits in instance.told_bits)
+    if instance.given_bits:
+        provenance["bits given"] = " + ".join(f"{bits:.1f}" for bits in instance.given_bits)
         provenance["conditions refused"] = ", ".join(f"{reason} {number}" for reason, number in instance.refused.items())
     return Facts(
         instruction=instance.question,
