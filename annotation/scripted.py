@@ -124,35 +124,35 @@ class ScriptedAnnotator:
         self.allowed: dict[str, int] = {}
         """Corrections that `correct` may still make, by episode id."""
 
-    async def watch(self, moment: StepContext, response: Response) -> str | None:
+    async def watch(self, context: StepContext, response: Response) -> str | None:
         """Take a note, let the proposal stand."""
-        await self._take_note(moment, response, may_override=False)
+        await self._take_note(context, response, may_override=False)
         return None
 
-    async def correct(self, moment: StepContext, response: Response) -> str | None:
+    async def correct(self, context: StepContext, response: Response) -> str | None:
         """Take a note; override a proposal that the oracle does not share, while the episode's allowance lasts."""
-        episode_id = moment.request.episode_id
-        before = self._notes.get(episode_id, []) if moment.step_index else []
+        episode_id = context.request.episode_id
+        before = self._notes.get(episode_id, []) if context.step_index else []
         is_lost = any(note.label is None for note in before)
         used = sum(note.overridden for note in before)
-        note = await self._take_note(moment, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
+        note = await self._take_note(context, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
         return note.label if note.overridden else None
 
     def notes(self, episode: Episode) -> list[Note]:
         """The notes on an episode's steps, forgotten as they are handed out."""
         return self._notes.pop(episode.episode_id, [])[: len(episode.steps)]
 
-    async def _take_note(self, moment: StepContext, response: Response, *, may_override: bool) -> Note:
-        if moment.step_index == 0:
+    async def _take_note(self, context: StepContext, response: Response, *, may_override: bool) -> Note:
+        if context.step_index == 0:
             # The episode may have been started afresh after an infrastructure failure.
-            self._notes[moment.request.episode_id] = []
-        observation, label = moment.observation, await self._oracle.response_text(moment)
+            self._notes[context.request.episode_id] = []
+        observation, label = context.observation, await self._oracle.response_text(context)
         parsed = self._grammar.parse(response.text, observation)
         agrees = label is not None and self._canonical(response.text, observation) == self._canonical(label, observation)
         actions = [*parsed.actions, *(self._grammar.parse(label, observation).actions if label else ())]
         note = Note(
-            step_index=moment.step_index,
-            messages=moment.messages,
+            step_index=context.step_index,
+            messages=context.messages,
             proposal=response.text,
             label=label,
             agrees=agrees,
@@ -163,7 +163,7 @@ class ScriptedAnnotator:
             thought=parsed.thought,
             kinds=tuple(action.kind for action in parsed.actions),
         )
-        self._notes[moment.request.episode_id].append(note)
+        self._notes[context.request.episode_id].append(note)
         return note
 
     def _canonical(self, text: str, observation: Observation) -> str | None:
@@ -186,9 +186,9 @@ class Hook:
     annotator: ScriptedAnnotator
     mode: Mode
 
-    async def __call__(self, moment: StepContext, response: Response) -> str | None:
+    async def __call__(self, context: StepContext, response: Response) -> str | None:
         work = self.annotator.watch if self.mode == "relabel" else self.annotator.correct
-        return await work(moment, response)
+        return await work(context, response)
 
 
 def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True) -> list[Annotation]:

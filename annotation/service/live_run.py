@@ -88,7 +88,7 @@ class LiveRun:
         self.lock = asyncio.Lock()
         """Held by whoever changes the run on somebody's behalf."""
         self.task: asyncio.Task[None] | None = None
-        self.moment: StepContext | None = None
+        self.context: StepContext | None = None
         self.observation: Observation | None = None
         self.screenshot_id: str | None = None
         self.open: Open | None = None

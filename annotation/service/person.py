@@ -38,21 +38,21 @@ class Person:
     def num_decided(self) -> int:
         return len(self._run.standing)
 
-    async def respond(self, moment: StepContext) -> Response | None:
-        run, index = self._run, moment.step_index
-        run.moment = moment
-        run.show(moment.observation)
-        if index < len(run.standing) and not await self._has_diverged(moment):
+    async def respond(self, context: StepContext) -> Response | None:
+        run, index = self._run, context.step_index
+        run.context = context
+        run.show(context.observation)
+        if index < len(run.standing) and not await self._has_diverged(context):
             run.publish()
             return run.standing[index].base
         if run.stops:
             return None
-        run.open = await self._ask(moment)
+        run.open = await self._ask(context)
         choice = await run.open.decision
         return None if choice is None else choice.base
 
-    async def intervene(self, moment: StepContext, response: Response) -> str | None:
-        return self._run.standing[moment.step_index].override
+    async def intervene(self, context: StepContext, response: Response) -> str | None:
+        return self._run.standing[context.step_index].override
 
     async def watch(self, step: Step, after: Observation) -> None:
         """Note what came of a step; it is stored with what comes next."""
@@ -69,11 +69,11 @@ class Person:
         problem = f"The sandbox failed ({type(error).__name__}) and is started again; your steps are done again on another one."
         self._run.publish("rewinding", problem)
 
-    async def _has_diverged(self, moment: StepContext) -> bool:
+    async def _has_diverged(self, context: StepContext) -> bool:
         """Whether the environment did not come back as it was: then the person goes on from here, and what came later is superseded."""
-        run, index = self._run, moment.step_index
+        run, index = self._run, context.step_index
         standing = run.standing[index]
-        match difference(standing.observation, standing.screenshot_id, standing.instruction, moment.observation):
+        match difference(standing.observation, standing.screenshot_id, standing.instruction, context.observation):
             case None:
                 return False
             case "pixels":
@@ -88,55 +88,55 @@ class Person:
         )
         return True
 
-    async def _ask(self, moment: StepContext) -> Open:
+    async def _ask(self, context: StepContext) -> Open:
         run = self._run
         run.publish("proposing")
-        keeping = asyncio.ensure_future(self._keep_picture(moment.observation))
+        keeping = asyncio.ensure_future(self._keep_picture(context.observation))
         try:
-            opened = self._recovered(moment) or await self._ask_again(moment, keeping)
+            opened = self._recovered(context) or await self._ask_again(context, keeping)
         finally:
             await surely(keeping)
         # Once more now that the step is stored: what was forgotten meanwhile may have shown the same, and not known of this run.
-        await self._keep_picture(moment.observation)
+        await self._keep_picture(context.observation)
         run.publish("deciding")
         return opened
 
-    def _recovered(self, moment: StepContext) -> Open | None:
+    def _recovered(self, context: StepContext) -> Open | None:
         """The step that was open when the server ended, where it looks the same again."""
         run = self._run
-        candidates = run.asked.get((moment.step_index, moment.messages))
-        if run.recovered is None or candidates is None or run.recovered[1] != render_observation(moment.observation):
+        candidates = run.asked.get((context.step_index, context.messages))
+        if run.recovered is None or candidates is None or run.recovered[1] != render_observation(context.observation):
             return None
         run.open, run.recovered = Open(step_id=run.recovered[0], candidates=list(candidates)), None
         return run.open
 
-    async def _ask_again(self, moment: StepContext, keeping: asyncio.Future[None]) -> Open:
+    async def _ask_again(self, context: StepContext, keeping: asyncio.Future[None]) -> Open:
         run = self._run
         if run.recovered is not None:  # the screen is another one than it was asked on
             run.recovered = None
-            await surely(self._database.writing(runs.rewind, run.plan.run_id, moment.step_index, now_s=self._clock(), by_person=False))
-        candidates = await self._candidates(moment)
+            await surely(self._database.writing(runs.rewind, run.plan.run_id, context.step_index, now_s=self._clock(), by_person=False))
+        candidates = await self._candidates(context)
         await keeping
-        asked = replace(asked_of(moment, self._clock()), proposals=tuple(each.row for each in candidates))
+        asked = replace(asked_of(context, self._clock()), proposals=tuple(each.row for each in candidates))
         executed = list(run.executed)
         await surely(
             self._database.writing(
-                runs.ask, run.plan.run_id, asked, executed, instruction=moment.observation.instruction, environment=run.episode.environment
+                runs.ask, run.plan.run_id, asked, executed, instruction=context.observation.instruction, environment=run.episode.environment
             )
         )
         del run.executed[: len(executed)]
-        if run.draft is not None and run.draft.step_index == moment.step_index:
-            run.draft = DraftView(step_index=moment.step_index, number=0, thought="", action="")
+        if run.draft is not None and run.draft.step_index == context.step_index:
+            run.draft = DraftView(step_index=context.step_index, number=0, thought="", action="")
         run.open = Open(step_id=asked.step_id, candidates=list(candidates))
         return run.open
 
-    async def _candidates(self, moment: StepContext) -> list[Candidate]:
-        run, key = self._run, (moment.step_index, moment.messages)
+    async def _candidates(self, context: StepContext) -> list[Candidate]:
+        run, key = self._run, (context.step_index, context.messages)
         if key not in run.asked:
             plan = run.plan
             try:
                 run.asked[key] = await propose(
-                    plan.served.policy, moment, plan.grammar, num_candidates=plan.num_candidates, temperature=plan.temperature
+                    plan.served.policy, context, plan.grammar, num_candidates=plan.num_candidates, temperature=plan.temperature
                 )
             except ModelError as error:
                 run.problem = f"The policy does not answer ({error}). Ask it again, or say yourself what is to be done."
@@ -148,9 +148,9 @@ class Person:
             await asyncio.to_thread(self._blobs.put, observation.screenshot)
 
 
-def asked_of(moment: StepContext, now_s: float) -> Asked:
+def asked_of(context: StepContext, now_s: float) -> Asked:
     """A decision point as it is stored."""
-    return point_of(moment.observation, moment.step_index, now_s, messages=message_rows(moment.messages))
+    return point_of(context.observation, context.step_index, now_s, messages=message_rows(context.messages))
 
 
 def point_of(observation: Observation, step_index: int, now_s: float, *, messages: list[dict[str, object]]) -> Asked:

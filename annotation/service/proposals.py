@@ -1,4 +1,4 @@
-"""What the policy proposes at a moment: k candidates from one call, equal ones counted as one, each with a score.
+"""What the policy proposes at a step: k candidates from one call, equal ones counted as one, each with a score.
 
 Candidate 0 is what the policy would do by itself; the others are sampled at the campaign's temperature. What is shown of one is
 answers.py's business, what is stored storage/runs.py's.
@@ -33,17 +33,17 @@ class Candidate:
 
 
 async def propose(
-    policy: Policy, moment: StepContext, grammar: Grammar, *, num_candidates: int, temperature: float, more: int = 0
+    policy: Policy, context: StepContext, grammar: Grammar, *, num_candidates: int, temperature: float, more: int = 0
 ) -> list[Candidate]:
     """Candidates of one `policy.act`. The first is sampled as the episode is; the rest, oftenest sampled and then likeliest first. `more`
-    counts the calls before this one at the same moment: each samples others. Raises ModelError."""
-    prompts = prompts_at(moment, num_candidates=num_candidates, temperature=temperature, more=more)
-    return merged(await policy.act(prompts), grammar, moment.observation)
+    counts the calls before this one at the same step: each samples others. Raises ModelError."""
+    prompts = prompts_at(context, num_candidates=num_candidates, temperature=temperature, more=more)
+    return merged(await policy.act(prompts), grammar, context.observation)
 
 
-def prompts_at(moment: StepContext, *, num_candidates: int, temperature: float, more: int = 0) -> list[Prompt]:
-    own = prompt_for(moment)
-    seeds = [stable_seed("candidate", moment.request.episode_id, moment.step_index, more, number) for number in range(1, num_candidates)]
+def prompts_at(context: StepContext, *, num_candidates: int, temperature: float, more: int = 0) -> list[Prompt]:
+    own = prompt_for(context)
+    seeds = [stable_seed("candidate", context.request.episode_id, context.step_index, more, number) for number in range(1, num_candidates)]
     return [own, *(replace(own, sampling=replace(own.sampling, temperature=temperature, seed=seed)) for seed in seeds)]
 
 

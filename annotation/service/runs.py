@@ -96,24 +96,24 @@ class LiveRuns(RunReaders):
         """Ask the policy again, for candidates that are not there yet. Raises ModelError."""
         run = await self._own(run_id, user_id)
         self._check(run, body.version, "deciding")
-        opened, moment, plan = run.open, run.moment, run.plan
-        if opened is None or moment is None:
+        opened, context, plan = run.open, run.context, run.plan
+        if opened is None or context is None:
             raise NotNow(f"run {run_id} is not waiting for a decision")
         number, opened.num_asked = opened.num_asked, opened.num_asked + 1
         new = await propose(
-            plan.served.policy, moment, plan.grammar, num_candidates=plan.num_candidates, temperature=plan.temperature, more=number
+            plan.served.policy, context, plan.grammar, num_candidates=plan.num_candidates, temperature=plan.temperature, more=number
         )
         async with run.lock:
             if run.open is not opened or run.phase != "deciding":
                 return run.view()
-            fresh = added(opened.candidates, new, plan.grammar, moment.observation)
+            fresh = added(opened.candidates, new, plan.grammar, context.observation)
             rows = [each.row for each in fresh]
             first_rank = len(opened.candidates)
             await self._fenced(
                 run, self._database.writing(runs.add_more, run_id, opened.step_id, rows, first_rank=first_rank, now_s=self._clock())
             )
             opened.candidates += fresh
-            run.asked[moment.step_index, moment.messages] = list(opened.candidates)
+            run.asked[context.step_index, context.messages] = list(opened.candidates)
             run.problem = None if opened.candidates else run.problem
             run.publish()
             return run.view()

@@ -25,7 +25,7 @@ from pipelines.importing.licences import add_licence
 from pipelines.importing.outcomes import Outcomes, outcomes_of, with_outcome
 from pipelines.importing.registry import importer_named
 from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest_of, print_report, progress_on
-from pipelines.importing.rows import DemonstrationSettings, Row, RowMaker, Rows
+from pipelines.importing.rows import DemonstrationSettings, Row, RowFactory, Rows
 from pipelines.importing.screening import Screening
 from pipelines.importing.trajectories import Demonstration, Entry, EntryReader, Importer, Pictures
 from sandbox.tasks.imported.mapping import BadRecord
@@ -134,7 +134,7 @@ def import_demonstration_files(
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
     importer = importer_named(format)
     format = importer.name
-    read, maker, screening = _reader(importer, settings), RowMaker(importer, settings), Screening(settings)
+    read, row_factory, screening = _reader(importer, settings), RowFactory(importer, settings), Screening(settings)
     for path in paths:
         if not path.is_file():
             raise ConfigError(f"there is no file {path}")
@@ -162,7 +162,7 @@ def import_demonstration_files(
                 pictures = Pictures([*images, path.parent])
                 try:
                     for entry in read(path, pictures, lambda done, bar=bar: progress.update(bar, completed=done)):  # type: ignore[misc]
-                        _take(entry, maker, screening, store, report, kept, outcomes, dry_run=dry_run)
+                        _take(entry, row_factory, screening, store, report, kept, outcomes, dry_run=dry_run)
                 except ConfigError as error:
                     unreadable.append(str(error))
         if not dry_run:
@@ -206,7 +206,7 @@ def _reader(importer: Importer, settings: DemonstrationSettings) -> EntryReader:
 
 def _take(
     entry: Entry,
-    maker: RowMaker,
+    row_factory: RowFactory,
     screening: Screening,
     store: Store,
     report: Report,
@@ -223,18 +223,18 @@ def _take(
         return
     try:
         if isinstance(entry.made, Demonstration):
-            identity, misaligned = maker.request(entry.made, entry.digest).episode_id, maker.misaligned(entry.made)
+            identity, misaligned = row_factory.request(entry.made, entry.digest).episode_id, row_factory.misaligned(entry.made)
             if outcomes is not None and not store.has(identity):
                 said = store.verdict(identity)
-                ask = partial(outcomes, entry, identity, partial(_for_a_judge, entry.made, entry, maker, screening))
+                ask = partial(outcomes, entry, identity, partial(_for_a_judge, entry.made, entry, row_factory, screening))
                 entry.made = with_outcome(entry.made, ask if said is None else lambda: said)
-            rows = None if store.has(identity) else maker.of_demonstration(entry.made, entry)
+            rows = None if store.has(identity) else row_factory.of_demonstration(entry.made, entry)
             lost = entry.made.lost if rows is not None else _lost(entry.made, kept.lost_before(entry.digest))
             report.for_ct.update([misaligned] if misaligned else [])
             is_said = store.has_verdict(identity) if rows is None else entry.made.completed is not None
             report.for_ct.update([NOTHING_SAID] if outcomes is not None and not is_said else [])
         else:
-            made = maker.of_chat(entry.made)
+            made = row_factory.of_chat(entry.made)
             identity = next(rows[0]["sample_id"] for table, rows in made.of.items() if table.endswith("_samples"))
             rows, lost = None if store.has(identity) else made, Counter(entry.lost)
     except _Withheld as error:
@@ -262,9 +262,9 @@ class _Withheld(Exception):
     """Screening keeps a record from the judge as well, which may be at another company's address."""
 
 
-def _for_a_judge(made: Demonstration, entry: Entry, maker: RowMaker, screening: Screening) -> Rows:
+def _for_a_judge(made: Demonstration, entry: Entry, row_factory: RowFactory, screening: Screening) -> Rows:
     """The rows as a judge may see them. Raises BadRecord and _Withheld."""
-    rows = maker.of_demonstration(made, entry)
+    rows = row_factory.of_demonstration(made, entry)
     if (reason := screening.reason(rows)) is not None:
         raise _Withheld(reason)
     return rows

@@ -28,7 +28,7 @@ from warehouse.datasets.general_data import GeneralData, general_row, stage_of
 from warehouse.storage.tables import Warehouse
 
 ASIDE = ("id",)
-CLAIMS = ("origin", "domain", "verdict")
+LABELS = ("origin", "domain", "verdict")
 """Of an export of ours: what is imported as general data is of no task, so they mean nothing any more."""
 
 
@@ -88,7 +88,7 @@ def _chat(record: Any, entry: Entry) -> Chat:
     if system.strip():
         turns.insert(0, ("system", system, None))
     shown = fields.any("images", "image")
-    entry.lost += [f"`{claim}`" for claim in CLAIMS if fields.any(claim) is not None]
+    entry.lost += [f"`{label}`" for label in LABELS if fields.any(label) is not None]
     fields.keep_aside(*ASIDE)
     entry.unknown += fields.unknown()
     if shown not in (None, [], ""):

@@ -85,7 +85,7 @@ class Rows:
         return sum(len(row["data"]) for row in self.of.get("screenshots", ()))
 
 
-class RowMaker:
+class RowFactory:
     """Rows of one import's records. `importer` and `settings` are the same for all of them."""
 
     def __init__(self, importer: Importer, settings: DemonstrationSettings) -> None:

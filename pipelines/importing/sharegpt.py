@@ -74,11 +74,11 @@ def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry
     shown = fields.any("images", "image")
     names = shown if isinstance(shown, list) else [] if shown is None else [shown]
     messages, places = _messages(turns, len(names), is_ours=is_ours)
-    claims = _claims(fields)
+    labels = _labels(fields)
     entry.unknown += fields.unknown()
     load = _pictures(names, pictures)
     if answers is not None:
-        return _trajectory(str(sample_id or digest[:16]), messages, places, load, answers, claims)
+        return _trajectory(str(sample_id or digest[:16]), messages, places, load, answers, labels)
 
     def named() -> Sequence[Picture]:
         found = load()
@@ -90,9 +90,9 @@ def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry
         messages=messages,
         pictures=named,
         sample_id=str(sample_id) if is_ours else None,
-        origin=claims.origin,
-        domain=claims.domain,
-        verdict=claims.verdict,
+        origin=labels.origin,
+        domain=labels.domain,
+        verdict=labels.verdict,
     )
 
 
@@ -101,7 +101,7 @@ PROVENANCE = ("source", "licence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Claims:
+class _Labels:
     """What a record says of itself, as an export of ours does; None where it says nothing."""
 
     origin: str | None
@@ -109,8 +109,8 @@ class _Claims:
     verdict: bool | None
 
 
-def _claims(fields: Fields) -> _Claims:
-    """Raises BadRecord for a claim that is none of its kind: a failure that is not understood must not be learned as a success."""
+def _labels(fields: Fields) -> _Labels:
+    """Raises BadRecord for a value that is not allowed: a failure that is not understood must not be learned as a success."""
     fields.keep_aside(*PROVENANCE)
     origin, domain, verdict = fields.any("origin"), fields.any("domain"), fields.any("verdict")
     if origin is not None and origin not in SAMPLE_ORIGINS:
@@ -122,7 +122,7 @@ def _claims(fields: Fields) -> _Claims:
         if not isinstance(verdict, str) or verdict not in words:
             raise BadRecord(f"`verdict` is {verdict!r}, expected {', '.join(words)}, true, false or null")
         verdict = words[verdict]
-    return _Claims(origin=origin, domain=domain, verdict=verdict)
+    return _Labels(origin=origin, domain=domain, verdict=verdict)
 
 
 def turn_of(turn: Any, listed: str, unknown: list[str]) -> tuple[str, str, float | None]:
@@ -190,7 +190,7 @@ def _trajectory(
     places: Sequence[int],
     load: Callable[[], list[Picture]],
     answers: Grammar,
-    claims: _Claims,
+    labels: _Labels,
 ) -> Demonstration:
     asked = next((message["content"] for message in messages if message["role"] == "user" and message["content"].strip()), "")
     found = _INSTRUCTION.search(asked)
@@ -211,16 +211,16 @@ def _trajectory(
     return Demonstration(
         task_id=task_id,
         instruction=instruction,
-        completed=claims.verdict,
+        completed=labels.verdict,
         quality={},
         judged_by="judge",
         load=steps,
-        lost=_left_out(messages, asked, instruction, claims),
-        domain=claims.domain,
+        lost=_left_out(messages, asked, instruction, labels),
+        domain=labels.domain,
     )
 
 
-def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: str, claims: _Claims) -> Counter[str]:
+def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: str, labels: _Labels) -> Counter[str]:
     """What a trajectory does not keep of a chat, since its prompts are made again: texts but for the instruction's, weights, the origin."""
     lost = Counter(
         f"what the {message['role']} says"
@@ -232,7 +232,7 @@ def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: st
     )
     lost["`weight` of what is not an answer"] = sum(message["role"] != "assistant" and message["loss"] > 0 for message in messages)
     lost["what stands before the instruction"] = int(asked.strip() != instruction)
-    lost["`origin`"] = int(claims.origin is not None)
+    lost["`origin`"] = int(labels.origin is not None)
     return +lost
 
 

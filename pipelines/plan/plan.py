@@ -78,10 +78,10 @@ class Plan:
 
     def elapsed(self, stages: Sequence[StagePlan]) -> float:
         """Wall time of these stages: specialists side by side, the longest first, all else one after the other."""
-        lanes = [0.0] * self.at_once
+        slots = [0.0] * self.at_once
         for seconds in sorted((stage.seconds for stage in stages if is_rl(stage.stage)), reverse=True):
-            lanes[lanes.index(min(lanes))] += seconds
-        return max(lanes) + sum(stage.seconds for stage in stages if not is_rl(stage.stage))
+            slots[slots.index(min(slots))] += seconds
+        return max(slots) + sum(stage.seconds for stage in stages if not is_rl(stage.stage))
 
     @property
     def at_once(self) -> int:

@@ -41,7 +41,7 @@ SAY_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long a server may be silent. Seconds."""
 
     ask_every_s: float = 1.0
@@ -99,11 +99,11 @@ class _Waiter:
 class ServersPool:
     """Satisfies Pool and SizedPool."""
 
-    def __init__(self, servers: Sequence[ServerAddress], *, size: int, patience: Patience | None = None) -> None:
+    def __init__(self, servers: Sequence[ServerAddress], *, size: int, timeouts: Timeouts | None = None) -> None:
         """`size`: leases at once, over all servers. Raises ConfigError for no server, or one without a token."""
         if not servers:
             raise ConfigError("A pool of sandbox servers needs at least one address.")
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or Timeouts()
         self._servers = [_Server(url=each.url, client=SandboxClient(each.url, each.token())) for each in servers]
         self._size, self._places = size, asyncio.Semaphore(size)
         self._line: list[_Waiter] = []
@@ -115,7 +115,7 @@ class ServersPool:
         """Asks the servers, and waits no longer for the others once one can be used. Raises ConfigError where none can be and only a
         person changes that; for servers that do not answer the first lease waits."""
         self._watches = [asyncio.create_task(self._watch(server), name=f"watch of {server.url}") for server in self._servers]
-        until_s = time.monotonic() + self._patience.ask_every_s
+        until_s = time.monotonic() + self._timeouts.ask_every_s
         while not all(server.is_asked for server in self._servers):
             if time.monotonic() > until_s and not all(server.trouble for server in self._servers):
                 break
@@ -164,16 +164,16 @@ class ServersPool:
             try:
                 return await self._open_on(server, stack, task, screenshots)
             except SandboxBusy:
-                server.busy_until_s = time.monotonic() + self._patience.ask_every_s
+                server.busy_until_s = time.monotonic() + self._timeouts.ask_every_s
             except ServerUnreachable as error:
-                server.busy_until_s = time.monotonic() + self._patience.ask_every_s
+                server.busy_until_s = time.monotonic() + self._timeouts.ask_every_s
                 _LOG.info("A session could not be leased: %s", error)
             except AccessDenied as error:
                 self._note(server, f"refuses the token: {error}", is_hopeless=True)
             except SandboxError as error:
                 _LOG.warning("The sandbox server %s could not open a session: %s", server.url, error)
                 waiter.failed[server.url] = error
-                server.busy_until_s = time.monotonic() + (self._patience.ask_every_s if error.is_retryable else SAY_AGAIN_S)
+                server.busy_until_s = time.monotonic() + (self._timeouts.ask_every_s if error.is_retryable else SAY_AGAIN_S)
 
     async def _open_on(self, server: _Server, stack: AsyncExitStack, task: Task | None, screenshots: bool) -> RemoteSession:
         """On a server where this lease has its place. Raises what SandboxClient.open raises. The stack gives session and place back."""
@@ -198,7 +198,7 @@ class ServersPool:
                 if waiter.place.done():
                     return waiter.place.result()
                 self._check_hope(waiter)
-                await asyncio.wait({waiter.place}, timeout=self._patience.ask_every_s)
+                await asyncio.wait({waiter.place}, timeout=self._timeouts.ask_every_s)
         except BaseException:
             if waiter in self._line:
                 self._line.remove(waiter)
@@ -231,7 +231,7 @@ class ServersPool:
                 raise next(reversed(waiter.failed.values()))
             return
         waiter.none_from_s = waiter.none_from_s or time.monotonic()
-        if self._is_in_vain(waiter.task) or time.monotonic() - waiter.none_from_s > self._patience.none_s:
+        if self._is_in_vain(waiter.task) or time.monotonic() - waiter.none_from_s > self._timeouts.none_s:
             raise self._no_server(waiter.task)
         self._say_none(waiter.task)
 
@@ -248,12 +248,12 @@ class ServersPool:
     async def _watch(self, server: _Server) -> None:
         while True:
             await self._ask(server)
-            await asyncio.sleep(max(self._patience.ask_every_s, server.pause_s))
+            await asyncio.sleep(max(self._timeouts.ask_every_s, server.pause_s))
 
     async def _ask(self, server: _Server) -> None:
         """Ask for the status once, and note what follows from the answer."""
         try:
-            status = await server.client.status(timeout_s=self._patience.silent_s)
+            status = await server.client.status(timeout_s=self._timeouts.silent_s)
         except ServerUnreachable as error:
             self._note_silence(server, error)
         except FlywheelError as error:
@@ -266,7 +266,7 @@ class ServersPool:
             trouble, is_hopeless = self._trouble_in(status)
             self._note(server, trouble, is_hopeless=is_hopeless)
             if server.releasing is None or server.releasing.done():  # apart, so that a silence meanwhile is noticed
-                server.releasing = asyncio.create_task(server.client.release_left_behind(timeout_s=self._patience.silent_s))
+                server.releasing = asyncio.create_task(server.client.release_left_behind(timeout_s=self._timeouts.silent_s))
         server.is_asked = True
         self._serve_line()
 
@@ -289,7 +289,7 @@ class ServersPool:
             server.refused_from_s = now_s
         refused_s = 0.0 if server.refused_from_s is None else now_s - server.refused_from_s
         is_new = server.status is None and not server.is_hopeless
-        if is_new or now_s - server.heard_s >= self._patience.silent_s or refused_s >= self._patience.refused_s:
+        if is_new or now_s - server.heard_s >= self._timeouts.silent_s or refused_s >= self._timeouts.refused_s:
             server.client.give_up(ServerUnreachable(f"The sandbox server {server.url} does not answer any more; its sessions are lost."))
             self._note(server, f"does not answer ({error.__cause__ or error!r})")
 
@@ -299,7 +299,7 @@ class ServersPool:
         elif server.trouble and not trouble and server.pause_s:
             _LOG.warning("The sandbox server %s is used again", server.url)
         server.trouble, server.is_hopeless = trouble, is_hopeless
-        server.pause_s = min(max(2 * server.pause_s, self._patience.ask_every_s), LONGEST_PAUSE_S) if trouble else 0.0
+        server.pause_s = min(max(2 * server.pause_s, self._timeouts.ask_every_s), LONGEST_PAUSE_S) if trouble else 0.0
 
     def _troubles(self, task: Task | None = None) -> str:
         return "; ".join(f"{server.url} {self._trouble_with(server, task)}" for server in self._servers)

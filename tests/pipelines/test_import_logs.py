@@ -17,7 +17,7 @@ from agent.grammars.registry import grammar_named
 from benchmarks.common.venv import python_of
 from pipelines.importing import playwright_trace
 from pipelines.importing.registry import importer_named
-from pipelines.importing.rows import DemonstrationSettings, RowMaker, settings_of
+from pipelines.importing.rows import DemonstrationSettings, RowFactory, settings_of
 from pipelines.importing.trajectories import Demonstration, Entry, Pictures
 from sandbox.actions import (
     Action,
@@ -165,7 +165,7 @@ def test_what_a_tool_returned_is_in_the_prompt_of_the_next_step(grammar: str) ->
     importer = importer_named("openai-chat")
     (entry,) = [entry for entry in importer.entries(LOGS / FILES["openai-chat"], Pictures([LOGS]), lambda _: None) if has_bash(entry)]
     assert isinstance(entry.made, Demonstration)
-    rows = RowMaker(importer, settings_of(DemonstrationSettings, track="expert", grammar=grammar)).of_demonstration(entry.made, entry)
+    rows = RowFactory(importer, settings_of(DemonstrationSettings, track="expert", grammar=grammar)).of_demonstration(entry.made, entry)
     prompts = ["\n".join(message["content"] for message in row["messages"]) for row in rows.of["steps"]]
     assert ['output "12 notes.txt"' in prompt for prompt in prompts] == [False, True]
 

@@ -32,7 +32,7 @@ from sandbox.server.app import create_app
 from sandbox.server.bodies import ServerStatus
 from sandbox.server.client import SandboxClient
 from sandbox.server.leases import Leases
-from sandbox.server.servers_pool import Patience, ServersPool, other_code, other_source
+from sandbox.server.servers_pool import ServersPool, Timeouts, other_code, other_source
 from sandbox.server.settings import ServerSettings
 from sandbox.server.tokens import TOKEN_VARIABLE
 from sandbox.tasks.task import Task
@@ -41,7 +41,7 @@ from warehouse.core.errors import AccessDenied, BrowserCrashed, ConfigError, San
 
 TOKEN, OTHER = "token-of-the-pool-0123456789", "token-of-nobody-0123456789"
 CLICK = Click(x=1, y=1)
-PATIENCE = Patience(ask_every_s=0.1, silent_s=2.0, refused_s=0.3, none_s=3.0)
+TIMEOUTS = Timeouts(ask_every_s=0.1, silent_s=2.0, refused_s=0.3, none_s=3.0)
 pytestmark = pytest.mark.usefixtures("token")
 
 
@@ -89,8 +89,8 @@ def process(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
         server.communicate()
 
 
-def pool_of(*urls: str, size: int = 16, variable: str = "POOL_TOKEN", patience: Patience = PATIENCE) -> ServersPool:
-    return ServersPool([ServerAddress(url=url, token_env=variable) for url in urls], size=size, patience=patience)
+def pool_of(*urls: str, size: int = 16, variable: str = "POOL_TOKEN", timeouts: Timeouts = TIMEOUTS) -> ServersPool:
+    return ServersPool([ServerAddress(url=url, token_env=variable) for url in urls], size=size, timeouts=timeouts)
 
 
 async def until(condition: Any) -> None:
@@ -160,7 +160,7 @@ def test_a_server_that_is_killed_costs_its_episodes_a_retry_and_none_its_reward(
 def test_a_server_that_comes_back_is_used_again(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         with process() as (server, url):
-            async with pool_of(url, patience=replace(PATIENCE, none_s=60.0)) as pool:  # as long as a server may take to start
+            async with pool_of(url, timeouts=replace(TIMEOUTS, none_s=60.0)) as pool:  # as long as a server may take to start
                 async with pool.lease(WAIT) as session:
                     await session.reset(WAIT, 1)
                     server.kill()
@@ -248,7 +248,7 @@ def test_a_server_that_refuses_the_token_or_runs_other_code_is_named_and_not_use
     async def main() -> None:
         async with nodes(1, 1) as (node, other):
             mixed = [ServerAddress(url=node.url, token_env="OTHER_TOKEN"), ServerAddress(url=other.url, token_env="POOL_TOKEN")]
-            async with ServersPool(mixed, size=4, patience=PATIENCE) as pool:
+            async with ServersPool(mixed, size=4, timeouts=TIMEOUTS) as pool:
                 assert [episode.reward for episode in await episodes(pool, 3)] == [0.4] * 3
                 assert list(pool.free_by_server()) == [other.url]
             assert f"{node.url} is not used: it refuses the token" in caplog.text

@@ -85,7 +85,7 @@ class Store:
         import obstore
 
         with self._asking("read", name):
-            patience = _Patience()
+            retries = _RetryLimit()
             while True:
                 try:
                     return bytes(obstore.get(self._client, name).bytes())
@@ -93,7 +93,7 @@ class Store:
                     self._check_bucket(error)
                     return None
                 except obstore.exceptions.GenericError:
-                    if patience.is_over():
+                    if retries.is_over():
                         raise
 
     def read_many(self, names: Iterable[str]) -> list[bytes | None]:
@@ -163,7 +163,7 @@ class Store:
         """The bytes of an object from `begin` on, in parts. Raises FileNotFoundError."""
         import obstore
 
-        patience = _Patience()
+        retries = _RetryLimit()
         with self._asking("read", name):
             while True:
                 try:
@@ -171,15 +171,15 @@ class Store:
                     answer = obstore.get(self._client, name, options=options)
                     size = answer.meta["size"]
                     for part in answer.stream(min_chunk_size=_READ_AT_ONCE):
-                        begin, patience = begin + len(part), _Patience()
+                        begin, retries = begin + len(part), _RetryLimit()
                         yield bytes(part)
-                    if begin >= size or patience.is_over():  # what is short then is noticed by who checks it
+                    if begin >= size or retries.is_over():  # what is short then is noticed by who checks it
                         return
                 except FileNotFoundError as error:
                     self._check_bucket(error)
                     raise
                 except obstore.exceptions.GenericError:
-                    if patience.is_over():
+                    if retries.is_over():
                         raise
 
     def size(self, name: str) -> int:
@@ -194,19 +194,19 @@ class Store:
         import obstore
 
         with self._asking("read", name):
-            patience = _Patience()
+            retries = _RetryLimit()
             while True:
                 try:
                     return bytes(obstore.get_range(self._client, name, start=begin, length=num)) if num else b""
                 except obstore.exceptions.GenericError:
-                    if patience.is_over():
+                    if retries.is_over():
                         raise
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[Found]:
         """The objects whose names begin with the folder `prefix`, in the order of their names; with `after`, those after that name."""
         import obstore
 
-        patience = _Patience()
+        retries = _RetryLimit()
         with self._asking("list", prefix):
             while True:
                 try:
@@ -220,7 +220,7 @@ class Store:
                     return
                 except obstore.exceptions.GenericError as error:
                     self._check_bucket(error)
-                    if patience.is_over():
+                    if retries.is_over():
                         raise
 
     def delete(self, names: Collection[str]) -> None:
@@ -229,13 +229,13 @@ class Store:
 
         if names:
             with self._asking("delete", f"{len(names)} objects"), contextlib.suppress(FileNotFoundError):
-                patience = _Patience()
+                retries = _RetryLimit()
                 while True:
                     try:
                         obstore.delete(self._client, list(names))
                         return
                     except obstore.exceptions.GenericError:
-                        if patience.is_over():
+                        if retries.is_over():
                             raise
 
     @property
@@ -265,8 +265,8 @@ class Store:
             raise ConfigError(f"there is no bucket of {self.url}: make it, or set {STORE_VARIABLE} to one that there is") from error
 
 
-class _Patience:
-    """With answers whose bodies are cut off: the client itself asks again only where there was no answer."""
+class _RetryLimit:
+    """How often, and for how long, a cut-off body is asked for again; where there was no answer the client itself retries."""
 
     def __init__(self) -> None:
         self._left, self._until = _RESUMPTIONS, time.monotonic() + TRIES_S

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.core.identity import long_list_id
 from warehouse.datasets.held_out_texts import IS_HELD_OUT
-from warehouse.quality.overlap import GIVEAWAYS
+from warehouse.quality.overlap import LEAKS
 from warehouse.routing.samples import PART_ROWS, Kind
 
 PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "manual", "general"]
@@ -125,7 +125,7 @@ with samples as (
     union all by name
     select 'sft' as kind, * exclude (messages) from sft_samples where iteration < $iteration and not withdrawn
 ),
-{GIVEAWAYS},
+{LEAKS},
 first_episodes as (from episodes qualify row_number() over (partition by episode_id order by iteration, stage) = 1),
 first_annotations as (from annotations qualify row_number() over (partition by annotation_id order by withdrawn desc, iteration, stage) = 1)
 select

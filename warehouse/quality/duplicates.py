@@ -36,7 +36,7 @@ CHUNK_STEPS = 100_000
 Screens: TypeAlias = "list[frozenset[int] | bytes | str]"
 """Of each step: hashes of its element lines, else its picture's perceptual hash, else the picture's id."""
 
-_TWINS = """
+_SAME_ACTIONS = """
 create or replace temp table candidates as
 select
     e.n, e.episode_id, e.iteration, e.purpose, hash(e.task_id, e.instruction, k.actions_key) as bucket,
@@ -83,7 +83,7 @@ class _Member:
 
 def find_candidates(con: duckdb.DuckDBPyConnection) -> None:
     """The table `candidates`: episodes with the same task, instruction and actions as others, from `episodes_to_judge` and `keys`."""
-    execute_within_memory(con, _TWINS)
+    execute_within_memory(con, _SAME_ACTIONS)
 
 
 def nearest(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> pa.Table:

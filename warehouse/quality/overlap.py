@@ -9,7 +9,7 @@ import duckdb
 
 from warehouse.core.stages import IMPORTED_STAGE
 
-GIVEAWAY_WORDS = 5
+LEAK_WORDS = 5
 """An instruction of at least so many words gives an instance away; shorter ones occur anywhere."""
 
 ELSEWHERE = f"(policy_id = 'human' or (purpose = 'gateway' and domain = 'gateway') or starts_with(stage, '{IMPORTED_STAGE}'))"
@@ -24,10 +24,10 @@ evaluated_on as (
         where e.split <> 'train' or e.purpose = 'evaluation' or t.held_out
         union all
         select instruction from task_instances where split <> 'train'
-    ) where len(string_split(words, ' ')) >= {GIVEAWAY_WORDS}
+    ) where len(string_split(words, ' ')) >= {LEAK_WORDS}
 )"""
 SAID = r"lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g'))"
-GIVEAWAYS = rf"""{EVALUATED_ON},
+LEAKS = rf"""{EVALUATED_ON},
 spoken as (  -- what was said, and what of it is known to be of a train instance. Chats, and episodes done elsewhere:
     select sample_id, {SAID} as words, '' as own
     from (select sample_id, episode_id, origin, messages from ct_samples

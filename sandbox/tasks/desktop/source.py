@@ -25,7 +25,7 @@ DOMAIN = "desktop"
 VERSION = "1"
 """Of instances, verifiers and what the desktop looks like; a change makes other tasks of them."""
 
-MAKERS: Mapping[str, Callable[[random.Random], Instance]] = {
+FACTORIES: Mapping[str, Callable[[random.Random], Instance]] = {
     "dialog-press": tasks_windows.press_button,
     "dialog-enter": tasks_windows.enter_text,
     "dialog-check": tasks_windows.check_boxes,
@@ -61,8 +61,8 @@ class TaskEntry(BaseModel):
 
 @cache
 def task_file() -> TaskFile[TaskEntry]:
-    """The parsed tasks.yaml. Raises ConfigError where it is malformed or names a task that it or MAKERS does not hold."""
-    return read_task_file("sandbox.tasks.desktop", TaskFile[TaskEntry], MAKERS)
+    """The parsed tasks.yaml. Raises ConfigError where it is malformed or names a task that it or FACTORIES does not hold."""
+    return read_task_file("sandbox.tasks.desktop", TaskFile[TaskEntry], FACTORIES)
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
@@ -75,7 +75,7 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
 
 
 def _checked(task: Task) -> Task:
-    if task.source != SOURCE or task.name not in MAKERS:
+    if task.source != SOURCE or task.name not in FACTORIES:
         raise TaskError(
             f"A desktop cannot run task {task.source}/{task.name}: it has source {SOURCE!r}, names in sandbox/tasks/desktop/tasks.yaml."
         )
@@ -94,7 +94,7 @@ def content(task: Task, seed: int) -> str:
 
 
 def _drawn(task: Task, seed: int) -> Instance:
-    return MAKERS[task.name](random.Random(stable_seed(SOURCE, task.name, seed)))
+    return FACTORIES[task.name](random.Random(stable_seed(SOURCE, task.name, seed)))
 
 
 def _content_of(made: Instance) -> str:

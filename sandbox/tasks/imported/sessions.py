@@ -171,7 +171,7 @@ def android_task(task: Task, spec: TaskSpec, assets: goals.Assets) -> AndroidIns
     )
 
 
-MAKERS: Mapping[str, Callable[[Task, TaskSpec, goals.Assets], Any]] = {
+FACTORIES: Mapping[str, Callable[[Task, TaskSpec, goals.Assets], Any]] = {
     "terminal": terminal_task,
     "desktop": desktop_task,
     "android": android_task,
@@ -182,6 +182,6 @@ MAKERS: Mapping[str, Callable[[Task, TaskSpec, goals.Assets], Any]] = {
 def instance(task: Task, seed: int) -> Any:
     """For the session of the task's kind. Raises TaskError for a task that is not of this source, or does not run here."""
     task_set, spec = instance_spec(task, seed)
-    if spec.kind not in MAKERS:
+    if spec.kind not in FACTORIES:
         raise TaskError(f"task {task.name!r} is a {spec.kind} task, which its own source plays")
-    return MAKERS[spec.kind](task, spec, task_set.asset)
+    return FACTORIES[spec.kind](task, spec, task_set.asset)

@@ -164,9 +164,9 @@ def test_a_hybrid_task_with_its_files_and_terminal(tmp_path: Path) -> None:
                 if is_first:  # a look with the terminal comes before what the oracle does
                     action, is_first = {"kind": "tool", "name": "execute_bash", "arguments": {"command": f"cat {path}"}}, False
                 else:
-                    moment = here.runs._get(run_id).moment
-                    assert moment is not None
-                    proposed = await moment.oracle_action()
+                    context = here.runs._get(run_id).context
+                    assert context is not None
+                    proposed = await context.oracle_action()
                     assert proposed is not None
                     action = ACTION.dump_python(proposed, mode="json")
                 view = (await post(ann, run_id, "write", {"action": action})).json()

@@ -315,7 +315,7 @@ def playwright_trace(target: Path) -> None:
         browser.close()
 
 
-MAKERS: Mapping[str, Callable[[], Iterator[Record]]] = {
+FACTORIES: Mapping[str, Callable[[], Iterator[Record]]] = {
     "openai-chat": openai_chat,
     "anthropic-computer-use": anthropic_computer_use,
     "openai-computer-use": openai_computer_use,
@@ -329,7 +329,7 @@ def main() -> None:
     if name == "playwright-trace":
         playwright_trace(target)
         return
-    target.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in MAKERS[name]()), encoding="utf-8")
+    target.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in FACTORIES[name]()), encoding="utf-8")
 
 
 if __name__ == "__main__":
