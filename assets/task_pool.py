@@ -31,7 +31,7 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 STAGE = "task_pool"
-DUPLICATE, NO_INSTANCE, NO_ROOM = "content used before", "no instance for the seed", "seeds of the iteration used up"
+DUPLICATE, NO_INSTANCE, NO_SEEDS_LEFT = "content used before", "no instance for the seed", "seeds of the iteration used up"
 
 
 @stage_asset(
@@ -115,7 +115,7 @@ def _instances(choice: Choice, iteration: str, used: set[str], refused: dict[str
         if not left:
             return
     if left:
-        refused[NO_ROOM] = refused.get(NO_ROOM, 0) + left
+        refused[NO_SEEDS_LEFT] = refused.get(NO_SEEDS_LEFT, 0) + left
 
 
 def _own_seeds(task: Task, iteration: str) -> Sequence[int]:

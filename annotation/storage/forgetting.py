@@ -48,7 +48,7 @@ TOUCHED = (
     "skips",
     "assignments",
 )
-"""Tables that hold what is erased; Postgres keeps old rows in them until they are written anew."""
+"""Tables that hold what is erased; Postgres keeps old rows in them until they are written again."""
 AT_ONCE = 500
 """Values in one question."""
 _AS_IT_IS = {"synchronize_session": False}

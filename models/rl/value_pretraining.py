@@ -1,7 +1,7 @@
 """Value pretraining before a run: the critic is fitted to the Monte-Carlo returns of stored episodes until it no longer improves on others.
 
 UI-TARS-2 (arXiv 2509.02544) pretrains it on episodes of a fixed policy until loss and explained variance have converged, VC-PPO (arXiv
-2503.01491) for a number of steps. Here the episodes are those that a wheel has stored, of the policy that enters an iteration and of all
+2503.01491) for a number of steps. Here the episodes are those that a home has stored, of the policy that enters an iteration and of all
 iterations before, and convergence is measured on instances that the critic is not fitted to. What it learns in the rounds of a run is
 value_learner.py's.
 """

@@ -38,7 +38,7 @@ from models.training.packing import check_can_pack, segments_attention
 from models.training.zero import use_timeout
 from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.errors import TrainingDiverged
-from warehouse.core.machine import NO_ROOM_BYTES
+from warehouse.core.machine import FULL_DISK_BYTES
 
 BEST_FOLDER = "best"
 """In the run folder: the weights with the lowest held-out loss so far."""
@@ -100,7 +100,7 @@ def fit(
                 trainer.train(resume_from_checkpoint=str(last) if last else None)
             _settle_weights(trainer, run_folder / BEST_FOLDER, curve, weights_folder)
     except Exception as error:  # each library says it in an exception of its own
-        if is_full_disk(error) or shutil.disk_usage(run_folder).free < NO_ROOM_BYTES:
+        if is_full_disk(error) or shutil.disk_usage(run_folder).free < FULL_DISK_BYTES:
             raise storage_full("a trainer checkpoint", run_folder, error, then="run the stage again") from error
         raise
     finally:

@@ -140,7 +140,7 @@ def _write_page(
         made=figures(summary),
         entered_with=summary["train"]["entered_with"],
         episodes=EPISODES,
-        wheel=str((home.reports / "index.html").relative_to(folder.root)),
+        iterations_page=str((home.reports / "index.html").relative_to(folder.root)),
     )
 
 

@@ -42,7 +42,7 @@ def take_out_screens(home: Home, places: Collection[Place]) -> int:
                     con.commit()
                     if con.dialect.name == "sqlite":
                         compact_sqlite(cast(sqlite3.Connection, con.connection.driver_connection), "Dagster's history")
-                    else:  # a row of Postgres that was written anew keeps the old one, too; its storage commits each statement
+                    else:  # a row of Postgres that was rewritten keeps the old one, too; its storage commits each statement
                         con.execute(text("vacuum full event_logs, asset_keys"))
             except OperationalError as error:
                 raise NotNow(

@@ -165,7 +165,7 @@ def _shut_out(home: Home, user_id: str) -> str | None:
 
 
 def forget(warehouse: Warehouse, found: Journal, log: Callable[[str], None]) -> Path:
-    """Do it, or go on with it; the receipt. Raises NotNow where the annotation database cannot be written anew."""
+    """Do it, or go on with it; the receipt. Raises NotNow where the annotation database cannot be rewritten."""
     home, counts = warehouse.home, Counter[str]()
     samples = frozenset(id_ for table, ids in found.rows.items() if table != "annotations" for id_ in ids)
     for table, ids in found.rows.items():

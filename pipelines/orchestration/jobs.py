@@ -33,7 +33,7 @@ iteration_job = dg.define_asset_job("iteration", ITERATION, description="Complet
 
 
 def _stage_job(name: str, selection: dg.AssetSelection, description: str) -> Any:
-    """Works its assets anew, whatever earlier runs have finished of them (stage_runner.py)."""
+    """Works its assets again, whatever earlier runs have finished of them (stage_runner.py)."""
     return dg.define_asset_job(name, selection, description=description)
 
 

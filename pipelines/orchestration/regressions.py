@@ -1,4 +1,4 @@
-"""Whether the wheel's policies get worse on the `eval` split."""
+"""Whether the policies get worse from iteration to iteration on the `eval` split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a command changes in the tables is told to Dagster, so that its page shows it and what was made from it counts as stale.
+"""What a command changes in the tables is reported to Dagster, so that its page shows it and what was made from it counts as stale.
 
-Each asset whose rows are others now gets a materialization, and each open iteration its input anew where that changed
+Each asset whose rows are others now gets a materialization, and each open iteration its input again where that changed
 (assets/handoff.py). What a command does with an asset and leaves no rows of gets an observation, which makes nothing stale: a merge by hand
 on the checkpoints that went into it, what people take back on what will answer it. A home that Dagster has not been started for is left as
 it is: there is nothing to be stale.
@@ -35,7 +35,7 @@ OBSERVED_BY, MERGED, TAKEN_BACK = "observed by", "merged into", "taken back"
 
 @contextmanager
 def reported(warehouse: Warehouse, command: str, console: Console) -> Iterator[None]:
-    """Report what the block changes, also where it fails half-way. That Dagster cannot be told is said, and changes nothing of the data."""
+    """Report what the block changes, also where it fails half-way. A failure to report is logged; the data stay as they are."""
     if not is_known(warehouse.home):
         yield
         return

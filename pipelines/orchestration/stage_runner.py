@@ -5,7 +5,7 @@ What the two tell each other lies in the stage's folder (pipelines/orchestration
 half-finished one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
 
 That is how the jobs that complete an iteration or the seed go on. In any other run the stage is what was asked for
-(`assets.stage_assets.is_asked_for`): it is worked anew, once. What such a run has begun, a re-execution of it resumes.
+(`assets.stage_assets.is_asked_for`): it is worked again, once. What such a run has begun, a re-execution of it resumes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pipelines.orchestration.work_folder import (
 from warehouse.core.disk import storage_full
 from warehouse.core.errors import CorruptTable, FlywheelError, WorkerKilled, to_plain
 from warehouse.core.home import Home, atomic_write
-from warehouse.core.machine import NO_ROOM_BYTES
+from warehouse.core.machine import FULL_DISK_BYTES
 from warehouse.storage.tables import Warehouse
 
 
@@ -113,7 +113,7 @@ class PipesStageRunner(StageRunner):
         try:
             left = json.loads((folder / ERROR).read_text())
         except FileNotFoundError:
-            is_full = shutil.disk_usage(folder).free < NO_ROOM_BYTES
+            is_full = shutil.disk_usage(folder).free < FULL_DISK_BYTES
             full = storage_full("what the stage writes", folder, then="launch again")
             left = to_plain(full if is_full else WorkerKilled(f"the worker ended without a word: {error}"))
         return failure(what, left, **{"worker folder": dg.MetadataValue.path(str(folder))})

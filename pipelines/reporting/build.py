@@ -1,4 +1,4 @@
-"""The report: HTML files that show what the wheel did, with no address outside themselves. One page for all iterations, one for each, one
+"""The report: HTML files that show what the iterations did, with no outside address. One page for all iterations, one for each, one
 for each training run; they link to each other and lie in one folder.
 
 What they say is overview.py, gains.py, runs.py and episodes.py; pictures are warehouse/reporting/charts.py and

@@ -64,7 +64,7 @@ def test_changes_are_reported_to_it_and_pictures_are_taken_out_of_it(tmp_path: P
         old = connection.execute(text("select count(*) from asset_keys where last_materialization like '%base64%'")).scalar()
         connection.execute(text("create extension if not exists pgstattuple"))
         dead = connection.execute(text("select dead_tuple_count from pgstattuple('event_logs')")).scalar()
-    assert (old, dead) == (0, 0), "no row that was written anew lies there still"
+    assert (old, dead) == (0, 0), "no row that was rewritten is still there"
 
     monkeypatch.delenv(POSTGRES_VARIABLE)
     with pytest.raises(ConfigError, match=f"keeps its history in Postgres, and {POSTGRES_VARIABLE} is not set"):

@@ -168,7 +168,7 @@ def test_only_what_completes_an_iteration_goes_on_from_earlier_runs(place):
     names = set(build_defs().get_repository_def().job_names) - {"next_iteration"}
     going_on = {name for name in names if not is_asked_for(dg.DagsterRun(job_name=name))}
     assert going_on == {"iteration", "seed_wheel"}
-    assert any(name.startswith("__ASSET_JOB") for name in names - going_on), "assets that are materialized by themselves are worked anew"
+    assert any(name.startswith("__ASSET_JOB") for name in names - going_on), "assets that are materialized by themselves are worked again"
 
 
 def test_a_joint_group_is_trained_and_evaluated_beside_the_specialists(place, monkeypatch: pytest.MonkeyPatch):

@@ -25,7 +25,7 @@ from sandbox.tasks.registry import SOURCES
 from tests.sandbox.own_source import write_own_source
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
-from warehouse.core.machine import NO_ROOM_BYTES
+from warehouse.core.machine import FULL_DISK_BYTES
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -192,7 +192,7 @@ def test_a_disk_that_fills_up_is_named_and_final(small_disk: Path, place):
     home = Home(small_disk / "home")
     PipesStageRunner._prepare(work_folder(home, "0000", "seed_demonstrations"), GOOD)
     filler = small_disk / "filler"
-    filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - NO_ROOM_BYTES))
+    filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - FULL_DISK_BYTES))
     there = replace(place, home=home)
     ran = Ran(there, GOOD)
     assert "StorageFull" in ran.failure.description and "space" in ran.failure.description

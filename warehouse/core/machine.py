@@ -20,7 +20,7 @@ from warehouse.core.disk import free_bytes, is_full_disk, storage_full
 from warehouse.core.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull, missing_extra
 from warehouse.core.home import Home
 
-NO_ROOM_BYTES = 64 * 1024
+FULL_DISK_BYTES = 64 * 1024
 """With less free, whatever failed is taken to have failed for that: torch says only that its file ended too early."""
 NEEDED_ADDRESS_BYTES = 3 * 2**30
 """`flywheel status` reserves 2.6 GB on two processors; a browser a hundred times that."""
@@ -90,7 +90,7 @@ def check_can_train() -> None:
 
 def _full(error: BaseException, place: Path) -> StorageFull | None:
     free = free_bytes(place)
-    if not is_full_disk(error) and (free is None or free >= NO_ROOM_BYTES):
+    if not is_full_disk(error) and (free is None or free >= FULL_DISK_BYTES):
         return None
     path = _path_of(error) or place
     return storage_full(str(path), path, error, then="give the same command again: what was finished is kept")

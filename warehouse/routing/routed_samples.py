@@ -60,12 +60,12 @@ where ({stands}) or (
 _CHANGE = """
 with standing as (select sample_id from wanted union all select sample_id from staying where not withdrawn),
 stood as (select sample_id from stored where not withdrawn),
-anew as (
+made as (
     select sample_id, domain, verdict, prompt_episode_ids, prompt_step_indices, false as withdrawn from wanted union all from staying)
 select
     (select count(*) from standing anti join stood using (sample_id)) as num_joined,
     (select count(*) from stood anti join standing using (sample_id)) as num_left,
-    (select count(*) from anew a full join stored s on a.sample_id = s.sample_id
+    (select count(*) from made a full join stored s on a.sample_id = s.sample_id
      where (a.domain, a.verdict, a.withdrawn, a.prompt_episode_ids, a.prompt_step_indices)
         is distinct from (s.domain, s.verdict, s.withdrawn, s.prompt_episode_ids, s.prompt_step_indices)
     ) as num_changed

@@ -567,7 +567,7 @@ class Warehouse:
         return retry_commit(what, self.folder(table), attempt, attempts=self._attempts)
 
     def erase_screenshots(self, ids: Collection[str]) -> int:
-        """`erase` for pictures. The others are written anew as they are read: there may be more of them than memory."""
+        """`erase` for pictures. The others are rewritten as they are read: there may be more of them than memory."""
         import pyarrow.compute as pc
 
         spec, is_meant = TABLES["screenshots"], pc.field("screenshot_id").isin(pa.array(sorted(ids), pa.string()))
