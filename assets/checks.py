@@ -25,7 +25,8 @@ from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.datasets.imports import unchecked_imports
-from warehouse.quality.expectations import ValidationReport, build_data_docs, validate
+from warehouse.quality.data_docs import build_data_docs
+from warehouse.quality.expectations import ValidationReport, validate
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.partitions import row_filter
 from warehouse.storage.query import connect

@@ -46,8 +46,8 @@ from models.rl.replay import ReplayPool
 from models.rl.trainer import PpoResult, PpoRun, train_ppo
 from models.supervised.run import train_supervised
 from pipelines import profiles
+from pipelines.cluster.sessions import num_waiting, open_pool
 from pipelines.stages.evaluate import task_counts
-from pipelines.stages.sandboxes import num_waiting, open_pool
 from sandbox.actions import Action
 from sandbox.fleet.manager import Fleet
 from sandbox.session import Observation, Session, Transition, Verdict

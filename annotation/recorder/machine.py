@@ -13,7 +13,7 @@ from annotation.recorder.screening import RecorderBackends
 from annotation.recorder.settings import RecordSettings
 from annotation.recorder.sign import make_sign
 from annotation.recorder.text_reader import TextReader, find_text_reader
-from annotation.recorder.windows import window_reader
+from annotation.recorder.windows import NoWindows, WindowReader, X11Windows
 from annotation.recorder.x11_input import X11Input
 
 
@@ -43,6 +43,15 @@ def backends_for_this_machine(settings: RecordSettings, *, with_microphone: bool
         text_reader=_text_reader(settings),
         speech=Microphone.called(microphone) if with_microphone else None,
     )
+
+
+def window_reader() -> WindowReader:
+    """What this system has. Raises RecorderUnavailable where an X server is needed and there is none."""
+    if sys.platform == "win32":
+        from annotation.recorder.windows_win32 import Win32Windows
+
+        return Win32Windows()
+    return NoWindows() if sys.platform == "darwin" else X11Windows()
 
 
 def _text_reader(settings: RecordSettings) -> TextReader | None:

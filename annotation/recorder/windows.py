@@ -4,7 +4,6 @@ windows cannot be excluded there (parts of the screen can).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -124,12 +123,3 @@ def _seen(window: Any) -> SeenWindow:
         inner=inner,
         is_active=window.is_focused,
     )
-
-
-def window_reader() -> WindowReader:
-    """What this system has. Raises RecorderUnavailable where an X server is needed and there is none."""
-    if sys.platform == "win32":
-        from annotation.recorder.windows_win32 import Win32Windows
-
-        return Win32Windows()
-    return NoWindows() if sys.platform == "darwin" else X11Windows()

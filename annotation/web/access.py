@@ -5,17 +5,15 @@ does not start with one that says nothing. And what a route may ask for: who is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 
 from annotation.storage.logins import Principal
 from annotation.storage.schema import ROLES
+from annotation.web.office import Office
 from warehouse.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from annotation.web.app import Office
 
 _KEY = "x-access"
 

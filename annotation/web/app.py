@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
@@ -45,6 +44,7 @@ from annotation.web import (
 )
 from annotation.web.access import needs
 from annotation.web.guard import Guard
+from annotation.web.office import Office
 from annotation.web.settings import WebSettings
 from sandbox.http.problems import PROBLEMS, shared_routes
 from sandbox.http.serving import api_version
@@ -64,27 +64,6 @@ DESCRIPTION = """People correct an agent in live environments. Pages log in and 
 
 What changes something needs the header `X-CSRF-Token` (of `GET /api/v1/me`) with a cookie, and nothing more with a token. Errors are
 `application/problem+json`; `error` names their kind."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Office:
-    """All that routes work with: `access.office_of(request)`."""
-
-    database: Database
-    blobs: Blobs
-    runs: LiveRuns
-    accounts: Accounts
-    queue: Queue
-    campaigns: Campaigns
-    finished: FinishedRuns
-    reviews: Reviews
-    quality: Quality
-    recordings: Recordings
-    executability: Executability
-    design: Design
-    standing: StandingReader
-    settings: WebSettings
-    clock: Callable[[], float]
 
 
 def create_app(

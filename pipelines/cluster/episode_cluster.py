@@ -24,8 +24,8 @@ from assets.profile import ActingSettings, RaySettings, SandboxSettings
 from pipelines.cluster.connection import connected
 from pipelines.cluster.episode_worker import EpisodeActor, OpenPool
 from pipelines.cluster.node_worker import NodeWorker
+from pipelines.cluster.sessions import num_waiting, open_pool
 from pipelines.cluster.wire import About, WorkerSettings, own_code
-from pipelines.stages.sandboxes import num_waiting, open_pool
 from sandbox.server.identity import source_ids
 from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy, SandboxError
 from warehouse.core.plugins import environment

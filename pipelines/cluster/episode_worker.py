@@ -19,8 +19,8 @@ from agent.episode.runner import EpisodeRunner
 from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Prompt, Response
 from assets.profile import SandboxSettings
+from pipelines.cluster.sessions import collecting, limits, open_pool
 from pipelines.cluster.wire import About, Answer, Cancel, Ended, Failed, Order, Play, Question, Report, Seated, WorkerSettings, own_code
-from pipelines.stages.sandboxes import collecting, limits, open_pool
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool_protocol import Pool
 from sandbox.server.identity import source_ids

@@ -25,8 +25,9 @@ from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
 from models.http.client import token_in
 from models.http.engine import HttpEngine
+from pipelines.cluster.sessions import collecting, limits
 from pipelines.stages.engines import placed
-from pipelines.stages.sandboxes import EpisodeService, collecting, limits
+from pipelines.stages.sandboxes import EpisodeService
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.slots import RecyclePolicy
 from warehouse.core.home import Home

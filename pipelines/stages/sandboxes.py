@@ -1,5 +1,5 @@
-"""Live sandboxes for the workers: how the profile's sandbox settings become a pool of sessions, a collector, or single episodes by
-request.
+"""Live sandboxes for the stages: a collector where the profile says, or single episodes by request. The sessions of one machine are
+pipelines/cluster/sessions.py.
 """
 
 from __future__ import annotations
@@ -17,51 +17,16 @@ from typing import TYPE_CHECKING, Protocol, Self
 from agent.episode.collector import Collector, Requests
 from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
-from agent.episode.loop import EpisodeLimits
-from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.episode.pool_collector import PoolCollector
 from agent.episode.runner import EpisodeRunner
 from agent.policy.action_source import ActionSource, PolicyActionSource
 from agent.policy.batcher import Batcher
 from agent.policy.policy import Policy
-from assets.profile import ActingSettings, SandboxSettings
-from sandbox.fleet.manager import Fleet
-from sandbox.fleet.settings import FleetSettings
-from sandbox.server.servers_pool import ServersPool
+from assets.profile import ActingSettings
+from pipelines.cluster.sessions import collecting, limits, num_waiting, open_pool
 
 if TYPE_CHECKING:
     from pipelines.cluster.episode_cluster import EpisodeCluster
-
-UNFINISHED_AFTER = 2.0
-"""An episode that has not ended after so many times the limit of its decisions is an infrastructure failure, in every stage that acts."""
-FORGOTTEN_AFTER = 10.0
-"""A lease that nobody touched for so many times the limit of an episode is taken back."""
-
-
-def num_waiting(settings: SandboxSettings) -> int:
-    """Episodes under way or waiting for a session: more than there are sessions, so that most find one with their page loaded."""
-    return 6 * settings.num_sessions
-
-
-def limits(acting: ActingSettings) -> EpisodeLimits:
-    return EpisodeLimits(policy_timeout_s=acting.sandbox.episode_timeout_s, max_new_tokens=acting.agent.max_new_tokens)
-
-
-@asynccontextmanager
-async def open_pool(settings: SandboxSettings) -> AsyncIterator[Fleet | ServersPool]:
-    """A pool of live sessions as the profile asks for: on its sandbox servers, else in processes of their own."""
-    if settings.servers:
-        async with ServersPool(settings.servers, size=settings.num_sessions) as servers:
-            yield servers
-        return
-    fleet = FleetSettings(
-        kind=settings.session,
-        max_workers=settings.num_workers,
-        sessions_per_worker=-(-settings.num_sessions // settings.num_workers),
-        browsers_per_worker=settings.num_browsers,
-        lease_ttl_s=FORGOTTEN_AFTER * settings.episode_timeout_s,
-    )
-    async with Fleet(fleet) as pool:
-        yield pool
 
 
 class StageCollector(Collector, Protocol):
@@ -91,15 +56,6 @@ async def open_local_collector(acting: ActingSettings, *, to_choose: bool = Fals
     """For a stage that looks on while its episodes run: on this machine, whatever the profile says of others."""
     async with open_pool(acting.sandbox) as pool:
         yield PoolCollector(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=to_choose)
-
-
-def collecting(settings: SandboxSettings) -> CollectorSettings:
-    return CollectorSettings(
-        concurrency=num_waiting(settings),
-        max_retries=settings.max_retries,
-        episode_timeout_s=UNFINISHED_AFTER * settings.episode_timeout_s,
-        fixed_batch=settings.fixed_batch,
-    )
 
 
 class EpisodeService(ABC):

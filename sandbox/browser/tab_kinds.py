@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sandbox.browser.beginframe import EPOCH_S, EXTRA_FRAME_MS, FramedPage, budget_ms
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.plain import LivePage
 from sandbox.browser.realtime import RealTime
 from sandbox.browser.request_order import Request
-from sandbox.browser.tabs import UNAWAITED, Tab
-
-if TYPE_CHECKING:
-    from sandbox.browser.window import WebWindow
+from sandbox.browser.tabs import UNAWAITED, Tab, TabWindow
 
 
 class FramedTab(Tab, FramedPage):
     """A tab whose frames and clock are ours. All tabs of a window live in one process and go by its clock; frames are drawn for the active
     one alone."""
 
-    def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
+    def __init__(self, window: TabWindow, info: Params, session_id: str) -> None:
         super().__init__(window, info, session_id)
         self._clock = window.clock
         self._is_first = window.num_switches == 0

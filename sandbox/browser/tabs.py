@@ -14,19 +14,21 @@ from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar, Protocol
 
-from sandbox.browser.beginframe import GESTURE_FRAME_MS
+from sandbox.browser.beginframe import GESTURE_FRAME_MS, PageClock
+from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.cdp_page import PROCESS_ENDED, WORLD, CdpPage
 from sandbox.browser.frames import FrameReader
 from sandbox.browser.input import Phase
-from sandbox.browser.policy import Way, is_below
-from sandbox.tasks.page_task import MAX_BODY_CHARS, SentRequest
+from sandbox.browser.page import PageNotes
+from sandbox.browser.policy import NetworkPolicy, Way, is_below
+from sandbox.browser.proxy import Proxy
+from sandbox.browser.request_order import RequestOrder
+from sandbox.tasks.page_task import MAX_BODY_CHARS, PageSettings, SentRequest, WebSettings
 from warehouse.core.errors import BrowserCrashed
-
-if TYPE_CHECKING:
-    from sandbox.browser.window import WebWindow
 
 MAX_EXTRA_MS = 5000.0
 """Page time that may pass beyond a step's own while the page settles."""
@@ -39,6 +41,35 @@ UNAWAITED = {"EventSource", "WebSocket", "Media", "Ping", "Prefetch", "Other"}
 (`2117.4`). A page never hears of its end."""
 
 
+class TabWindow(Protocol):
+    """What a tab needs of the window that holds it."""
+
+    browser: Browser
+    settings: PageSettings
+    web: WebSettings
+    root: Path
+    notes: PageNotes
+    policy: NetworkPolicy
+    proxy: Proxy
+    clock: PageClock
+    requests: RequestOrder
+    num_switches: int
+    """How often another tab became the active one."""
+
+    @property
+    def has_downloads_under_way(self) -> bool: ...
+
+    def on_sent(self, request: SentRequest) -> None: ...
+
+    def on_dialog(self, tab: Tab, event: Params) -> None: ...
+
+    def on_chooser(self, tab: Tab, event: Params) -> None: ...
+
+    def on_closed(self, tab: Tab) -> None: ...
+
+    def on_crashed(self) -> None: ...
+
+
 class Tab(CdpPage):
     """A mix-in before the class that gives a page its time and frames."""
 
@@ -47,7 +78,7 @@ class Tab(CdpPage):
     _max_missed_frames: ClassVar[int] = 20
     """A frame that is drawn while a page moves to another process has no picture."""
 
-    def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
+    def __init__(self, window: TabWindow, info: Params, session_id: str) -> None:
         super().__init__(window.browser, window.settings, window.root)
         self.window = window
         self.notes = window.notes

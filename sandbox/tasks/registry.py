@@ -6,9 +6,12 @@ from functools import cache
 from pathlib import Path
 
 from sandbox.tasks.task_source import TaskSource
-from warehouse.core.plugins import Plugins
+from warehouse.core.plugins import Plugins, attribute_of
 
 TASK_FILES = (".yaml", ".yml")
+READ_FOLDER = "flywheel.sandbox.adapters.harbor_source:harbor_source"
+READ_FILE = "flywheel.sandbox.adapters.web_page_file:source_of_file"
+"""By name, as every plug-in: a task looks up its source here, so nothing that has tasks is imported here."""
 
 
 def _of_path(reference: str) -> TaskSource | None:
@@ -22,11 +25,10 @@ def _of_path(reference: str) -> TaskSource | None:
 
 @cache
 def _of_task_file(reference: str) -> TaskSource:
-    from sandbox.adapters.harbor_source import harbor_source
-    from sandbox.adapters.web_page_file import source_of_file
-
     path = Path(reference)
-    return harbor_source(path.name, path) if path.is_dir() else source_of_file(path)
+    read = attribute_of(READ_FOLDER if path.is_dir() else READ_FILE, "reader of task files", "module:function", callable)
+    source: TaskSource = read(path.name, path) if path.is_dir() else read(path)
+    return source
 
 
 SOURCES: Plugins[TaskSource] = Plugins(

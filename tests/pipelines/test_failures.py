@@ -33,6 +33,7 @@ from assets.requests import DemonstrateRequest
 from assets.resources import StageRunner
 from models.http.config import HttpEngineConfig
 from pipelines.cli import run as run_command
+from pipelines.cluster.sessions import collecting
 from pipelines.orchestration import prefect_server
 from pipelines.orchestration.executor import LAUNCH_TAG
 from pipelines.orchestration.progress import Progress
@@ -41,7 +42,7 @@ from pipelines.orchestration.sensors import RELAUNCH_TAG, relaunch_failed_iterat
 from pipelines.orchestration.stage_runner import PipesStageRunner
 from pipelines.orchestration.work_folder import work_folder
 from pipelines.stages.context import requests_for
-from pipelines.stages.sandboxes import PolicyService, collecting
+from pipelines.stages.sandboxes import PolicyService
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings

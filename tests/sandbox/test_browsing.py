@@ -17,11 +17,12 @@ from sandbox.tasks.browsing import debian, lookup
 from sandbox.tasks.browsing.almanac import pages
 from sandbox.tasks.browsing.answers import accepted_forms, is_right, plain, says
 from sandbox.tasks.browsing.conditions import MIN_LEAVES, conditions_of
+from sandbox.tasks.browsing.corpora import corpus
 from sandbox.tasks.browsing.families import FAMILIES
 from sandbox.tasks.browsing.graph import Entity
 from sandbox.tasks.browsing.instance import rank, seeded
 from sandbox.tasks.browsing.pages import HOME
-from sandbox.tasks.browsing.site import build, corpus
+from sandbox.tasks.browsing.site import build
 from sandbox.tasks.browsing.source import facts, instance_of, load_tasks
 from sandbox.tasks.describe import describe
 from sandbox.tasks.task import Split, Task

@@ -12,8 +12,8 @@ from sandbox.actions import Action, Finished
 from sandbox.browser.backend import BrowserBackend, launch
 from sandbox.browser.page_session import PageSession
 from sandbox.session import Observation
+from sandbox.tasks.browsing.corpora import corpus
 from sandbox.tasks.browsing.instance import Instance
-from sandbox.tasks.browsing.site import corpus
 from sandbox.tasks.browsing.source import SOURCE, BrowsingSource, instance_of, load_tasks
 from sandbox.tasks.task import Split, Task
 from tests.sandbox.web_pages import click, find, page_value

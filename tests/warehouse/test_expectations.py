@@ -16,7 +16,8 @@ import pytest
 from deltalake import write_deltalake
 
 from warehouse.core.errors import UnknownTable
-from warehouse.quality.expectations import Failure, ValidationReport, build_data_docs, validate
+from warehouse.quality.data_docs import build_data_docs
+from warehouse.quality.expectations import Failure, ValidationReport, validate
 from warehouse.storage import row_chunks
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.tables import Warehouse

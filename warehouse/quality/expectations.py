@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warehouse.core.errors import UnknownTable
-from warehouse.quality.data_docs import build_data_docs as build_data_docs
 from warehouse.storage.catalogue import TABLES, Column, Table
 from warehouse.storage.query import connect
 from warehouse.storage.row_chunks import PRESENT, chunks, key_of

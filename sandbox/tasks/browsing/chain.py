@@ -12,12 +12,13 @@ from random import Random
 
 from sandbox.tasks.browsing import wording
 from sandbox.tasks.browsing.answers import accepted_forms, says
-from sandbox.tasks.browsing.conditions import Condition, compose, conditions_of, leave
+from sandbox.tasks.browsing.conditions import compose, conditions_of, leave
 from sandbox.tasks.browsing.graph import Attribute, Entity, Fact, Graph
 from sandbox.tasks.browsing.instance import Instance, rank, seeded
 from sandbox.tasks.browsing.pages import HOME
 from sandbox.tasks.browsing.relations import RELATIONS, Relation, bits_of, others
 from sandbox.tasks.browsing.site import Corpus
+from sandbox.tasks.browsing.wording import Clue
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import SandboxError
 
@@ -30,15 +31,6 @@ ASKED_SHARE = 0.4
 
 Screen = Callable[[Instance], str | None]
 """A further filter: why an instance is refused, or None."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clue:
-    """What a question says of one entity: conditions, and for all but the first how the one before tells it."""
-
-    entity: Entity
-    conditions: tuple[Condition, ...]
-    relation: Relation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sandbox.tasks.browsing.chain import Screen, Shape, composed
+from sandbox.tasks.browsing.corpora import corpus
 from sandbox.tasks.browsing.instance import Instance
 from sandbox.tasks.browsing.lookup import LOOKUPS
-from sandbox.tasks.browsing.site import corpus
 from sandbox.tasks.task import Task
 
 SMALL_PX = (480, 280)

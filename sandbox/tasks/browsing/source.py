@@ -16,10 +16,11 @@ from sandbox.actions import Action, Finished
 from sandbox.session import Verdict
 from sandbox.tasks.browsing import curated, debian, oracle
 from sandbox.tasks.browsing.answers import is_right
+from sandbox.tasks.browsing.corpora import corpus
 from sandbox.tasks.browsing.families import FAMILIES, Family
 from sandbox.tasks.browsing.instance import Instance
 from sandbox.tasks.browsing.pages import HOME
-from sandbox.tasks.browsing.site import ALMANAC_PACKAGES, HANDBOOK_PACKAGE, WEB, corpus
+from sandbox.tasks.browsing.site import ALMANAC_PACKAGES, HANDBOOK_PACKAGE, WEB
 from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext, Progress, WebSettings, WebStepContext
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Task, first_seed

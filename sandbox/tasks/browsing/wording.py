@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from sandbox.tasks.browsing.chain import Clue
+from sandbox.tasks.browsing.conditions import Condition
+from sandbox.tasks.browsing.graph import Entity
+from sandbox.tasks.browsing.relations import Relation
 
 LETTERS = "ABCDEF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clue:
+    """What a question says of one entity: conditions, and for all but the first how the one before tells it."""
+
+    entity: Entity
+    conditions: tuple[Condition, ...]
+    relation: Relation | None = None
 
 
 def question(clues: Sequence[Clue], phrase: str) -> str:
