@@ -15,6 +15,7 @@ from models.http.kinds import KINDS, MODELS, kind_owning
 from models.http.routes import OWN_FIELD
 from models.server.problems import ApiError
 from models.server.wire import ChatRequest, Problem, ProblemAnswer
+from sandbox.http.certificates import rejection, verification
 from warehouse.core.errors import EngineUnreachable, ModelError
 
 CHAT = "/v1/chat/completions"
@@ -36,7 +37,7 @@ class Upstream:
             headers={"authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=IDLE_S),
-            verify=self.url.startswith("https"),
+            verify=verification(self.url),
             trust_env=False,
         )
         self._wanted_model, self._wanted_policy = model, policy_id
@@ -51,7 +52,8 @@ class Upstream:
             listed = response.raise_for_status().json()["data"]
             entry = dict(next((one for one in listed if one["id"] == self._wanted_model), listed[0]))
         except httpx.TransportError as error:
-            raise EngineUnreachable(f"{self.url} cannot be reached ({type(error).__name__}): start the policy server first") from error
+            why = rejection(error) or f"{type(error).__name__}: start the policy server first"
+            raise EngineUnreachable(f"{self.url} cannot be reached: {why}") from error
         except (httpx.HTTPStatusError, ValueError, LookupError, TypeError) as error:
             raise ModelError(f"{self.url}{MODELS} lists no model ({error}): is this a policy server, and its token right?") from error
         self._kind = KINDS[kind_owning(entry.get("owned_by"))]
@@ -167,4 +169,4 @@ def _failed(message: str) -> ApiError:
 
 
 def _unreachable(url: str, error: httpx.TransportError) -> ApiError:
-    return _failed(f"the policy server at {url} does not answer ({type(error).__name__})")
+    return _failed(f"the policy server at {url} does not answer: {rejection(error) or type(error).__name__}")

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sandbox.http.certificates import verification
 from warehouse.core.errors import ConfigError, EngineUnreachable
 
 TRACES_FILE = "traces.jsonl"
@@ -92,7 +93,7 @@ def post_outcomes(path: Path, url: str, token: str, *, success_at: float, by: st
     same run may be posted again. Raises ConfigError, EngineUnreachable."""
     posted = Posted()
     headers = {"authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=verification(url)) as client:
         for trace in read_traces(path):
             if trace.reward is None:
                 posted.counts["without a reward"] += 1

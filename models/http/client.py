@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from models.http.config import HttpEngineConfig
+from sandbox.http.certificates import rejection, verification
 from sandbox.http.tokens import sendable
 from warehouse.core.errors import ConfigError, EngineUnreachable, ModelError
 
@@ -43,7 +44,7 @@ class HttpClient:
             headers=headers,
             timeout=httpx.Timeout(config.timeout_s, connect=config.connect_timeout_s),
             limits=httpx.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
-            verify=config.base_url.startswith("https"),  # certificates are not even read for a plain connection
+            verify=verification(config.base_url),
             trust_env=False,  # neither proxies nor a netrc of the machine decide where tokens go
         )
         self._slots = asyncio.Semaphore(config.max_concurrency)
@@ -106,6 +107,10 @@ class HttpClient:
                     else:
                         return data
                 except httpx.TransportError as error:
+                    if untrusted := rejection(error):
+                        refused = EngineUnreachable(f"{self._config.base_url} cannot be spoken to: {untrusted}")
+                        refused.is_retryable = False
+                        raise refused from None
                     self.num_lost += 1
                     is_late = isinstance(error, httpx.TimeoutException)
                     failure = f"no answer in time ({type(error).__name__})" if is_late else f"{type(error).__name__}: {error}"

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from sandbox import wire
 from sandbox.actions import ACTION, Action
+from sandbox.http.certificates import rejection, verification
 from sandbox.http.tokens import sendable
 from sandbox.server.bodies import STARTED, STEPPED, ServerStatus, SteppedSession
 from sandbox.server.problems import error_of
@@ -303,6 +304,10 @@ class SandboxClient:
             try:
                 response = await _unless(given_up, self._client().request(method, path, json=body, params=params, timeout=timeout))
             except httpx.TransportError as error:
+                if untrusted := rejection(error):
+                    refused = ServerUnreachable(f"The sandbox server at {self._url} cannot be spoken to: {untrusted}.")
+                    refused.is_retryable = False
+                    raise refused from None
                 if time.monotonic() + pause_s > deadline_s:
                     quotes_us = isinstance(error, httpx.LocalProtocolError)  # it quotes the header that it rejects, the token too
                     why = type(error).__name__ + ("" if quotes_us else f": {error}")
@@ -327,7 +332,7 @@ class SandboxClient:
                 timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
                 trust_env=False,  # no proxy may see the token
-                verify=self._url.startswith("https:"),  # else half a second goes into certificates that nobody asks for
+                verify=verification(self._url),
             )
         return self._http
 

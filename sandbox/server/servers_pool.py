@@ -259,7 +259,8 @@ class ServersPool:
         except FlywheelError as error:
             server.heard_s, server.refused_from_s = time.monotonic(), None
             denied = isinstance(error, AccessDenied)
-            self._note(server, f"refuses the token: {error}" if denied else f"gives no status: {error}", is_hopeless=denied)
+            hopeless = denied or isinstance(error, ConfigError)
+            self._note(server, f"refuses the token: {error}" if denied else f"gives no status: {error}", is_hopeless=hopeless)
         else:
             server.heard_s, server.refused_from_s = time.monotonic(), None
             server.status, server.num_held_then = status, server.num_held
@@ -291,7 +292,7 @@ class ServersPool:
         is_new = server.status is None and not server.is_hopeless
         if is_new or now_s - server.heard_s >= self._timeouts.silent_s or refused_s >= self._timeouts.refused_s:
             server.client.give_up(ServerUnreachable(f"The sandbox server {server.url} does not answer any more; its sessions are lost."))
-            self._note(server, f"does not answer ({error.__cause__ or error!r})")
+            self._note(server, f"does not answer ({error.__cause__ or error})", is_hopeless=not error.is_retryable)
 
     def _note(self, server: _Server, trouble: str, *, is_hopeless: bool = False) -> None:
         if trouble and trouble != server.trouble:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandbox.http.certificates import verification
 from sandbox.http.tokens import sendable
 from warehouse.core.errors import ConfigError, ServerUnreachable
 
@@ -46,7 +47,9 @@ class ChatModel:
             if not token:
                 raise ConfigError(f"token_env is {settings.token_env!r}, but that environment variable is empty: set it to the token.")
             headers["authorization"] = f"Bearer {sendable(token, f'the variable {settings.token_env}')}"
-        self._http = httpx.Client(base_url=settings.base_url, headers=headers, timeout=settings.timeout_s, trust_env=False)
+        self._http = httpx.Client(
+            base_url=settings.base_url, headers=headers, timeout=settings.timeout_s, trust_env=False, verify=verification(settings.base_url)
+        )
 
     @property
     def name(self) -> str:
