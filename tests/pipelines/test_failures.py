@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,19 @@ from rich.console import Console
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.episode.runner import crashed_episode
 from agent.policy.action_source import OracleActionSource
 from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from annotation.platform.live import MAX_IN_A_ROW
+from annotation.recorder import upload
 from assets.failures import RETRY, retried
 from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest
 from assets.resources import StageRunner
+from models.http import replica
 from models.http.config import HttpEngineConfig
+from models.rl import rollouts
 from pipelines.cli import run as run_command
 from pipelines.cluster.sessions import collecting
 from pipelines.orchestration import prefect_server
@@ -47,9 +52,11 @@ from sandbox.browser.chromium import EXECUTABLE_VARIABLE
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.pool.pool import SessionPool
+from sandbox.tasks import prove
 from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.task import Split
-from warehouse.core.errors import BrowserMissing, ConfigError, EngineUnreachable, StageFailed
+from warehouse.core import store
+from warehouse.core.errors import BrowserMissing, ConfigError, EngineUnreachable, SandboxError, StageFailed, UploadFailed
 from warehouse.core.home import Home
 from warehouse.storage.commits import MAX_ATTEMPTS
 
@@ -70,12 +77,18 @@ BY_PERSON = TABLE["anything that a person must fix"]
 
 def test_the_settings_are_those_of_the_table() -> None:
     """What is counted elsewhere: requests in tests/models/test_http_failures.py, commits in tests/warehouse/test_tables.py."""
-    assert len(TABLE) == 10 and BY_PERSON == 1
+    assert len(TABLE) == 17 and BY_PERSON == 1
     assert TABLE["the start of a browser"] == TABLE["the start of a worker process of a fleet, where no other lives"] == 1
     assert SandboxSettings().max_retries + 1 == CollectorSettings().max_retries + 1 == EPISODE
     assert TABLE["an episode that a person annotates, without a decision in between"] == MAX_IN_A_ROW
     assert TABLE["one request to a policy server"] == HttpEngineConfig.model_fields["retries"].default + 1
     assert TABLE["one commit that another writer beat"] == MAX_ATTEMPTS
+    assert TABLE["an episode whose Ray node was lost"] == SandboxSettings().max_retries + 1
+    assert TABLE["an episode of an oracle in `flywheel tasks prove`"] == prove.MAX_TRIES
+    assert TABLE["the request that lets a policy server go on after weights could not be loaded"] == replica.RELEASE_RETRIES + 1
+    assert TABLE["one request of a recording's upload"] == upload.ATTEMPTS
+    assert TABLE["one request to the object store"] == store.MAX_RETRIES + 1
+    assert TABLE["one read of the object store whose answer was cut off"] == store._RESUMPTIONS + 1
 
 
 def test_every_stage_that_collects_honours_the_time_of_a_whole_episode() -> None:
@@ -139,6 +152,50 @@ def test_a_worker_that_does_not_start_is_started_once_a_try(monkeypatch: pytest.
             assert fleet.stats().num_workers_started == EPISODE, "and none for nobody"
 
     asyncio.run(main())
+
+
+def test_the_proof_of_an_oracle_leases_as_often_as_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    async def main() -> None:
+        async with Fleet(FleetSettings(min_workers=0, max_workers=1, sessions_per_worker=1, kind="plain")) as fleet:
+            with pytest.raises(SandboxError, match="No sandbox process could be started"):
+                await prove._with_retries(fleet, one_request().task, one_request().seed, 0.0)
+            await asyncio.sleep(1.0)
+            assert fleet.stats().num_workers_started == TABLE["an episode of an oracle in `flywheel tasks prove`"]
+
+    asyncio.run(main())
+
+
+def test_an_episode_of_rl_is_asked_for_as_often_as_the_table_says() -> None:
+    request: EpisodeRequest | None = one_request()
+    starts = 0
+    while request is not None:
+        starts += 1
+        request = rollouts.asked_again(crashed_episode(request, SandboxError("gone"), duration_ms=1.0))
+    assert starts == TABLE["an episode of RL that was recorded as `crashed`"]
+
+
+def test_an_upload_is_sent_as_often_as_the_table_says() -> None:
+    asked: list[str] = []
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_error(503)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Said by the assertion."""
+
+    with HTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        sender = upload.Uploader(f"http://127.0.0.1:{server.server_port}", "a token of thirty-two characters", wait_s=0.01)
+        with pytest.raises(UploadFailed, match="could not be reached"):
+            sender._call("PUT", "/parts/one", b"bytes", "application/octet-stream")
+        sender.close()
+        server.shutdown()
+    assert len(asked) == TABLE["one request of a recording's upload"]
 
 
 class Refusing:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 STORE_VARIABLE = "FLYWHEEL_STORE"
 TRIES_S = 60
 """How long one request is tried again: after a failure of the server's, a lost connection, or no answer."""
+MAX_RETRIES = 10
+"""Within that time."""
 ANSWER_S = 20
 """Wait for the next bytes of an answer before the connection counts as lost."""
 SEND_S = 300
@@ -329,7 +331,7 @@ def _client_of(url: str, answer_s: float) -> S3Store:
             "timeout": timedelta(hours=1),
         },
         retry_config={
-            "max_retries": 10,
+            "max_retries": MAX_RETRIES,
             "retry_timeout": timedelta(seconds=TRIES_S if answer_s == ANSWER_S else answer_s + TRIES_S),
             "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
         },
