@@ -15,6 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
 PAGE = ROOT / "docs" / "architecture.md"
+FLOCKS = "warehouse/core/locks.py"
+"""Where FileLock itself is."""
 MOST = 30
 """Functions between the task and the checkpoint: a reader should be able to follow them all."""
 TRACER = """
@@ -64,15 +66,22 @@ def test_files_named_on_the_page_exist() -> None:
 
 
 def test_each_lock_is_on_the_page_with_its_reason() -> None:
-    """A lock is made where its path is: calls of FileLock, and the functions that name a path for others."""
-    rows = re.findall(r"^\| .*?lock` \| (.+?) \| .+ \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    listed_in = {name for row in rows for name in re.findall(r"`([\w./]+)`", row)}
-    defined = {"pipelines/orchestration/iteration_lock.py"}
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if any(not given.startswith(("lock_path(", "driver_path(")) for given in re.findall(r"\bFileLock\((.*)", text)):
-            defined.add(path.relative_to(ROOT).as_posix())
-    assert listed_in == defined
+    """A lock is made where its path is: calls of FileLock, and the functions that name a path for others. And locks of other kinds."""
+    kinds = {
+        "lock": r"\bFileLock\((?!lock_path\(|driver_path\()|\bflock\(",
+        "advisory": r"pg_(?:try_)?advisory",
+        "lease": r"^class StoreLease|\bStoreLease\(",
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    rows = {
+        "lock": re.findall(r"^\| `[^`]*lock` \| (.+?) \| .+ \|$", page, flags=re.MULTILINE),
+        "advisory": re.findall(r"^\| `advisory [^`]+` \| (.+?) \| .+ \|$", page, flags=re.MULTILINE),
+        "lease": re.findall(r"^\| `lease [^`]+` \| (.+?) \| .+ \|$", page, flags=re.MULTILINE),
+    }
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    for kind, pattern in kinds.items():
+        defined = {name for name, text in texts.items() if re.search(pattern, text, flags=re.MULTILINE) and name != FLOCKS}
+        assert {name for row in rows[kind] for name in re.findall(r"`([\w./]+)`", row)} == defined, kind
 
 
 @pytest.mark.long
