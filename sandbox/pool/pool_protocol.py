@@ -1,5 +1,6 @@
-"""Pool: what whoever needs sessions asks of whoever lends them. SessionPool (pool.py), Fleet (fleet/manager.py) and SandboxClient
-(client.py) satisfy it, so that a collector, a server and an environment run on any of them.
+"""Pool: what whoever needs sessions asks of whoever lends them. SessionPool (pool.py), Fleet (fleet/manager.py), SandboxClient
+(server/client.py, of one server) and ServersPool (server/servers_pool.py, of several) satisfy it, so that a collector, a server and an
+environment run on any of them.
 """
 
 from __future__ import annotations

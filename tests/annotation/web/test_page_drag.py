@@ -46,7 +46,7 @@ class Held:
 
 
 def around(box: dict[str, Any], px: int) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom, no further left than the screen: which instance one gets is chance, and a thing may lie at its edge."""
+    """Left, top, right and bottom, no further left than the screen: a thing may lie at its edge."""
     return max(0, box["x"] - px), box["y"] - px, box["x"] + box["width"] + px, box["y"] + box["height"] + px
 
 
