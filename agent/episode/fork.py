@@ -37,5 +37,5 @@ def siblings(parent: Episode, step: int, num_siblings: int) -> list[EpisodeReque
 def begin(request: EpisodeRequest, parent: Episode, log: EpisodeLog) -> None:
     """Write what a fork begins with, unless it has begun or was refused."""
     if request.fork is None or request.fork.parent_id != parent.episode_id:
-        raise ConfigError(f"{request.episode_id} is no fork of {parent.episode_id}")
+        raise ConfigError(f"{request.episode_id} is not a fork of {parent.episode_id}")
     log.begin_fork(request, parent.steps[: request.fork.step + 1])

@@ -117,7 +117,7 @@ class RecordedSteps:
         self._counts.num_refused += 1
         if self._log is not None:
             self._log.refuse_fork(self._request, reason)
-        _LOG.warning("%s of %s is no fork of its parent: %s", self._request.episode_id, self._request.task.name, reason)
+        _LOG.warning("%s of %s is not a fork of its parent: %s", self._request.episode_id, self._request.task.name, reason)
 
     def forget(self, difference: Diverged) -> None:
         """The environment does not repeat: begin with nothing, and say so."""

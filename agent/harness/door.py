@@ -61,7 +61,7 @@ async def open_door(session: DrivenSession) -> AsyncIterator[str]:
         except SandboxError as error:
             return JSONResponse({"error": str(error)}, status_code=422)
         if action is None:
-            return JSONResponse({"error": 'null is no action: send one, e.g. {"kind": "wait"}'}, status_code=422)
+            return JSONResponse({"error": 'null is not an action: send one, e.g. {"kind": "wait"}'}, status_code=422)
         return await _said(lambda: session.step(action), _led)
 
     routes = [Route(path, observation), Route(f"{path}/step", step, methods=["POST"])]

@@ -165,7 +165,7 @@ NO_VERDICT = Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=("the 
 
 
 class _Calls:
-    """The calls of an episode, up to its task's steps. Calls that are not answered are no steps. `was_refused`: one more was asked for."""
+    """The calls of an episode, up to its task's steps. Calls that are not answered are not steps. `was_refused`: one more was asked for."""
 
     def __init__(self, driven: DrivenSession, most: int) -> None:
         self._driven, self._most = driven, most
@@ -177,7 +177,7 @@ class _Calls:
         return self._num_answered >= self._most
 
     async def admit(self) -> str | None:
-        """As Calls, after a last look: what comes after the end is no step of the episode."""
+        """As Calls, after a last look: what comes after the end is not a step of the episode."""
         await self._driven.look()
         if self._driven.is_over:
             return "the environment has ended the episode"

@@ -216,7 +216,7 @@ def _sample(known: Known, record: Record, steps: Sequence[Mapping[str, Any]], bu
 
 
 def _remarks(known: Known, steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What people said, else what plainly went wrong in the steps: answers that were no action, answers given again on the same screen."""
+    """What people said, else what plainly went wrong in the steps: answers that were not an action, answers repeated on the same screen."""
     if known.said:
         return list(known.said[:MAX_REMARKS])
     found, first = [], dict[tuple[str, str], int]()

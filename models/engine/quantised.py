@@ -3,7 +3,7 @@ W4A8 that UI-TARS-2 serves with (arXiv 2509.02544, section 2.5).
 
 Weights are rounded once, when they are loaded, with a scale for each output (8 bits) or each 32 inputs (4 bits); activations at each call,
 with a scale for each token. The decoder's linear layers are rounded; a vision tower, embeddings, the output layer and norms stay as they
-are, and so does at 4 bits a layer whose inputs are no multiple of 32. What is handed over later is rounded the same way.
+are, and so does at 4 bits a layer whose inputs are not a multiple of 32. What is handed over later is rounded the same way.
 
 torchao multiplies 8-bit weights as integers. Its 4-bit layers outside a few GPUs only round: each weight takes a byte, and the product is
 one of full precision, so they say what 4 bits do to answers and save no time. benchmarks/quantised.py measures both.

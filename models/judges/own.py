@@ -41,7 +41,7 @@ class OwnJudge:
         self.version = str(getattr(function, "version", None) or _version_of(function))
 
     async def judge(self, cases: Sequence[Case]) -> list[Judgement]:
-        """Raises ModelError, with the episode, for a function that fails or returns what is no score; EngineUnreachable where an address
+        """Raises ModelError, with the episode, for a function that fails or returns what is not a score; EngineUnreachable where an address
         does not answer."""
         slots = asyncio.Semaphore(AT_ONCE)
 
@@ -72,7 +72,7 @@ class OwnJudge:
 
 
 def _verdict(said: object) -> Verdict:
-    """Raises TypeError or ValueError for what is no score."""
+    """Raises TypeError or ValueError for what is not a score."""
     score = said.score if isinstance(said, Verdict) else said
     if not isinstance(score, bool | int | float):
         raise TypeError(f"it returned {said!r}: expected True or False, a score from 0 to 1, or a Verdict")
@@ -97,8 +97,8 @@ class AddressJudge:
         parts = urlsplit(url)
         if not parts.hostname or parts.username or parts.query or parts.fragment:
             raise ConfigError(
-                f"The judge {parts.scheme}://{parts.hostname} is no plain address: write https://HOST/PATH, without name, password, query "
-                f"or fragment. A token goes into {TOKEN_VARIABLE}."
+                f"The judge {parts.scheme}://{parts.hostname} is not a plain address: write https://HOST/PATH, without name, password, "
+                f"query or fragment. A token goes into {TOKEN_VARIABLE}."
             )
         self._config = HttpEngineConfig(
             base_url=f"{parts.scheme}://{parts.netloc}", token_env=TOKEN_VARIABLE if os.environ.get(TOKEN_VARIABLE) else None

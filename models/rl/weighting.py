@@ -153,7 +153,7 @@ def _steered(advantages: Sequence[Floats], items: Sequence[Trajectory], config: 
 
 def _by_task(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.bool_]) -> list[Floats]:
     """REINFORCE with a per-task baseline: the same advantage on all tokens of an episode, up to where it was forked. Forks, which did not
-    begin where the others did, are no part of the baseline. Both kinds are divided by the greater of two spreads, of what the task's whole
+    begin where the others did, are not part of the baseline. Both kinds are divided by the greater of two spreads, of what the task's whole
     episodes got and of what its forks say: where only forks of a task were solved, they do not shout."""
     rewards_E, whole_E = np.array([item.reward for item in items]), np.array([item.fork is None for item in items])
     tasks_E = [item.task_name for item in items]

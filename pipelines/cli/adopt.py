@@ -126,7 +126,7 @@ def parts(only: str | None) -> tuple[str, ...]:
         return PARTS
     asked = [part.strip() for part in only.split(",") if part.strip()]
     if not asked or (unknown := [part for part in asked if part not in PARTS]):
-        raise ConfigError(f"--only {only!r}: {unknown[0] if asked else 'nothing'} is no part; parts are {', '.join(PARTS)}")
+        raise ConfigError(f"--only {only!r}: {unknown[0] if asked else 'nothing'} is not a part; parts are {', '.join(PARTS)}")
     return tuple(part for part in PARTS if part in asked)
 
 
@@ -151,7 +151,7 @@ def site_of(
     except ValueError:
         is_address = False
     if not is_address or parsed.username or parsed.password:
-        raise ConfigError(f"{url!r} is no address to adopt: give one like http://127.0.0.1:8001/, without a name or a password in it")
+        raise ConfigError(f"{url!r} is not an address to adopt: give one like http://127.0.0.1:8001/, without a name or a password in it")
     if database is not None and not writes:
         raise ConfigError("--database goes with --writes: only forms that write are verified by it")
     if database is not None and not database.is_file():

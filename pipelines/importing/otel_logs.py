@@ -1,6 +1,6 @@
 """Traces of agents as OTLP in JSON (what a collector's file exporter and an OTLP/HTTP exporter of JSON write), with spans of model calls by
 OpenTelemetry's semantic conventions for generative AI: `gen_ai.input.messages`, `gen_ai.output.messages`, `gen_ai.system_instructions` as
-attributes. Spans that are no call of a model are counted by what they are.
+attributes. Spans that are not a call of a model are counted by what they are.
 
 Source: opentelemetry.io/docs/specs/semconv/gen-ai (messages as attributes, from 1.37 on), and the JSON encoding of OTLP 1.x.
 """

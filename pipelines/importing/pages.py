@@ -24,7 +24,7 @@ MAX_BYTES = 16 * 2**20
 MAX_BLOCKS = 100_000
 SUFFIXES = (".html", ".htm", ".xhtml", ".md", ".markdown")
 MIN_PAGES, MAX_PAGE_SHARE = 5, 0.3
-"""A block on more than this share of the pages of an import, of so many pages at least, is no page's own."""
+"""A block on more than this share of the pages of an import, of so many pages at least, is not a page's own."""
 MAX_LINK_SHARE, MIN_LINKS = 0.6, 3
 """A block with so many links that make more than this share of its text is navigation."""
 
@@ -79,7 +79,7 @@ class Page:
 
 
 def read_page(path: Path, where: str) -> Page:
-    """Raises BadRecord for a file that is too large, is no text or holds none, and OSError."""
+    """Raises BadRecord for a file that is too large, is not text or holds none, and OSError."""
     text = _decoded(_bytes(path), path)
     name = path.name.removesuffix(".gz")
     read = _markdown if Path(name).suffix in (".md", ".markdown") else _html
@@ -123,7 +123,7 @@ def _decoded(data: bytes, path: Path) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if b"\0" in data:
-        raise BadRecord("it is no text: it holds NUL bytes")
+        raise BadRecord("it is not text: it holds NUL bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

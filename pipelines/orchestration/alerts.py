@@ -60,7 +60,7 @@ class Webhook:
         self._url = url
 
     def send(self, alert: Alert) -> None:
-        """Raises httpx.HTTPError for no answer, and for one that is no success."""
+        """Raises httpx.HTTPError for no answer, and for one that is not a success."""
         body = {"text": f"{alert.text}\n{alert.url}".strip(), "kind": alert.kind, "about": alert.about, "url": alert.url}
         httpx.post(self._url, json=body, timeout=TIMEOUT_S).raise_for_status()
 

@@ -80,7 +80,7 @@ def report_taken_back(home: Home, num: int, console: Console) -> None:
 
 
 def _try(report: Callable[[], None], done: str, console: Console) -> None:
-    """Whatever goes wrong with Dagster is no failure of the command."""
+    """Whatever goes wrong with Dagster is not a failure of the command."""
     try:
         report()
     except Exception as error:

@@ -329,7 +329,7 @@ def _wanted(action: Action, environment: Adapted, screen: Screen) -> Any:
         return named[said]
     if environment.takes_text and isinstance(action, actions.TypeText | actions.Finished):
         return action.text if isinstance(action, actions.TypeText) else action.answer
-    raise BadAction(f"{action.kind} is no action of this environment: {_possible(environment)}")
+    raise BadAction(f"{action.kind} is not an action of this environment: {_possible(environment)}")
 
 
 def _possible(environment: Adapted) -> str:

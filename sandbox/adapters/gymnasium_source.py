@@ -151,7 +151,7 @@ class GymEnvironment:
         except (TypeError, ValueError):
             holds = False
         if not holds:
-            raise BadAction(f"{action!r} is no action of {self._task.env}, whose actions are {space}")
+            raise BadAction(f"{action!r} is not an action of {self._task.env}, whose actions are {space}")
         return fitting
 
     def _seen(self, observation: Any, **more: Any) -> Seen:

@@ -136,7 +136,7 @@ def _lines(path: Path) -> list[str]:
             raise TaskError(f"{path} is a link that leads out of the task's folder: copy the file.")
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} is no text: {error}") from error
+        raise TaskError(f"{path} is not text: {error}") from error
 
 
 def _instructions(path: Path) -> Iterator[tuple[int, str, str]]:
@@ -152,7 +152,7 @@ def _instructions(path: Path) -> Iterator[tuple[int, str, str]]:
         word, _, rest = text.strip().partition(" ")
         if not word.isalpha():
             raise TaskError(
-                f"{path}, line {begun}: {text[:80]!r} is no instruction. A here-document is not read without Docker: use a file."
+                f"{path}, line {begun}: {text[:80]!r} is not an instruction. A here-document is not read without Docker: use a file."
             )
         yield begun, word.upper(), rest.strip()
         text = ""

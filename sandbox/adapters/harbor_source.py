@@ -59,7 +59,7 @@ def _text(folder: Path, name: str) -> str:
             raise ConfigError(f"{path} leads out of the task's folder: copy the file that it is a link to.")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no text: {error}") from error
+        raise ConfigError(f"{path} is not text: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +248,7 @@ def _task(folder: Path) -> HarborTask:
         raise ConfigError(f"{folder / CONFIG} is not Harbor's: {error}") from error
     for name in (INSTRUCTION, TEST):
         if not (folder / name).is_file():
-            raise ConfigError(f"{folder} is no Harbor task that can be played: it has no {name}.")
+            raise ConfigError(f"{folder} is not a Harbor task that can be played: it has no {name}.")
         _text(folder, name)
     wants = {
         "[[steps]], a task of several": config.get("steps"),

@@ -143,7 +143,7 @@ class McpEnvironment:
         if isinstance(action, str):
             return self._judged(replace(self._run, answer=action), "", is_over=True)
         if not isinstance(action, ToolCall):
-            raise BadAction(f"{action!r} is no call: call one of the tools {', '.join(self.tools)}, or answer")
+            raise BadAction(f"{action!r} is not a call: call one of the tools {', '.join(self.tools)}, or answer")
         called = await self._called(action)
         return self._judged(replace(self._run, calls=(*self._run.calls, called)), called.result, is_over=False)
 

@@ -127,7 +127,7 @@ class OpenEnvironment:
         if isinstance(action, str) and self._text_field is not None:
             action = {self._text_field: action}
         if not isinstance(action, Mapping):
-            raise BadAction(f"{action!r} is no action of the environment. {self._how()}")
+            raise BadAction(f"{action!r} is not an action of the environment. {self._how()}")
         return await self._ask("step", dict(action))
 
     async def oracle(self) -> Any | None:
@@ -156,7 +156,7 @@ class OpenEnvironment:
         said = answer.get("data") or {}
         if answer.get("type") == "error":
             if kind == "step" and said.get("code") == "VALIDATION_ERROR":
-                raise BadAction(f"{json.dumps(data)[:200]} is no action of the environment: {said.get('message')}. {self._how()}")
+                raise BadAction(f"{json.dumps(data)[:200]} is not an action of the environment: {said.get('message')}. {self._how()}")
             raise SandboxError(f"The OpenEnv server answered {kind} with {said.get('code')}: {said.get('message')}")
         return self._seen(said)
 

@@ -93,7 +93,7 @@ class PageView:
         shown."""
         found = self._ask(QUERY_SCRIPT, selector, MAX_NODES)
         if found is None:
-            raise ValueError(f"{selector!r} is no CSS selector")
+            raise ValueError(f"{selector!r} is not a CSS selector")
         return tuple(Node(**each) for each in found)
 
     def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:

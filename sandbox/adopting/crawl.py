@@ -27,7 +27,7 @@ VISIT_LIMIT_S = 60.0
 MAX_FAILED = 5
 """So many visits in a row that fail as they do where the application is down end the crawl."""
 MAX_VISITS = 5
-"""Addresses that are asked for each page of --pages: most may be no pages."""
+"""Addresses that are asked for each page of --pages: most may not be pages."""
 MAX_QUERIES = 6
 """Addresses of one path that differ in their query: a list sorted and filtered in every way is one page."""
 OnPage = Callable[[int, int], None]
@@ -92,7 +92,7 @@ class Crawler:
                 if visit.key in keys and not visit.why_not:
                     visit = visit.model_copy(update={"why_not": "is another page's", "look": None})
                 if depth == 0 and visit.look is None:
-                    raise SandboxError(f"{url} is no page to start from: {visit.why_not}. Is the application running there?")
+                    raise SandboxError(f"{url} is not a page to start from: {visit.why_not}. Is the application running there?")
                 self._keep(visit)
             keys.add(visit.key)
             found.append(visit)

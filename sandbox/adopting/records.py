@@ -108,7 +108,7 @@ class PageTable(Record):
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     others: tuple[tuple[str, ...], ...] = ()
-    """Texts of the rows that two visits did not see alike: they are no tasks, but their names are taken."""
+    """Texts of the rows that two visits did not see alike: they are not tasks, but their names are taken."""
     is_cut: bool = False
     """Whether the page has more rows than were read."""
 

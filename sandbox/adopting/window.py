@@ -340,7 +340,7 @@ class SiteWindow(PlaywrightWindow):
         return f"{url} is not allowed in this session: only {self.site.origin} is"
 
     async def go(self, url: str, limit_ms: float) -> str:
-        """Open an address and wait until the page is at rest. Why it is no page to use, or nothing."""
+        """Open an address and wait until the page is at rest. Why it is not a page to use, or nothing."""
         try:
             response = await self._page.goto(url, timeout=limit_ms)
         except Error as error:

@@ -48,7 +48,7 @@ class ServerAddress(BaseModel):
         return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
 
     def token(self) -> str | None:
-        """The token that it names; None where it names none. Raises ConfigError where the variable is not set or holds what is no token."""
+        """The token that it names; None where it names none. Raises ConfigError where the variable is not set or does not hold a token."""
         if self.token_env is None:
             return None
         if not (token := os.environ.get(self.token_env, "").strip()):

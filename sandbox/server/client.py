@@ -219,7 +219,7 @@ class SandboxClient:
 
     async def status(self, *, timeout_s: float | None = None) -> ServerStatus:
         """What the server is and has free. `timeout_s`: ask once, and wait so long for the answer. Raises ServerUnreachable, AccessDenied,
-        and SandboxError where what answers is no sandbox server of this release or a later one."""
+        and SandboxError where what answers is not a sandbox server of this release or a later one."""
         response = await self._send("GET", "/v1/status", retry_s=None if timeout_s is None else 0.0, timeout_s=timeout_s)
         return _status(response)
 

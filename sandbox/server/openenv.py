@@ -164,7 +164,7 @@ class _Episodes:
             wanted = ResetData.model_validate(data)
             instance = wanted.instance_of(self._task)
         except (ValidationError, TaskError) as error:
-            raise _Problem("VALIDATION_ERROR", f"This is no reset: {error}") from error
+            raise _Problem("VALIDATION_ERROR", f"This is not a reset: {error}") from error
         started = await self._asked(
             calls.reset(self._lease, self._metrics, self._task, instance, screenshots=wanted.screenshots, number=None)
         )
@@ -177,7 +177,7 @@ class _Episodes:
             said = {key: value for key, value in data.items() if key != "metadata"} if isinstance(data, dict) else data
             action = ACTION.validate_python(said)
         except ValidationError as error:
-            raise _Problem("VALIDATION_ERROR", f"This is no action, see schema: {error}") from error
+            raise _Problem("VALIDATION_ERROR", f"This is not an action, see schema: {error}") from error
         transition = await self._asked(calls.step(self._lease, self._metrics, action, number=None))
         metadata = {"info": transition.info, "truncated": transition.truncated}
         return _result(transition.observation, transition.reward, transition.terminated or transition.truncated, metadata)

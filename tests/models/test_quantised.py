@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits in the embedded engine. torchao is no part of the environment: the rest is rounded_checks.py, in a process that
+"""Weights of 8 and 4 bits in the embedded engine. torchao is not part of the environment: the rest is rounded_checks.py, in a process that
 has it."""
 
 from __future__ import annotations

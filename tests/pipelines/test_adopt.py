@@ -28,7 +28,7 @@ def test_an_address_is_an_origin_and_a_first_page():
 
 @pytest.mark.parametrize("url", ["", "shop", "ftp://127.0.0.1/", "http://", "http://ann:secret@127.0.0.1/", "http://127.0.0.1:99999/"])
 def test_what_is_no_address_is_named(url: str):
-    with pytest.raises(ConfigError, match="is no address to adopt"):
+    with pytest.raises(ConfigError, match="is not an address to adopt"):
         site(url)
 
 
@@ -41,7 +41,7 @@ def test_options_that_do_not_go_together_are_named(tmp_path: Path):
         site(reset="cp 'seed.db")
     with pytest.raises(ConfigError, match="lower-case letters"):
         site(name="My Shop")
-    with pytest.raises(ConfigError, match="cook is no part; parts are crawl, tasks"):
+    with pytest.raises(ConfigError, match="cook is not a part; parts are crawl, tasks"):
         adopt.parts("crawl,cook")
     assert adopt.parts("tasks, crawl") == ("crawl", "tasks")
 

@@ -224,7 +224,7 @@ def test_specialists_play_beside_mixtures_of_task_vectors_and_are_not_chosen(
     assert said == [(number, 6) for number in range(1, 7)]
     assert result.metrics == {"weight/rl_pointing": 0.0, "weight/rl_forms": 1.0} and len(result.details["search"]) == 4
     made = registry.made_by(place.context.warehouse, "0001", "merged_policy")
-    assert made.parents == (place.specialists["rl_forms"], place.base), "who has no share is no parent, the base is one"
+    assert made.parents == (place.specialists["rl_forms"], place.base), "who has no share is not a parent, the base is one"
     assert read_all(made.folder)["w"].tolist() == [0, 2]
 
 

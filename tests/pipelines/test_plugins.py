@@ -182,7 +182,7 @@ def test_an_address_that_does_not_answer_is_retried_by_the_stage(folder: Path) -
 
 @pytest.mark.parametrize("url", ["http://", "http://me:word@127.0.0.1/judge", "https://127.0.0.1/judge?token=1"])
 def test_an_address_holds_no_secret(folder: Path, url: str) -> None:
-    with pytest.raises(ConfigError, match="is no plain address") as refused:
+    with pytest.raises(ConfigError, match="is not a plain address") as refused:
         JUDGES.use({"remote": url}, folder)
     assert "word" not in str(refused.value).replace("password", "")
 

@@ -221,9 +221,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("seed: " + "9" * 5000, "a value in it cannot be read"),
         ("extends: " + "n" * 5000 + ".yaml", "there is no profile"),
         (r'extends: "a\0.yaml"', "it holds a NUL"),
-        (r'plugins: {judges: ["a\0.py:judge"]}', "is no reference to a plug-in"),
-        ("plugins: {judges: ['~nobody-of-that-name/a.py:judge']}", "is no reference to a plug-in"),
-        (f"plugins: {{judges: ['{'n' * 5000}:judge']}}", "is no reference to a plug-in"),
+        (r'plugins: {judges: ["a\0.py:judge"]}', "is not a reference to a plug-in"),
+        ("plugins: {judges: ['~nobody-of-that-name/a.py:judge']}", "is not a reference to a plug-in"),
+        (f"plugins: {{judges: ['{'n' * 5000}:judge']}}", "is not a reference to a plug-in"),
         ("!!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )

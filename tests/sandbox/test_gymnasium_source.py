@@ -142,7 +142,7 @@ def test_what_is_no_action_changes_nothing_and_says_what_is(action: Action) -> N
         before = await session.reset(task, 1)
         transition = await session.step(action)
         assert transition.observation.output == before.output and transition.reward == 0 and not transition.terminated
-        assert "is no action of" in transition.info["ignored"]
+        assert "is not an action of" in transition.info["ignored"]
         assert (await session.step(InvalidAction(text="x", reason="y"))).info == {"invalid": "y"}
 
     on_session(gymnasium_source("lake", [LAKE], has_one_instance=True), use)

@@ -240,7 +240,7 @@ def test_a_file_that_is_elsewhere_or_no_text_is_refused(tmp_path: Path, name: st
         (place / name).symlink_to(tmp_path / "key.txt")
     else:
         (place / name).write_bytes(b"\xff\xfe")
-    with pytest.raises((ConfigError, TaskError), match="leads out of the task's folder" if is_link else "is no text") as caught:
+    with pytest.raises((ConfigError, TaskError), match="leads out of the task's folder" if is_link else "is not text") as caught:
         source = harbor_source("bench", place)
         (task,) = source.load_tasks().values()
         source.instance(task, 0)

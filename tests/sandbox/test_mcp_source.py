@@ -101,7 +101,7 @@ async def reads_calls_and_answers(session: Session, task: Task) -> None:
     assert seen.output.startswith("Tools:\nkeep: Keeps a note.\n  arguments: {") and session.environment.startswith("notes 7; mcp ")  # type: ignore[attr-defined]
     for action in (Wait(), ToolCall(name="fly"), ToolCall(name="act", arguments={"action": {"tool": "keep"}})):
         transition = await session.step(action)
-        assert "keep, code, end" in transition.info["ignored"] and not transition.terminated, "what is no call changes nothing"
+        assert "keep, code, end" in transition.info["ignored"] and not transition.terminated, "what is not a call changes nothing"
     wrong = await session.step(ToolCall(name="code", arguments={"of": "x"}))
     assert wrong.observation.output.startswith("error: ") and not wrong.terminated and wrong.info == {"reward": 0.0}
     said = await session.step(ToolCall(name="code", arguments={"of": of}))

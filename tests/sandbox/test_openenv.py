@@ -219,7 +219,7 @@ def test_our_server_is_a_task_source_by_its_address() -> None:
         assert (first.width_px, first.height_px) == (400, 356), "their buttons are in the picture, ours below it"
         assert isinstance(await session.oracle_action(), Click)
         wrong = await session.step(ToolCall(name="act", arguments={"action": {"kind": "fly"}}))
-        assert "is no action of the environment: This is no action" in wrong.info["ignored"]
+        assert "is not an action of the environment: This is not an action" in wrong.info["ignored"]
         assert (await session.step(Wait())).info["ignored"].endswith("click a button or press a key: left, down, right, up")
         for word in ("down", "down", "right", "down", "right", "right"):
             transition = await session.step(TypeText(text=word))
@@ -350,7 +350,7 @@ def test_a_server_of_the_real_package_keeps_what_sources_promise(their_server: s
         said = await session.step(TypeText(text="1"))
         assert said.info == {"reward": 0.0} and "higher" in said.observation.output
         wrong = await session.step(ToolCall(name="act", arguments={"action": {"number": 1}}))
-        assert "is no action of the environment: Invalid message" in wrong.info["ignored"]
+        assert "is not an action of the environment: Invalid message" in wrong.info["ignored"]
         assert session.environment.startswith("Numbers ")
         low, high = 0, 1
         while low < high:
@@ -378,5 +378,5 @@ def test_a_client_of_the_real_package_plays_a_page_of_ours(openenv_python: Path)
 
     row = serve(use)
     assert (row["instruction"], row["reward"], row["done"]) == ("Click the button.", 1.0, True)
-    assert row["state"]["step_count"] == 1 and "This is no action" in row["problem"]
+    assert row["state"]["step_count"] == 1 and "This is not an action" in row["problem"]
     assert base64.b64decode(row["screenshot"]).startswith(b"\x89PNG")

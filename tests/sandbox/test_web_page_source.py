@@ -188,7 +188,7 @@ def test_the_page_reaches_its_own_application_and_no_other(used: Any, notes: Not
     [
         (lambda page: page.rows("SELECT text FROM nowhere"), "verifier failed: OperationalError: no such table: nowhere"),
         (lambda page: page.rows("DELETE FROM notes"), "verifier failed: OperationalError: attempt to write a readonly database"),
-        (lambda page: page.query("li["), "verifier failed: ValueError: 'li[' is no CSS selector"),
+        (lambda page: page.query("li["), "verifier failed: ValueError: 'li[' is not a CSS selector"),
         (lambda page: next(iter(())), "verifier failed: RuntimeError: StopIteration: "),
     ],
 )

@@ -49,7 +49,7 @@ def test_the_source_with_the_harmful_episodes_is_first_and_they_are_named() -> N
     found = blame(samples, scored(harm))
     assert found.sources[0].key == "judge=judge-0" and found.most_blamed == found.sources[0]
     assert {one.episode_id for one in found.named} == {"ep-0", "ep-9", "ep-33", "ep-60"} and found.sources[0].num_named == 4
-    assert [one.dimension for one in found.sources] == ["judge"] * 3, "what all samples share is no source to blame"
+    assert [one.dimension for one in found.sources] == ["judge"] * 3, "what all samples share is not a source to blame"
     assert found.total < 0 and all(one.low <= one.blame <= one.high for one in (*found.sources, *found.episodes))
     assert blame(samples, scored(harm)) == found and Blame.model_validate_json(found.model_dump_json()) == found
 

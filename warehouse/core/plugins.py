@@ -59,7 +59,7 @@ class Plugins(Mapping[str, T], Generic[T]):
     imports a plug-in. All of it raises ConfigError for references that cannot be used.
 
     `noun` is what messages call one, `example` a reference, `is_one` tells whether an object is one, `expected` says what is, in words.
-    `own_name` is the name that a plug-in itself has, None for one that has none. `taken_as` gives the plug-in of a reference that is no
+    `own_name` is the name that a plug-in itself has, None for one that has none. `taken_as` gives the plug-in of a reference that is not
     code, such as an address. `ships`: some come with the package.
     """
 
@@ -208,7 +208,7 @@ def located(reference: str, folder: Path) -> str:
         beside = folder / f"{where}.py"
         return f"{beside.resolve()}:{attribute}" if where.isidentifier() and beside.is_file() else reference
     except (OSError, RuntimeError, ValueError) as error:  # a NUL, another's home that there is not, a name too long
-        raise ConfigError(f"{reference[:200]!r} is no reference to a plug-in: {error}") from error
+        raise ConfigError(f"{reference[:200]!r} is not a reference to a plug-in: {error}") from error
 
 
 def located_all(declared: Any, folder: Path) -> Any:

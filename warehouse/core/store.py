@@ -102,8 +102,8 @@ class Store:
         return at_once(self.read, names)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Put a new object; False where another of that name is there. An answer that was lost on the way is no other: where the object is
-        there with these bytes it was ours, as the bytes of no two writers are the same."""
+        """Put a new object; False where another of that name is there. Where an answer was lost on the way and the
+        object is there with these bytes, it is ours: the bytes of no two writers are the same."""
         import obstore
 
         with self._asking("write", name):
