@@ -154,9 +154,9 @@ def start_of(domain: str, seed: int, bars: Progress) -> Start:
     if (domain, seed) not in _starts:
         profile = profile_of(domain, seed)
         show = partial(_demonstrations, profile, domain, seed, bars)
-        told = shown(domain, seed)
+        texts = shown(domain, seed)
         name = f"{domain}-{seed}-start"
-        _starts[domain, seed] = make_start(ROOT, name, profile, seed, show, bars, shown=told, base_seed=0, num_tutorials=TUTORIALS)
+        _starts[domain, seed] = make_start(ROOT, name, profile, seed, show, bars, shown=texts, base_seed=0, num_tutorials=TUTORIALS)
     return _starts[domain, seed]
 
 
@@ -302,11 +302,11 @@ def main() -> None:
         if arguments.only_measured:
             wanted = [(seed, arm) for seed, arm in wanted if (ROOT / f"{name_of(domain, seed, arm, arguments)}.json").exists()]
         rows = [measure(domain, seed, arm, arguments, console) for seed, arm in wanted]
-        told = published(domain, rows)
-        for section in sections(domain, told):
+        figures = published(domain, rows)
+        for section in sections(domain, figures):
             console.print(section.drawn())
         if arguments.publish:
-            publish_rows("analyses", told)
+            publish_rows("analyses", figures)
         found += rows
     if arguments.publish:
         write_page()

@@ -40,7 +40,7 @@ from annotation.storage import accounts, logins
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Landing, Run, RunStep
-from benchmarks.common.annotating import Annotator, Server, Tally
+from benchmarks.common.annotating import Annotator, Counts, Server
 from benchmarks.common.postgres import a_postgres, new_database
 from warehouse.core.home import Home
 
@@ -87,18 +87,18 @@ class Result:
     errors: dict[str, int] = field(default_factory=dict)
 
 
-async def play(load: Load, tokens: list[str], tallies: list[Tally], server: Server) -> float:
+async def play(load: Load, tokens: list[str], all_counts: list[Counts], server: Server) -> float:
     """All annotators until they are done; for how long the server was away."""
     until_s = time.monotonic() + load.seconds
     people = [
-        Annotator(number, server.url, token, tally, until_s=until_s, num_decisions=load.num_decisions)
-        for number, (token, tally) in enumerate(zip(tokens, tallies, strict=True))
+        Annotator(number, server.url, token, counts, until_s=until_s, num_decisions=load.num_decisions)
+        for number, (token, counts) in enumerate(zip(tokens, all_counts, strict=True))
     ]
     working = asyncio.gather(*(person.work() for person in people))
     away_s = 0.0
     if load.kill:
         half = load.num_annotators * (load.num_decisions or sys.maxsize) / 2
-        while time.monotonic() < until_s - load.seconds / 2 and sum(tally.num_decisions for tally in tallies) < half:
+        while time.monotonic() < until_s - load.seconds / 2 and sum(counts.num_decisions for counts in all_counts) < half:
             await asyncio.sleep(LOOK_S)
         killed_s = time.monotonic()
         server.kill()
@@ -127,7 +127,7 @@ def prepared(database: Database, home: Home, load: Load) -> list[str]:
     return tokens
 
 
-def checked(database: Database, tallies: list[Tally], result: Result) -> None:
+def checked(database: Database, all_counts: list[Counts], result: Result) -> None:
     """Compare what was acknowledged with what is there."""
     with database.read() as session:
         decided = select(RunStep.run_id, func.count()).where(RunStep.decided_at_s.is_not(None)).group_by(RunStep.run_id)
@@ -143,15 +143,15 @@ def checked(database: Database, tallies: list[Tally], result: Result) -> None:
             leases.setdefault((assignment_id, number), set()).add(user_id)
         states = Counter(session.scalars(select(Assignment.state)))
         landed = Counter(session.scalars(select(Landing.subject_id).where(Landing.kind == "run")))
-    said = Counter(run_id for tally in tallies for run_id in tally.finished)
-    for tally in tallies:
-        for run_id in {*tally.decisions, *tally.unsure}:
-            num = tally.decisions[run_id]
+    said = Counter(run_id for counts in all_counts for run_id in counts.finished)
+    for counts in all_counts:
+        for run_id in {*counts.decisions, *counts.unsure}:
+            num = counts.decisions[run_id]
             result.num_lost += max(0, num - stored.get(run_id, 0))
-            result.num_doubled += max(0, stored.get(run_id, 0) - num - tally.unsure[run_id])
+            result.num_doubled += max(0, stored.get(run_id, 0) - num - counts.unsure[run_id])
     result.num_lost += sum(run_id not in finished for run_id in said)
     result.num_doubled += sum(num - 1 for found in (places, overrides, of_assignment, landed, said) for num in found.values())
-    holders = Counter(run_id for tally in tallies for run_id in tally.own)
+    holders = Counter(run_id for counts in all_counts for run_id in counts.own)
     result.num_leases_of_two = sum(len(users) > 1 for users in leases.values()) + sum(num > 1 for num in holders.values())
     if states["finished"] != sum(of_assignment.values()):
         result.errors["assignments and runs that are finished differ"] = abs(states["finished"] - sum(of_assignment.values()))
@@ -162,13 +162,13 @@ def measured(load: Load, home: Home, url: str, *, environment: Mapping[str, str]
     database = open_database(url)
     tokens = prepared(database, home, load)
     taken: dict[str, str] = {}
-    tallies = [Tally(taken) for _ in tokens]
+    all_counts = [Counts(taken) for _ in tokens]
     server = Server(home, url, load.num_sessions, environment=environment)
     began_s = time.monotonic()
     try:
         server.start()
         began_s = time.monotonic()
-        away_s = asyncio.run(play(load, tokens, tallies, server))
+        away_s = asyncio.run(play(load, tokens, all_counts, server))
     finally:
         server.end()
     result = Result(
@@ -177,14 +177,19 @@ def measured(load: Load, home: Home, url: str, *, environment: Mapping[str, str]
         database=database.url.get_backend_name(),
         seconds=time.monotonic() - began_s,
         away_s=away_s,
-        num_decisions=sum(tally.num_decisions for tally in tallies),
-        num_finished=sum(len(tally.finished) for tally in tallies),
-        seen_by_others=[seen for tally in tallies for seen in tally.seen],
-        **{name: sum(getattr(tally, name) for tally in tallies) for name in ("num_backs", "num_skips", "num_sent_again", "num_probes")},
-        **{f"{name}_ms": percentiles([s for tally in tallies for s in getattr(tally, f"{name}_s")]) for name in ("ack", "frame", "take")},
+        num_decisions=sum(counts.num_decisions for counts in all_counts),
+        num_finished=sum(len(counts.finished) for counts in all_counts),
+        seen_by_others=[seen for counts in all_counts for seen in counts.seen],
+        **{
+            name: sum(getattr(counts, name) for counts in all_counts) for name in ("num_backs", "num_skips", "num_sent_again", "num_probes")
+        },
+        **{
+            f"{name}_ms": percentiles([s for counts in all_counts for s in getattr(counts, f"{name}_s")])
+            for name in ("ack", "frame", "take")
+        },
     )
-    result.errors = dict(sum((tally.errors for tally in tallies), Counter()))
-    checked(database, tallies, result)
+    result.errors = dict(sum((counts.errors for counts in all_counts), Counter()))
+    checked(database, all_counts, result)
     database.close()
     return result
 

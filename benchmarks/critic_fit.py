@@ -139,10 +139,10 @@ def measure(domain: str, seed: int, arguments: argparse.Namespace, bars: Progres
     items, rows = asyncio.run(played(log, of_domain, policy, arguments.episodes, bars)), []
     bar = Bar(bars, f"{domain} {seed}: critics", len(list(arms(arguments.amounts))))
     for arm in arms(arguments.amounts):
-        told = {"domain": domain, "seed": seed, **dict(zip(("amount", "level", "by"), arm, strict=True))}
+        labels = {"domain": domain, "seed": seed, **dict(zip(("amount", "level", "by"), arm, strict=True))}
         settings = fingerprint(recipe, arm, arguments.passes, ROUND, SHRINK, PpoConfig().critic_learning_rate)
         path = folder / f"{domain}-{'-'.join(map(str, arm))}.json"
-        rows.append(kept_row(path, settings, told, partial(curve, items, policy, arm, arguments.passes, seed)))
+        rows.append(kept_row(path, settings, labels, partial(curve, items, policy, arm, arguments.passes, seed)))
         bar.advance()
     return rows
 

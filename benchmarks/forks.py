@@ -222,8 +222,8 @@ def sections(found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
 
 def _pair(row: Mapping[str, Any], name: str, first: int) -> tuple[str, str, str]:
     fork, hand = (row["arms"][arm][name] for arm in ARMS[first : first + 2])
-    told = ["" if each is None else f"{each:.0f}" for each in (fork, hand)]
-    return told[0], told[1], f"{fork / hand:.2f}" if fork and hand else ""
+    texts = ["" if each is None else f"{each:.0f}" for each in (fork, hand)]
+    return texts[0], texts[1], f"{fork / hand:.2f}" if fork and hand else ""
 
 
 def _met(row: Mapping[str, Any], arms: Sequence[str]) -> str:

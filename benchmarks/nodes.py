@@ -238,7 +238,7 @@ def recovery(placement: str, what: str, settings: Settings) -> Row:
 
 async def used_again(made: WaitingHosts, placed: Placed) -> float:
     """Seconds from the return of the first node's link to an episode on it."""
-    await asyncio.to_thread(made.hosts[0].mend)
+    await asyncio.to_thread(made.hosts[0].restore)
     mended_s = time.monotonic()
     while not placed.is_used(made.hosts[0]):
         await asyncio.sleep(0.05)

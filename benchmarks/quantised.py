@@ -158,9 +158,9 @@ def show(rows: Mapping[str, Mapping[str, Any]], console: Console) -> None:
     for name, row in rows.items():
         interval = wilson(row["num_success"], row["num_episodes"]) if "num_episodes" in row else None
         solved = f"{row['num_success']}/{row['num_episodes']} [{interval.low:.2f}, {interval.high:.2f}]" if interval else "–"
-        told = (f"{row[key]:,.0f}" if key in row else "–" for key in ("read_tokens_per_cpu_s", "written_tokens_per_cpu_s"))
+        rates = (f"{row[key]:,.0f}" if key in row else "–" for key in ("read_tokens_per_cpu_s", "written_tokens_per_cpu_s"))
         table.add_row(
-            name, f"{row['weight_bytes'] / 1e6:.1f}", *told, f"{row['mismatch_nats']:.4f}" if "mismatch_nats" in row else "–", solved
+            name, f"{row['weight_bytes'] / 1e6:.1f}", *rates, f"{row['mismatch_nats']:.4f}" if "mismatch_nats" in row else "–", solved
         )
     console.print(table)
 

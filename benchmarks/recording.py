@@ -62,9 +62,9 @@ def desk() -> Iterator[dict[str, str]]:
             "GTK_MODULES": "gail:atk-bridge",
         }
         screen = ["Xvfb", "-displayfd", "{fd}", "-screen", "0", "1920x1080x24", "-nolisten", "tcp", "-noreset"]
-        env["DISPLAY"] = ":" + _told(stack, env, screen)
+        env["DISPLAY"] = ":" + _printed(stack, env, screen)
         bus = ["dbus-daemon", "--session", "--nofork", "--print-address={fd}", f"--address=unix:dir={folder}/run"]
-        env["DBUS_SESSION_BUS_ADDRESS"] = _told(stack, env, bus)
+        env["DBUS_SESSION_BUS_ADDRESS"] = _printed(stack, env, bus)
         _spawn(stack, env, ["openbox"])
         sink = "--load=module-null-sink sink_name=person rate=16000 channels=1"
         _spawn(stack, env, ["pulseaudio", "--daemonize=no", "--exit-idle-time=-1", "-n", sink, "--load=module-native-protocol-unix"])
@@ -80,7 +80,7 @@ def _spawn(stack: contextlib.ExitStack, env: dict[str, str], command: list[str],
     stack.callback(process.kill)
 
 
-def _told(stack: contextlib.ExitStack, env: dict[str, str], command: list[str]) -> str:
+def _printed(stack: contextlib.ExitStack, env: dict[str, str], command: list[str]) -> str:
     read, write = os.pipe()
     _spawn(stack, env, [word.replace("{fd}", str(write)) for word in command], (write,))
     os.close(write)

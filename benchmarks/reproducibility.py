@@ -40,7 +40,7 @@ STRAY_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Snapshot:
     """What a step showed."""
 
     screenshot_id: str | None
@@ -50,8 +50,8 @@ class Moment:
     reward: float
     is_over: bool
 
-    def differs(self, other: Moment) -> list[str]:
-        return [name for name in Moment.__slots__ if getattr(self, name) != getattr(other, name)]
+    def differs(self, other: Snapshot) -> list[str]:
+        return [name for name in Snapshot.__slots__ if getattr(self, name) != getattr(other, name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Trace:
     """An episode: what was done, and what it showed, the start first."""
 
     actions: tuple[Action, ...]
-    moments: tuple[Moment, ...]
+    snapshots: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,17 +135,17 @@ async def play(session: Session, task: Task, seed: int, player: Player) -> Trace
     """One episode."""
     observation = await session.reset(task, seed)
     done: list[Action] = []
-    moments = [_moment(observation, 0.0, False)]
-    while not moments[-1].is_over and (action := await player(session, observation, len(done))) is not None:
+    snapshots = [_snapshot(observation, 0.0, False)]
+    while not snapshots[-1].is_over and (action := await player(session, observation, len(done))) is not None:
         transition = await session.step(action)
         observation = transition.observation
         done.append(action)
-        moments.append(_moment(observation, transition.reward, transition.terminated or transition.truncated))
-    return Trace(actions=tuple(done), moments=tuple(moments))
+        snapshots.append(_snapshot(observation, transition.reward, transition.terminated or transition.truncated))
+    return Trace(actions=tuple(done), snapshots=tuple(snapshots))
 
 
-def _moment(observation: Observation, reward: float, is_over: bool) -> Moment:
-    return Moment(
+def _snapshot(observation: Observation, reward: float, is_over: bool) -> Snapshot:
+    return Snapshot(
         screenshot_id=observation.screenshot_id,
         elements=observation.elements,
         output=observation.output,
@@ -185,7 +185,7 @@ async def compare(tasks: Sequence[Task], num_seeds: int, progress: Progress | No
         task, seed, name = episodes[number]
         if (found := first_difference(played[number], trace)) is not None:
             differences.append(Difference(task=task.name, seed=seed, player=name, step=found[0], what=tuple(found[1])))
-    screens = [moment.screenshot_id for trace in played for moment in trace.moments]
+    screens = [snapshot.screenshot_id for trace in played for snapshot in trace.snapshots]
     return Report(
         num_tasks=len(tasks),
         num_episodes=len(episodes),
@@ -197,11 +197,11 @@ async def compare(tasks: Sequence[Task], num_seeds: int, progress: Progress | No
 
 def first_difference(before: Trace, after: Trace) -> tuple[int, list[str]] | None:
     """The first step that does not agree, and in what; `the end` where one episode goes on."""
-    for step, (one, other) in enumerate(zip(before.moments, after.moments, strict=False)):
+    for step, (one, other) in enumerate(zip(before.snapshots, after.snapshots, strict=False)):
         if what := one.differs(other):
             return step, what
-    if len(before.moments) != len(after.moments):
-        return min(len(before.moments), len(after.moments)), ["the end"]
+    if len(before.snapshots) != len(after.snapshots):
+        return min(len(before.snapshots), len(after.snapshots)), ["the end"]
     return None
 
 

@@ -95,7 +95,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "plain": {"replay_weight": 0.0, "max_kl": OUT_OF_REACH, "explosive_kl": OUT_OF_REACH},
     "TRL": {},
 }
-TOLD = {
+REPORTED = {
     "seed",
     "rounds",
     "epochs",
@@ -277,7 +277,7 @@ async def learn_by_trl(start: Start, config: PpoConfig, folder: Path, bar: Bar) 
     tasks, codec = list(tasks_of(start.profile).values()), load_codec(start.folder)
     card, raw = checkpoint.read_card(start.folder), folder.with_suffix(".raw")
     python = python_of(Path(".bench/trl").resolve(), *TRL)
-    settings = config.model_dump(include=TOLD) | {
+    settings = config.model_dump(include=REPORTED) | {
         "start": str(start.folder.resolve()),
         "output": str(raw.resolve()),
         "model_class": str(HERE.parent / "models/families/shift_qwen3.py"),

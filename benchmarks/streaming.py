@@ -85,7 +85,7 @@ START = {
 }
 SHOWN = 2
 """Demonstrations a page behind the start."""
-TOLD = ("batches", "per_task", "sessions", "ahead", "evaluate", "split")
+REPORTED = ("batches", "per_task", "sessions", "ahead", "evaluate", "split")
 """Arguments that a run depends on."""
 
 
@@ -223,12 +223,12 @@ def row(arm: str, repeat: int, arguments: argparse.Namespace) -> Row:
     def figures() -> Row:
         part = target.with_suffix(".part")
         command = [sys.executable, "-m", "benchmarks.streaming", "--one", arm, str(repeat), "--json", str(part)]
-        for name in TOLD:
+        for name in REPORTED:
             command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
         subprocess.run(command, check=True)
         return dict(json.loads(part.read_text()))
 
-    settings = [config_of(arm, repeat, arguments).model_dump(mode="json"), *(getattr(arguments, name) for name in TOLD)]
+    settings = [config_of(arm, repeat, arguments).model_dump(mode="json"), *(getattr(arguments, name) for name in REPORTED)]
     recipe = fingerprint(start_recipe(load_profile(arguments.sessions)), NUM_PAGES, STRAGGLER_S, settings)
     return kept_row(target, recipe, {"arm": arm, "repeat": repeat}, figures)
 

@@ -44,7 +44,7 @@ TURNED_AWAY = (403, 404, 410)
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
     """What one annotator was told. `taken` is shared by all: assignment by run."""
 
     taken: dict[str, str]
@@ -78,17 +78,17 @@ class Tally:
 class Annotator:
     """One simulated person, who sends every request until it is answered, and now and then tries what is somebody else's."""
 
-    def __init__(self, number: int, url: str, token: str, tally: Tally, *, until_s: float, num_decisions: int | None = None) -> None:
+    def __init__(self, number: int, url: str, token: str, counts: Counts, *, until_s: float, num_decisions: int | None = None) -> None:
         """Begins nothing new after `until_s` (by time.monotonic), nor after so many decisions; what is begun is finished."""
         self._number, self._dice = number, random.Random(number)
-        self._tally, self._until_s, self._num_decisions = tally, until_s, num_decisions
+        self._counts, self._until_s, self._num_decisions = counts, until_s, num_decisions
         self._num_said = 0
         headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(60, connect=5), trust_env=False)
 
     @property
     def _is_done(self) -> bool:
-        has_enough = self._num_decisions is not None and self._tally.num_decisions >= self._num_decisions
+        has_enough = self._num_decisions is not None and self._counts.num_decisions >= self._num_decisions
         return has_enough or time.monotonic() >= self._until_s
 
     async def work(self) -> None:
@@ -98,12 +98,12 @@ class Annotator:
                 answer = await self._send("POST", "/api/v1/work/next", {})
                 if answer.status_code != 200:
                     if answer.status_code != 204:
-                        self._tally.error(answer)
+                        self._counts.error(answer)
                     await asyncio.sleep(1.0)
                     continue
                 state = answer.json()
-                self._tally.take_s.append(time.monotonic() - asked_s)
-                for taken in (self._tally.own, self._tally.taken):
+                self._counts.take_s.append(time.monotonic() - asked_s)
+                for taken in (self._counts.own, self._counts.taken):
                     taken[state["run_id"]] = state["assignment_id"]
                 await self._run(state)
 
@@ -129,7 +129,7 @@ class Annotator:
             if state["phase"] in ("finished", "abandoned"):
                 return
             if state["phase"] == "broken":
-                self._tally.errors[f"broken: {state['problem'][:60]}"] += 1
+                self._counts.errors[f"broken: {state['problem'][:60]}"] += 1
                 await self._send("POST", f"/api/v1/assignments/{state['assignment_id']}/skip", {"reason": "it broke"})
                 return
             await asyncio.sleep(self._dice.uniform(*THINK_S))
@@ -141,31 +141,31 @@ class Annotator:
         if state["phase"] == "ended":
             done = await self._send("POST", f"/api/v1/runs/{run_id}/finish", {"version": version, "is_success": bool(state["verifier"])})
             if done.is_success:
-                self._tally.finished.append(run_id)
+                self._counts.finished.append(run_id)
             return self._state(done, state)
         if luck < 0.03:
             skipped = await self._send("POST", f"/api/v1/assignments/{state['assignment_id']}/skip", {"reason": "somebody else, please"})
-            self._tally.num_skips += skipped.is_success
+            self._counts.num_skips += skipped.is_success
             return {**state, "phase": "abandoned"}
         if luck < 0.10 and state["step_index"] > 0:
             back = {"version": version, "to_step": self._dice.randrange(state["step_index"])}
             answer = await self._send("POST", f"/api/v1/runs/{run_id}/back", back)
-            self._tally.num_backs += answer.is_success
+            self._counts.num_backs += answer.is_success
             return self._state(answer, state)
         return await self._decide(run_id, state)
 
     async def _decide(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
-        sent_s, again = time.monotonic(), self._tally.num_sent_again
+        sent_s, again = time.monotonic(), self._counts.num_sent_again
         answer = await self._send("POST", f"/api/v1/runs/{run_id}/decide", self._decision(state))
         if not answer.is_success:
-            self._tally.unsure[run_id] += self._tally.num_sent_again > again
+            self._counts.unsure[run_id] += self._counts.num_sent_again > again
             return self._state(answer, state)
-        self._tally.decisions[run_id] += 1
-        self._tally.ack_s.append(time.monotonic() - sent_s)
+        self._counts.decisions[run_id] += 1
+        self._counts.ack_s.append(time.monotonic() - sent_s)
         after = await self._settled(run_id, answer.json())
         if after["screen"] is not None and after["screen"]["screenshot_id"] is not None:
             await self._send("GET", f"/api/v1/runs/{run_id}/screens/{after['screen']['screenshot_id']}")
-        self._tally.frame_s.append(time.monotonic() - sent_s)
+        self._counts.frame_s.append(time.monotonic() - sent_s)
         return after
 
     def _decision(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -201,23 +201,23 @@ class Annotator:
         return state
 
     async def _intrude(self) -> None:
-        mine = set(self._tally.own.values())
-        others = [run_id for run_id, assignment_id in self._tally.taken.items() if assignment_id not in mine]
+        mine = set(self._counts.own.values())
+        others = [run_id for run_id, assignment_id in self._counts.taken.items() if assignment_id not in mine]
         if not others:
             return
         run_id = self._dice.choice(others)
         method, path, body = self._dice.choice(INTRUSIONS)
-        answer = await self._send(method, path.format(run=run_id, assignment=self._tally.taken[run_id]), body)
-        self._tally.num_probes += 1
+        answer = await self._send(method, path.format(run=run_id, assignment=self._counts.taken[run_id]), body)
+        self._counts.num_probes += 1
         if answer.status_code not in TURNED_AWAY:
-            self._tally.seen.append(f"{answer.status_code} {method} {path} of {run_id}")
+            self._counts.seen.append(f"{answer.status_code} {method} {path} of {run_id}")
 
     def _state(self, answer: httpx.Response, before: dict[str, Any]) -> dict[str, Any]:
         """What the server says now. A refusal means that it was decided on something old: look again."""
         if answer.is_success:
             found: dict[str, Any] = answer.json()
             return found
-        self._tally.error(answer)
+        self._counts.error(answer)
         gone = answer.status_code in (404, 410)
         return {**before, "phase": "abandoned" if gone else "starting"}
 
@@ -227,7 +227,7 @@ class Annotator:
             try:
                 answer = await self._http.request(method, path, json=body)
             except httpx.HTTPError:
-                self._tally.num_sent_again += 1
+                self._counts.num_sent_again += 1
                 await asyncio.sleep(0.3)
                 continue
             if answer.status_code in (429, 503):

@@ -77,7 +77,7 @@ seen as (
         || '" <text> [1]' as header
     from steps join pages on pages.page = task * {PAGES_PER_TASK} + draw(hash(origin, shown, 'page'), {PAGES_PER_TASK})
 ),
-told as (
+numbered as (
     select
         *, case when draw(h, 1000) < 8 then '"Loading..." <text> [1]' else header end || chr(10) || lines as observation,
         string_split(string_split(lines, chr(10))[target - 1], ' [')[1] as name
@@ -99,7 +99,7 @@ select
         else '{{"kind":"click","x":' || (40 + 7 * (target % 9)) || ',"y":' || (20 * target) || ',"button":"left","count":1}}' end as action,
     [1]::bigint[] as prompt_token_ids, [1]::bigint[] as response_token_ids, [0.0]::float[] as response_logprobs,
     null::bigint[] as response_versions, 0.0::double as reward, 1.0::double as latency_ms
-from told order by i, step_index
+from numbered order by i, step_index
 """
 
 

@@ -3,7 +3,7 @@ else. For tests and benchmarks of work on many machines; needs Linux, root and i
 
     with Hosts(3) as (head, one, two):
         server = one.start(["python", "-m", "http.server", "--bind", one.address])
-        one.cut(); one.mend(); one.kill()
+        one.cut(); one.restore(); one.kill()
 
 What is not separate: processors, memory, files and the clock. Whether a machine can do this, `can_make_hosts` says.
 """
@@ -95,7 +95,7 @@ class Host:
         """Take its link down: nothing gets in or out, and nobody is notified."""
         _ip("-n", self._switch, "link", "set", self._port, "down")
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Take its link up again: packets pass at once, and connections that waited go on when they next send, seconds later."""
         _ip("-n", self._switch, "link", "set", self._port, "up")
 

@@ -2,7 +2,7 @@
 
 It runs in a venv of its own, made on first use, or in the one that FLYWHEEL_VLLM names. The CPU build of vLLM 0.32.0 does not start as pip
 installs it: torchcodec and torchaudio have to go, torchvision is made importable (vllm_site/sitecustomize.py), and it looks for its version
-under another package's name, so it is told the device and started as a module.
+under another package's name, so it is given the device and started as a module.
 """
 
 from __future__ import annotations

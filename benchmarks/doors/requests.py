@@ -46,7 +46,7 @@ class Door:
     secrets: Callable[[], Sequence[str]] = lambda: (SECRET,)
     untouched: Callable[[], object] = lambda: None
     prepare: Callable[[], Awaitable[None]] = nothing
-    told: Sequence[int] = (503,)
+    allowed: Sequence[int] = (503,)
     """Statuses from 500 on that are a refusal here."""
 
     def player(self) -> Player:
@@ -178,12 +178,12 @@ class _Requests:
     def _check(self, said: str, answer: httpx.Response, place: str, asked: str, body: bytes, is_let_in: bool) -> None:
         """Raises AssertionError."""
         door, status, text = self._door, answer.status_code, answer.text
-        if status >= 500 and status not in door.told:
+        if status >= 500 and status not in door.allowed:
             raise AssertionError(f"{said}: {status} {text[:500]}")
         if status >= 400 and answer.request.method != "HEAD" and not text.strip():
             raise AssertionError(f"{said}: {status} without a word")
-        told = [secret for secret in door.secrets() if secret in text and secret not in asked and secret.encode() not in body]
-        if told or "Traceback (most recent call last)" in text or "root:x:0" in text:
+        leaked = [secret for secret in door.secrets() if secret in text and secret not in asked and secret.encode() not in body]
+        if leaked or "Traceback (most recent call last)" in text or "root:x:0" in text:
             raise AssertionError(f"{said}: {status} tells too much: {text[:500]}")
         if status < 400 and any(secret in place.partition("?")[0] for secret in door.secrets()):
             raise AssertionError(f"{said}: {status} for what is another client's: {text[:300]}")

@@ -188,7 +188,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self._looks: list[tuple[float, dict[str, int]]] = []
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     def look(self, versions: Callable[[], dict[str, int]]) -> None:
         self._looks.append((time.monotonic(), versions()))
@@ -197,8 +197,8 @@ class _Seen:
         """What has been there for SETTLED_S and was not told of yet."""
         old = [found for at_s, found in self._looks if at_s < time.monotonic() - SETTLED_S]
         self._looks = self._looks[max(0, len(old) - 1) :]
-        news = {table: version for table, version in (old[-1] if old else {}).items() if self._told.get(table) != version}
-        self._told.update(news)
+        news = {table: version for table, version in (old[-1] if old else {}).items() if self._reported.get(table) != version}
+        self._reported.update(news)
         return news
 
 

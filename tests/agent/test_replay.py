@@ -131,7 +131,7 @@ def test_episodes_are_found_by_the_beginning_of_their_id(stored: tuple[Warehouse
                 load_episode(con, wrong)
 
 
-def test_what_cannot_be_replayed_is_told(stored: tuple[Warehouse, list[str]], tmp_path: Path) -> None:
+def test_what_cannot_be_replayed_is_reported(stored: tuple[Warehouse, list[str]], tmp_path: Path) -> None:
     warehouse, ids = stored
     other = Warehouse(Home(tmp_path / "other"))
     for table in ("episodes", "steps"):

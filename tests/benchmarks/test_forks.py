@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def row(seed: int, depths: dict[str, list[float]], not_met: tuple[str, ...] = ()) -> dict[str, Any]:
-    told = {
+    depths = {
         depth: {
             arm: {"wall_ms": wall, "cpu_ms": [10.0 * (1 + place)] * len(wall), "not_met": list(not_met)} for place, arm in enumerate(ARMS)
         }
         for depth, wall in depths.items()
     }
     machine = {"commit": "0123456789", "date": "2026-11-27", "machine": "a CPU"}
-    return {"task": "login-user", "seed": seed, "steps": 5, "depths": told, "measured": machine}
+    return {"task": "login-user", "seed": seed, "steps": 5, "depths": depths, "measured": machine}
 
 
 def test_a_row_is_of_all_instances_that_have_the_depth() -> None:

@@ -40,7 +40,7 @@ def test_the_split_is_eval_unless_another_is_asked_for() -> None:
         with pytest.raises(SystemExit):
             parser.parse_args(["--split", refused])
     assert inspect.signature(small_policy.evaluation).parameters["split"].default is Split.EVAL
-    assert "split" in streaming.TOLD
+    assert "split" in streaming.REPORTED
 
 
 def test_only_scripts_that_report_name_holdout() -> None:

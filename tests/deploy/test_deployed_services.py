@@ -160,10 +160,12 @@ def test_a_run_is_queued_executed_and_kept_in_postgres(place: Place, variables: 
         assert time.monotonic() < deadline, (status, place.log_tail("dagster-daemon"), place.log_tail("dagster-code"))
         time.sleep(0.5)
     if status != "SUCCESS":
-        told = [
+        events = [
             json.loads(event) for (event,) in rows(database, variables, "dagster", "select event from event_logs where run_id = %s", run_id)
         ]
-        pytest.fail("\n".join(str((event.get("dagster_event") or event).get("message")) for event in told) + place.log_tail("dagster-code"))
+        pytest.fail(
+            "\n".join(str((event.get("dagster_event") or event).get("message")) for event in events) + place.log_tail("dagster-code")
+        )
 
     reached = place.ask("dagster-code", ["python", "-c", ASK_STATUS, run_id])
     assert reached.stdout.split() == ["dagster-webserver", "SUCCESS"], f"as next_iteration reaches the page: {reached.stderr}"
@@ -241,5 +243,5 @@ def test_services_cannot_do_what_is_not_theirs(place: Place, variables: dict[str
     refused = place.ask("dagster-webserver", ["python", "-c", f"import psycopg; psycopg.connect({address!r})"])
     assert refused.returncode != 0 and "permission denied for database" in refused.stderr
     for name in place.running:
-        told = place.log_tail(name)
-        assert not [secret for secret in SECRETS.values() if secret in told], f"{name} prints a secret"
+        log = place.log_tail(name)
+        assert not [secret for secret in SECRETS.values() if secret in log], f"{name} prints a secret"

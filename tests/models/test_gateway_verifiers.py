@@ -35,7 +35,7 @@ class Data(vf.TaskData):
 
 class Pays(vf.Task[Data]):
     @vf.reward
-    async def told(self, trace: vf.Trace) -> float:
+    async def scored(self, trace: vf.Trace) -> float:
         return self.data.pays
 
 class Taskset(vf.Taskset[Pays]):
@@ -124,8 +124,8 @@ def test_the_command_fails_where_an_episode_was_not_recorded(running: Gateway, t
     (tmp_path / "traces.jsonl").write_text(json.dumps(trace("a", right=2.0)))
     assert CliRunner().invoke(app, arguments).output == "outcomes: 1 solved\n"
     (tmp_path / "traces.jsonl").write_text(json.dumps(trace("other", right=2.0)))
-    told = CliRunner().invoke(app, arguments)
-    assert told.output == "outcomes: 1 not of this gateway\n" and isinstance(told.exception, ConfigError)
+    result = CliRunner().invoke(app, arguments)
+    assert result.output == "outcomes: 1 not of this gateway\n" and isinstance(result.exception, ConfigError)
 
 
 def test_the_header_names_episodes_only_where_it_is_asked_for(server: OurServer, tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_verifiers_own_evaluation_becomes_episodes(running: Gateway, tmp_path: P
 
     monkeypatch.setenv("GATEWAY_KEY", PROJECTS["alpha"])
     arguments = ["gateway", "outcomes", str(run.parent), "--url", running.url, "--token-env", "GATEWAY_KEY"]
-    told = CliRunner().invoke(app, arguments)
-    assert told.exit_code == 0 and "1 not solved, 1 solved" in told.output, told.output
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0 and "1 not solved, 1 solved" in result.output, result.output
     names = {one.id: one.reward for one in read_traces(run)}
     assert outcomes(running) == {name: (int(reward or 0), "verifiers") for name, reward in names.items()}
     found = [one.episode for one in finished(running.home)]

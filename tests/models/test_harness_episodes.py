@@ -245,21 +245,21 @@ def refuses(method: str, path: str, body: Any) -> tuple[int, dict[str, str], Any
 
 
 def test_a_program_neither_ends_its_episode_nor_reaches_another(tmp_path: Path) -> None:
-    told: list[int] = []
+    statuses: list[int] = []
 
     async def meddles(assignment: Assignment) -> None:
         headers = {"authorization": f"Bearer {assignment.key}"}
         gateway, name = assignment.anthropic_url, assignment.key.partition("/")[2]
         assert await Model(assignment).ask("hello") == 200
-        told.append((await request("GET", f"{gateway}/episodes", headers=headers)).status_code)
+        statuses.append((await request("GET", f"{gateway}/episodes", headers=headers)).status_code)
         outcome = {"value": 1, "by": "me"}
-        told.append((await request("POST", f"{gateway}/episodes/{name}/outcome", headers=headers, json=outcome)).status_code)
+        statuses.append((await request("POST", f"{gateway}/episodes/{name}/outcome", headers=headers, json=outcome)).status_code)
         other = Model(assignment)
         other._headers["x-flywheel-episode"] = "of-another"
-        told.append(await other.ask("whose is this?"))
+        statuses.append(await other.ask("whose is this?"))
 
     episode = play(tmp_path, meddles)
-    assert (episode.outcome, len(episode.steps), told) == (Outcome.FAILURE, 2, [404, 404, 200])
+    assert (episode.outcome, len(episode.steps), statuses) == (Outcome.FAILURE, 2, [404, 404, 200])
 
 
 def test_what_is_solved_without_the_policy_is_not_its_success(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ with open(sys.argv[1] + ".aside", "w") as file:
     file.write(" ".join(str(pid) for pid in [os.getpid(), *(one.pid for one in left)]))
 os.rename(sys.argv[1] + ".aside", sys.argv[1])
 time.sleep(float(sys.argv[2]))
-print("I was told", say["OPENAI_API_KEY"])
+print("I was given", say["OPENAI_API_KEY"])
 sys.exit(3)
 """
 
@@ -351,7 +351,7 @@ def test_a_command_gets_its_assignment_as_variables_and_leaves_nothing_behind(
     assert said["OPENAI_API_KEY"] == said["ANTHROPIC_API_KEY"] and said["OPENAI_BASE_URL"] == f"{said['ANTHROPIC_BASE_URL']}/v1"
     assert "FLYWHEEL_DEVTOOLS" not in said and "TEST_DATABASE_TOKEN" not in said and said["TEST_GIVEN"] == "1"
     assert said["no_proxy"] == said["NO_PROXY"] == "intranet.example,127.0.0.1,localhost"
-    assert hangs or ("ended with status 3" in (episode.error or "") and (episode.error or "").endswith("I was told KEY"))
+    assert hangs or ("ended with status 3" in (episode.error or "") and (episode.error or "").endswith("I was given KEY"))
     assert not running_of(tmp_path / "pids")
 
 
@@ -397,18 +397,18 @@ def _state_of(stat: Path) -> str:
 
 
 def test_what_is_no_action_is_told_to_the_program(tmp_path: Path) -> None:
-    told: list[Any] = []
+    answers: list[Any] = []
 
     async def babbles(assignment: Assignment) -> None:
         for content in ('{"kind": "fly"}', "null", "no JSON"):
             response = await request("POST", f"{assignment.session_url}/step", content=content)
-            told.append((response.status_code, bool(response.json()["error"])))
+            answers.append((response.status_code, bool(response.json()["error"])))
         response = await request("POST", f"{assignment.session_url}/step", content="x" * (MAX_ACTION_BYTES + 1))
-        told.append((response.status_code, "larger than" in response.json()["error"]))
+        answers.append((response.status_code, "larger than" in response.json()["error"]))
         await Model(assignment).ask("hello")
 
     assert play(tmp_path, babbles).outcome is Outcome.FAILURE
-    assert told == [*[(422, True)] * 3, (413, True)]
+    assert answers == [*[(422, True)] * 3, (413, True)]
 
 
 class PageForm(FormSession):
@@ -437,14 +437,14 @@ def test_only_what_a_program_may_have_driven_itself_is_looked_at(address: str | 
 
 
 def test_a_program_is_told_no_reward(tmp_path: Path) -> None:
-    told: list[Any] = []
+    answers: list[Any] = []
 
     async def waits(assignment: Assignment) -> None:
         await Model(assignment).ask("hello")
-        told.append((await request("POST", f"{assignment.session_url}/step", content='{"kind": "wait"}')).json())
+        answers.append((await request("POST", f"{assignment.session_url}/step", content='{"kind": "wait"}')).json())
 
     play(tmp_path, waits)
-    assert set(told[0]) == {"observation", "terminated", "truncated"}
+    assert set(answers[0]) == {"observation", "terminated", "truncated"}
 
 
 def test_an_episode_that_is_over_or_never_was_is_refused(tmp_path: Path) -> None:

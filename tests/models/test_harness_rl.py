@@ -49,7 +49,7 @@ def collector(folder: Path) -> HarnessCollector:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_round_learns_from_what_the_program_was_told(weak: Weak, tmp_path: Path) -> None:
+def test_a_round_learns_from_what_the_program_was_sent(weak: Weak, tmp_path: Path) -> None:
     assert isinstance(collector(tmp_path), Collector)
     # 24 and not 8: where none of a round's presses is right, or all are, there is nothing to learn and no new version.
     result = train(make_run(weak, tmp_path, rounds=2, episodes_per_task=24, algorithm="reinforce"), collector(tmp_path))
@@ -78,13 +78,13 @@ def test_it_learns_to_press_the_right_one(weak: Weak, tmp_path: Path) -> None:
 
 def test_what_would_bend_the_sampling_is_refused() -> None:
     async def play() -> list[tuple[int, str]]:
-        told = []
+        answers = []
         async with served_learner(ReadingPolicy(), temperature=1.0, max_tokens=8) as address:
             headers = {"authorization": f"Bearer {address.token}"}
             async with httpx.AsyncClient(base_url=address.url, headers=headers, trust_env=False) as http:
                 for more in ({}, {"stop": ["x"]}, {"response_format": {"type": "json_object"}}, {"stream": True}):
                     response = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}], **more})
-                    told.append((response.status_code, response.json().get("error", {}).get("param", "")))
-        return told
+                    answers.append((response.status_code, response.json().get("error", {}).get("param", "")))
+        return answers
 
     assert asyncio.run(play()) == [(200, ""), (400, "stop"), (400, "response_format"), (400, "stream")]

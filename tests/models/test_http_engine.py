@@ -144,7 +144,7 @@ def test_a_server_that_goes_away_is_an_error(roots: Path) -> None:
         act(engine, prompt())
 
 
-def test_a_wrong_or_missing_token_is_told(server: OurServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_or_missing_token_is_reported(server: OurServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="no token was sent"):
         HttpEngine(config(server.url, token_env=None))
     monkeypatch.setenv(TOKEN_VARIABLE, "another-token-altogether")

@@ -18,7 +18,7 @@ from tests.models.merge_helpers import family, write_family, write_parent
 from warehouse.core.errors import CheckpointError, MergeError, StorageFull
 
 
-def test_what_cannot_be_merged_is_refused_with_a_mend(tmp_path: Path) -> None:
+def test_what_cannot_be_merged_is_refused_with_a_fix(tmp_path: Path) -> None:
     root, parents = write_family(tmp_path, torch.bfloat16, num=2)
     adapter = tmp_path / "adapter"
     adapter.mkdir()

@@ -292,7 +292,7 @@ def test_answers_finish_when_the_server_ends_and_new_ones_are_sent_away(roots: P
         assert running.result().json()["choices"][0]["finish_reason"] in ("stop", "length")
 
 
-def test_answers_that_take_too_long_are_told(roots: Path) -> None:
+def test_answers_that_take_too_long_are_reported(roots: Path) -> None:
     impatient = ServerSettings(grace_s=0)
     with our_server(roots / "a", impatient) as server, server.client() as client, ThreadPoolExecutor(2) as pool, held(server):
         whole = pool.submit(client.post, CHAT, json=chat())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
-from benchmarks.rl_beside_trl import TOLD, published, rows_of
+from benchmarks.rl_beside_trl import REPORTED, published, rows_of
 from models.rl.config import PpoConfig
 from sandbox.actions import Wait
 from sandbox.tasks.task import Task
@@ -41,7 +41,7 @@ def attempt(seed: int, index: int, outcome: Outcome) -> Episode:
 
 
 def test_what_trl_is_told_are_settings_of_ours() -> None:
-    assert PpoConfig.model_fields.keys() >= TOLD
+    assert PpoConfig.model_fields.keys() >= REPORTED
 
 
 def test_attempts_at_an_instance_stand_side_by_side_in_whatever_order_they_ended() -> None:

@@ -199,7 +199,7 @@ def test_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(client: 
     assert len(plain["top_logprobs"]) == len(plain["tokens"]) and all(1 <= len(top) <= 5 for top in plain["top_logprobs"])
 
 
-def test_penalties_and_bias_change_the_distribution_that_is_told(client: httpx.Client) -> None:
+def test_penalties_and_bias_change_the_distribution_that_is_reported(client: httpx.Client) -> None:
     body = asked(temperature=0, logprobs=True, top_logprobs=20, return_token_ids=True, max_tokens=40)
     plain = client.post(CHAT, json=body).json()["choices"][0]
     penalised = client.post(CHAT, json=body | {"frequency_penalty": 2.0, "presence_penalty": 2.0}).json()["choices"][0]

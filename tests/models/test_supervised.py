@@ -247,7 +247,7 @@ def test_a_sample_that_breaks_the_loss_is_named(tmp_path: Path, make_model: Call
 
 
 @pytest.mark.slow
-def test_a_sample_longer_than_the_context_is_left_out_counted_and_told(
+def test_a_sample_longer_than_the_context_is_left_out_counted_and_reported(
     seed_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     messages = (Message(role="user", content="hello " * 3000), Message(role="assistant", content="Ok", loss=1.0))
@@ -306,7 +306,7 @@ def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path:
     assert kept == pytest.approx(curve[best], abs=1e-5)
 
 
-def test_nothing_to_learn_and_no_checkpoint_are_told(seed_checkpoint: Path, tmp_path: Path) -> None:
+def test_nothing_to_learn_and_no_checkpoint_are_reported(seed_checkpoint: Path, tmp_path: Path) -> None:
     common: dict[str, Any] = {"output": tmp_path / "out", "stage": "ct_model", "iteration": "0001"}
     silent = TrainingSample(messages=(Message(role="user", content="hello"), Message(role="assistant", content="Ok")))
     with pytest.raises(ConfigError, match="none of the 1 samples"):

@@ -60,8 +60,8 @@ def test_every_kind_of_training_is_a_run_of_mlflow(seed_checkpoint: Path, weak: 
     for name, curve in curves.items():
         assert runs[name].data.params["stage"] == name.partition("/")[2] and curve
         for metric in ("loss",) if name != "0001/rl_pointing" else ("reward", "entropy"):
-            told = sorted((point.step, point.value) for point in client.get_metric_history(runs[name].info.run_id, metric))
-            assert told == [(each.step, pytest.approx(each.metrics[metric])) for each in curve if metric in each.metrics], name
+            logged = sorted((point.step, point.value) for point in client.get_metric_history(runs[name].info.run_id, metric))
+            assert logged == [(each.step, pytest.approx(each.metrics[metric])) for each in curve if metric in each.metrics], name
 
 
 @pytest.mark.slow

@@ -182,7 +182,7 @@ def test_a_link_that_goes_down_ends_the_run_which_resumes(
     assert time.monotonic() - was_cut < 120
     said = (cut / "log.txt").read_text()
     assert "ProcessLost: " in said and "start the run again" in said
-    other.mend()
+    other.restore()
     assert nothing_runs_on(head) and nothing_runs_on(other)
     ended(started(head, hosts, what, seed_checkpoint, cut, settings), cut)
     card = read_card(cut / "out")

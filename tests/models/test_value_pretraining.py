@@ -36,7 +36,7 @@ def learner_of(model: ShiftQwen3ForCausalLM, config: PpoConfig = CONFIG) -> Valu
     return ValueLearner(Critic.of_policy(model), config, pad_id=0)
 
 
-def told_by_prompt(model: ShiftQwen3ForCausalLM, count: int, *, seed: int = 0, good: int = 5) -> list[Trajectory]:
+def predictable_by_prompt(model: ShiftQwen3ForCausalLM, count: int, *, seed: int = 0, good: int = 5) -> list[Trajectory]:
     """Episodes whose first prompt token, 5 or 6, decides the reward: `good` is the one that is rewarded."""
     made = []
     for index, item in enumerate(random_trajectories(model, count, seed=seed)):
@@ -54,7 +54,7 @@ def told_by_prompt(model: ShiftQwen3ForCausalLM, count: int, *, seed: int = 0, g
 def fitted() -> tuple[list[Trajectory], ValueLearner, OfflineFit, list[float]]:
     """Stored episodes, what was fitted to them, how it went, and the loss of each epoch."""
     model = tiny_policy()
-    items, values, losses = told_by_prompt(model, 160), learner_of(model), list[float]()
+    items, values, losses = predictable_by_prompt(model, 160), learner_of(model), list[float]()
     fit = fit_offline(values, items, CONFIG, lambda _, loss: losses.append(loss))
     assert fit is not None
     return items, values, fit, losses
@@ -85,7 +85,7 @@ def test_the_critic_is_fitted_until_held_out_episodes_are_predicted_no_better(
 
 
 def test_of_several_processes_the_first_fits_it_before_the_others_have_joined(model: ShiftQwen3ForCausalLM) -> None:
-    items, alone, several = told_by_prompt(model, 60), learner_of(model), learner_of(model)
+    items, alone, several = predictable_by_prompt(model, 60), learner_of(model), learner_of(model)
     several = ValueLearner(several.critic, CONFIG, pad_id=0, group=ProcessGroup(size=2))
     assert fit_offline(several, items, CONFIG) == fit_offline(alone, items, CONFIG)
     assert all(torch.equal(one, two) for one, two in zip(several.critic.parameters(), alone.critic.parameters(), strict=True))
@@ -94,7 +94,7 @@ def test_of_several_processes_the_first_fits_it_before_the_others_have_joined(mo
 def test_what_cannot_be_improved_stays_as_it_came_and_too_few_episodes_teach_nothing(
     model: ShiftQwen3ForCausalLM, knowing: ValueLearner
 ) -> None:
-    items, values = told_by_prompt(model, 160), knowing
+    items, values = predictable_by_prompt(model, 160), knowing
     before = [parameter.clone() for parameter in values.critic.parameters()]
     diverging = CONFIG.model_copy(update={"critic_learning_rate": 0.5})
     again = fit_offline(values, items, diverging)
@@ -109,7 +109,7 @@ def test_a_round_is_the_critics_or_the_baselines_by_what_it_predicts_of_it(model
     values.gate = Gate(num_fits=1)
     steered = []
     for index, good in enumerate((5, 5, 6, 6, 6, 6), start=1):
-        items = told_by_prompt(model, 80, seed=index, good=good)
+        items = predictable_by_prompt(model, 80, seed=index, good=good)
         weighting = weigh_round(items, CONFIG.model_copy(update={"critic_epochs": 4}), values, index, np.random.default_rng(index))
         assert weighting.metrics["critic_steers"] == weighting.metrics["value_gate"] == 1.0 - weighting.metrics["baseline_steers"]
         steered.append(weighting.metrics["critic_steers"])
@@ -129,10 +129,10 @@ def test_a_gate_that_shuts_after_it_was_open_does_not_end_a_run_that_was_to_bloc
 ) -> None:
     config, values = CONFIG.model_copy(update={"gate_policy": "block"}), knowing
     values.gate = Gate(num_fits=1)
-    found = [weigh_round(told_by_prompt(model, 80, seed=i, good=4 + i), config, values, i, np.random.default_rng(i)) for i in (1, 2)]
+    found = [weigh_round(predictable_by_prompt(model, 80, seed=i, good=4 + i), config, values, i, np.random.default_rng(i)) for i in (1, 2)]
     assert [each.metrics["critic_steers"] for each in found] == [1.0, 0.0]
     with pytest.raises(ValueGateNotPassed, match="has never passed its gate"):
-        weigh_round(told_by_prompt(model, 80), config, learner_of(model), 1, np.random.default_rng(0))
+        weigh_round(predictable_by_prompt(model, 80), config, learner_of(model), 1, np.random.default_rng(0))
 
 
 def test_a_gate_may_ask_for_more_than_the_mean_of_the_tasks_other_episodes() -> None:
@@ -144,7 +144,7 @@ def test_a_gate_may_ask_for_more_than_the_mean_of_the_tasks_other_episodes() -> 
 
 def test_a_round_whose_task_means_say_more_than_the_critic_is_the_baselines(model: ShiftQwen3ForCausalLM) -> None:
     """The critic has learned half of what there is to know; the task, which it is not told, is all of it."""
-    items = told_by_prompt(model, 80)
+    items = predictable_by_prompt(model, 80)
     of_tasks = [replace(item, task_name=f"task-{item.reward:.0f}") for item in items]
     steered = {}
     for gate_baseline in ("constant", "task"):
@@ -160,7 +160,7 @@ def test_a_round_whose_task_means_say_more_than_the_critic_is_the_baselines(mode
 
 
 def test_shifted_values_of_a_critic_that_knows_nothing_are_the_mean_of_the_tasks_other_episodes(model: ShiftQwen3ForCausalLM) -> None:
-    items = told_by_prompt(model, 30)
+    items = predictable_by_prompt(model, 30)
     settings = {"value_offset": "task", "gate_policy": "open", "lambda_policy": 1.0, "advantage_normalisation": "none"}
     config = CONFIG.model_copy(update=settings)
     weighting = weigh_round(items, config, learner_of(model, config), 1, np.random.default_rng(0))
@@ -172,7 +172,7 @@ def test_shifted_values_of_a_critic_that_knows_nothing_are_the_mean_of_the_tasks
 
 
 def test_lambda_moves_with_length_at_token_level_once_its_floor_is_low(model: ShiftQwen3ForCausalLM) -> None:
-    items = told_by_prompt(model, 80)
+    items = predictable_by_prompt(model, 80)
     moving = CONFIG.model_copy(update={"level": "token", "lambda_floor": 0.0, "lambda_alpha": 0.5})
     values = learner_of(model, moving)
     metrics = weigh_round(items, moving, values, 1, np.random.default_rng(0)).metrics

@@ -71,8 +71,8 @@ def config(pair: Pair, **fields: Any) -> HttpEngineConfig:
 
 def turn(conversation: int, number: int, **sampling: Any) -> Prompt:
     """Each turn goes on from the one before."""
-    told = " ".join(f"{WORDS[(conversation >> bit) % 2]} see then" for bit in range(8))
-    message = Message(role="user", content=" ".join([told] * 4 * number))
+    words = " ".join(f"{WORDS[(conversation >> bit) % 2]} see then" for bit in range(8))
+    message = Message(role="user", content=" ".join([words] * 4 * number))
     return Prompt(messages=(message,), sampling=Sampling(**({"max_new_tokens": 4} | sampling)), conversation=f"episode-{conversation}")
 
 

@@ -147,7 +147,7 @@ def test_a_damaged_file_is_reported_once_and_holds_up_no_other(place: Any) -> No
         assert deliver(place.home, [Webhook(url)]) == (0, [])
 
 
-def test_a_regression_a_held_release_and_a_late_schedule_are_told(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_regression_a_held_release_and_a_late_schedule_are_sent(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse = place.warehouse
     for key, solved in (("0001", 9), ("0002", 5)):
         place.open(key)

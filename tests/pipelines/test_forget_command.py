@@ -147,8 +147,8 @@ def test_lines_about_an_episode_go_after_a_kill_and_an_export_that_cannot_be_wri
     for place in ("used_otherwise", "chats"):
         flywheel(home, "export", str(tmp_path / place), "--format", "trl", "--dataset", "sft")
     (tmp_path / "used_otherwise" / "manifest.json").unlink()
-    told = flywheel(home, "forget", "--episode", ada, "--yes")
-    assert f"export: {tmp_path / 'used_otherwise'} could not be written again and still holds it: erase it by hand" in told
+    output = flywheel(home, "forget", "--episode", ada, "--yes")
+    assert f"export: {tmp_path / 'used_otherwise'} could not be written again and still holds it: erase it by hand" in output
     (receipt,) = (home.root / "forgotten").glob("*.json")
     assert json.loads(receipt.read_text())["still_held"] == [str(tmp_path / "used_otherwise")]
     assert files_with(tmp_path / "chats", (SAID[ADA],)) == [], "the others are written again"

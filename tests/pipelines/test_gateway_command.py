@@ -1,5 +1,5 @@
 """`flywheel gateway serve` as a process: killed with -9 in the middle of conversations and started again, it has lost nothing that a client
-was told. And what was served is what training reads."""
+was answered. And what was served is what training reads."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ def process(home: Path, upstream: str, port: int) -> Iterator[tuple[subprocess.P
 
 
 class Talker(threading.Thread):
-    """A client that talks until the gateway goes; `told` are the answers that it was given whole, `messages` its conversation."""
+    """A client that talks until the gateway goes; `answers` are the answers that it was given whole, `messages` its conversation."""
 
     def __init__(self, url: str, enough: threading.Semaphore, *, stream: bool, messages: list[dict[str, Any]] | None = None) -> None:
         super().__init__()
         self._url, self._enough, self._stream = url, enough, stream
         self.messages = messages or [user("Open the page")]
-        self.told: list[str] = []
+        self.answers: list[str] = []
 
     def run(self) -> None:
         headers = {"authorization": f"Bearer {PROJECTS['alpha']}"}
         with httpx.Client(base_url=self._url, headers=headers, timeout=60, trust_env=False) as client:
-            while len(self.told) < 40:
+            while len(self.answers) < 40:
                 try:
-                    response = client.post(CHAT, json=asked(*self.messages, stream=self._stream, seed=len(self.told), max_tokens=4))
+                    response = client.post(CHAT, json=asked(*self.messages, stream=self._stream, seed=len(self.answers), max_tokens=4))
                 except httpx.TransportError:
                     return
                 if self._stream and not response.text.endswith("data: [DONE]\n\n"):
                     return
                 text = said(response, stream=self._stream)
-                self.told.append(text)
-                self.messages += [{"role": "assistant", "content": text}, user(f"hello {len(self.told)}")]
+                self.answers.append(text)
+                self.messages += [{"role": "assistant", "content": text}, user(f"hello {len(self.answers)}")]
                 self._enough.release()
 
 
@@ -111,7 +111,7 @@ def test_what_clients_were_told_survives_a_kill(tmp_path: Path) -> None:
             for talker in talkers:
                 talker.join(60)
         kept = [call.answer.text for call in read_calls(Home(home))]
-        for answer in (text for talker in talkers for text in talker.told):
+        for answer in (text for talker in talkers for text in talker.answers):
             kept.remove(answer)  # raises where one is missing
         assert len(kept) <= CLIENTS, "at most the answers that were on their way"
         with process(home, server.url, 0) as (_, url):

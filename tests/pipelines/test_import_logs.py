@@ -226,8 +226,8 @@ def entries(path: Path, format: str = "openai-chat") -> list[tuple[str, str, lis
 
 def test_two_answers_to_the_same_call_are_two_conversations(tmp_path: Path) -> None:
     first, left, right = chat_answer(1, None, ("wait", {})), chat_answer(2, "Left."), chat_answer(3, "Right.")
-    told = [answered(first), {"role": "tool", "tool_call_id": "call_1_0", "content": "ok"}]
-    path = lines(tmp_path / "a.jsonl", chat(answer=first), chat(*told, answer=left), chat(*told, answer=right))
+    earlier = [answered(first), {"role": "tool", "tool_call_id": "call_1_0", "content": "ok"}]
+    path = lines(tmp_path / "a.jsonl", chat(answer=first), chat(*earlier, answer=left), chat(*earlier, answer=right))
     found = entries(path)
     assert [where for where, _, _ in found] == ["a.jsonl:2", "a.jsonl:3"]
     assert [done[-1] for _, _, done in found] == [(Finished(answer="Left."),), (Finished(answer="Right."),)]
@@ -241,8 +241,8 @@ def run_of(screen: int, answer: str, *, repeats_screen: bool, output: str = "ok"
     asked = [{"role": "user", "content": [{"type": "text", "text": "Open it."}, *shown]}]
     again = asked if repeats_screen else [{"role": "user", "content": "Open it."}]
     first = {"request": {"messages": asked}, "response": {"choices": [{"message": look}]}}
-    told = {"role": "user", "content": [{"type": "text", "text": output}]}
-    return first, {"request": {"messages": [*again, look, told]}, "response": chat_answer(screen, answer)}
+    result = {"role": "user", "content": [{"type": "text", "text": output}]}
+    return first, {"request": {"messages": [*again, look, result]}, "response": chat_answer(screen, answer)}
 
 
 @pytest.mark.parametrize(("order", "repeats_screen"), [("abAB", True), ("abBA", True), ("abAB", False)])
@@ -263,8 +263,8 @@ def test_a_run_that_another_like_it_outlives_is_a_conversation_of_its_own(tmp_pa
 
 
 def test_calls_without_their_first_ones_are_read_from_what_they_repeat(tmp_path: Path) -> None:
-    told = [answered(chat_answer(1, "Wait.", ("wait", {"seconds": 2}))), {"role": "tool", "tool_call_id": "call_1_0", "content": "ok"}]
-    ((_, why, done),) = entries(lines(tmp_path / "a.jsonl", chat(*told, answer=chat_answer(2, "Done."))))
+    earlier = [answered(chat_answer(1, "Wait.", ("wait", {"seconds": 2}))), {"role": "tool", "tool_call_id": "call_1_0", "content": "ok"}]
+    ((_, why, done),) = entries(lines(tmp_path / "a.jsonl", chat(*earlier, answer=chat_answer(2, "Done."))))
     assert not why and done == [(Wait(seconds=2),), (Finished(answer="Done."),)]
 
 
@@ -478,8 +478,8 @@ def test_a_position_within_an_element_is_no_point_of_the_page(
 ) -> None:
     page = {"type": "before", "callId": "0", "startTime": 1.5, "class": "Page", "method": "mouseMove", "params": {"x": 9, "y": 9}}
     events = [FRAME | {"file": "f"}, page, CLICK | {"params": {"position": {"x": 5, "y": 6}}}, {"type": "input", "callId": "1"} | where]
-    told = b"\n".join([OPTIONS, *(json.dumps(event).encode() for event in events)])
-    ((_, why, done),) = entries(zipped(tmp_path / "t.zip", ("trace.trace", told), ("f", screen(1))), "playwright-trace")
+    events_file = b"\n".join([OPTIONS, *(json.dumps(event).encode() for event in events)])
+    ((_, why, done),) = entries(zipped(tmp_path / "t.zip", ("trace.trace", events_file), ("f", screen(1))), "playwright-trace")
     assert done[1:] == ([(Click(x=clicked[0], y=clicked[1]),)] if clicked else [])
     assert ("click names no point" in why) == (clicked is None)
 
@@ -487,8 +487,8 @@ def test_a_position_within_an_element_is_no_point_of_the_page(
 @pytest.mark.parametrize(("key", "keys"), [("Control++", ("ctrl", "+")), ("Control+a", ("ctrl", "a")), ("+", ("+",))])
 def test_a_plus_is_a_key_of_playwright_too(key: str, keys: tuple[str, ...], tmp_path: Path) -> None:
     press = CLICK | {"class": "Page", "method": "keyboardPress", "params": {"key": key, "delay": 9}}
-    told = b"\n".join([OPTIONS, *(json.dumps(event).encode() for event in (FRAME | {"file": "f"}, press))])
-    (made,) = read(zipped(tmp_path / "t.zip", ("trace.trace", told), ("f", screen(1))), "playwright-trace")
+    events_file = b"\n".join([OPTIONS, *(json.dumps(event).encode() for event in (FRAME | {"file": "f"}, press))])
+    (made,) = read(zipped(tmp_path / "t.zip", ("trace.trace", events_file), ("f", screen(1))), "playwright-trace")
     assert made.load()[0].actions == (Hotkey(keys=keys),) and made.lost["`delay` of Page.keyboardPress"] == 1
 
 

@@ -295,7 +295,7 @@ def test_tasks_without_an_oracle_are_named() -> None:
     assert preflight.check_oracles(profiles.load("smoke")).status == "ok"
 
 
-def test_what_supervised_training_would_lack_is_told() -> None:
+def test_what_supervised_training_would_lack_is_reported() -> None:
     plan = plan_of("smoke")
     assert preflight.check_data(plan.profile, plan).status == "ok"
     empty = plan_of("smoke", sft_mixture__demonstration=None, sft_mixture__tutorial=None)

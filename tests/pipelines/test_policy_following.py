@@ -167,8 +167,8 @@ def test_no_request_fails_across_a_promotion_a_rollback_and_a_release_that_canno
         damaged.write_bytes(whole[: len(whole) // 2])
         promote(warehouse, "0003/merged_policy", **WHO)
         until(lambda: (health()["following"] or {}).get("problem") is not None)
-        told = health()
-        assert (told["status"], told["policy_id"], told["following"]["policy_id"]) == ("ok", one, three)
+        state = health()
+        assert (state["status"], state["policy_id"], state["following"]["policy_id"]) == ("ok", one, three)
         assert "flywheel_policy_behind 1.0" in client.get("/metrics").text
         serves(one)
         assert [line for line in said if "0003/merged_policy" in line and "cannot be served" in line and f"{one} goes on" in line]
@@ -288,7 +288,7 @@ def test_the_command_hands_releases_to_a_server_elsewhere(warehouse: Warehouse) 
 
 
 @pytest.mark.slow
-def test_the_command_follows_a_promotion_and_ends_when_told(warehouse: Warehouse) -> None:
+def test_the_command_follows_a_promotion_and_ends_when_signalled(warehouse: Warehouse) -> None:
     command = [sys.executable, "-m", "pipelines.cli", "policy", "serve", "--follow", "--port", "0", "--home", str(warehouse.home.root)]
     two = registry.made_by(warehouse, "0002", "merged_policy").checkpoint_id
     environment = os.environ | {TOKEN_VARIABLE: TOKEN}

@@ -84,7 +84,7 @@ def test_a_host_that_is_cut_off_for_30_s_costs_no_episode(tmp_path: Path) -> Non
     def cut() -> None:
         hosts.others[0].cut()
         time.sleep(30)
-        hosts.others[0].mend()
+        hosts.others[0].restore()
 
     with ray_hosts(2) as hosts:
         said = collected_while(hosts, tmp_path, num, 2.0, cut)

@@ -286,7 +286,7 @@ def test_a_link_that_is_cut_and_mended_costs_retries_and_the_node_is_used_again(
     def cut(done: list[Episode]) -> None:
         when(done, 4, node.cut)
         time.sleep(30)
-        node.mend()
+        node.restore()
         when(done, 160, lambda: None)
 
     done = site.play(urls, 160, cut, think_s=0.4)

@@ -59,7 +59,7 @@ def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path,
         rollout_log.append(episode(seed, f"shot-{seed}"))
     stored_before: list[int] = []
 
-    def spooled() -> Iterator[Episode]:
+    def logged_episodes() -> Iterator[Episode]:
         for one in rollout_log.episodes():
             stored_before.append(len(warehouse.read("screenshots")))
             yield one
@@ -67,7 +67,7 @@ def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path,
     home = Home(tmp_path / "home")
     warehouse = Warehouse(home)
     context = WorkerContext(folder=tmp_path, home=home, iteration="0001", stage="rl_forms", log=print)
-    found = storing.store_episodes(context, spooled())
+    found = storing.store_episodes(context, logged_episodes())
     assert stored_before == [0, 0, 2, 2, 4], "two pictures are a part"
     assert found.counts == {"episodes": 5, "steps": 5, "outcome/success": 5}
     assert found.versions.keys() == {"screenshots", "steps", "episodes"}

@@ -127,7 +127,7 @@ def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
     assert routed(home) == sorted([*rows, "ep-8"])
 
 
-def test_who_makes_lost_rows_again_is_told(home: Home) -> None:
+def test_who_makes_lost_rows_again_is_reported(home: Home) -> None:
     """Stages of an iteration take people's work in again; what a person said by command is only in the table."""
     for stage in (VERDICT_STAGE, "withdrawn", "human_annotations", "recordings"):
         Warehouse(home).append_partition("routes", [route(f"of {stage}")], iteration="0001", stage=stage)

@@ -336,7 +336,7 @@ def test_a_family_of_one_instance_is_usable_or_left_out(tmp_path: Path, split: S
     assert task.version != "1"
 
 
-def test_a_missing_or_broken_task_set_is_told(tmp_path: Path):
+def test_a_missing_or_broken_task_set_is_reported(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"no .*tasks\.json"):
         adopted_source(tmp_path)
     (tmp_path / "tasks.json").write_text("{}")

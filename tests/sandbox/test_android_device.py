@@ -281,7 +281,7 @@ def test_what_the_policy_does_wrong_is_a_value(on_device: Any, action: Action, k
     assert part in on_device(use, screenshots=False).info[key]
 
 
-def test_a_tool_that_a_phone_has_not_is_told(on_device: Any) -> None:
+def test_a_tool_that_a_phone_has_not_is_reported(on_device: Any) -> None:
     async def use(session: AndroidSession) -> Transition:
         await session.reset(TASKS["wifi-off"], 0)
         return await session.step(actions.ToolCall(name="execute_bash", arguments={"command": "id"}))

@@ -60,8 +60,8 @@ def test_miniwob_is_played_through_browsergym(served: str, tmp_path: Path) -> No
                 seen = await session.reset(task, seed)
                 assert seen.output.startswith("Click button ONE.") and seen.screenshot is not None and seen.width_px == 498
                 odd: Action = TypeText(text="click('none')")
-                told = await session.step(odd)
-                assert 'Could not find element with bid "none"' in told.observation.output and not told.terminated
+                answer = await session.step(odd)
+                assert 'Could not find element with bid "none"' in answer.observation.output and not answer.terminated
                 for _ in range(5):  # BrowserGym gives a click half a second, and a busy machine takes more
                     action = await session.oracle_action()
                     assert isinstance(action, ToolCall)

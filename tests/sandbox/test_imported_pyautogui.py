@@ -75,7 +75,7 @@ def test_what_is_no_such_code_is_refused_and_nothing_happens(code: str, why: str
     assert not target.exists()
 
 
-def test_the_pointer_is_followed_from_step_to_step_and_what_is_lost_is_told() -> None:
+def test_the_pointer_is_followed_from_step_to_step_and_what_is_lost_is_reported() -> None:
     hand = Hand()
     assert parse_code("pyautogui.moveTo(0.5, 0.5, duration=0.5)", SIZE, hand).lost == ("duration",)
     parsed = parse_code("pyautogui.scroll(10)", SIZE, hand)

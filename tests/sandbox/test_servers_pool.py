@@ -342,7 +342,7 @@ def test_a_token_that_cannot_be_sent_is_told_by_its_variable_alone(monkeypatch: 
 @pytest.mark.parametrize(
     "url", ["10.0.0.2:8421", "ftp://a", "http://", "http://a:port", "http://ann:secret@a:1", "http://a:1/v1", "http://a?x"]
 )
-def test_what_is_no_address_of_a_server_is_told(url: str) -> None:
+def test_a_wrong_address_of_a_server_is_reported(url: str) -> None:
     with pytest.raises(ConfigError, match=r"address|password"):
         address_of_text(url)
     assert address_of_text("http://[::1]:8421/").url == "http://[::1]:8421"

@@ -48,7 +48,7 @@ def test_every_game_and_level_has_a_family() -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_oracle_reaches_what_is_drawn_and_the_page_says_what_was_told(pool: Any, name: str) -> None:
+def test_the_oracle_reaches_what_is_drawn_and_the_page_says_what_was_asked(pool: Any, name: str) -> None:
     task = SMALL[name]
     seed = task.seeds(Split.TRAIN, 1)[0]
     reported = facts(task, seed)

@@ -88,10 +88,10 @@ def test_next_observation_weighs_what_the_environment_showed_and_nothing_else() 
     assert made("next_observation", [FAILED[0], FAILED[1] | {"observation": ""}]) == [], "a picture cannot be predicted"
 
 
-def test_until_first_error_stops_where_it_is_told() -> None:
+def test_until_first_error_stops_where_the_reader_says() -> None:
     assert made("until_first_error", FAILED) == made("answers", FAILED), "nothing tells"
-    told = [row | {"first_wrong": 2} for row in FAILED]
-    assert [step["step_index"] for step, _ in made("until_first_error", told)] == [0, 1]
+    marked = [row | {"first_wrong": 2} for row in FAILED]
+    assert [step["step_index"] for step, _ in made("until_first_error", marked)] == [0, 1]
 
 
 @pytest.mark.parametrize("task", ["click-dialog-2", "click-option"])
@@ -127,12 +127,12 @@ def test_hindsight_is_silent_where_it_cannot_be_truthful() -> None:
 
 def test_hindsight_tells_fields_without_a_name_apart() -> None:
     """Of two text fields without a label, what was typed into the first is the username."""
-    told: dict[str, list[bool]] = {}
+    by_form: dict[str, list[bool]] = {}
     for steps in of("login-user", "failure"):
         fields = [row["response"].rpartition("Action")[2].split()[-1] for row in steps if '" " <input>' in row["response"]]
-        told.setdefault(" ".join(fields), []).append(bool(made("hindsight", steps)))
-    assert any(told.pop("[2] [4]")) and "[4] [2]" in told
-    assert not any(any(each) for each in told.values())
+        by_form.setdefault(" ".join(fields), []).append(bool(made("hindsight", steps)))
+    assert any(by_form.pop("[2] [4]")) and "[4] [2]" in by_form
+    assert not any(any(each) for each in by_form.values())
 
 
 def test_solved_attempts_that_disagree_tell_nothing() -> None:

@@ -80,8 +80,8 @@ def test_another_way_is_no_error_unless_somebody_says_so(con: duckdb.DuckDBPyCon
     nothing is cut and nothing corrected."""
     load(con, **PAIR)
     assert sampled(con, mining=CERTAIN) == sampled(con)
-    told_of = PAIR | {"steps": [*FAILED[:1], FAILED[1] | {"reward": -1.0}, *FAILED[2:], *SOLVED]}
-    load(con, **told_of)
+    rewarded = PAIR | {"steps": [*FAILED[:1], FAILED[1] | {"reward": -1.0}, *FAILED[2:], *SOLVED]}
+    load(con, **rewarded)
     samples = sampled(con, mining=CERTAIN)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0]
     assert reported(samples["sft_samples"], "correction") == [("correction", "solved", 1, "f B", "Action right")]

@@ -123,7 +123,7 @@ def test_who_left_weights_as_they_were_does_not_name_them(tmp_path: Path) -> Non
         graph = trace(own, "0001/merged_policy", direction="up")
     labels = {node.id: node.label for node in graph.nodes.values() if node.label}
     assert labels == {"checkpoint-p": "rl_pointing, also 0001/merged_policy", "checkpoint-s": "sft_model, also 0001/rl_forms"}
-    assert _text(graph).startswith("checkpoint-p rl_pointing"), "an id that says its kind is not told it again"
+    assert _text(graph).startswith("checkpoint-p rl_pointing"), "an id that says its kind does not repeat it"
 
 
 def test_many_neighbours_are_counted_and_not_followed(con: duckdb.DuckDBPyConnection) -> None:

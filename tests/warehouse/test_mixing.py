@@ -292,7 +292,7 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.load(con)
     assert by_component(mixed(con, "ct", "0001", MixtureConfig(general=Pool())).rows.to_pylist()) == {"general": 4}
     reported = mixed(con, "ct", "0001", MixtureConfig(general=Pool())).left_out
-    assert set(reported.values()) == {"click the red button twice"}, "what is dropped is told, with what it repeats"
+    assert set(reported.values()) == {"click the red button twice"}, "what is dropped is listed, with what it repeats"
     assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=Pool())).left_out, "the mixture takes none of them anyway"
 
 
@@ -356,8 +356,8 @@ def test_a_harness_that_may_run_scripts_in_the_page_gives_no_other_instance_away
     found = mixed(con, "sft", "0002", MixtureConfig(demonstration=Pool(), max_task_share=1.0, max_domain_share=1.0))
     leaking = store.rows["sft_samples"][1]
     assert found.left_out == {leaking["sample_id"]: other.lower()}
-    told = [repeated_by_samples(con, episode["episode_id"]) for episode in store.rows["episodes"]]
-    assert told == [{}, {leaking["sample_id"]: other.lower()}, {}]
+    repeated = [repeated_by_samples(con, episode["episode_id"]) for episode in store.rows["episodes"]]
+    assert repeated == [{}, {leaking["sample_id"]: other.lower()}, {}]
 
 
 def totals_by(con: duckdb.DuckDBPyConnection, store: Store, mixture: MixtureConfig, column: str, iteration: str = "0004") -> dict[str, int]:

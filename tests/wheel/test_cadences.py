@@ -70,7 +70,7 @@ class Daemons:
     wheel: Any
     context: WorkspaceProcessContext
     instance: dg.DagsterInstance
-    told: list[dict[str, Any]]
+    alerts: list[dict[str, Any]]
     """What the webhook was sent."""
     ahead: timedelta = timedelta()
     """Of the daemons' clock, which sensors' intervals and freshness are counted by."""
@@ -138,7 +138,7 @@ class Daemons:
 @pytest.fixture(scope="module")
 def daemons(shared_copy: Any) -> Iterator[Daemons]:
     wheel = shared_copy
-    with webhook() as (url, told), pytest.MonkeyPatch.context() as patch:
+    with webhook() as (url, alerts), pytest.MonkeyPatch.context() as patch:
         settings = {OVERRIDES_VARIABLE: yaml.safe_dump(SETTINGS), WEBHOOK_VARIABLE: url, "PYTHONPATH": str(ROOT)}
         for name, value in {**wheel.environment, **settings}.items():
             patch.setenv(name, value)
@@ -147,7 +147,7 @@ def daemons(shared_copy: Any) -> Iterator[Daemons]:
         with open_instance(wheel.home) as instance:
             target = ModuleTarget("pipelines.definitions", None, str(ROOT), "pipelines.definitions")
             with WorkspaceProcessContext(instance, target) as context:
-                found = Daemons(wheel, context, instance, told)
+                found = Daemons(wheel, context, instance, alerts)
                 now = lambda: datetime.now(UTC) + found.ahead  # noqa: E731
                 patch.setattr(dagster._time, "_mockable_get_current_datetime", now)
                 patch.setattr(dagster._time, "_mockable_get_current_timestamp", lambda: now().timestamp())
@@ -213,7 +213,7 @@ def test_a_scheduled_run_that_is_cut_off_is_told_and_launched_again(daemons: Dae
     assert again.tags[RELAUNCH_TAG] == "1" and again.tags["dagster/partition"] == "0002"
     daemons.end(again)
     daemons.look()
-    (news,) = [one for one in daemons.told if one["kind"] == "run_failed"]
+    (news,) = [one for one in daemons.alerts if one["kind"] == "run_failed"]
     assert news["about"] == run.run_id and "iteration 0002 failed" in news["text"]
     daemons.instance.stop_schedule(schedule.get_remote_origin_id(), schedule.selector_id, schedule)
 
@@ -258,7 +258,7 @@ def test_a_regression_is_evaluated_again_and_told_and_what_is_overdue_shows(daem
     assert (run.job_name, run.tags["dagster/partition"]) == ("evaluate", "0002")
     daemons.end(run)
     daemons.look()
-    news = {one["kind"]: one["text"] for one in daemons.told}
+    news = {one["kind"]: one["text"] for one in daemons.alerts}
     assert "the merged policy of iteration 0002 solves 0.500 of eval, the one before 0.900" in news["regression"]
     assert "no iteration has closed for" in news["late"] and "recurring_retraining" in news["late"]
 

@@ -231,25 +231,25 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
     wheel = copy_of(turned_home)
     folder = wheel.home.work / "0001" / "rl_pointing"
     (folder / "result.json").unlink()
-    spools = wheel.home.checkpoints / "0001" / "rl_pointing" / "run"
-    shutil.rmtree(spools.parent)
+    logs = wheel.home.checkpoints / "0001" / "rl_pointing" / "run"
+    shutil.rmtree(logs.parent)
     before = {episode for (episode,) in wheel.sql("select episode_id from episodes where stage <> 'rl_pointing'")}
 
     with (wheel.base / "worker.log").open("w") as log:
         worker = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
-        while worker.poll() is None and not any(list(logged_episodes(path)) for path in spools.glob("*/episodes/episodes.jsonl")):
+        while worker.poll() is None and not any(list(logged_episodes(path)) for path in logs.glob("*/episodes/episodes.jsonl")):
             time.sleep(0.02)
         worker.kill()
         worker.wait()
-        kept = {episode for path in spools.glob("*/episodes/episodes.jsonl") for episode in logged_episodes(path)}
+        kept = {episode for path in logs.glob("*/episodes/episodes.jsonl") for episode in logged_episodes(path)}
         assert kept and wheel.left_after(GONE_S) == []
 
         again = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
         assert again.wait(900) == 0, (wheel.base / "worker.log").read_text()[-3000:]
     assert_nothing_lost(wheel, before | kept, outdated="merged_policy")
-    (path,) = spools.glob("*/episodes/episodes.jsonl")
-    spooled = list(logged_episodes(path))
-    assert len(spooled) == len(set(spooled)), "what was finished is not run again"
+    (path,) = logs.glob("*/episodes/episodes.jsonl")
+    logged = list(logged_episodes(path))
+    assert len(logged) == len(set(logged)), "what was finished is not run again"
     assert wheel.left_after(GONE_S) == []
 
 

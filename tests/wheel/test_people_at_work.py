@@ -27,7 +27,7 @@ from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import User
 from benchmarks.annotators import Load, play, prepared
-from benchmarks.common.annotating import Server, Tally
+from benchmarks.common.annotating import Counts, Server
 from tests.annotation.recording import made_recording
 from tests.wheel.test_planted import run_assets
 
@@ -92,10 +92,10 @@ def give(wheel: Any) -> Given:
     store = made_recording.make(wheel.base / "own")
     edits.confirm(store)
     server, taken = Server(home, default_url(home), LOAD.num_sessions, environment=wheel.environment), dict[str, str]()
-    tallies = [Tally(taken) for _ in tokens]
+    all_counts = [Counts(taken) for _ in tokens]
     server.start()
     try:
-        asyncio.run(play(LOAD, tokens, tallies, server))
+        asyncio.run(play(LOAD, tokens, all_counts, server))
         upload(server.url, tokens[0], asyncio.run(reviewer()), store)
     finally:
         server.end()
@@ -103,7 +103,7 @@ def give(wheel: Any) -> Given:
         users = {user.user_id for user in session.scalars(select(User)) if user.name.startswith("annotator")}
     standing = intake.standing(database)
     database.close()
-    assert {run.run_id for run in standing.counting} == {run_id for tally in tallies for run_id in tally.finished} != set()
+    assert {run.run_id for run in standing.counting} == {run_id for counts in all_counts for run_id in counts.finished} != set()
     return Given(
         {run.run_id: run.episode_id for run in standing.counting}, frozenset(users), store.cover.recording_id, len(store.manifest().actions)
     )

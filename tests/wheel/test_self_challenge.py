@@ -66,5 +66,5 @@ def test_the_second_collection_plays_what_the_first_taught_to_choose(new_wheel):
         "select count(*) from task_instances t join episodes e using (task_id, seed) "
         "where e.purpose = 'rollout' and e.instruction <> t.instruction"
     )
-    assert asked == [(0,)], "what is told of an instance is what was asked"
+    assert asked == [(0,)], "what is shown of an instance is what was asked"
     assert wheel.left_after(15) == []

@@ -212,8 +212,8 @@ def test_a_run_of_the_command_line_can_be_re_executed(turned_home: Any, copy_of:
 def test_a_team_works_by_the_page(page: Page, turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
     """Settings changed in the Launchpad, one asset materialized, two iterations backfilled, a run that no profile allows and the alert of
     it, lineage followed to a table's columns, a schedule switched on, a release rolled back. One run works in the home at a time."""
-    with webhook() as (alerts, told):
-        wheel = copy_of(turned_home, **{WEBHOOK_VARIABLE: alerts})
+    with webhook() as (webhook_url, sent):
+        wheel = copy_of(turned_home, **{WEBHOOK_VARIABLE: webhook_url})
         (live,) = wheel.sql(f"{LIVE} 1")
         with serve(wheel) as served:
             url, num_before = served.url, len(runs_of(served.url))
@@ -227,7 +227,7 @@ def test_a_team_works_by_the_page(page: Page, turned_home: Any, copy_of: Callabl
             rolled_back = launch_op(page, url, "release_rollback", "{by: Ada, reason: it was worse}")
             known = {run["runId"]: run for run in wait_until_finished(url, num_before + 7)}
             filled = [run for run in known.values() if any(tag["key"] == "dagster/backfill" for tag in run["tags"])]
-            wait_for_alert(told, impossible)
+            wait_for_alert(sent, impossible)
             page.goto(f"{url}/runs/{impossible}")
             expect(page.get_by_text("rl.rounds (got 0): Input should be greater than or equal to 1").first).to_be_visible()
     good = [merge, alone, promoted, rolled_back, *(run["runId"] for run in filled)]
@@ -357,10 +357,10 @@ def launch_op(page: Page, url: str, job: str, config: str) -> str:
     return run
 
 
-def wait_for_alert(told: list[dict[str, Any]], run: str) -> None:
+def wait_for_alert(sent: list[dict[str, Any]], run: str) -> None:
     deadline = time.monotonic() + PAGE_TIMEOUT_MS / 1000
-    while not any(one["kind"] == "run_failed" and one["about"] == run for one in told):
-        assert time.monotonic() < deadline, told
+    while not any(one["kind"] == "run_failed" and one["about"] == run for one in sent):
+        assert time.monotonic() < deadline, sent
         time.sleep(0.5)
 
 

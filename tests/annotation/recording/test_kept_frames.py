@@ -13,7 +13,7 @@ from annotation.recorder.page_events import PageSnapshots
 from annotation.recordings.bundle import Box
 from annotation.recordings.redaction import Redactor
 
-TOLD = {"elements": [{"role": "input", "text": "x", "states": [], "x": 5, "y": 5, "width": 4, "height": 4}], "secrets": [[3, 3, 4, 4]]}
+SNAPSHOT = {"elements": [{"role": "input", "text": "x", "states": [], "x": 5, "y": 5, "width": 4, "height": 4}], "secrets": [[3, 3, 4, 4]]}
 
 
 def frame(number: int) -> Frame:
@@ -23,9 +23,9 @@ def frame(number: int) -> Frame:
 def test_the_elements_of_a_page_are_known_for_as_long_as_its_picture_is_needed():
     snapshots = PageSnapshots(Redactor())
     held = frame(1)
-    snapshots.learn(held, TOLD, 0.0)
+    snapshots.learn(held, SNAPSHOT, 0.0)
     for number in range(2, 1000):
-        snapshots.learn(frame(number), TOLD, 0.0)
+        snapshots.learn(frame(number), SNAPSHOT, 0.0)
     assert list(snapshots.found) == [1] and snapshots.black(held) == (Box(x=3, y=3, width=4, height=4),)
 
 

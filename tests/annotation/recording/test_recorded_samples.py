@@ -89,17 +89,17 @@ def test_the_same_recording_gives_the_same_samples_and_other_words_give_more(tmp
     first, *rest = manifest.actions
     assert first.thought is not None
     because = first.model_copy(update={"thought": first.thought.model_copy(update={"text": "No note to Emma yet, so: New."})})
-    told_why = manifest.model_copy(update={"actions": (because, *rest)})
+    with_reasons = manifest.model_copy(update={"actions": (because, *rest)})
     reads: list[str] = []
 
     def read(screen_id: str) -> bytes:
         reads.append(screen_id)
         return store.screen(screen_id)
 
-    made = recorded(manifest, read, builder, also=[politely, manifest, told_why], wrong=[1])
+    made = recorded(manifest, read, builder, also=[politely, manifest, with_reasons], wrong=[1])
     assert len(reads) == len(STEPS), "each picture once, however often it is told"
     assert (plain.variations, made.samples) == ([], [row for row in plain.samples if row["step_index"] != 1])
-    assert made == recorded(manifest, read, builder, also=[politely, manifest, told_why], wrong=[1]), "always the same"
+    assert made == recorded(manifest, read, builder, also=[politely, manifest, with_reasons], wrong=[1]), "always the same"
     assert {(row["origin"], row["domain"], row["episode_id"]) for row in made.variations} == {
         ("variation", "recorded-expert", made.episode.episode_id)
     }

@@ -126,12 +126,12 @@ class Fill:
     session: Session | None = None
 
     def wait_for_focus(self, field: str) -> None:
-        wait_until(lambda: self._told().get("focus") == field, PATIENCE_S, f"the keyboard in {field}")
+        wait_until(lambda: self._state().get("focus") == field, PATIENCE_S, f"the keyboard in {field}")
         be_read(self.desk)
 
     def type(self, field: str, text: str) -> None:
         self.desk.type(text)
-        wait_until(lambda: self._told()["lengths"].get(field) == len(text), PATIENCE_S, f"{len(text)} characters in {field}")
+        wait_until(lambda: self._state()["lengths"].get(field) == len(text), PATIENCE_S, f"{len(text)} characters in {field}")
 
     def go_on_to(self, field: str, *, after: str) -> None:
         """By Tab, once the recorder has written what was typed before it."""
@@ -140,7 +140,7 @@ class Fill:
         assert self.session is not None
         self.session.wait_for_typing(after)
 
-    def _told(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.state.read_text()) if self.state.exists() else {"lengths": {}}
         return found
 

@@ -107,7 +107,7 @@ def test_one_run_is_shown_to_its_annotator_and_to_reviewers(history: History):
     asyncio.run(Reviews(history.database).submit(run_id, said, by=history.who("rex")))
     assert asyncio.run(finished.look(run_id, history.who("rex"))).review is None, "they have spoken"
     assert asyncio.run(finished.look(run_id, history.who("eve"))).review == "adjudication"
-    assert asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).reviews == (), "before it is settled nobody is told"
+    assert asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).reviews == (), "before it is settled nobody sees them"
     asyncio.run(Reviews(history.database).submit(run_id, said.model_copy(update={"kind": "adjudication"}), by=history.who("eve")))
     reported = asyncio.run(finished.look(run_id, history.who("ann", "annotator")))
     assert (
@@ -119,7 +119,7 @@ def test_one_run_is_shown_to_its_annotator_and_to_reviewers(history: History):
         asyncio.run(finished.look(history.run("ann", seed=7, finishes=False), history.who("ann", "annotator")))
 
 
-def test_who_took_a_run_back_when_and_why_is_told(history: History):
+def test_who_took_a_run_back_when_and_why_is_shown(history: History):
     finished, (own, others) = FinishedRuns(history.database), (history.run("ann", seed=seed) for seed in range(2))
     withdraw(history, own)
     history.database.transact(withdrawals.withdraw, [others], "asked to by mail", now_s=history.now_s + 5)

@@ -162,7 +162,7 @@ def test_the_share_of_doubled_instances_is_that_of_the_campaign(office: Office):
     assert copies[0] == 400 and 70 <= copies[1] <= 130
 
 
-def test_a_lease_that_ran_out_goes_to_the_next_and_its_holder_is_told(office: Office):
+def test_a_lease_that_ran_out_goes_to_the_next_and_its_holder_gets_an_error(office: Office):
     async def run() -> None:
         campaign = await office.campaign(target_count=1)
         first, second = office.people(2)
