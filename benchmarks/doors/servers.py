@@ -299,5 +299,5 @@ async def sandbox_server(folder: Path) -> AsyncIterator[Player]:
             secrets=lambda: (other,),
             untouched=lambda: states("theirs"),
             prepare=prepare,
-            told=(502, 503),  # a session that has no task yet
+            allowed=(502, 503),  # a session that has no task yet
         ).player()

@@ -12,7 +12,7 @@ from pipelines.cli.doctor import Check, Status
 from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 
-SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
+SHORT_TIMEOUTS = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
 NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
 
 
@@ -61,10 +61,10 @@ async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, 
     from models.http.client import HttpClient
     from models.http.probe import may_load_from, probe
 
-    impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
-    client = HttpClient(impatient)
+    quick = http.model_copy(update={**SHORT_TIMEOUTS, "send": "messages"})
+    client = HttpClient(quick)
     try:
-        gives = (await probe(client, impatient, None)).gives
+        gives = (await probe(client, quick, None)).gives
         takes = gives.loads == "checkpoints"
         closed = [folder for folder in folders if takes and not await may_load_from(client, gives, folder)]
     finally:

@@ -198,7 +198,7 @@ class SiteWindow(PlaywrightWindow):
         self.begin(SETTINGS, SETTINGS.web or WebSettings(), Surroundings())
         self.site, self.traffic, self._when_closed = site, Traffic(), when_closed
         self._under_way: set[Request] = set()
-        self._patience: set[Request] = set()
+        self._given_up: set[Request] = set()
         """Requests that once outlived the limit."""
         self._asked_s = 0.0
         self._by_request: dict[Request, Sent] = {}
@@ -213,7 +213,7 @@ class SiteWindow(PlaywrightWindow):
         self._held.clear()
         self._buttons.clear()
         self.notes, self.traffic = PageNotes(), Traffic()
-        self._lines, self._under_way, self._patience, self._by_request = [], set(), set(), {}
+        self._lines, self._under_way, self._given_up, self._by_request = [], set(), set(), {}
         self.sent, self._unanswered = [], {}
 
     async def prepare(self) -> None:
@@ -328,10 +328,10 @@ class SiteWindow(PlaywrightWindow):
                     raise
         while time.monotonic() < deadline:
             quiet_s = time.monotonic() - self._asked_s
-            if quiet_s >= QUIET_S and not self._under_way - self._patience:
+            if quiet_s >= QUIET_S and not self._under_way - self._given_up:
                 return
             await asyncio.sleep(0.02)
-        self._patience |= self._under_way
+        self._given_up |= self._under_way
 
     def _refusal(self, url: str) -> str:
         parts = parts_of(url)

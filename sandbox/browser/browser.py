@@ -159,7 +159,7 @@ class Browser:
         else:
             self.process.kill()
 
-    async def was_told_to_close(self) -> bool:
+    async def was_asked_to_close(self) -> bool:
         """Whether it exited by itself, and neither crashed nor was killed."""
         for _ in range(round(EXIT_S / 0.05)):
             if not self.process.is_alive():

@@ -67,7 +67,7 @@ class DrivenPage(LivePage):
         if self._devtools is None:
             return False
         if not self.browser.is_alive:
-            return await self.browser.was_told_to_close()
+            return await self.browser.was_asked_to_close()
         return self._is_gone or await self.browser.is_well() or await self.browser.is_busy()
 
     def end_pages(self) -> None:

@@ -2,7 +2,7 @@
 another, is not known here.
 
 Loading a page costs as much as several steps, so a slot that comes free goes first to who waits for the page that it has; then to who
-waits for a page that no slot has. Others wait for the page that they want to come free, but no longer than PATIENCE_S, and not while less
+waits for a page that no slot has. Others wait for the page that they want to come free, but no longer than MAX_WAIT_S, and not while less
 than half of the slots are in use. Nobody is passed over for ever: after MAX_PASSED hand-overs for each slot the first in line is served.
 """
 
@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from sandbox.tasks.task_source import SessionKind
 
-PATIENCE_S = 1.0
+MAX_WAIT_S = 1.0
 MAX_PASSED = 4
 
 PageKey = tuple[str, str]
@@ -135,7 +135,7 @@ class LeaseQueue(Generic[SlotT]):
             self._num_passed = 0 if waiter is self._first() else self._num_passed + 1
             self._hand_over(self._choose(waiter.request), waiter)
         if self._free and (held_back := [waiter for waiter in self._waiting if self._is_below_limit(waiter.request)]):
-            due_s = max(0.0, held_back[0].since_s + PATIENCE_S - time.monotonic())
+            due_s = max(0.0, held_back[0].since_s + MAX_WAIT_S - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(due_s + 0.01, self._serve)
 
     def _next_waiter(self) -> _Waiter[SlotT] | None:
@@ -150,7 +150,7 @@ class LeaseQueue(Generic[SlotT]):
         return (
             next((waiter for waiter in waiting if waiter.request.page in loaded), None)
             or next((waiter for waiter in waiting if waiter.request.page is None or waiter.request.page not in everywhere), None)
-            or (waiting[0] if is_idle or time.monotonic() - waiting[0].since_s > PATIENCE_S else None)
+            or (waiting[0] if is_idle or time.monotonic() - waiting[0].since_s > MAX_WAIT_S else None)
         )
 
     def _first(self) -> _Waiter[SlotT] | None:

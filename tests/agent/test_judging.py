@@ -39,7 +39,7 @@ def test_a_judge_reads_what_was_asked_seen_and_done_and_not_how_it_ended(builder
     assert builder.build(bad) != builder.build(good)
 
 
-def test_what_was_done_is_told_by_the_screen_not_by_the_agent():
+def test_what_was_done_is_shown_by_the_screen_not_by_the_agent():
     row, steps = episode("a", wanted="Ok", clicked="Yes", thought='click "Ok" <button> [1]')
     described = read_record(row, steps).turns[0].action
     assert described == 'click "Yes" <button> [4]'
@@ -118,13 +118,13 @@ def test_the_last_five_screens_are_shown_to_who_sees():
     assert not any(message.screenshot_id for message in blind) and '"Cancel" <button> [3]' in text_of(blind)
 
 
-def test_a_reference_is_told_as_ours_and_quoted():
+def test_a_reference_is_reported_as_ours_and_quoted():
     record = read_record(*episode("a", wanted="Ok", clicked="Ok"))
     asked = text_of(JudgeBuilder("chat").build(record, reference='Paris, in\n"France"'))
     assert "Reference, from those who set the task" in asked and "Paris, in \\qFrance\\q" in asked
 
 
-def test_instances_are_told_apart_for_good():
+def test_instances_are_distinguished_for_good():
     parts = [part_of("task-a", seed, "train") for seed in range(2000)]
     shares = {part: parts.count(part) / 2000 for part in ("train", "eval", "holdout")}
     assert shares["train"] == pytest.approx(0.7, abs=0.04) and shares["eval"] == pytest.approx(0.15, abs=0.03)

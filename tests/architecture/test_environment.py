@@ -16,7 +16,7 @@ def variables_in(text: str) -> set[str]:
     return set(re.findall(r"FLYWHEEL_[A-Z]+(?:_[A-Z]+)*", text))
 
 
-def test_every_variable_is_told_of_and_every_told_one_is_read():
+def test_every_variable_is_documented_and_every_documented_one_is_read():
     listed = subprocess.run(["git", "ls-files", "-z", *CODE], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     paths = [ROOT / name for name in listed.split("\0") if name.endswith((".py", ".sh", ".yaml", "Makefile")) and (ROOT / name).is_file()]
     used = set().union(*(variables_in(path.read_text(encoding="utf-8")) for path in paths))

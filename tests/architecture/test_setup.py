@@ -33,7 +33,7 @@ def test_a_wrong_python_is_refused_by_name(checkout: Path):
     assert not (checkout / ".venv").exists()
 
 
-def test_a_machine_without_python_is_told_what_was_tried_and_how_to_get_one(checkout: Path):
+def test_a_machine_without_python_says_what_was_tried_and_how_to_get_one(checkout: Path):
     tools = checkout / "tools"
     tools.mkdir()
     (tools / "dirname").symlink_to(shutil.which("dirname") or "dirname")

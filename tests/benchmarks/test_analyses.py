@@ -197,7 +197,7 @@ def test_a_round_in_which_all_episodes_crashed_is_left_out_of_curves_and_null_in
         ([0.0, 0.0, 0.0], "no difference shown"),
     ],
 )
-def test_arms_are_told_apart_by_students_t_over_seeds(gains: list[float], found: str) -> None:
+def test_arms_are_distinguished_by_students_t_over_seeds(gains: list[float], found: str) -> None:
     assert verdict(gains, LEAST_SEEDS) == found
 
 

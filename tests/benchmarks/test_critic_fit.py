@@ -20,7 +20,7 @@ def played(number: int, *, task: str, steps: int, won: bool) -> Trajectory:
     )
 
 
-def test_a_return_is_told_at_each_step_or_at_each_token() -> None:
+def test_a_return_is_known_at_each_step_or_at_each_token() -> None:
     item = played(0, task="a", steps=2, won=True)
     assert returns_of(item, "step").tolist() == [1.0, 1.0] and returns_of(item, "token").tolist() == [1.0] * 4
 

@@ -57,7 +57,7 @@ def test_a_folder_is_gone_on_with_under_the_settings_it_was_begun_with(tmp_path:
         claim(tmp_path / "start-1", "a")
 
 
-def test_what_an_arm_is_told_is_in_its_fingerprint() -> None:
+def test_what_an_arm_is_given_is_in_its_fingerprint() -> None:
     reported = Namespace(episodes=672, rounds=8, per_task=40)
     arms: list[tuple[str, float | None]] = [("start", None), *((arm, rate) for arm in rl_beside_trl.ARMS for rate in rl_beside_trl.RATES)]
     recipes = {arm: rl_beside_trl.recipe_of(0, *arm, reported) for arm in arms}

@@ -49,7 +49,7 @@ def test_a_process_of_the_home_that_lives_on_is_left(tmp_path: Path) -> None:
     assert left_after(tmp_path, 0.5) == []
 
 
-def test_other_numbers_of_rows_than_without_kills_are_told_but_where_chance_has_a_part() -> None:
+def test_other_numbers_of_rows_than_without_kills_are_reported_but_where_chance_has_a_part() -> None:
     unkilled = {"training_metrics/0001/ct_model": 9, "steps/0001/rollouts": 30, "episodes/0001/rollouts": 10}
     killed = {"training_metrics/0001/ct_model": 12, "steps/0001/rollouts": 28}
     assert differences(killed, unkilled) == [

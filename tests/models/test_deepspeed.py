@@ -238,7 +238,7 @@ def test_adapters_that_come_back_under_other_names_are_not_passed_over(seed_chec
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_what_went_wrong_in_a_process_is_told_in_its_own_words(tmp_path: Path, make_model: Callable[..., Any]) -> None:
+def test_what_went_wrong_in_a_process_is_reported_in_its_own_words(tmp_path: Path, make_model: Callable[..., Any]) -> None:
     model, tokenizer = make_model()
     with torch.no_grad():
         model.model.norm.weight.fill_(float("inf"))

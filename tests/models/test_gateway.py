@@ -204,7 +204,7 @@ def test_pictures_are_kept_byte_by_byte(tmp_path: Path) -> None:
         assert sorted(kept.values()) == sorted(shots)
 
 
-def test_branches_sub_agents_and_parallel_calls_are_told_apart(running: Gateway) -> None:
+def test_branches_sub_agents_and_parallel_calls_are_distinguished(running: Gateway) -> None:
     def say(client: httpx.Client, *messages: dict[str, Any]) -> dict[str, Any]:
         message: dict[str, Any] = client.post(CHAT, json=asked(*messages)).json()["choices"][0]["message"]
         return message

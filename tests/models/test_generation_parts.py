@@ -45,7 +45,7 @@ def test_conversations_are_bounded_least_recently_used_first_out() -> None:
     assert (len(kept), kept.num_bytes) == (0, 0)
 
 
-def test_logits_that_are_not_numbers_are_told_row_by_row() -> None:
+def test_logits_that_are_not_numbers_are_reported_row_by_row() -> None:
     row, other = (Row.of(request) for request in requests(2, temperature=1.0))
     logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(0))
     logits[0], logits[2] = torch.nan, -torch.inf

@@ -396,19 +396,19 @@ def _state_of(stat: Path) -> str:
         return ""
 
 
-def test_what_is_no_action_is_told_to_the_program(tmp_path: Path) -> None:
-    answers: list[Any] = []
+def test_what_is_no_action_is_reported_to_the_program(tmp_path: Path) -> None:
+    received: list[Any] = []
 
     async def babbles(assignment: Assignment) -> None:
         for content in ('{"kind": "fly"}', "null", "no JSON"):
             response = await request("POST", f"{assignment.session_url}/step", content=content)
-            answers.append((response.status_code, bool(response.json()["error"])))
+            received.append((response.status_code, bool(response.json()["error"])))
         response = await request("POST", f"{assignment.session_url}/step", content="x" * (MAX_ACTION_BYTES + 1))
-        answers.append((response.status_code, "larger than" in response.json()["error"]))
+        received.append((response.status_code, "larger than" in response.json()["error"]))
         await Model(assignment).ask("hello")
 
     assert play(tmp_path, babbles).outcome is Outcome.FAILURE
-    assert answers == [*[(422, True)] * 3, (413, True)]
+    assert received == [*[(422, True)] * 3, (413, True)]
 
 
 class PageForm(FormSession):
@@ -436,15 +436,15 @@ def test_only_what_a_program_may_have_driven_itself_is_looked_at(address: str | 
     assert asyncio.run(looked()) == output
 
 
-def test_a_program_is_told_no_reward(tmp_path: Path) -> None:
-    answers: list[Any] = []
+def test_a_program_gets_no_reward(tmp_path: Path) -> None:
+    received: list[Any] = []
 
     async def waits(assignment: Assignment) -> None:
         await Model(assignment).ask("hello")
-        answers.append((await request("POST", f"{assignment.session_url}/step", content='{"kind": "wait"}')).json())
+        received.append((await request("POST", f"{assignment.session_url}/step", content='{"kind": "wait"}')).json())
 
     play(tmp_path, waits)
-    assert set(answers[0]) == {"observation", "terminated", "truncated"}
+    assert set(received[0]) == {"observation", "terminated", "truncated"}
 
 
 def test_an_episode_that_is_over_or_never_was_is_refused(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_what_is_not_carried_out_is_refused(client: httpx.Client, fields: dict[s
     assert problem(response)["param"] == param
 
 
-def test_a_prompt_without_room_is_told_apart(client: httpx.Client) -> None:
+def test_a_prompt_without_room_is_distinguished(client: httpx.Client) -> None:
     response = client.post(CHAT, json=chat("see " * 3000))
     assert (response.status_code, problem(response)["code"]) == (400, "context_length_exceeded")
     assert "3002 tokens" in problem(response)["message"]

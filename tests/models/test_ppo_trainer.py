@@ -193,7 +193,7 @@ def weights_of(result: PpoResult) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path) -> None:
+def test_a_run_makes_a_checkpoint_metrics_and_a_rollout_log(weak: Weak, tmp_path: Path) -> None:
     seen: list[int] = []
     run = make_run(weak, tmp_path, tasks=(TASK, OTHER))
     result = train(run, collector(), on_progress=lambda index, _: seen.append(index))

@@ -55,7 +55,7 @@ def test_advantages_of_published_algorithms_are_as_published_unless_a_bound_is_a
     assert max(of_episodes(weighed(rare(), **settings, advantage_clip=1.5))) == 1.5
 
 
-def test_the_critics_and_the_baselines_are_bounded_unless_told_otherwise() -> None:
+def test_the_critics_and_the_baselines_are_bounded_by_default() -> None:
     assert max(of_episodes(weighed(rare(), algorithm="reinforce", baseline_std_floor=1e-6))) == 2.0
     assert max(of_episodes(weighed(rare(), algorithm="reinforce", baseline_std_floor=1e-6, advantage_clip=None))) > 2.5
     assert (PpoConfig().highest_advantage, PpoConfig(advantage_clip=None).highest_advantage) == (2.0, math.inf)

@@ -40,7 +40,7 @@ def attempt(seed: int, index: int, outcome: Outcome) -> Episode:
     )
 
 
-def test_what_trl_is_told_are_settings_of_ours() -> None:
+def test_what_trl_is_given_are_settings_of_ours() -> None:
     assert PpoConfig.model_fields.keys() >= REPORTED
 
 

@@ -419,7 +419,7 @@ def test_a_power_cut_leaves_no_batch_without_its_episodes(tmp_path: Path, monkey
     assert synced[6:] == ["batches.jsonl"]
 
 
-def test_a_spool_with_holes_is_named(tmp_path: Path) -> None:
+def test_a_rollout_log_with_holes_is_named(tmp_path: Path) -> None:
     async def main() -> None:
         async with RolloutPool(walking(), Walking(), RolloutLog(tmp_path), num_learned=0) as pool:
             pool.admit([request(SHORT, 0)])

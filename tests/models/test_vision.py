@@ -152,7 +152,7 @@ def test_every_family_that_is_known_is_tested() -> None:
     assert set(VISION_MODELS) == {*PATCH_FAMILIES, *TILE_FAMILIES}
 
 
-def test_families_are_told_apart_by_their_folders(seed_checkpoint: Path, tmp_path: Path) -> None:
+def test_families_are_distinguished_by_their_folders(seed_checkpoint: Path, tmp_path: Path) -> None:
     assert isinstance(load_codec(seed_checkpoint), WordCodec) and not is_vision(seed_checkpoint)
     model, _ = tiny_vision_policy((), 0, num_hidden_layers=1)
     text_alone = chat_tokenizer()

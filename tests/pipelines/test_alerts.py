@@ -107,7 +107,7 @@ def sensors(place: Any, **settings: Any) -> Any:
     return look, see
 
 
-def test_a_failed_run_is_told_once_by_every_channel(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_is_sent_once_by_every_channel(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYWHEEL_DAGSTER_URL", "http://127.0.0.1:3000")
     run, _ = fail(place, ConfigError("no such curriculum"))
     with webhook() as (url, got), smtp() as (address, mails):

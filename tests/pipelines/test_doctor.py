@@ -65,7 +65,7 @@ def test_a_missing_browser_fails_with_the_way_to_get_one(monkeypatch: pytest.Mon
     assert "no-chromium" in check.found and "chromium-headless-shell" in check.fix
 
 
-def test_missing_tools_are_told_apart_from_broken_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_missing_tools_are_distinguished_from_broken_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     find_bubblewrap.cache_clear()
     terminal = doctor.check_terminal()

@@ -288,7 +288,7 @@ def test_an_episode_that_crashed_is_neither_solved_nor_failed() -> None:
     assert alone == named | {"domain": "pointing", "split": "eval", "num_episodes": 1, "num_success": 1, "num_crashed": 0}
 
 
-def test_success_is_told_with_intervals_that_know_how_few_the_episodes_are() -> None:
+def test_success_is_reported_with_intervals_that_know_how_few_the_episodes_are() -> None:
     counts = [TaskCount(task="always", num_success=1, num_episodes=1), TaskCount(task="never", num_success=0, num_episodes=2)]
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(success_by_task(counts, "policy-1 on eval"))

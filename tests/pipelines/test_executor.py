@@ -27,7 +27,7 @@ def test_a_run_that_goes_on_while_nobody_holds_the_lock_is_dead(place, status):
     assert place.instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.FAILURE
 
 
-def test_dagsters_run_monitoring_is_told_which_run_is_dead(place):
+def test_dagsters_run_monitoring_knows_which_run_is_dead(place):
     launcher = place.instance.run_launcher
     assert isinstance(launcher, HomeRunLauncher) and launcher.supports_check_run_worker_health
     assert place.instance.run_monitoring_enabled

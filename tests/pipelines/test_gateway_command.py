@@ -95,7 +95,7 @@ def said(response: httpx.Response, *, stream: bool) -> str:
 
 
 @pytest.mark.slow
-def test_what_clients_were_told_survives_a_kill(tmp_path: Path) -> None:
+def test_what_clients_were_answered_survives_a_kill(tmp_path: Path) -> None:
     save_chat_model(tmp_path / "model")
     home = tmp_path / "home"
     home.mkdir()

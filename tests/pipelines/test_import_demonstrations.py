@@ -184,7 +184,7 @@ def test_the_mixture_draws_them(files: Path, tmp_path: Path) -> None:
         assert {(row["kind"], row["component"]) for row in members} == {("ct", "in_situ")} and len(members) == 4
 
 
-def test_what_holds_personal_data_is_withheld_and_told_without_repeating_it(tmp_path: Path) -> None:
+def test_what_holds_personal_data_is_withheld_and_reported_without_repeating_it(tmp_path: Path) -> None:
     images(tmp_path, 4)
     typed = [CODES[0], "pyautogui.write('grace.hopper@navy.mil')", CODES[3]]
     records = [
@@ -406,7 +406,7 @@ def test_rows_of_mind2web_with_pictures_are_one_trace(tmp_path: Path) -> None:
         ({"name": "Not A Name"}, "lower-case"),
     ],
 )
-def test_wrong_wishes_are_refused_with_the_right_ones(more: dict[str, Any], said: str, files: Path, tmp_path: Path) -> None:
+def test_wrong_requests_are_refused_with_the_right_ones(more: dict[str, Any], said: str, files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         run(tmp_path / "home", "agentnet", files, **more)
 

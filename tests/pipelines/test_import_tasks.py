@@ -88,7 +88,7 @@ def test_a_dry_run_writes_nothing(task_file: Path, home: Path) -> None:
     assert not (home / "task_sets").exists()
 
 
-def test_a_benchmark_is_told_of_wherever_it_is_imported_again(task_file: Path, home: Path) -> None:
+def test_a_benchmark_is_reported_wherever_it_is_imported_again(task_file: Path, home: Path) -> None:
     """Two of the four tasks are held out by their own content anyway."""
     flywheel("tasks", "plain", task_file, "--name", "bench", "--held-out")
     assert "held out here too, because the set bench holds them out: 2 tasks" in flywheel("tasks", "plain", task_file, "--name", "ours")
@@ -101,7 +101,7 @@ def test_a_benchmark_is_told_of_wherever_it_is_imported_again(task_file: Path, h
     assert "of the set ours held out too, because this one holds them out: 2 tasks" in again
 
 
-def test_wrong_wishes_are_refused(task_file: Path, home: Path, tmp_path: Path) -> None:
+def test_wrong_requests_are_refused(task_file: Path, home: Path, tmp_path: Path) -> None:
     def attempt(format: str, path: Path, name: str | None = None) -> None:
         import_task_files(
             Home(home), format, [path], Console(quiet=True), name=name, assets=[], held_out=False, check=False, dry_run=False, verbose=False

@@ -95,7 +95,7 @@ def test_a_budget_takes_the_place_of_the_tasks_own() -> None:
 
 
 @pytest.mark.long
-def test_a_merge_that_is_told_to_end_leaves_nothing_half(tmp_path: Path) -> None:
+def test_a_merge_that_is_asked_to_end_leaves_nothing_half(tmp_path: Path) -> None:
     tensors = {f"w{k}": torch.randn(2000, 2000) for k in range(8)}
     parents = []
     for k in range(2):

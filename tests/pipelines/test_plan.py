@@ -275,7 +275,7 @@ def test_a_policy_that_sees_wants_a_grammar_that_shows() -> None:
     assert preflight.check_model(profile, *policy_shape(profile)).status == "warn"
 
 
-def test_what_a_trainer_would_refuse_is_told_before() -> None:
+def test_what_a_trainer_would_refuse_is_reported_before() -> None:
     for name, settings, status in (
         ("full-2b", {}, "ok"),
         ("smoke", {}, "ok"),

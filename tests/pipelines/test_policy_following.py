@@ -207,7 +207,7 @@ def test_what_cannot_be_followed_is_said_at_once(tmp_path: Path, warehouse: Ware
 
 
 @pytest.mark.parametrize("fails", ["find_live", "_versions"])
-def test_what_cannot_be_told_is_asked_again_after_the_wait_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+def test_what_cannot_be_sent_is_asked_again_after_the_wait_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     """A home in which nothing is released, and one whose tables cannot be read."""
     warehouse, said, asked = Warehouse(Home(tmp_path)), list[str](), list[float]()
 

@@ -172,7 +172,7 @@ def test_the_display_says_that_it_starts_and_how_long_a_stage_has_worked(place):
 
 
 @pytest.mark.parametrize(("elapsed_s", "expected"), [(15.0, "45 s left"), (400.0, "20 min left"), (4000.0, "3.3 h left")])
-def test_time_left_is_told_in_a_unit_that_is_read_at_a_glance(place, elapsed_s, expected):
+def test_time_left_is_reported_in_a_unit_that_is_read_at_a_glance(place, elapsed_s, expected):
     folder = place.home.work / "0001" / "sft_model"
     folder.mkdir(parents=True)
     display, now = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag"), time.time()

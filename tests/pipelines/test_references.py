@@ -20,7 +20,7 @@ def played(task: Task, split: Split) -> dict[str, Any]:
     return {"episode_id": f"{task.name}/{split}", "task_id": task.task_id, "seed": seed, "domain": task.domain}
 
 
-def test_it_is_told_what_is_right_in_every_split(tmp_path: Path) -> None:
+def test_it_is_given_what_is_right_in_every_split(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path))
     generated = next(task for task in tasks_of("terminal:generated-small") if task.name == "lines-2")
     written = Task(source="miniwob", name="enter-text", domain="forms", max_steps=5)

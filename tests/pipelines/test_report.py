@@ -567,7 +567,7 @@ def test_what_there_is_no_page_of_is_named(history: Warehouse, tmp_path: Path) -
         build_run(Warehouse(Home(tmp_path / "home")), "0001/rl_forms", tmp_path)
 
 
-def test_merge_weights_are_told_by_specialist(tmp_path: Path) -> None:
+def test_merge_weights_are_reported_by_specialist(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     rows = {"rl_forms": ("a", "{}"), "merged_policy": ("m", json.dumps({"weights": {"a": 0.25, "elsewhere": 0.75}}))}
     for stage, (checkpoint_id, config) in rows.items():

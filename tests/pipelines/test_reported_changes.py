@@ -73,7 +73,7 @@ def test_a_change_of_the_seed_is_one_of_its_asset_and_an_import_changes_every_in
     assert [one.partition for one in materializations(opened, INPUT.to_user_string())].count("0001") == 3
 
 
-def test_nothing_is_told_of_what_did_not_change_or_to_a_dagster_that_never_ran(opened: Any, tmp_path: Any) -> None:
+def test_nothing_is_reported_of_what_did_not_change_or_to_a_dagster_that_never_ran(opened: Any, tmp_path: Any) -> None:
     with reported(opened.warehouse, "flywheel verdict", Console(quiet=True)):
         pass
     assert len(materializations(opened, INPUT.to_user_string())) == 2
@@ -83,7 +83,7 @@ def test_nothing_is_told_of_what_did_not_change_or_to_a_dagster_that_never_ran(o
     assert not (elsewhere.home.dagster / "history").exists()
 
 
-def test_a_dagster_that_cannot_be_told_costs_no_rows_and_hides_no_error(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dagster_that_cannot_be_reached_costs_no_rows_and_hides_no_error(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise OSError("the disk of Dagster's records is full")
 

@@ -50,7 +50,7 @@ def wait_until_gone(processes: list[psutil.Process]) -> None:
 
 
 @pytest.mark.slow
-def test_told_to_end_it_releases_everything(tmp_path: Path) -> None:
+def test_asked_to_end_it_releases_everything(tmp_path: Path) -> None:
     with served(tmp_path) as (process, url):
         assert token_path(Home(tmp_path)).stat().st_mode & 0o777 == 0o600
         token = client_token(Home(tmp_path), {})

@@ -166,7 +166,7 @@ def test_an_evaluation_on_servers_gives_what_a_local_one_gives(tmp_path: Path, m
         assert total.status == "warn" and "4 sessions on 3 servers, 12 wanted" in total.found
 
 
-def test_a_server_without_disk_is_not_told_to_be_in_use() -> None:
+def test_a_server_without_disk_is_not_reported_to_be_in_use() -> None:
     async def main() -> Check:
         settings = ServerSettings(oracles=True, min_free_disk_mib=1e12)  # more than any disk has
         async with serving_here(CountingPool(1), Tokens({"default": TOKEN}), settings) as url:

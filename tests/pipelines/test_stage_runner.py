@@ -142,7 +142,7 @@ def test_a_half_finished_stage_keeps_what_it_has_and_a_different_one_does_not(pl
     assert sorted(path.name for path in folder.iterdir()) == [REQUEST]
 
 
-def test_a_workers_own_error_is_told_and_final(run_stage):
+def test_a_workers_own_error_is_reported_and_final(run_stage):
     ran = run_stage(BAD)
     assert "seed_demonstrations of iteration 0000: ConfigError" in ran.failure.description
     assert "nothing" in ran.failure.description and "quickstart" in ran.failure.description
@@ -150,7 +150,7 @@ def test_a_workers_own_error_is_told_and_final(run_stage):
 
 
 @pytest.mark.slow
-def test_a_missing_browser_is_told_and_final(run_stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_missing_browser_is_reported_and_final(run_stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(tmp_path / "nowhere"))
     ran = run_stage(GOOD)
     assert "BrowserMissing" in ran.failure.description and str(tmp_path / "nowhere") in ran.failure.description

@@ -107,7 +107,7 @@ def test_of_many_iterations_the_newest_are_shown_unless_all_are_asked_for(place)
     assert all(f"checkpoint-{number}" in console.file.getvalue() for number in range(NEWEST + 3))
 
 
-def test_who_looks_while_the_wheel_turns_is_not_told_to_turn_it(place):
+def test_who_looks_while_the_wheel_turns_is_not_asked_to_start_it(place):
     assert "`flywheel run` starts the first iteration" in reported(place)
     with FileLock(driver_path(place.home)):
         assert reported(place).startswith(f"process {os.getpid()} is running an iteration") and "`flywheel run`" not in reported(place)
@@ -142,7 +142,7 @@ def test_what_kept_its_weights_says_whose_they_are(place):
     assert "iteration 0001: not complete; `flywheel run` goes on from here" in said
 
 
-def test_success_of_a_few_episodes_is_told_with_its_interval(place):
+def test_success_of_a_few_episodes_is_reported_with_its_interval(place):
     """One of one is not certainty, and an error of ±0 would say so."""
     register(place, "0001", "sft_model", "checkpoint-s")
     row = {

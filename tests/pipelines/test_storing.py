@@ -193,7 +193,7 @@ def test_episodes_of_an_earlier_version_are_read_too(tmp_path: Path) -> None:
     assert [one.request.seed for one in log.episodes()] == [0, 1, 2]
 
 
-def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:
+def test_a_rollout_log_without_pictures_stays(tmp_path: Path) -> None:
     rollout_log = RolloutLog(tmp_path)
     rollout_log.append(episode(0, None))
     rollout_log.drop_screenshots()

@@ -109,7 +109,7 @@ def test_a_sound_home_has_nothing_to_repair(home: Home) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
+def test_damage_is_found_reported_and_repaired(home: Home, case: str) -> None:
     where, harm, rows, again = CASES[case]
     path = where(home)
     harm(path)

@@ -427,7 +427,7 @@ def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: Worke
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_growing_step_budgets_are_told_domain_by_domain(seeded: WorkerContext, tmp_path: Path) -> None:
+def test_growing_step_budgets_are_reported_domain_by_domain(seeded: WorkerContext, tmp_path: Path) -> None:
     folder, console = registry.made_by(seeded.warehouse, "0000", "seed_policy").folder, Console(record=True, width=120)
     svg, figures = tmp_path / "curve.svg", tmp_path / "figures.json"
     evaluate_budgets(seeded.warehouse, str(folder), "eval", 1, "0.5x,1x", "smoke", {}, console, svg=svg, as_json=figures)

@@ -367,7 +367,7 @@ def served(folder: Path, **options: Any) -> Iterator[tuple[str, Path]]:
         server.server_close()
 
 
-def test_rows_that_were_added_are_told_from_those_that_were_there(shop: tuple[str, Path]):
+def test_rows_that_were_added_are_distinguished_from_those_that_were_there(shop: tuple[str, Path]):
     import sqlite3
     from contextlib import closing
 

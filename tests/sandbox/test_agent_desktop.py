@@ -379,7 +379,7 @@ def test_a_machine_that_cannot_be_put_back_is_no_desktop(agents: Any, tmp_path: 
     asyncio.run(use())
 
 
-def test_unknown_and_missing_applications_are_told_apart(agents: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_missing_applications_are_distinguished(agents: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def use() -> None:
         desktop = await agents("own").open()
         with pytest.raises(TaskError, match="no application 'doom'"):
@@ -407,7 +407,7 @@ def test_an_agent_says_where_its_lists_come_from(agents: Any, kind: str, types: 
 @pytest.mark.parametrize(
     ("method", "target"), [("GET", "/v1/health"), ("GET", "/v1/screenshot"), ("POST", "/v1/run"), ("PUT", "/v1/file?path=x")]
 )
-def test_without_the_token_nothing_is_told_or_done(agents: Any, authorization: str | None, method: str, target: str) -> None:
+def test_without_the_token_nothing_is_answered_or_done(agents: Any, authorization: str | None, method: str, target: str) -> None:
     headers = {} if authorization is None else {"Authorization": authorization.encode().decode("latin-1")}
     request = Request(f"http://127.0.0.1:{agents('own').port}{target}", b"{}" if method != "GET" else None, headers, method=method)
     with pytest.raises(HTTPError) as caught:

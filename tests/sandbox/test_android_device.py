@@ -217,7 +217,7 @@ def test_enter_moves_on_and_two_keys_go_together_on_the_simulated_device(on_devi
     on_device(use, screenshots=False)
 
 
-def test_what_an_older_input_refuses_is_told_and_costs_no_episode(on_device: Any, simulated: SimulatedDevice) -> None:
+def test_what_an_older_input_refuses_is_reported_and_costs_no_episode(on_device: Any, simulated: SimulatedDevice) -> None:
     async def use(session: AndroidSession) -> None:
         await session.reset(TASKS["add-contact"], 0)
         await walk(session, "Contacts", "Create contact", "Name")
@@ -361,7 +361,7 @@ def test_devices_that_are_not_there_are_named_and_no_adb_server_is_started(simul
     assert after <= before
 
 
-def test_what_a_simulated_device_was_told_at_reset(on_device: Any, simulated: SimulatedDevice) -> None:
+def test_what_a_simulated_device_was_sent_at_reset(on_device: Any, simulated: SimulatedDevice) -> None:
     simulated.adb("shell", "fakelog")
     on_device(lambda session: session.reset(TASKS["add-contact"], 0), screenshots=False)
     reported = [json.loads(line) for line in simulated.adb("shell", "fakelog").stdout.splitlines()]

@@ -171,7 +171,7 @@ def test_the_pointer_selects_and_scrolls() -> None:
     on_desktop(use)
 
 
-def test_windows_are_told_and_changed() -> None:
+def test_windows_are_reported_and_changed() -> None:
     async def use(desktop: LocalDesktop) -> None:
         first, second = await form(desktop), await editor(desktop)
         top, below = await desktop.windows()
@@ -554,7 +554,7 @@ def test_desktops_side_by_side_do_not_disturb_each_other() -> None:
     asyncio.run(run())
 
 
-def test_a_desktop_that_ends_is_told_as_crashed() -> None:
+def test_a_desktop_that_ends_is_reported_as_crashed() -> None:
     async def use(desktop: LocalDesktop) -> None:
         assert isinstance(desktop, Desktop)
         processes = _below(desktop.pid)
@@ -614,7 +614,7 @@ def test_a_desktop_that_hangs_is_ended() -> None:
     on_desktop(use)
 
 
-def test_missing_programs_are_told_with_the_line_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_reported_with_the_line_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apps, "SYSTEM_PROGRAMS", {**apps.SYSTEM_PROGRAMS, "no-such-server": "xnosuch"})
     assert missing_packages() == ["xnosuch"]
     with pytest.raises(DesktopMissing, match="apt-get install --no-install-recommends xnosuch"):

@@ -255,7 +255,7 @@ def test_errors_are_those_of_a_pool(html_task: Any) -> None:
     live(use, max_workers=1)
 
 
-def test_workers_that_cannot_be_started_are_told_to_who_waits(monkeypatch: pytest.MonkeyPatch, html_task: Any) -> None:
+def test_workers_that_cannot_be_started_are_reported_to_who_waits(monkeypatch: pytest.MonkeyPatch, html_task: Any) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
     async def use(fleet: Fleet) -> None:
@@ -267,7 +267,7 @@ def test_workers_that_cannot_be_started_are_told_to_who_waits(monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_processes_that_cannot_be_forked_are_told_to_who_waits(html_task: Any) -> None:
+def test_processes_that_cannot_be_forked_are_reported_to_who_waits(html_task: Any) -> None:
     """No descriptor is left for a worker's socket; once there is one, workers start again."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 

@@ -117,7 +117,7 @@ def test_a_name_that_is_no_error_is_not_looked_up() -> None:
     assert type(error_from_plain({"type": "annotations", "message": "m", "cause": None})) is SandboxError
 
 
-def test_the_other_ends_death_is_told_to_all_who_wait() -> None:
+def test_the_other_ends_death_is_reported_to_all_who_wait() -> None:
     async def use(channel: Channel, other: Channel) -> None:
         waiting = [asyncio.create_task(channel.call("wait", seconds=60)) for _ in range(3)]
         await asyncio.sleep(0.05)

@@ -237,7 +237,7 @@ def test_the_keys_that_start_a_terminal_start_ours(tmp_path: Path) -> None:
     assert started.launch == "terminal" and pause.wait == 0.5 and [action.kind for action in keys.act] == ["hotkey"]
 
 
-def test_calc_is_told_to_save_a_workbook_without_asking(tmp_path: Path) -> None:
+def test_calc_has_to_save_a_workbook_without_asking(tmp_path: Path) -> None:
     opened = {"type": "open", "parameters": {"path": f"{DESKTOP_HOME}/a.xlsx"}}
     calc, none = collected(
         tmp_path, "osworld", osworld("calc", instruction="calc", config=[opened]), osworld("none", instruction="none")

@@ -32,7 +32,7 @@ from sandbox.tasks.imported.shell_words import programs
         ("echo $(( 1 + 2 )) $(echo $(date))", ["date", "echo"]),
     ],
 )
-def test_programs_are_told_from_other_words(script: str, expected: list[str]) -> None:
+def test_programs_are_distinguished_from_other_words(script: str, expected: list[str]) -> None:
     assert sorted(programs(script)) == sorted(expected)
 
 

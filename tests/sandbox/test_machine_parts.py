@@ -37,7 +37,7 @@ def empty_qemu(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]
         process.wait()
 
 
-def test_qemu_is_told_what_to_do_and_says_what_it_refuses(empty_qemu: tuple[subprocess.Popen[bytes], Path]) -> None:
+def test_qemu_does_as_asked_and_says_what_it_refuses(empty_qemu: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, path = empty_qemu
 
     async def use() -> None:
@@ -84,7 +84,7 @@ def test_the_port_that_leads_to_the_guest_is_read_from_qemu() -> None:
         _forwarded_port("nothing")
 
 
-def test_a_missing_image_is_told_with_the_line_that_builds_it(tmp_path: Path) -> None:
+def test_a_missing_image_is_reported_with_the_line_that_builds_it(tmp_path: Path) -> None:
     with pytest.raises(DesktopMissing, match=r"apt-get install qemu|scripts/build-vm-image.sh"):
         Image(folder=tmp_path).require()
 

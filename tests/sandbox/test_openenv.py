@@ -166,7 +166,7 @@ def test_nobody_without_the_token_gets_a_session_and_nothing_else_is_a_socket() 
     serve(use)
 
 
-def test_a_lease_ends_with_its_connection_and_one_too_many_is_told_so() -> None:
+def test_a_lease_ends_with_its_connection_and_one_too_many_is_refused() -> None:
     async def use(url: str) -> None:
         async with AsyncExitStack() as stack:
             first = await stack.enter_async_context(socket_of(url))

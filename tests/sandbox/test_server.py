@@ -328,7 +328,7 @@ def test_hints_are_given_only_where_they_are_allowed() -> None:
         ("/{}/reset", {"task": {**TASK_JSON, "source": "nowhere"}, "seed": 1}, "nowhere"),
     ],
 )
-def test_wrong_requests_are_told_and_cost_nothing(path: str, body: dict[str, Any], said: str) -> None:
+def test_wrong_requests_are_reported_and_cost_nothing(path: str, body: dict[str, Any], said: str) -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
         session_id = (await create(http))["session_id"]
         response = await http.post(f"/v1/sessions{path.format(session_id)}", json=body)
@@ -467,7 +467,7 @@ def test_releasing_ends_a_call_under_way() -> None:
 # ---- limits -----------------------------------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_gets_the_next_free_session_or_is_told_to_come_back() -> None:
+def test_who_waits_gets_the_next_free_session_or_is_asked_to_come_back() -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
         first = (await create(http))["session_id"]
         turned_away = await http.post("/v1/sessions", json={"wait_s": 0.1})

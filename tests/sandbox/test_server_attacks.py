@@ -55,7 +55,7 @@ def test_an_error_of_any_kind_in_the_first_reset_gives_the_lease_back(monkeypatc
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_odd_numbers_and_texts_are_told_and_never_an_error_of_the_servers(text: str) -> None:
+def test_odd_numbers_and_texts_are_reported_and_never_an_error_of_the_servers(text: str) -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
         session_id = (await create(http))["session_id"]
         quoted = quote(text.encode("utf-8", "surrogatepass"), safe="")

@@ -319,7 +319,7 @@ def test_a_server_is_watched_while_it_releases_what_was_given_up() -> None:
     asyncio.run(main())
 
 
-def test_a_token_that_cannot_be_sent_is_told_by_its_variable_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_cannot_be_sent_is_reported_by_its_variable_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with nodes(1) as (node,):
             monkeypatch.setenv("POOL_TOKEN", f"{TOKEN}\n")  # as a mounted secret has it

@@ -101,7 +101,7 @@ def test_a_source_that_tells_nothing_and_a_family_that_gives_nothing_are_refused
         gather([LETTERS], 1)
 
 
-def test_duplicates_are_told_apart_within_splits_across_them_and_in_words() -> None:
+def test_duplicates_are_distinguished_within_splits_across_them_and_in_words() -> None:
     first, second, third = gather([LETTERS], 3).instances
     again = Supplied(task=LETTERS, seed=99, split=first.split, facts=first.facts, made_ms=1.0)
     leaked = Supplied(task=LETTERS, seed=98, split=Split.HOLDOUT, facts=first.facts, made_ms=1.0)
@@ -137,7 +137,7 @@ def test_samples_are_spread_over_families_and_none_is_of_the_holdout() -> None:
     assert of_letters == sorted(of_letters) and of_letters[0] < 0.2 and of_letters[-1] >= 0.8
 
 
-def test_actions_are_told_with_what_lies_under_them() -> None:
+def test_actions_are_reported_with_what_lies_under_them() -> None:
     link = Element(role="link", text="Next", x_px=50, y_px=20, width_px=40, height_px=10)
     pane = Element(role="pane", text="", x_px=50, y_px=50, width_px=100, height_px=100)
     seen = Observation(instruction="", elements=(pane, link), screenshot=None, width_px=100, height_px=100, time_ms=0.0)

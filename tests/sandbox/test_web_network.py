@@ -92,7 +92,7 @@ def test_a_page_reads_files_below_its_root_only() -> None:
         assert not is_below(url, root)
 
 
-def test_files_are_told_by_their_path_from_the_root() -> None:
+def test_files_are_reported_by_their_path_from_the_root() -> None:
     root = Path("/srv/a b/pages")
     assert relative_urls("file:///srv/a%20b/pages/x/y.html#z", root) == "x/y.html#z"
     assert relative_urls("at file:///srv/a%20b/pages/x.html:1:2, file:///srv/a%20b/o.png", root) == "at x.html:1:2, ../o.png"

@@ -178,7 +178,7 @@ def test_many_rows_are_checked_in_chunks_as_if_at_once(
     build_data_docs(warehouse.home, [in_chunks])
 
 
-def test_a_column_of_another_type_is_told_with_the_rows_that_cannot_be_it(
+def test_a_column_of_another_type_is_reported_with_the_rows_that_cannot_be_it(
     warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]
 ) -> None:
     write_raw([make.episode("good"), make.episode("odd")])

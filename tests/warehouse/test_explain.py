@@ -125,7 +125,7 @@ def test_a_harness_may_repeat_an_instruction_for_its_instance_is_known(tmp_path:
         assert repeated_by(con, "episode-harness") is None
 
 
-def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse) -> None:
+def test_a_judge_that_may_not_be_trusted_has_to_abstain(warehouse: Warehouse) -> None:
     said = {
         "episode_id": "episode-good",
         "judge": "judge",

@@ -314,7 +314,7 @@ def test_what_is_not_an_export_is_left_alone(samples: Warehouse, tmp_path: Path)
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["dataset"] == "ct"
 
 
-def test_wrong_wishes_are_refused_with_the_right_ones(samples: Warehouse, tmp_path: Path) -> None:
+def test_wrong_requests_are_refused_with_the_right_ones(samples: Warehouse, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the formats are trl, llama-factory"):
         export(samples, tmp_path / "out", format="csv")
     with pytest.raises(UnknownId, match="the newest snapshots are data-1"):

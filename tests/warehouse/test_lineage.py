@@ -234,7 +234,7 @@ def test_a_task_may_be_given_by_its_name(warehouse: Warehouse, make: Any) -> Non
         assert resolve(con, "click-button") == ("task", "task-1")
 
 
-def test_what_is_like_nothing_has_no_nearest_and_a_stage_without_weights_is_told_so(con: duckdb.DuckDBPyConnection) -> None:
+def test_what_is_like_nothing_has_no_nearest_and_a_stage_without_weights_says_so(con: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(UnknownId, match=r"the id 'abc': none is like it\. .* `flywheel status`"):
         resolve(con, "abc")
     with pytest.raises(UnknownId, match=r"stage sft_model of iteration 0042 has made no checkpoint; there are 0"):

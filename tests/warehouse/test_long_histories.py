@@ -39,7 +39,7 @@ def in_full(warehouse: Warehouse, query: str) -> list[tuple[Any, ...]]:
         return con.execute(query).fetchall()
 
 
-def assert_told_as_stored(warehouse: Warehouse) -> None:
+def assert_reports_what_is_stored(warehouse: Warehouse) -> None:
     reported = summaries(warehouse)
     routes = {(iteration, route): num for iteration, of in reported.items() for route, num in of.routes.items()}
     assert routes == {(i, r): n for i, r, n in in_full(warehouse, "select iteration, route, count(*) from routes group by all")}
@@ -65,8 +65,8 @@ def assert_told_as_stored(warehouse: Warehouse) -> None:
 
 
 def test_summaries_tell_what_the_tables_do(own: Warehouse) -> None:
-    assert_told_as_stored(own)
-    assert_told_as_stored(own)
+    assert_reports_what_is_stored(own)
+    assert_reports_what_is_stored(own)
 
 
 def test_a_summary_is_made_again_when_its_rows_change_and_no_other_is(own: Warehouse, make: Any) -> None:
@@ -74,10 +74,10 @@ def test_a_summary_is_made_again_when_its_rows_change_and_no_other_is(own: Wareh
     files = {path.name: path for path in (own.home.root / "cache" / "iterations").iterdir()}
     before = {name: path.stat().st_ino for name, path in files.items()}
     own.replace_partition("routes", [{"episode_id": "ep-1", "route": "ct", "reason": "V=0"}], iteration="0002", stage="routing")
-    assert_told_as_stored(own)
+    assert_reports_what_is_stored(own)
     assert {name for name, path in files.items() if path.stat().st_ino != before[name]} == {"0002.json"}
     files["0001.json"].write_text("{torn")
-    assert_told_as_stored(own)
+    assert_reports_what_is_stored(own)
 
 
 def test_what_was_withdrawn_later_no_longer_counts(own: Warehouse) -> None:
@@ -88,7 +88,7 @@ def test_what_was_withdrawn_later_no_longer_counts(own: Warehouse) -> None:
     withdraw(own, "annotations", set(ids), iteration="0002")
     assert before["0001"] and not summaries(own)["0001"].decisions
     assert seed.stat().st_ino == made, "of what nothing was taken back the figures stand"
-    assert_told_as_stored(own)
+    assert_reports_what_is_stored(own)
 
 
 def test_a_part_of_the_iterations_shows_their_rows_as_the_whole_does(own: Warehouse) -> None:
@@ -240,7 +240,7 @@ def test_an_old_form_of_a_summary_is_not_believed(own: Warehouse) -> None:
     summaries(own)
     path = Path(own.home.root / "cache" / "iterations" / "0001.json")
     path.write_text(path.read_text().replace(f'"inputs":"{FORM}-', '"inputs":"0-').replace('"sft":1', '"sft":9'))
-    assert_told_as_stored(own)
+    assert_reports_what_is_stored(own)
 
 
 def test_no_scan_waits_for_the_interpreter_that_waits_for_it(warehouse: Warehouse, make: Any) -> None:

@@ -82,7 +82,7 @@ def test_retention_is_of_each_specialist_on_its_own_domain(warehouse: Warehouse)
     assert lines[4].startswith("| rl_joint_forms_pointing | 0.950 [") and lines[4].endswith("– |")
 
 
-def test_the_search_is_told_mixture_by_mixture(warehouse: Warehouse) -> None:
+def test_the_search_is_reported_mixture_by_mixture(warehouse: Warehouse) -> None:
     tried = [((1.0, 0.0), 18, 4, False), ((0.5, 0.5), 17, 16, True), ((0.0, 1.0), 5, 17, False)]
     rows = [
         candidate(place, weights, domain, num, chosen=chosen)
@@ -105,7 +105,7 @@ def test_the_search_is_told_mixture_by_mixture(warehouse: Warehouse) -> None:
     assert kept["pointing"].share == pytest.approx(16 / 17)
 
 
-def test_where_corners_are_not_the_specialists_these_are_told_beside(warehouse: Warehouse) -> None:
+def test_where_corners_are_not_the_specialists_these_are_reported_beside(warehouse: Warehouse) -> None:
     rows = [
         candidate(0, (1.0, 0.0), "forms", 20, method="specialist"),
         candidate(1, (0.0, 1.0), "forms", 3, method="specialist"),

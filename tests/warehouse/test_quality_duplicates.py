@@ -171,7 +171,7 @@ def test_overlap_with_what_is_evaluated_on() -> None:
         ("token ghp_" + "a1" * 18, ["a secret token"]),
     ],
 )
-def test_personal_data_is_told_from_what_looks_like_it(text: str, kinds: list[str]) -> None:
+def test_personal_data_is_distinguished_from_what_looks_like_it(text: str, kinds: list[str]) -> None:
     assert kinds_in(text) == kinds
 
 

@@ -223,7 +223,7 @@ def wait_for_lock(process: subprocess.Popen[str], path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_promotions_at_once_one_wins_and_the_other_is_told_by_whom(warehouse: Warehouse) -> None:
+def test_of_two_promotions_at_once_one_wins_and_the_other_learns_by_whom(warehouse: Warehouse) -> None:
     for number, id_ in enumerate(("one", "two", "three"), start=1):
         turn(warehouse, f"000{number}", id_, "live" if number == 1 else "refused")
     with FileLock(path := warehouse.home.locks / "releases.lock"):

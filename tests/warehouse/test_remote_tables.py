@@ -359,7 +359,7 @@ def test_a_long_history_has_checkpoints_of_its_log_in_each_copy(tmp_path: Path, 
     assert _ids(again) == _ids(three) == [*expected, "e-70"]
 
 
-def test_versions_that_many_hosts_raced_for_are_told_by_the_log_of_each(tmp_path: Path, store: Store) -> None:
+def test_versions_that_many_hosts_raced_for_are_reported_by_the_log_of_each(tmp_path: Path, store: Store) -> None:
     one, two = _hosts(tmp_path, 2)
     for number in range(4):
         (one, two)[number % 2].append_partition("episodes", [Make.episode(f"e-{number}")], **FIRST)

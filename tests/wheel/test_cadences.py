@@ -195,7 +195,7 @@ def test_each_schedule_ticks_at_its_cadence_and_waits_for_the_run_before(daemons
         daemons.instance.stop_schedule(schedule.get_remote_origin_id(), schedule.selector_id, schedule)
 
 
-def test_a_scheduled_run_that_is_cut_off_is_told_and_launched_again(daemons: Daemons) -> None:
+def test_a_scheduled_run_that_is_cut_off_is_reported_and_launched_again(daemons: Daemons) -> None:
     daemons.switch_on("relaunch_failed_iteration")
     assert daemons.look() == [], "nothing has failed so far"
     schedule = daemons.schedules()["recurring_retraining"]
@@ -244,7 +244,7 @@ def test_new_data_new_annotations_and_peoples_work_start_an_iteration_each(daemo
         assert daemons.look() == [], "the same starts nothing twice"
 
 
-def test_a_regression_is_evaluated_again_and_told_and_what_is_overdue_shows(daemons: Daemons) -> None:
+def test_a_regression_is_evaluated_again_and_reported_and_what_is_overdue_shows(daemons: Daemons) -> None:
     warehouse, instance = daemons.wheel.warehouse, daemons.instance
     daemons.switch_on("regression")
     assert daemons.look() == []

@@ -198,14 +198,14 @@ def _find_link(screen: Screen, role: str, is_open: str) -> Action | None:
 def ticket(screen: Screen) -> Action | None:
     """buy-ticket: the cheapest, dearest, shortest or longest of the offers."""
     offers = [(button, screen.before(button, "text")) for button in screen.all("button")]
-    wish = screen.match(r"with the (.+)\.")
-    if not wish or not offers:
+    criterion = screen.match(r"with the (.+)\.")
+    if not criterion or not offers:
         return None
-    best = min if wish[0] in ("cheapest cost", "shortest duration") else max
+    best = min if criterion[0] in ("cheapest cost", "shortest duration") else max
 
     def value(offer: tuple[Element, Element | None]) -> int:
         button, duration = offer
-        if "cost" in wish[0]:
+        if "cost" in criterion[0]:
             return int(button.text.split("$")[1])
         hours, minutes = (int(part) for part in re.findall(r"\d+", duration.text if duration else "0 0"))
         return hours * 60 + minutes

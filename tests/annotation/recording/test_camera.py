@@ -20,7 +20,7 @@ class Desk:
     def close(self) -> None: ...
 
 
-def test_points_and_windows_are_told_in_pixels_of_the_pictures():
+def test_points_and_windows_are_reported_in_pixels_of_the_pictures():
     camera = Camera(Desk(), Exclusions(), lambda: None)
     assert camera.placed(3, 4) == (3, 4)
     camera.offset_px, camera.scale = (-1920, 0), (2.0, 2.0)

@@ -37,7 +37,7 @@ def test_the_recogniser_hears_a_part_of_what_is_said() -> None:
 
 
 @pytest.mark.parametrize("text", [*SAID, *OTHERS])
-def test_each_sentence_is_told_from_the_others(text: str) -> None:
+def test_each_sentence_is_distinguished_from_the_others(text: str) -> None:
     assert sentence_in(spoken(text)) == text
 
 

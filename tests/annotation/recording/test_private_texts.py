@@ -90,7 +90,7 @@ def test_what_was_learned_is_found_beside_letters_that_have_no_single_capital():
     assert redactor.redact("ßß Tulip-42-r ß", loose=True)[0] == "ßß [password] ß", "its beginning, in its place"
 
 
-def test_random_words_are_told_from_long_ones():
+def test_random_words_are_distinguished_from_long_ones():
     assert is_random("9f86d081884c7d659a2feaa0c55ad015") and is_random("Zx81kQp0vB7tLw3Yc5Rn")
     assert not is_random("counterrevolutionaries2") and not is_random("aaaaaaaaaaaaaaaaaaaaaaa1")
 
@@ -177,7 +177,7 @@ def typed(text: str = "hello there", **more: object) -> Typed:
         (typed(focus=[Focus(time_s=0.0, pid=7, role="textarea", tail="$ ")]), None),
     ],
 )
-def test_passwords_are_told_by_role_title_name_prompt_and_by_not_showing(what: Typed, why: str | None):
+def test_passwords_are_recognised_by_role_title_name_prompt_and_by_not_showing(what: Typed, why: str | None):
     assert why_secret(what, "keep") == why
 
 

@@ -294,6 +294,6 @@ def test_a_box_means_what_it_is_drawn_around_then_its_middle(grammar: Grammar) -
         assert abs(empty[0].points[0].x - 120) <= 1 and abs(empty[0].points[0].y - 160) <= 1, "its middle"
 
 
-def test_lines_of_tools_are_told_in_words() -> None:
+def test_lines_of_tools_are_reported_in_words() -> None:
     view = view_of_action(ToolCall(name="execute_bash", arguments={"command": "ls"}), GRAMMARS["uitars2"], OBSERVATION)
     assert view.kind == "tool" and "ls" in view.line and view.points == ()

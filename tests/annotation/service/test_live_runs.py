@@ -446,7 +446,7 @@ class _Shifting:
         return None
 
 
-def test_an_environment_that_does_not_come_back_is_told_and_gone_on_from(on_pool: Any, work: Work) -> None:
+def test_an_environment_that_does_not_come_back_is_reported_and_the_run_goes_on(on_pool: Any, work: Work) -> None:
     async def use(pool: SessionPool) -> None:
         async with service(work, _Shifting(pool)) as live:
             run_id = await live.start(work.lease(work.campaign(), task_named("enter-text")), 1, ANN)

@@ -127,7 +127,7 @@ def test_a_share_of_the_undisputed_runs_is_asked_about_after_what_is_disputed(hi
     assert (found.num_reviewed_today, [item.run_id for item in found.waiting]) == (1, [third, disputed])
 
 
-def test_earlier_opinions_are_told_to_whoever_adjudicates_and_when_it_is_settled(history: History):
+def test_earlier_opinions_are_shown_to_whoever_adjudicates_and_when_it_is_settled(history: History):
     run_id = history.run("ann", verifier=False)
 
     def seen_by(who: str) -> list[str]:

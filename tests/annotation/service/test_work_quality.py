@@ -41,7 +41,7 @@ def test_nothing_is_no_division_by_zero(history: History):
         look(history, campaign_id="campaign-none")
 
 
-def test_people_are_told_by_how_much_how_fast_and_how_well_they_work(history: History):
+def test_people_are_measured_by_how_much_how_fast_and_how_well_they_work(history: History):
     steps = (Did(took_s=2.0), Did(decision="edit", took_s=6.0), Did(decision="override", took_s=4.0), Did(took_s=9.0, is_superseded=True))
     checked = history.run("ann", seed=1, steps=steps, num_backs=2)
     history.run("ann", seed=2, steps=(Did(took_s=2000.0),), verdict=False, verifier=True)
@@ -67,7 +67,7 @@ def test_days_have_no_gaps_and_old_work_is_left_out(history: History):
     assert [day.day[-2:] for day in days] == sorted(day.day[-2:] for day in days)
 
 
-def test_rates_are_told_by_policy_version_in_their_order(history: History):
+def test_rates_are_reported_by_policy_version_in_their_order(history: History):
     history.run("ann", seed=1, steps=(Did(policy_id="policy-b"), Did(policy_id="policy-b", decision="edit")))
     history.run(
         "ann", seed=2, steps=[Did(policy_id="policy-a", decision=said) for said in ("accept", "accept", "override", "beyond_repair")]
@@ -80,7 +80,7 @@ def test_rates_are_told_by_policy_version_in_their_order(history: History):
     assert third.num_steps == 1 and [one.num_steps for one in look(history, campaign_id=other).policies] == [1]
 
 
-def test_agreement_is_told_by_field(history: History):
+def test_agreement_is_reported_by_field(history: History):
     """Ann and Bob annotate four instances each; the verdicts are 3 of 4 alike, and Bob clicks elsewhere at one of five shared screens."""
     for seed, (ann, bob, number) in enumerate([(True, True, 1), (True, True, 1), (False, False, 2), (True, False, 1)]):
         history.run("ann", seed=seed, verdict=ann, verifier=None, steps=(Did(number=number), Did(number=2)))

@@ -192,7 +192,7 @@ def test_an_address_that_cannot_be_is_refused(url: str):
         Database(url)
 
 
-def test_a_server_that_is_not_there_is_told_of_without_its_password():
+def test_a_server_that_is_not_there_is_reported_without_its_password():
     with pytest.raises(DatabaseUnusable) as reported:
         open_database("postgresql+psycopg://somebody:s3cret@127.0.0.1:1/none")
     assert "s3cret" not in str(reported.value) and "127.0.0.1:1" in str(reported.value)

@@ -286,7 +286,7 @@ async def judge_a_run(page: Page, run_id: str) -> None:
     await expect(page.locator("#numbers")).to_contain_text("1 waiting · 1 reviewed by me today")
 
 
-def test_help_closes_by_the_key_that_opened_it_and_what_is_told_once_can_be_copied(tmp_path: Path) -> None:
+def test_help_closes_by_the_key_that_opened_it_and_what_is_shown_once_can_be_copied(tmp_path: Path) -> None:
     async def work(here: Site, browser: Browser) -> None:
         await here.add_person("ada", "admin")
         context = await browser.new_context(base_url=here.url, permissions=["clipboard-read", "clipboard-write"])

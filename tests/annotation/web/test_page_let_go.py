@@ -51,7 +51,7 @@ def test_what_is_held_is_named_and_can_be_let_go_where_it_cannot_go_on(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_reviewer_without_a_line_is_told_and_keeps_what_is_open(tmp_path: Path) -> None:
+def test_a_reviewer_without_a_line_sees_so_and_keeps_what_is_open(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:
             await here.add_person("rex", "reviewer")

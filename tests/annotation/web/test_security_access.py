@@ -67,7 +67,7 @@ def test_what_is_open_is_listed_here(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_whether_it_works_is_told_without_a_login_and_no_more(tmp_path: Path) -> None:
+def test_whether_it_works_is_reported_without_a_login_and_no_more(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
             stranger = await there.stranger()

@@ -201,7 +201,7 @@ def test_a_changed_role_counts_from_the_next_request(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_token_is_made_with_the_password_and_is_told_once(tmp_path: Path) -> None:
+def test_a_token_is_made_with_the_password_and_is_shown_once(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
             ada, eve = await there.person("ada"), await there.person("eve")

@@ -171,7 +171,7 @@ def test_a_form_of_another_site_is_no_request(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_password_is_not_told_back(tmp_path: Path) -> None:
+def test_a_password_is_not_sent_back(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
             stranger = await there.stranger()

@@ -140,7 +140,7 @@ def test_what_is_held_and_cannot_go_on_is_named_so_that_it_can_be_let_go(tmp_pat
     asyncio.run(run())
 
 
-def test_the_tasks_of_a_selection_are_told_before_a_campaign_begins(tmp_path: Path) -> None:
+def test_the_tasks_of_a_selection_are_reported_before_a_campaign_begins(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
             admin = await there.person("root", "admin")

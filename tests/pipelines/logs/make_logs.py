@@ -183,12 +183,12 @@ def otel_genai() -> Iterator[Record]:
         OpenAIInstrumentor().instrument(tracer_provider=provider)
         with provider.get_tracer("agent").start_as_current_span("agent"):
             list(openai_chat())
-        _told_to_the_helper(provider)
+        _sent_to_the_helper(provider)
         provider.shutdown()
     yield from posted
 
 
-def _told_to_the_helper(provider: Any) -> None:
+def _sent_to_the_helper(provider: Any) -> None:
     from opentelemetry.util.genai.handler import TelemetryHandler
     from opentelemetry.util.genai.types import Blob, InputMessage, OutputMessage, Text, ToolCallRequest, ToolCallResponse
 
