@@ -61,7 +61,7 @@ from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home, atomic_write
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.datasets.withdrawal import withdraw
 from warehouse.evaluation.comparing import compare, played
 from warehouse.lineage import registry
@@ -77,7 +77,9 @@ from warehouse.storage.tables import Warehouse
 ROOT = Path(".bench/blame")
 JUDGES = ("judge_a", "judge_b", "judge_c")
 SEED, FIRST, SECOND = "0000", "0001", "0002"
-MIXTURE = MixtureConfig(demonstration=Pool(draws=60), on_policy=Pool(), tutorial=Pool(draws=300), max_task_share=1.0, decay=1.0)
+MIXTURE = MixtureConfig(
+    demonstration=SamplePool(draws=60), on_policy=SamplePool(), tutorial=SamplePool(draws=300), max_task_share=1.0, decay=1.0
+)
 """Of SFT: what was routed as it is, beside some of what the policy was taught by, lest it forgets."""
 
 

@@ -16,7 +16,7 @@ from agent.judging import samples as judging_samples
 from assets import checks, handoff
 from benchmarks.common.process import peak_mb
 from warehouse.core.home import Home
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.datasets.withdrawal import WITHDRAWABLE, withdrawn_ids
 from warehouse.evaluation.solve_rates import solve_rates
 from warehouse.lineage.iterations_graph import iterations_graph
@@ -30,7 +30,11 @@ from warehouse.storage.table_files import Listing
 from warehouse.storage.tables import Warehouse
 
 MIXTURE = MixtureConfig(
-    demonstration=Pool(), correction=Pool(draws=450), on_policy=Pool(draws=300), tutorial=Pool(draws=700), failure=Pool(draws=400)
+    demonstration=SamplePool(),
+    correction=SamplePool(draws=450),
+    on_policy=SamplePool(draws=300),
+    tutorial=SamplePool(draws=700),
+    failure=SamplePool(draws=400),
 )
 
 

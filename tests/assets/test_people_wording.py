@@ -23,7 +23,7 @@ from tests.models.models_that_answer import learn_by_heart
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
 from warehouse.core.home import Home
 from warehouse.core.identity import content_id
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -98,7 +98,7 @@ def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp
         (row["episode_id"], row["step_index"], row["domain"]) for row in own
     }, "lineage leads from each to the click"
     with connect(warehouse) as con:
-        members = mixed(con, "ct", NEXT, MixtureConfig(in_situ=Pool())).rows.to_pylist()
+        members = mixed(con, "ct", NEXT, MixtureConfig(in_situ=SamplePool())).rows.to_pylist()
     assert {row["component"] for row in members} == {"in_situ", "variation"}, "they share the pool of people's own work"
 
     for address in (GONE, f"{server.url}/v1"):  # neither is there any more

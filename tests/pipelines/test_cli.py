@@ -24,7 +24,7 @@ from tests.disks import fill
 from warehouse.core.errors import UnknownTable
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.datasets.withdrawal import withdrawn_ids
 from warehouse.lineage import registry
 from warehouse.routing.samples import sample_row
@@ -229,7 +229,7 @@ def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, 
     assert "2 of sft_samples withdrawn from iteration 0000 on" in say(taken_back[0], taken_back[1][:-4])
     assert f"{taken_back[0]} was withdrawn already" in say(taken_back[0])
     with connect(warehouse) as con:
-        assert [row["sample_id"] for row in mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool())).rows.to_pylist()] == [kept]
+        assert [row["sample_id"] for row in mixed(con, "sft", "0001", MixtureConfig(demonstration=SamplePool())).rows.to_pylist()] == [kept]
     with FileLock(lock_path(warehouse.home)):
         assert fails("withdraw", "--purge", "--yes").startswith("IterationLocked:")
         assert "nothing was withdrawn" in fails("withdraw", kept, "--purge", "--yes")

@@ -28,7 +28,7 @@ from sandbox.session import Observation
 from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images, many, mind2web, picture, write_lines
 from warehouse.core.errors import ConfigError, StorageFull
 from warehouse.core.home import Home
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -178,9 +178,11 @@ def test_what_is_trained_is_what_an_agent_is_asked(files: Path, tmp_path: Path) 
 def test_the_mixture_draws_them(files: Path, tmp_path: Path) -> None:
     run(tmp_path / "home", "agentnet", files)
     with connect(Warehouse(Home(tmp_path / "home"))) as con:
-        members = mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool(), max_task_share=1.0, max_domain_share=1.0)).rows.to_pylist()
+        members = mixed(
+            con, "sft", "0001", MixtureConfig(demonstration=SamplePool(), max_task_share=1.0, max_domain_share=1.0)
+        ).rows.to_pylist()
         assert {(row["kind"], row["component"]) for row in members} == {("sft", "demonstration")} and len(members) == 3
-        members = mixed(con, "ct", "0001", MixtureConfig(in_situ=Pool(), max_task_share=1.0, max_domain_share=1.0)).rows.to_pylist()
+        members = mixed(con, "ct", "0001", MixtureConfig(in_situ=SamplePool(), max_task_share=1.0, max_domain_share=1.0)).rows.to_pylist()
         assert {(row["kind"], row["component"]) for row in members} == {("ct", "in_situ")} and len(members) == 4
 
 

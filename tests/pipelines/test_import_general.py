@@ -20,7 +20,7 @@ from pipelines.importing.rows import ScreeningSettings
 from tests.pipelines.demonstration_files import write_lines
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -62,7 +62,7 @@ def test_conversations_become_samples_once(tmp_path: Path) -> None:
     assert (again.num_added, again.num_there) == (1, 1), "what the first file brought is not added twice"
     assert run(home, tmp_path / "A file.jsonl")[0].num_added == 3, "importing again replaces"
     with connect(Warehouse(Home(home))) as con:
-        members = mixed(con, "sft", "0001", MixtureConfig(general=Pool())).rows.to_pylist()
+        members = mixed(con, "sft", "0001", MixtureConfig(general=SamplePool())).rows.to_pylist()
     assert [(row["kind"], row["component"], row["weight"]) for row in members] == [("ct", "general", 1.0)] * 4
 
 

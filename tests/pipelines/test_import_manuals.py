@@ -21,7 +21,7 @@ from pipelines.importing.report import Report
 from sandbox.tasks.imported.mapping import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.datasets.provenance import known_sources
 from warehouse.quality.texts import TextQuality, fault, language, near_duplicates, quality_for
 from warehouse.storage.query import connect
@@ -228,8 +228,8 @@ def test_a_folder_gives_its_own_pages_and_no_other(tmp_path: Path) -> None:
 def test_a_mixture_draws_them_from_a_pool_of_their_own(tmp_path: Path) -> None:
     run(tmp_path, PAGES)
     with connect(Warehouse(Home(tmp_path))) as con:
-        drawn = mixed(con, "ct", "0001", MixtureConfig(manual=Pool(draws=2))).rows.to_pylist()
-        assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=Pool())).rows.num_rows
+        drawn = mixed(con, "ct", "0001", MixtureConfig(manual=SamplePool(draws=2))).rows.to_pylist()
+        assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=SamplePool())).rows.num_rows
     assert {row["component"] for row in drawn} == {"manual"} and sum(row["weight"] for row in drawn) == pytest.approx(2, abs=1e-4)
 
 

@@ -19,7 +19,7 @@ from pipelines.stages import initialise as seed_worker
 from pipelines.stages import supervised as supervised_worker
 from pipelines.stages.context import WorkerContext
 from warehouse.core.home import Home
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.lineage import registry
 from warehouse.routing.samples import tutorial_rows
 from warehouse.storage.query import connect
@@ -46,7 +46,7 @@ def test_a_stage_trains_in_processes_of_its_own_and_registers_what_they_made(tmp
     ]
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     import_general_data(warehouse, tmp_path / "chats.jsonl", None, Console(quiet=True))
-    mixture = MixtureConfig(tutorial=Pool(), general=Pool(), general_share=0.25)
+    mixture = MixtureConfig(tutorial=SamplePool(), general=SamplePool(), general_share=0.25)
     with connect(warehouse) as con:
         dataset = mixed(con, "ct", "0001", mixture)
     warehouse.replace_partition("datasets", dataset.rows, iteration="0001", stage="ct_dataset")

@@ -19,7 +19,7 @@ from tests.pipelines.test_supervised_worker import context
 from warehouse.core.home import Home
 from warehouse.datasets.general_data import general_row
 from warehouse.datasets.held_out_texts import held_out_texts
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.lineage import registry
 from warehouse.routing.samples import tutorial_rows
 from warehouse.storage.query import connect
@@ -47,7 +47,10 @@ def test_one_in_twenty_is_in_no_dataset(warehouse: Warehouse) -> None:
     held_out = held_out_texts(warehouse)
     assert 2 <= len(held_out) <= 25 and held_out == held_out_texts(warehouse)
     assert held_out_texts(warehouse, 1) == held_out[:1]
-    for kind, mixture in (("ct", MixtureConfig(general=Pool(), tutorial=Pool())), ("sft", MixtureConfig(general=Pool(), tutorial=Pool()))):
+    for kind, mixture in (
+        ("ct", MixtureConfig(general=SamplePool(), tutorial=SamplePool())),
+        ("sft", MixtureConfig(general=SamplePool(), tutorial=SamplePool())),
+    ):
         with connect(warehouse) as con:
             rows = mixed(con, kind, "0001", mixture).rows.to_pylist()  # type: ignore[arg-type]
         components = [row["component"] for row in rows]
@@ -66,7 +69,7 @@ def test_a_stage_stores_it(warehouse: Warehouse) -> None:
     assert text_loss(parent.folder, texts[:1]) != before and text_loss(parent.folder, []) is None
     assert load_codec(parent.folder) is not None
     with connect(warehouse) as con:
-        dataset = mixed(con, "ct", "0001", MixtureConfig(general=Pool(draws=400), tutorial=Pool()))
+        dataset = mixed(con, "ct", "0001", MixtureConfig(general=SamplePool(draws=400), tutorial=SamplePool()))
     warehouse.replace_partition("datasets", dataset.rows, iteration="0001", stage="ct_dataset")
     request = SupervisedRequest(
         iteration="0001",

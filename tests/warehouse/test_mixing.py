@@ -14,14 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.core.errors import ContaminatedDataset
-from warehouse.datasets.mixing import MixtureConfig, Pool, allocate, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, allocate, mixed
 from warehouse.quality.overlap import repeated_by, repeated_by_samples
 from warehouse.storage.catalogue import TABLES
 
 SFT_MIXTURE = MixtureConfig(
-    demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700)
+    demonstration=SamplePool(draws=250),
+    correction=SamplePool(draws=450, max_repeats=2),
+    on_policy=SamplePool(draws=300),
+    tutorial=SamplePool(draws=700),
 )
-CT_MIXTURE = MixtureConfig(tutorial=Pool(), failure=Pool(draws=400, max_repeats=1), in_situ=Pool())
+CT_MIXTURE = MixtureConfig(tutorial=SamplePool(), failure=SamplePool(draws=400, max_repeats=1), in_situ=SamplePool())
 TASKS = {"task-a": "pointing", "task-b": "pointing", "task-c": "forms"}
 
 
@@ -174,7 +177,7 @@ def test_easy_tasks_and_domains_do_not_dominate_and_old_samples_fade(con: duckdb
     store.add("sft_samples", 50, "rollout", "task-c", iteration="0001")
     store.add("sft_samples", 50, "rollout", "task-c", iteration="0003")
     store.load(con)
-    mixture = MixtureConfig(on_policy=Pool(draws=300), max_task_share=0.5, max_domain_share=0.7, decay=0.5)
+    mixture = MixtureConfig(on_policy=SamplePool(draws=300), max_task_share=0.5, max_domain_share=0.7, decay=0.5)
     task_of = {row["sample_id"]: episode["task_id"] for row, episode in zip(store.rows["sft_samples"], store.rows["episodes"], strict=True)}
     totals: dict[str, float] = defaultdict(float)
     weights: dict[str, set[float]] = defaultdict(set)
@@ -242,7 +245,7 @@ def test_a_snapshot_is_the_same_whatever_the_row_order_and_names_its_content(con
     store.load(con)
     assert mixed(con, "sft", "0003", SFT_MIXTURE) == found
     assert mixed(con, "ct", "0003", SFT_MIXTURE).dataset_id != found.dataset_id
-    assert mixed(con, "sft", "0003", SFT_MIXTURE.model_copy(update={"correction": Pool(draws=10)})).dataset_id != found.dataset_id
+    assert mixed(con, "sft", "0003", SFT_MIXTURE.model_copy(update={"correction": SamplePool(draws=10)})).dataset_id != found.dataset_id
 
 
 @settings(deadline=None, max_examples=50)
@@ -268,9 +271,9 @@ def test_general_data_make_their_share_of_an_epoch(con: duckdb.DuckDBPyConnectio
     store.add("ct_samples", 100, "tutorial", iteration="0000")
     general(store, 50)
     store.load(con)
-    mixture = CT_MIXTURE.model_copy(update={"general": Pool(), "general_share": 0.8})
+    mixture = CT_MIXTURE.model_copy(update={"general": SamplePool(), "general_share": 0.8})
     assert by_component(mixed(con, "ct", "0001", mixture).rows.to_pylist()) == {"general": 400, "tutorial": 100}
-    few = mixture.model_copy(update={"general": Pool(max_repeats=2)})
+    few = mixture.model_copy(update={"general": SamplePool(max_repeats=2)})
     rows = mixed(con, "ct", "0001", few).rows.to_pylist()
     num = sum(row["component"] == "general" for row in rows)
     assert 40 <= num < 50, "one in twenty is in no dataset"
@@ -290,10 +293,10 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.add("ct_samples", 1, "rollout", iteration="0009", verdict=False)
     store.rows["episodes"][-1] |= {"split": "eval", "purpose": "evaluation", "instruction": "click it"}
     store.load(con)
-    assert by_component(mixed(con, "ct", "0001", MixtureConfig(general=Pool())).rows.to_pylist()) == {"general": 4}
-    reported = mixed(con, "ct", "0001", MixtureConfig(general=Pool())).left_out
+    assert by_component(mixed(con, "ct", "0001", MixtureConfig(general=SamplePool())).rows.to_pylist()) == {"general": 4}
+    reported = mixed(con, "ct", "0001", MixtureConfig(general=SamplePool())).left_out
     assert set(reported.values()) == {"click the red button twice"}, "what is dropped is listed, with what it repeats"
-    assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=Pool())).left_out, "the mixture takes none of them anyway"
+    assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=SamplePool())).left_out, "the mixture takes none of them anyway"
 
 
 def instance(seed: int, instruction: str | None, split: str) -> dict[str, Any]:
@@ -333,7 +336,7 @@ def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.
         episode |= {"policy_id": "oracle", "purpose": "seed", "instruction": asked}
     store.load(con)
     loose = {"max_task_share": 1.0, "max_domain_share": 1.0}
-    mixture = MixtureConfig(demonstration=Pool(), on_policy=Pool(), in_situ=Pool(), **loose)
+    mixture = MixtureConfig(demonstration=SamplePool(), on_policy=SamplePool(), in_situ=SamplePool(), **loose)
     found = mixed(con, "sft", "0002", mixture)
     assert by_component(found.rows.to_pylist()) == {"demonstration": 5, "in_situ": 1}
     assert list(found.left_out.values()) == [asked] * 6
@@ -353,7 +356,7 @@ def test_a_harness_that_may_run_scripts_in_the_page_gives_no_other_instance_away
     for episode, means in zip(store.rows["episodes"], ("; DevTools", "; DevTools", ""), strict=True):
         episode |= {"policy_id": "p", "purpose": "gateway", "instruction": own, "environment": f"miniwob 1{means}; harness mine"}
     store.load(con)
-    found = mixed(con, "sft", "0002", MixtureConfig(demonstration=Pool(), max_task_share=1.0, max_domain_share=1.0))
+    found = mixed(con, "sft", "0002", MixtureConfig(demonstration=SamplePool(), max_task_share=1.0, max_domain_share=1.0))
     leaking = store.rows["sft_samples"][1]
     assert found.left_out == {leaking["sample_id"]: other.lower()}
     repeated = [repeated_by_samples(con, episode["episode_id"]) for episode in store.rows["episodes"]]
@@ -374,12 +377,12 @@ def test_tasks_that_are_solved_often_weigh_no_more_where_balance_is_asked(con: d
     store = Store()
     store.add("sft_samples", 900, "rollout", "task-a")
     store.add("sft_samples", 100, "rollout", "task-b")
-    free = MixtureConfig(on_policy=Pool(draws=100), max_task_share=1.0, max_domain_share=1.0)
+    free = MixtureConfig(on_policy=SamplePool(draws=100), max_task_share=1.0, max_domain_share=1.0)
     assert totals_by(con, store, free, "task_id") == {"task-a": 90, "task-b": 10}
     half = free.model_copy(update={"success_balance": 0.5})
     assert totals_by(con, store, half, "task_id") == {"task-a": 75, "task-b": 25}
     assert totals_by(con, store, free.model_copy(update={"success_balance": 1.0}), "task_id") == {"task-a": 50, "task-b": 50}
-    shown = MixtureConfig(demonstration=Pool(draws=100), max_task_share=1.0, max_domain_share=1.0, success_balance=1.0)
+    shown = MixtureConfig(demonstration=SamplePool(draws=100), max_task_share=1.0, max_domain_share=1.0, success_balance=1.0)
     demonstrated = Store()
     demonstrated.add("sft_samples", 90, "demonstration", "task-a")
     demonstrated.add("sft_samples", 10, "demonstration", "task-b")
@@ -390,7 +393,7 @@ def test_a_domain_has_a_cap_of_its_own(con: duckdb.DuckDBPyConnection) -> None:
     store = Store()
     store.add("sft_samples", 50, "rollout", "task-a")
     store.add("sft_samples", 50, "rollout", "task-c")
-    mixture = MixtureConfig(on_policy=Pool(draws=100), max_task_share=1.0, domain_caps={"forms": 0.1})
+    mixture = MixtureConfig(on_policy=SamplePool(draws=100), max_task_share=1.0, domain_caps={"forms": 0.1})
     assert totals_by(con, store, mixture, "domain") == {"forms": 10, "pointing": 75}
     assert totals_by(con, store, mixture.model_copy(update={"domain_caps": {}}), "domain") == {"forms": 50, "pointing": 50}
 
@@ -399,9 +402,9 @@ def test_earlier_iterations_are_replayed_in_the_share_kept_for_them(con: duckdb.
     store = Store()
     store.add("sft_samples", 10, "rollout", "task-a", iteration="0001")
     store.add("sft_samples", 190, "rollout", "task-a", iteration="0003")
-    mixture = MixtureConfig(on_policy=Pool(draws=100), max_task_share=1.0, max_domain_share=1.0, replay_share=0.4)
+    mixture = MixtureConfig(on_policy=SamplePool(draws=100), max_task_share=1.0, max_domain_share=1.0, replay_share=0.4)
     assert totals_by(con, store, mixture, "iteration") == {"0001": 40, "0003": 60}
-    capped = mixture.model_copy(update={"on_policy": Pool(draws=100, max_repeats=2)})
+    capped = mixture.model_copy(update={"on_policy": SamplePool(draws=100, max_repeats=2)})
     assert totals_by(con, store, capped, "iteration") == {"0001": 20, "0003": 80}, "what replay cannot fill goes to the newest"
     young = Store()
     young.add("sft_samples", 10, "rollout", "task-a", iteration="0003")
@@ -413,14 +416,14 @@ def test_what_fades_to_nothing_is_not_in_a_snapshot(con: duckdb.DuckDBPyConnecti
     store.add("sft_samples", 2, "rollout", iteration="0001")
     store.add("sft_samples", 2, "rollout", iteration="0003")
     store.load(con)
-    rows = mixed(con, "sft", "0004", MixtureConfig(on_policy=Pool(draws=6), decay=1e-200)).rows.to_pylist()
+    rows = mixed(con, "sft", "0004", MixtureConfig(on_policy=SamplePool(draws=6), decay=1e-200)).rows.to_pylist()
     assert {row["sample_id"]: row["weight"] for row in rows} == {"sample-0002": 3.0, "sample-0003": 3.0}
 
 
 def test_failures_of_no_weight_have_no_pool() -> None:
-    mixture = MixtureConfig(failure=Pool(draws=3), tutorial=Pool(), ct_weight=0)
-    assert mixture.pool("failure") is None and mixture.pool("tutorial") == Pool() and mixture.pool("general") is None
-    assert mixture.model_copy(update={"ct_weight": 0.5}).pool("failure") == Pool(draws=3)
+    mixture = MixtureConfig(failure=SamplePool(draws=3), tutorial=SamplePool(), ct_weight=0)
+    assert mixture.pool("failure") is None and mixture.pool("tutorial") == SamplePool() and mixture.pool("general") is None
+    assert mixture.model_copy(update={"ct_weight": 0.5}).pool("failure") == SamplePool(draws=3)
 
 
 def test_a_small_share_is_no_less_than_an_even_one(con: duckdb.DuckDBPyConnection) -> None:
@@ -428,7 +431,7 @@ def test_a_small_share_is_no_less_than_an_even_one(con: duckdb.DuckDBPyConnectio
     store = Store()
     store.add("sft_samples", 90, "rollout", "task-a")
     store.add("sft_samples", 10, "rollout", "task-b")
-    mixture = MixtureConfig(on_policy=Pool(draws=100), max_task_share=0.2, max_domain_share=0.2)
+    mixture = MixtureConfig(on_policy=SamplePool(draws=100), max_task_share=0.2, max_domain_share=0.2)
     assert totals_by(con, store, mixture, "task_id") == {"task-a": 50, "task-b": 50}
     store.add("sft_samples", 900, "rollout", "task-c")
     assert totals_by(con, store, mixture, "domain") == {"forms": 50, "pointing": 50}
@@ -450,7 +453,7 @@ def test_repeats_are_bounded_for_ages_and_domains_alike(con: duckdb.DuckDBPyConn
     apart.add("sft_samples", 100, "rollout", "task-a", iteration="0001")
     apart.add("sft_samples", 10, "rollout", "task-c", iteration="0003")
     settings = {"max_task_share": 1.0, "max_domain_share": 1.0, "decay": 0.1}
-    few, many = (MixtureConfig.model_validate({"on_policy": Pool(draws=num, max_repeats=1)} | settings) for num in (15, 60))
+    few, many = (MixtureConfig.model_validate({"on_policy": SamplePool(draws=num, max_repeats=1)} | settings) for num in (15, 60))
     assert totals_by(con, aged, few, "iteration") == {"0001": 5, "0003": 10}
     assert totals_by(con, apart, many, "iteration") == {"0001": 50, "0003": 10}
 
@@ -461,11 +464,11 @@ def test_little_is_drawn_where_little_is_asked_for_and_nothing_where_nothing_is(
     store.add("sft_samples", 4, "rollout", "task-c", iteration="0002")
     store.load(con)
     for replay_share in (None, 0.5):
-        mixture = MixtureConfig(on_policy=Pool(draws=0.5), replay_share=replay_share)
+        mixture = MixtureConfig(on_policy=SamplePool(draws=0.5), replay_share=replay_share)
         rows = mixed(con, "sft", "0003", mixture).rows.to_pylist()
         assert len(rows) == 8 and by_component(rows) == {"rollout": 0.5}
-        assert not len(mixed(con, "sft", "0003", mixture.model_copy(update={"on_policy": Pool(draws=0)})).rows)
-    only_newest = MixtureConfig(on_policy=Pool(draws=8, max_repeats=1), max_task_share=1.0, max_domain_share=1.0, replay_share=0.9)
+        assert not len(mixed(con, "sft", "0003", mixture.model_copy(update={"on_policy": SamplePool(draws=0)})).rows)
+    only_newest = MixtureConfig(on_policy=SamplePool(draws=8, max_repeats=1), max_task_share=1.0, max_domain_share=1.0, replay_share=0.9)
     assert totals_by(con, store, only_newest, "iteration", "0003") == {"0001": 4, "0002": 4}
 
 
@@ -482,7 +485,7 @@ def test_a_snapshot_says_what_it_is_first(con: duckdb.DuckDBPyConnection) -> Non
         "component": "demonstration",
         "weight": 250.0,
     }
-    few = SFT_MIXTURE.model_copy(update={"demonstration": Pool(draws=1 / 3)})
+    few = SFT_MIXTURE.model_copy(update={"demonstration": SamplePool(draws=1 / 3)})
     assert mixed(con, "sft", "0002", few).rows["weight"].to_pylist() == [0.333333], "to six digits"
 
 

@@ -15,7 +15,7 @@ from tests.warehouse.conftest import Make
 from tests.warehouse.test_routed_samples import EVERYTHING, act, turn
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.core.home import Home
-from warehouse.datasets.mixing import MixtureConfig, Pool, mixed
+from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
 from warehouse.datasets.withdrawal import withdrawn_ids
 from warehouse.lineage.walk import trace, trace_back
 from warehouse.routing.explain import connect_to_explain, explain
@@ -96,13 +96,13 @@ def test_a_wrong_step_takes_back_the_pair_that_is_prompted_by_it_alone(corrected
 def test_neither_episode_may_be_evaluated_on(corrected: Warehouse, episode_id: str) -> None:
     correction = pairs(corrected)[0]["sample_id"]
     with connect(corrected, sealed=False) as con:
-        dataset = mixed(con, "sft", "0003", MixtureConfig(correction=Pool()))
+        dataset = mixed(con, "sft", "0003", MixtureConfig(correction=SamplePool()))
     assert correction in dataset.rows["sample_id"].to_pylist()
     corrected.replace_partition("datasets", dataset.rows, iteration="0003", stage="sft_dataset")
     of_split(corrected, episode_id, "holdout")
     with connect(corrected, sealed=False) as con:
         with pytest.raises(ContaminatedDataset, match=f"its episode {episode_id} was run on an instance of the holdout split"):
-            mixed(con, "sft", "0003", MixtureConfig(correction=Pool()))
+            mixed(con, "sft", "0003", MixtureConfig(correction=SamplePool()))
         for name, iteration in (("sft_trains_on_train_only", "0002"), ("sft_dataset_trains_on_train_only", "0003")):
             (rule,) = (each for each in INVARIANTS if each.name == name)
             rows = con.sql(rule.sql, params={"iteration": iteration}).to_arrow_table().to_pylist()

@@ -1,7 +1,7 @@
 """Dataset snapshots: which samples of D_CT and D_SFT a training run of an iteration reads, and how often.
 
-A mixture gives each pool of samples a number of draws an epoch. Inside a pool, older samples count less, no task and no domain gets more
-than its share, and no sample is repeated more often than allowed; what a pool cannot fill stays empty. The weights of a snapshot are
+A mixture gives each sample pool (POOL_OF) a number of draws an epoch. Inside a pool, older samples count less, no task and no domain gets
+more than its share, and no sample is repeated more often than allowed; what a pool cannot fill stays empty. The weights of a snapshot are
 expected draws, so they add up to the length of an epoch. Samples of one pool, domain, task and age weigh alike: weights are worked out for
 such groups, of which there are few, and DuckDB gives each sample its group's.
 """
@@ -38,14 +38,14 @@ POOL_OF: dict[str, PoolName] = {
     "manual": "manual",  # imported web pages and Markdown
     "general": "general",  # imported chat and reasoning data
 }
-"""Component of a sample -> the pool whose draws it shares."""
+"""Component of a sample -> the sample pool whose draws it shares."""
 Share = Annotated[float, Field(gt=0, le=1)]
 WEIGHT_DIGITS = 6
 ROWS_NAMED = 20
 
 
-class Pool(BaseModel):
-    """How much of an epoch comes from one pool."""
+class SamplePool(BaseModel):
+    """How much of an epoch comes from one sample pool."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,18 +54,18 @@ class Pool(BaseModel):
 
 
 class MixtureConfig(BaseModel):
-    """A mixture for CT or SFT. A pool that is left out takes no part."""
+    """A mixture for CT or SFT. A sample pool that is left out takes no part."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    demonstration: Pool | None = None
-    correction: Pool | None = None
-    on_policy: Annotated[Pool | None, Field(description="approved steps and steps of solved rollouts")] = None
-    tutorial: Pool | None = None
-    failure: Annotated[Pool | None, Field(description="steps of unsolved and of poor episodes")] = None
-    in_situ: Pool | None = None
-    manual: Annotated[Pool | None, Field(description="imported web pages and Markdown (`flywheel import manuals`)")] = None
-    general: Annotated[Pool | None, Field(description="imported chat and reasoning data (`flywheel import general`)")] = None
+    demonstration: SamplePool | None = None
+    correction: SamplePool | None = None
+    on_policy: Annotated[SamplePool | None, Field(description="approved steps and steps of solved rollouts")] = None
+    tutorial: SamplePool | None = None
+    failure: Annotated[SamplePool | None, Field(description="steps of unsolved and of poor episodes")] = None
+    in_situ: SamplePool | None = None
+    manual: Annotated[SamplePool | None, Field(description="imported web pages and Markdown (`flywheel import manuals`)")] = None
+    general: Annotated[SamplePool | None, Field(description="imported chat and reasoning data (`flywheel import general`)")] = None
     general_share: Annotated[
         float | None, Field(ge=0, lt=1, description="share of an epoch that is general, in place of general.draws; large in CT only")
     ] = None
@@ -96,8 +96,8 @@ class MixtureConfig(BaseModel):
             raise ValueError("general_share says how much is drawn from the pool general: give `general` too, without draws")
         return self
 
-    def pool(self, name: PoolName) -> Pool | None:
-        pool: Pool | None = getattr(self, name)
+    def pool(self, name: PoolName) -> SamplePool | None:
+        pool: SamplePool | None = getattr(self, name)
         if pool is not None and name == "failure":
             return None if self.ct_weight == 0 else pool
         return pool
@@ -105,7 +105,7 @@ class MixtureConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """`num` samples of a pool that weigh alike: of one domain, one task (empty for none) and one age in iterations."""
+    """`num` samples of a sample pool that weigh alike: of one domain, one task (empty for none) and one age in iterations."""
 
     pool: PoolName
     domain: str
@@ -231,8 +231,8 @@ def _num(groups: Iterable[_Group]) -> int:
     return sum(group.num for group in groups)
 
 
-def _draw(groups: Sequence[_Group], pool: Pool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Group, float]]:
-    """Share a pool's draws out over its samples: what one of each group gets."""
+def _draw(groups: Sequence[_Group], pool: SamplePool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Group, float]]:
+    """Share a sample pool's draws out over its samples: what one of each group gets."""
     if not groups:
         return []
     cap = pool.max_repeats if pool.max_repeats is not None else float("inf")

@@ -112,7 +112,7 @@ def _table(name: str, meaning: str, writer: str, key: tuple[str, ...], *columns:
 _TABLES = (
     _table(
         "tasks",
-        "Every task of the pool; a seed makes an instance of it.",
+        "Every task that the profile's lists and sources name; a seed makes an instance of it.",
         "asset tasks",
         ("task_id",),
         _col("task_id", STRING, "hash of the specification"),
@@ -131,7 +131,7 @@ _TABLES = (
         _col("task_id", STRING, "the task", references="tasks.task_id"),
         _col("seed", INT, "seed of the instance", minimum=0),
         _col("split", STRING, "split of the instance", values=SPLITS),
-        _col("content_id", STRING, "hash of what makes the instance what it is: no two of the pool share it"),
+        _col("content_id", STRING, "hash of what makes the instance what it is: no two instances of the task pool share it"),
         _col("instruction", STRING, "what the agent is asked, where the source tells before it is run", nullable=True),
         _col("difficulty", FLOAT, "0 easy to 1 hard, by the source's own scale, where it has one", nullable=True, minimum=0, maximum=1),
         _col("provenance", STRING, "JSON: what it was made from"),
