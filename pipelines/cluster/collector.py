@@ -48,4 +48,4 @@ class RayCollector:
         def run(request: EpisodeRequest) -> Awaitable[Episode]:
             return self._cluster.run(request, source, live=live, log=log)
 
-        return concurrency.admitted_map(requests, run, admit=self._cluster.room, name="collector")
+        return concurrency.admitted_map(requests, run, admit=self._cluster.free_slot, name="collector")

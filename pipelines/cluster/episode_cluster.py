@@ -50,11 +50,11 @@ async def open_cluster(
 ) -> AsyncIterator[EpisodeCluster]:
     """Runs episodes until the block ends, on the sessions that `open_pool` opens on each node. Raises what `connected` raises, and as
     EpisodeCluster.run where there is no node."""
-    told = WorkerSettings(acting=acting, to_choose=to_choose, plugins=environment(), source_ids=source_ids())
+    worker_settings = WorkerSettings(acting=acting, to_choose=to_choose, plugins=environment(), source_ids=source_ids())
     connection = connected(settings)
     ray = await asyncio.to_thread(connection.__enter__)
     try:
-        cluster = EpisodeCluster(ray, settings, told, open_pool)
+        cluster = EpisodeCluster(ray, settings, worker_settings, open_pool)
         try:
             await cluster.start()
             yield cluster
@@ -67,9 +67,9 @@ async def open_cluster(
 class EpisodeCluster:
     """Belongs to the event loop in which it was started."""
 
-    def __init__(self, ray: Any, settings: RaySettings, told: WorkerSettings, open_pool: OpenPool = open_pool) -> None:
-        self._ray, self._settings, self._told, self._open_pool = ray, settings, told, open_pool
-        sandbox = told.acting.sandbox
+    def __init__(self, ray: Any, settings: RaySettings, worker_settings: WorkerSettings, open_pool: OpenPool = open_pool) -> None:
+        self._ray, self._settings, self._worker_settings, self._open_pool = ray, settings, worker_settings, open_pool
+        sandbox = worker_settings.acting.sandbox
         self._max_retries = sandbox.max_retries
         self.places_per_node, self._sessions_per_node = num_waiting(sandbox), sandbox.num_sessions
         self._bundle = needs_of_node(sandbox)
@@ -128,7 +128,7 @@ class EpisodeCluster:
         if self._num_asked_for:
             await asyncio.to_thread(self._ask_for, 0)
 
-    async def room(self, num_running: Callable[[], int]) -> None:
+    async def free_slot(self, num_running: Callable[[], int]) -> None:
         """Wait until there is a place for one more episode than are running."""
         await self._until(lambda: num_running() < self.num_places)
 
@@ -140,14 +140,14 @@ class EpisodeCluster:
         started_s, num_lost = time.monotonic(), 0
 
         @contextmanager
-        def seated() -> Iterator[None]:
+        def in_slot() -> Iterator[None]:
             with live(), self._meter.leased():
                 yield
 
         while True:
             worker = await self._free_worker()
             try:
-                episode = await worker.run(request, source, seated)
+                episode = await worker.run(request, source, in_slot)
             except SandboxError as error:
                 if worker.loss is not None:
                     num_lost += 1
@@ -231,7 +231,7 @@ class EpisodeCluster:
                 if about.code != own_code():
                     self._refuse_node(node_id, _other_code(name, about))
                 else:
-                    await actor.open.remote(self._told.model_dump_json())
+                    await actor.open.remote(self._worker_settings.model_dump_json())
                     self._workers[node_id] = NodeWorker(
                         self._ray,
                         actor,

@@ -20,7 +20,7 @@ from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Prompt, Response
 from assets.profile import SandboxSettings
 from pipelines.cluster.sessions import collecting, limits, open_pool
-from pipelines.cluster.wire import About, Answer, Cancel, Ended, Failed, Order, Play, Question, Report, Seated, WorkerSettings, own_code
+from pipelines.cluster.wire import About, Answer, Cancel, Ended, Failed, Order, Play, Question, Report, SlotChange, WorkerSettings, own_code
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool_protocol import Pool
 from sandbox.server.identity import source_ids
@@ -53,12 +53,12 @@ class EpisodeWorker:
         """Get the sessions ready; may be called twice. Raises ConfigError for other task sources, and what the pool raises."""
         if self._runner is not None:
             return
-        told = WorkerSettings.model_validate_json(settings)
-        os.environ.update(told.plugins)
-        told.require_sources(source_ids())
-        acting = told.acting
+        parsed = WorkerSettings.model_validate_json(settings)
+        os.environ.update(parsed.plugins)
+        parsed.require_sources(source_ids())
+        acting = parsed.acting
         pool = await self._stack.enter_async_context(self._open_pool(acting.sandbox))
-        self._runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=told.to_choose)
+        self._runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=parsed.to_choose)
 
     async def tell(self, orders: Sequence[Order]) -> None:
         """Take orders; those that are known already are ignored."""
@@ -106,17 +106,17 @@ class EpisodeWorker:
                 del self._answers[order.run, question]
 
         @contextmanager
-        def seated() -> Iterator[None]:
-            self._report(Seated(run=order.run, has_session=True))
+        def in_slot() -> Iterator[None]:
+            self._report(SlotChange(run=order.run, has_session=True))
             try:
                 yield
             finally:
-                self._report(Seated(run=order.run, has_session=False))
+                self._report(SlotChange(run=order.run, has_session=False))
 
         if self._runner is None:
             raise RuntimeError("the worker is not open")
         try:
-            episode = await self._runner.run(order.request, order.source or PolicyActionSource(ask), live=seated)
+            episode = await self._runner.run(order.request, order.source or PolicyActionSource(ask), live=in_slot)
             self._report(Ended(run=order.run, episode=episode))
         except Exception as error:
             self._report(Failed(run=order.run, error=to_plain(error)))

@@ -20,7 +20,7 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.runner import Live
 from agent.policy.action_source import ActionSource, PolicyActionSource
 from agent.policy.policy import Prompt, Response
-from pipelines.cluster.wire import Answer, Cancel, Ended, Failed, Order, Play, Question, Report, Seated
+from pipelines.cluster.wire import Answer, Cancel, Ended, Failed, Order, Play, Question, Report, SlotChange
 from warehouse.core.errors import SandboxError, WorkerCrashed, from_plain
 
 READS_IN_LOST = 4
@@ -37,7 +37,7 @@ class _Run:
     ended: asyncio.Future[Episode]
     act: Callable[[Prompt], Awaitable[Response]] | None
     live: Live
-    seat: ExitStack = field(default_factory=ExitStack)
+    slot: ExitStack = field(default_factory=ExitStack)
 
 
 class NodeWorker:
@@ -74,7 +74,7 @@ class NodeWorker:
         run = self._runs[number] = _Run(ended=asyncio.get_running_loop().create_future(), act=act, live=live)
         self._send(Play(run=number, request=request, source=None if act else source))
         try:
-            with run.seat:
+            with run.slot:
                 return await run.ended
         finally:
             del self._runs[number]
@@ -174,10 +174,10 @@ class NodeWorker:
                 task = asyncio.create_task(self._answer(report, run), name=f"answer-{report.run}")
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
-            case Seated():
-                run.seat.close()
+            case SlotChange():
+                run.slot.close()
                 if report.has_session:
-                    run.seat.enter_context(run.live())
+                    run.slot.enter_context(run.live())
             case Ended():
                 run.ended.set_result(report.episode)
             case Failed():

@@ -84,7 +84,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seated:
+class SlotChange:
     """Whether an episode holds a session, from now on."""
 
     run: int
@@ -112,4 +112,4 @@ def own_code() -> str:
     return f"{code_digest()} {code_id()}"
 
 
-Report = Question | Seated | Ended | Failed
+Report = Question | SlotChange | Ended | Failed
