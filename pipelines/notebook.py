@@ -52,11 +52,13 @@ class OpenHome:
         return tuple(TABLES)
 
     def table(self, name: str, *, iteration: str | None = None, stage: str | None = None) -> pa.Table:
-        """Rows of a table, of one iteration or stage, or all. Raises UnknownTable."""
+        """Rows of a table, of one iteration or stage, or all: by iteration, then by stage, and of one stage as they were written. Raises
+        UnknownTable."""
         return self._warehouse.read(name, iteration=iteration, stage=stage)
 
     def sql(self, query: str, *, as_of: str | None = None) -> pa.Table:
-        """What DuckDB answers, every table a view, now or as of an iteration. Raises QueryError."""
+        """What DuckDB answers, every table a view, now or as of an iteration; in an order only where the query has an `order by`. Raises
+        QueryError."""
         return run(self._warehouse, query, as_of=as_of)
 
     def episode(self, episode_id: str) -> ShownEpisode:

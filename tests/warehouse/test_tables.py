@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.warehouse.conftest import Make, on_disk
 from warehouse.core.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
 from warehouse.core.home import Home
-from warehouse.storage import table_log, tables
+from warehouse.storage import data_files, table_log, tables
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.data_files import RESTORE
 from warehouse.storage.integrity import find_damage
@@ -185,6 +185,24 @@ def test_refused_rows_leave_no_version_behind(warehouse: Warehouse, make: Any) -
         with pytest.raises(SchemaMismatch):
             warehouse.replace_partition("episodes", bad, **FIRST)
     assert warehouse.version("episodes") == 1 and _ids(warehouse) == ["a"]
+
+
+def test_rows_come_by_iteration_and_stage_and_then_as_they_were_written(
+    warehouse: Warehouse, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of files are random: one commit of several files, and several commits."""
+    monkeypatch.setattr(data_files, "GROUP_ROWS", 2)
+    monkeypatch.setattr(data_files, "FILE_BYTES", 1)
+    parts = [[f"{part}{number}" for number in (3, 1, 2, 0)] for part in "bca"]
+    for iteration, stage in (("0002", "rollouts"), ("0001", "rollouts"), ("0001", "evaluation")):
+        for part in parts:
+            rows = [make.episode(f"{iteration}-{stage}-{name}") for name in part]
+            warehouse.append_partition("episodes", rows, iteration=iteration, stage=stage)
+    assert len(warehouse.listed("episodes")[1]) == 18, "two of each commit"
+    places = [("0001", "evaluation"), ("0001", "rollouts"), ("0002", "rollouts")]
+    expected = [f"{iteration}-{stage}-{name}" for iteration, stage in places for part in parts for name in part]
+    assert warehouse.read("episodes", columns=["episode_id"]).column(0).to_pylist() == expected
+    assert Warehouse(warehouse.home).read("episodes", version=warehouse.version("episodes")).column("episode_id").to_pylist() == expected
 
 
 def test_a_screenshot_is_stored_once(warehouse: Warehouse, make: Any) -> None:

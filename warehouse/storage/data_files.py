@@ -54,15 +54,16 @@ def write_files(spec: Table, data: Rows, folder: Path, place: Mapping[str, str])
             with suppress(OSError):
                 path.unlink()
         raise
-    return [_added(path, folder, place, num_rows) for path, num_rows in files]
+    now_ms = int(time.time() * 1000)  # no two files the same, so that rows are read in the order in which they were written
+    return [_added(path, folder, place, num_rows, now_ms + number) for number, (path, num_rows) in enumerate(files)]
 
 
-def _added(path: Path, folder: Path, place: Mapping[str, str], num_rows: int) -> AddAction:
+def _added(path: Path, folder: Path, place: Mapping[str, str], num_rows: int, added_ms: int) -> AddAction:
     return AddAction(
         path=path.relative_to(folder).as_posix(),
         size=path.stat().st_size,
         partition_values=dict(place),
-        modification_time=int(time.time() * 1000),
+        modification_time=added_ms,
         data_change=True,
         stats=json.dumps({"numRecords": num_rows}),
     )

@@ -17,6 +17,9 @@ its name. A table is partitioned by `iteration` and `stage`, and a stage that ru
 `screenshots` alone is keyed by content and only added to. Keys are unique inside a partition. `?` after a type means that the value may
 be null.
 
+The rows that a notebook reads (`fw.open().table(NAME)`) come by iteration, then by stage, and of one stage as they were written.
+`flywheel sql` gives them in an order only where the query has an `order by`: order by the key to get the same answer every time.
+
 `flywheel sql` has four more: the view `lineage` (child_kind, child_id, parent_kind, parent_id, relation), the view `lineage_nodes`
 (kind, id, iteration, stage, label), and the table functions `ancestors('ID')` and `descendants('ID')` (kind, id).
 """

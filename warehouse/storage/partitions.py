@@ -72,6 +72,11 @@ def of_iterations(spec: Table, files: Iterable[DataFile], iterations: Iterable[s
     return [file for file in files if file.iteration in wanted or file.is_of_tombstones]
 
 
+def in_order(files: Iterable[DataFile]) -> list[DataFile]:
+    """By iteration, then stage, then when they were written. A file's name is random."""
+    return sorted(files, key=lambda file: (file.iteration, file.stage, file.added_ms, file.path))
+
+
 def check_iteration(iteration: str) -> str:
     """The key itself; raises UnknownTable when it is not four digits."""
     if not ITERATION_PATTERN.fullmatch(iteration):

@@ -31,7 +31,7 @@ from warehouse.storage.commits import ATTEMPTS_OF_HOSTS, MAX_ATTEMPTS, naming_a_
 from warehouse.storage.data_files import RESTORE, RESTORE_OBJECT, CheckFiles, check_file, check_files, write_files
 from warehouse.storage.integrity import raise_explained
 from warehouse.storage.listing_notes import files_of, note_files, noted_files
-from warehouse.storage.partitions import DataFile, check_iteration, check_partition, of_iterations, row_filter
+from warehouse.storage.partitions import DataFile, check_iteration, check_partition, in_order, of_iterations, row_filter
 from warehouse.storage.table_log import COMMITS_PER_CHECKPOINT, VACUUM_BEGUN, VACUUMED, TableLog, added_files, read_log
 from warehouse.storage.writing import RowsAside, Source, create
 
@@ -180,8 +180,8 @@ class Warehouse:
         version: int | None = None,
         as_of: str | None = None,
     ) -> pa.Table:
-        """Rows of a table, now, at a version, or as of an iteration; a table that nobody wrote yet is empty. They come in no order that may
-        be relied on: sort them where it matters.
+        """Rows of a table, now, at a version, or as of an iteration; a table that nobody wrote yet is empty. They come by iteration, then
+        by stage, and of one stage in the order in which they were written.
 
         Raises UnknownTable for a table, version or column that does not exist, CorruptTable for one that cannot be read.
         """
@@ -206,7 +206,7 @@ class Warehouse:
     ) -> pads.Dataset:
         """The table as an Arrow dataset that reads only what a scan asks for. With `as_of` this is the right version, whole: row_filter
         keeps out the rows of later iterations. With `iterations` only their files are opened, and those of tombstones; a table without
-        partitions is whole. `files` are those of a version, from who has listed them before."""
+        partitions is whole. `files` are those of a version, from who has listed them before. Rows come in the order of `read`."""
         from warehouse.storage import checked_dataset
 
         spec = _known(table)
@@ -215,7 +215,7 @@ class Warehouse:
                 raise UnknownTable(f"ask table {table} for a version ({version}) or for an iteration (as_of={as_of!r}), not for both")
             version = self.version(table, as_of=as_of)
         files = of_iterations(spec, self._files_at(spec, version) if files is None else files, iterations)
-        return checked_dataset.of_files(self.folder(table), files, spec.schema, self._check(table))
+        return checked_dataset.of_files(self.folder(table), in_order(files), spec.schema, self._check(table))
 
     def _check(self, table: str) -> CheckFiles:
         """What checks data files of a table, and copies them from its store where they are not here."""
