@@ -310,7 +310,7 @@ INVARIANTS = (
         name="verdict_for_every_end",
         asset="routes",
         meaning="in each domain the verifier has given V to every finished episode, or to none; where to none, a judge has, or the episode "
-        "is withheld as unjudged. An episode that the infrastructure crashed has no V of its verifier",
+        "is withheld without V. An episode that the infrastructure crashed has no V of its verifier",
         fix=ROUTE_AGAIN,
         sql=f"""with judged as (
                  select e.episode_id, e.domain, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts,
@@ -322,7 +322,7 @@ INVARIANTS = (
                left join routes r on r.episode_id = j.episode_id and r.iteration = $iteration
                where (j.is_broken and j.num_verdicts > 0)
                  or (not j.is_broken and h.has_verifier and j.num_verdicts = 0)
-                 or (not j.is_broken and j.num_judges = 0 and not starts_with(coalesce(r.reason, ''), 'unjudged'))""",
+                 or (not j.is_broken and j.num_judges = 0 and not coalesce(r.route = 'withheld' and r.decided_verdict is null, false))""",
     ),
     Invariant(
         name="routing_total_and_disjoint",

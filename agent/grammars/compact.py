@@ -82,6 +82,8 @@ _NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
 _ACTION_WORD = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s", re.DOTALL)
 _THOUGHT_WORD = re.compile(r"\s*Thought\s*[:：]?(?:\s|$)")
 _QUOTED = re.compile(r'"\s*((?:[^"\\]|\\.)*?)\s*"', re.DOTALL)
+_ANY_QUOTED = re.compile(r'"[^"]*"')
+_ELEMENT_NUMBER = re.compile(r"\[(\d{1,4})\]")
 
 
 @dataclass(slots=True)
@@ -352,6 +354,17 @@ class CompactGrammar:
                 return action.kind
             case InvalidAction(reason=reason):
                 raise NotRepresentable(f"compact grammar: an invalid action ({reason}) cannot be written")
+
+
+def elements_named(response: str, observation: str) -> list[str]:
+    """The lines of a screen, as it is stored, whose numbers stand in the action of an answer; none where it names points."""
+    _, _, written = _ANY_QUOTED.sub('""', response).rpartition("Action")
+    numbers = _ELEMENT_NUMBER.findall(written)
+    lines = {}
+    for line in observation.split("\n") if numbers else ():
+        if found := _ELEMENT_NUMBER.search(line.rsplit(">", 1)[-1]):
+            lines[found.group(1)] = line
+    return [lines[number] for number in numbers if number in lines]
 
 
 GRAMMAR = CompactGrammar()

@@ -19,10 +19,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.grammars.base import Layout
+from agent.grammars.compact import elements_named
 from agent.grammars.quoting import escape
 from agent.policy.policy import Message
 from agent.prompts.prompt import IMAGE_PATCH_PX, estimate_tokens
-from warehouse.quality.element_lines import elements_named
 
 GOOD, BAD = WORDS = ("yes", "no")
 """The verdict's two words: whether the task was carried out. Words of the quickstart's pages, so that its policies have tokens for them."""

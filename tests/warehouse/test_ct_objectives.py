@@ -13,6 +13,7 @@ import duckdb
 import pytest
 from pydantic import ValidationError
 
+from agent.grammars.compact import elements_named
 from agent.policy.policy import Message
 from models.families.tokenizer import build_tokenizer, encode_chat
 from pipelines import profiles
@@ -21,7 +22,7 @@ from tests.warehouse.test_samples import step as step_row
 from warehouse.core.errors import ConfigError
 from warehouse.routing.ct_objectives import OBJECTIVES, CtObjective, Taught
 from warehouse.routing.failure_mining import FailureMiningConfig
-from warehouse.routing.hindsight import achieved, with_instruction, wordings_of
+from warehouse.routing.hindsight import NO_WORDINGS, achieved, with_instruction, wordings_of
 
 PLAYED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("trajectories.json").read_text())
 PROMPT_LOSS = 0.1
@@ -46,7 +47,7 @@ def of(task: str, outcome: str) -> list[list[dict[str, Any]]]:
     return [trajectory(each) for each in PLAYED if each["task"] == task and each["outcome"] == outcome]
 
 
-WORDINGS = wordings_of(trajectory(each) for each in PLAYED if each["outcome"] == "success")
+WORDINGS = wordings_of((trajectory(each) for each in PLAYED if each["outcome"] == "success"), elements_named)
 FAILED = of("login-user", "failure")[0]
 
 
@@ -117,7 +118,7 @@ def test_hindsight_is_silent_where_it_cannot_be_truthful() -> None:
     for steps in of("click-link", "success"):
         assert made("hindsight", steps) == [] and achieved(steps, WORDINGS) is None, "it did what it was asked"
     steps = of("click-link", "failure")[0]
-    assert not list(OBJECTIVES["hindsight"](steps, {})), "no solved attempt tells"
+    assert not list(OBJECTIVES["hindsight"](steps, NO_WORDINGS)), "no solved attempt tells"
     points = [row | {"response": "Action click 10 20"} for row in steps]
     assert made("hindsight", points) == [], "an answer that names a point"
     assert "Fill" in steps[0]["response"] and "Fill" not in steps[0]["observation"]
@@ -138,8 +139,8 @@ def test_hindsight_tells_fields_without_a_name_apart() -> None:
 def test_solved_attempts_that_disagree_tell_nothing() -> None:
     solved = of("click-link", "success")
     odd = [row | {"instruction": "Press what is not " + row["response"].split('"')[1]} for row in solved[0]]
-    assert wordings_of(solved) and not wordings_of([*solved, odd])
-    assert not wordings_of([solved[0]]), "one attempt does not tell a wording from its words"
+    assert wordings_of(solved, elements_named).of_form and not wordings_of([*solved, odd], elements_named).of_form
+    assert not wordings_of([solved[0]], elements_named).of_form, "one attempt does not tell a wording from its words"
 
 
 @pytest.fixture
@@ -167,7 +168,8 @@ def stored(con: duckdb.DuckDBPyConnection) -> None:
 def test_stored_episodes_give_what_each_trajectory_gives(con: duckdb.DuckDBPyConnection, objective: CtObjective) -> None:
     stored(con)
     left_out: Counter[str] = Counter()
-    rows = sampled(con, mining=FailureMiningConfig(ct_objectives=(objective,)), left_out=left_out)["ct_samples"]
+    mining = FailureMiningConfig(ct_objectives=(objective,))
+    rows = sampled(con, mining=mining, left_out=left_out, read_elements=elements_named)["ct_samples"]
     attempts = [trajectory(each) for each in PLAYED if each["purpose"] == "rollout"]
     expected = {(s["episode_id"], s["step_index"]): messages for steps in attempts for s, messages in made(objective, steps)}
     assert {(row["episode_id"], row["step_index"]): row["messages"] for row in rows} == expected

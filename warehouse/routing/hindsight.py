@@ -16,13 +16,13 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from warehouse.quality.element_lines import elements_named
-
 Row = Mapping[str, Any]
+ReadElements = Callable[[str, str], Sequence[str]]
+"""(answer, screen) → the lines of the screen's elements that the answer acts on. How answers are written is the agent's to know."""
 _QUOTED = re.compile(r'"([^"]*)"')
 _NAME = re.compile(r'"([^"\\]*)" <(\w+)> (\[\d+\])')
 
@@ -57,17 +57,25 @@ class Wording:
         return self.parts[0] + "".join(f"{text}{part}" for text, part in zip(texts, self.parts[1:], strict=True))
 
 
-Wordings = Mapping[Form, Sequence[Wording]]
+@dataclass(frozen=True, slots=True)
+class Wordings:
+    """Those that are known of each form, and how answers are read."""
+
+    of_form: Mapping[Form, Sequence[Wording]]
+    read_elements: ReadElements
 
 
-def wordings_of(solved: Iterable[Sequence[Row]]) -> dict[Form, list[Wording]]:
+NO_WORDINGS = Wordings({}, lambda answer, screen: ())
+
+
+def wordings_of(solved: Iterable[Sequence[Row]], read_elements: ReadElements) -> Wordings:
     """What solved episodes, each the rows of its steps, tell together: wordings that two different instructions have, and that none of
     those episodes contradicts."""
     attempts: dict[Form, list[tuple[list[ElementAction], str]]] = defaultdict(list)
     for steps in solved:
-        if actions := _actions(steps):
+        if actions := _actions(steps, read_elements):
             attempts[_form(steps, actions)].append((actions, steps[0]["instruction"]))
-    return {form: wordings for form, of_form in attempts.items() if (wordings := _agreed(of_form))}
+    return Wordings({form: wordings for form, of_form in attempts.items() if (wordings := _agreed(of_form))}, read_elements)
 
 
 def _agreed(attempts: Sequence[tuple[Sequence[ElementAction], str]]) -> list[Wording]:
@@ -83,8 +91,8 @@ def _agreed(attempts: Sequence[tuple[Sequence[ElementAction], str]]) -> list[Wor
 
 def achieved(steps: Sequence[Row], wordings: Wordings) -> str | None:
     """The instruction that an episode carried out, other than its own; None where nothing tells one, or several."""
-    actions = _actions(steps)
-    known = wordings.get(_form(steps, actions), ()) if actions else ()
+    actions = _actions(steps, wordings.read_elements)
+    known = wordings.of_form.get(_form(steps, actions), ()) if actions else ()
     made = {instruction for wording in known if (instruction := wording.filled(actions)) is not None}
     return made.pop() if len(made) == 1 and steps[0]["instruction"] not in made else None
 
@@ -102,11 +110,11 @@ def _form(steps: Sequence[Row], actions: Sequence[ElementAction]) -> Form:
     return steps[0]["task_id"], tuple((action.kind, action.role, action.same_as) for action in actions)
 
 
-def _actions(steps: Sequence[Row]) -> list[ElementAction]:
+def _actions(steps: Sequence[Row], read_elements: ReadElements) -> list[ElementAction]:
     """Of each step its action; nothing where one of them is not of one element, or cannot be read."""
     actions: list[ElementAction] = []
     for place, step in enumerate(steps):
-        read = _read(step)
+        read = _read(step, read_elements)
         if read is None or step["step_index"] != place:
             return []
         same = next((action.same_as for action in actions if action.text == read[2]), place)
@@ -114,7 +122,7 @@ def _actions(steps: Sequence[Row]) -> list[ElementAction]:
     return actions
 
 
-def _read(step: Row) -> tuple[str, str, str] | None:
+def _read(step: Row, read_elements: ReadElements) -> tuple[str, str, str] | None:
     """(kind, role, text) of a step's action."""
     try:
         action = json.loads(step["action"])
@@ -124,7 +132,7 @@ def _read(step: Row) -> tuple[str, str, str] | None:
     if kind == "type":
         return "type", "", str(action.get("text", ""))
     response = step["response"] or ""
-    named = elements_named(response, step["observation"] or "")
+    named = read_elements(response, step["observation"] or "")
     name = _NAME.search(named[0]) if len(named) == 1 else None
     if kind != "click" or name is None or _speaks_of_another(response, name[1]):
         return None

@@ -14,6 +14,7 @@ from typing import TypedDict
 
 from warehouse.core.errors import ConfigError
 from warehouse.routing.failure_mining import FailureMiningConfig
+from warehouse.routing.hindsight import ReadElements
 from warehouse.routing.routed_samples import STAGE, Stored, follow_routes, store_routed_samples
 from warehouse.routing.routes import DEFAULT_RULES, RoutingConfig, reason_label, route
 from warehouse.storage.query import connect
@@ -71,24 +72,33 @@ def reroute(
     iterations: Sequence[str],
     mining: FailureMiningConfig | None = None,
     *,
+    read_elements: ReadElements | None = None,
     dry_run: bool = False,
 ) -> list[Rerouted]:
     """Route the episodes of `iterations` again, and make what later iterations have learned from pairs with these again. Run a second time
     it changes nothing. Nothing else may route meanwhile: hold the lock of the iteration. Returns these iterations, then the later ones
-    whose samples have changed. Raises ConfigError for an iteration that was never routed and for a rule of nobody who ever judged."""
+    whose samples have changed. `read_elements` as in samples.sample_parts. Raises ConfigError for an iteration that was never routed and
+    for a rule of nobody who ever judged."""
     known = routed_iterations(warehouse)
     for iteration in iterations:
         if iteration not in known:
             raise ConfigError(f"iteration {iteration} was never routed: the routed ones are {', '.join(known) or 'none'}")
     _check_judges(warehouse, config)
     wanted, settings = sorted(set(iterations)), mining or FailureMiningConfig()
-    results = [_reroute(warehouse, config, iteration, settings, dry_run) for iteration in wanted]
+    results = [_reroute(warehouse, config, iteration, settings, read_elements, dry_run) for iteration in wanted]
     if not dry_run and wanted:
         results += _followed(warehouse, [iteration for iteration in known if iteration > wanted[0] and iteration not in wanted], settings)
     return results
 
 
-def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, mining: FailureMiningConfig, dry_run: bool) -> Rerouted:
+def _reroute(
+    warehouse: Warehouse,
+    config: RoutingConfig,
+    iteration: str,
+    mining: FailureMiningConfig,
+    read_elements: ReadElements | None,
+    dry_run: bool,
+) -> Rerouted:
     with connect(warehouse) as con:
         routes = route(con, config, iteration=iteration)
     stored = warehouse.read("routes", iteration=iteration, stage=STAGE).select(routes.column_names).sort_by("episode_id")
@@ -113,7 +123,7 @@ def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, mining
         iteration=iteration,
         num_episodes=routes.num_rows,
         moves=moves,
-        **_written(store_routed_samples(warehouse, iteration, mining), versions),
+        **_written(store_routed_samples(warehouse, iteration, mining, read_elements=read_elements), versions),
     )
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import duckdb
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warehouse.routing.failure_mining import PAIR_ORIGINS, FailureMiningConfig
+from warehouse.routing.hindsight import ReadElements
 from warehouse.routing.samples import ROUTED_TABLES, RoutedTable, in_parts, joined_as_written, pair_parts, sample_parts
 from warehouse.storage.catalogue import TABLES
 from warehouse.storage.partitions import check_iteration
@@ -96,15 +98,14 @@ def store_routed_samples(
     mining: FailureMiningConfig | None = None,
     *,
     left_out: Counter[str] | None = None,
+    read_elements: ReadElements | None = None,
     memory_limit: str = MEMORY_LIMIT,
 ) -> dict[str, Stored]:
     """Make what the routes of an iteration give the standing samples of it, by table; a table that holds them already is not written.
-    `mining` and `left_out` as in samples.sample_parts."""
+    `mining`, `left_out` and `read_elements` as in samples.sample_parts."""
     with _connect(warehouse, memory_limit) as con:
-        return {
-            table: _store(warehouse, con, table, iteration, sample_parts(con, table, iteration, mining=mining, left_out=left_out))
-            for table in ROUTED_TABLES
-        }
+        parts = partial(sample_parts, con, iteration=iteration, mining=mining, left_out=left_out, read_elements=read_elements)
+        return {table: _store(warehouse, con, table, iteration, parts(table)) for table in ROUTED_TABLES}
 
 
 def follow_routes(warehouse: Warehouse, iteration: str, mining: FailureMiningConfig) -> Stored | None:

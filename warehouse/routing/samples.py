@@ -18,11 +18,12 @@ from typing import Any, Literal
 import duckdb
 import pyarrow as pa
 
+from warehouse.core.errors import ConfigError
 from warehouse.core.identity import content_id
 from warehouse.datasets.withdrawal import TAKEN_BACK
 from warehouse.routing.ct_objectives import OBJECTIVES, OF_TRAJECTORIES, CtObjective, message_row, weighed
 from warehouse.routing.failure_mining import FailureMiningConfig, first_wrong_steps, pairs
-from warehouse.routing.hindsight import Wordings, wordings_of
+from warehouse.routing.hindsight import NO_WORDINGS, ReadElements, Wordings, wordings_of
 from warehouse.storage.catalogue import TABLES
 
 Kind = Literal["ct", "sft", "orm"]
@@ -96,6 +97,7 @@ def sample_parts(
     *,
     mining: FailureMiningConfig | None = None,
     left_out: Counter[str] | None = None,
+    read_elements: ReadElements | None = None,
 ) -> Iterator[pa.Table]:
     """What joins D_CT or D_SFT (`table`) in one iteration: rows without their place, at most PART_ROWS at a time. Steps come as they are
     stored, then annotations, then pairs. One sample may come twice where its source is recorded twice.
@@ -103,7 +105,7 @@ def sample_parts(
     Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
     episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `mining`
     says what CT learns of an episode, and what else failed ones give. `left_out` is told of how many steps an objective learns nothing,
-    by its name.
+    by its name. `read_elements` is for the objective `hindsight`, which raises ConfigError without it.
 
     On a connection that is not sealed and that only SQL of ours reads, since temporary tables and views are made there; nothing else may
     be asked on it until the last part has come.
@@ -116,7 +118,11 @@ def sample_parts(
     con.execute(_DECIDED_STEPS, to_route)
     steps = _ROUTED_STEPS.format(more=_TRAJECTORY if OF_TRAJECTORIES.intersection(objectives) else "")
     with joined_as_written(con):
-        wordings = wordings_of(_episodes(con.sql(_SOLVED_STEPS, params=asked))) if "hindsight" in objectives else {}
+        wordings = NO_WORDINGS
+        if "hindsight" in objectives:
+            if read_elements is None:
+                raise ConfigError("the objective 'hindsight' needs read_elements, e.g. elements_named of agent/grammars/compact.py")
+            wordings = wordings_of(_episodes(con.sql(_SOLVED_STEPS, params=asked)), read_elements)
         yield from _in_tables(_taught(kind, _episodes(con.sql(steps, params=asked)), objectives, wordings, left_out))
     if kind == "sft":
         yield from _parts(con.sql(_ANNOTATED_STEPS, params=asked), "sft")
