@@ -27,7 +27,7 @@ BACKLOG = 1024
 SOCKET_SILENCE_S = 60.0
 """A WebSocket whose other end answers no ping for so long is closed."""
 IDLE_CONNECTION_S = 65
-"""Longer than clients keep an idle connection (httpx: 5 s, which is also uvicorn's own): a request never meets a server that just closed."""
+"""Longer than clients keep an idle connection (httpx: 5 s, also uvicorn's own): a request never meets a server that just closed."""
 
 
 def api_version() -> str:

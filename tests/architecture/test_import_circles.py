@@ -45,7 +45,7 @@ def first_circle(graph: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def test_modules_import_each_other_in_no_circle():
+def test_modules_import_each_other_in_no_circle() -> None:
     known = modules()
     graph = {name: {found for found in imports(path, known) if found in known and found != name} for name, path in known.items()}
     assert first_circle({name: {found for found in all_of if (name, found) not in ALLOWED} for name, all_of in graph.items()}) == []
