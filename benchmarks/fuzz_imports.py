@@ -38,7 +38,7 @@ from pipelines.importing.report import Report
 from pipelines.importing.rows import DemonstrationSettings, settings_of
 from pipelines.importing.tasks import import_task_files
 from pipelines.importing.trajectories import Demonstration, Pictures
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse

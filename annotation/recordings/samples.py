@@ -18,8 +18,8 @@ from agent.grammars.elements import render_observation
 from agent.prompts.prompt import PromptBuilder
 from annotation.recordings.bundle import Manifest, RecordedAction, Result, Screen, ScreenElement, Track
 from sandbox.actions import Action, Click, Finished
+from sandbox.importing.fields import slug
 from sandbox.session import Element, Observation
-from sandbox.tasks.imported.mapping import slug
 from sandbox.tasks.task import Split, Task
 from warehouse.core.identity import stable_seed
 from warehouse.quality.personal_data import kinds_in

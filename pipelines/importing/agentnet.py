@@ -9,9 +9,9 @@ from typing import Any
 
 from pipelines.importing.reading import OnBytes, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Pictures
-from sandbox.tasks.imported.mapping import BadRecord, Fields
-from sandbox.tasks.imported.pyautogui_calls import BadCode, Hand
-from sandbox.tasks.imported.pyautogui_code import parse_code
+from sandbox.importing.fields import BadRecord, Fields
+from sandbox.importing.pyautogui_calls import BadCode, Hand
+from sandbox.importing.pyautogui_code import parse_code
 
 QUALITY = ("task_completed", "alignment_score", "efficiency_score", "task_difficulty")
 ASIDE = ("natural_language_task", "actual_task", "reason", "domain", "domains", "system", "os", "applications", "websites")

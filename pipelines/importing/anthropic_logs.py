@@ -8,7 +8,7 @@ from typing import Any
 from agent.gateway.records import Called, Said, Shown
 from pipelines.importing.conversations import LoggedCall, Turn, called, conversation_entries, display_of, fields_of, request_and_response
 from pipelines.importing.trajectories import Importer
-from sandbox.tasks.imported.mapping import BadRecord, Fields, listed
+from sandbox.importing.fields import BadRecord, Fields, listed
 
 OF_REQUEST = (
     *("model", "max_tokens", "tool_choice", "temperature", "top_p", "top_k", "stop_sequences", "stream", "metadata", "service_tier"),

@@ -25,8 +25,8 @@ from pipelines.importing.conversations import fields_of, task_named
 from pipelines.importing.reading import OnBytes, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Picture, Pictures
 from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, NavigateBack, Scroll, SelectOption, TypeText
-from sandbox.tasks.imported.mapping import BadRecord, Fields, listed
-from sandbox.tasks.imported.pyautogui_calls import Hand
+from sandbox.importing.fields import BadRecord, Fields, listed
+from sandbox.importing.pyautogui_calls import Hand
 
 _REQUEST = re.compile(r"<user_request>\s*(?P<text>.+?)\s*</user_request>", re.DOTALL)
 _PAGES_ABOVE = re.compile(r"<page_info>(?P<pages>\d{1,6}\.?\d{0,6}) pages above")

@@ -7,7 +7,7 @@ from typing import Any
 from agent.gateway.records import Called, Said, Shown
 from pipelines.importing.conversations import LoggedCall, Turn, called, conversation_entries, fields_of, request_and_response
 from pipelines.importing.trajectories import Importer
-from sandbox.tasks.imported.mapping import BadRecord, Fields, listed
+from sandbox.importing.fields import BadRecord, Fields, listed
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 OF_REQUEST = (

@@ -38,8 +38,8 @@ from sandbox.actions import (
     TypeText,
     Wait,
 )
-from sandbox.tasks.imported.mapping import BadRecord
-from sandbox.tasks.imported.pyautogui_calls import BadCode, Hand, key_named
+from sandbox.importing.fields import BadRecord
+from sandbox.importing.pyautogui_calls import BadCode, Hand, key_named
 
 MAX_KEYS = 50
 COMPUTERS = ("computer", "computer_use", "computer-use", "computer_use_preview")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines.importing.trajectories import Demonstration, Entry, Importer, Pictures
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 from warehouse.core.conformance import Checked, checked, require
 
 

@@ -25,9 +25,9 @@ from pipelines.importing.computer_calls import ComputerCall, actions_of, says_fa
 from pipelines.importing.reading import OnBytes, RawRecord, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, EntryReader, Picture, Pictures, answered_in
 from sandbox.actions import Action, CallUser, Finished, ToolCall, Wait
-from sandbox.tasks.imported.mapping import BadRecord, Fields, slug
-from sandbox.tasks.imported.pyautogui_calls import Hand
-from sandbox.tasks.imported.reading import NotPlain, check
+from sandbox.importing.fields import BadRecord, Fields, slug
+from sandbox.importing.pyautogui_calls import Hand
+from sandbox.importing.reading import NotPlain, check
 
 BLIND_SIZE_PX = (1280, 720)
 """Of the screen that a step without a picture is said to have; nothing is drawn on it."""

@@ -28,7 +28,7 @@ from pipelines.importing.report import MANIFEST, ORIGINS, Kept, Report, manifest
 from pipelines.importing.rows import DemonstrationSettings, Row, RowFactory, Rows
 from pipelines.importing.screening import Screening
 from pipelines.importing.trajectories import Demonstration, Entry, EntryReader, Importer, Pictures
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock

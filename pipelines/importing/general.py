@@ -21,7 +21,7 @@ from pipelines.importing.rows import Rows, ScreeningSettings
 from pipelines.importing.screening import Screening
 from pipelines.importing.sharegpt import turn_of
 from pipelines.importing.trajectories import Chat, Entry
-from sandbox.tasks.imported.mapping import BadRecord, Fields
+from sandbox.importing.fields import BadRecord, Fields
 from warehouse.core.errors import ConfigError
 from warehouse.core.locks import FileLock
 from warehouse.datasets.general_data import GeneralData, general_row, stage_of

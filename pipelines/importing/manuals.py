@@ -22,7 +22,7 @@ from pipelines.importing.report import Kept, Report, check_any, manifest_of, pri
 from pipelines.importing.rows import Rows, ScreeningSettings
 from pipelines.importing.screening import Screening
 from pipelines.importing.trajectories import Entry
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.locks import FileLock
 from warehouse.core.stages import MANUALS_STAGE, SEED_ITERATION

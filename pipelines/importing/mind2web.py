@@ -18,9 +18,9 @@ from agent.grammars.elements import MAX_ELEMENTS
 from pipelines.importing.reading import OnBytes, RawRecord, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Picture, Pictures
 from sandbox.actions import Action, Click, Hotkey, MoveTo, SelectOption, TypeText
+from sandbox.importing.fields import BadRecord, Fields
+from sandbox.importing.reading import NotPlain, parse_json
 from sandbox.session import Element
-from sandbox.tasks.imported.mapping import BadRecord, Fields
-from sandbox.tasks.imported.reading import NotPlain, parse_json
 
 ASIDE = ("website", "domain", "subdomain", "action_reprs", "target_action_index", "target_action_reprs")
 ACTION_ASIDE = ("raw_html", "action_repr")

@@ -16,8 +16,8 @@ from typing import Any
 from agent.gateway.records import Called, Said, Shown
 from pipelines.importing.conversations import LoggedCall, Part, Turn, called, conversation_entries, fields_of
 from pipelines.importing.trajectories import Importer
-from sandbox.tasks.imported.mapping import BadRecord, listed
-from sandbox.tasks.imported.reading import NotPlain, parse_json
+from sandbox.importing.fields import BadRecord, listed
+from sandbox.importing.reading import NotPlain, parse_json
 
 CALLS = ("chat", "generate_content", "text_completion")
 """`gen_ai.operation.name` of a call of a model."""

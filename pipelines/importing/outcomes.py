@@ -28,7 +28,7 @@ from agent.judging.prompt import read_record
 from pipelines.importing.reading import raw_records
 from pipelines.importing.rows import Row, Rows
 from pipelines.importing.trajectories import Demonstration, Entry
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 from warehouse.core.errors import ConfigError, ModelError
 from warehouse.storage.tables import Warehouse
 

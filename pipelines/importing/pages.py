@@ -17,7 +17,7 @@ from typing import Any
 from lxml import etree, html
 from markdown_it import MarkdownIt
 
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 
 MAX_BYTES = 16 * 2**20
 """Of one page: a manual of a thousand pages of print is smaller."""

@@ -42,9 +42,9 @@ from sandbox.actions import (
     TypeText,
     Wait,
 )
-from sandbox.tasks.imported.mapping import BadRecord
-from sandbox.tasks.imported.pyautogui_calls import Hand
-from sandbox.tasks.imported.reading import NotPlain, parse_json
+from sandbox.importing.fields import BadRecord
+from sandbox.importing.pyautogui_calls import Hand
+from sandbox.importing.reading import NotPlain, parse_json
 from warehouse.core.errors import ConfigError
 from warehouse.core.identity import file_digest
 

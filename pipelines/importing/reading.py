@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sandbox.tasks.imported.reading import NotPlain, check, parse_json
+from sandbox.importing.reading import NotPlain, check, parse_json
 from warehouse.core.errors import ConfigError
 
 ROWS_PER_BATCH = 16

@@ -9,7 +9,7 @@ from typing import Any
 from agent.gateway.records import Called, Said, Shown
 from pipelines.importing.conversations import LoggedCall, Turn, called, conversation_entries, display_of, fields_of, request_and_response
 from pipelines.importing.trajectories import Importer
-from sandbox.tasks.imported.mapping import BadRecord, Fields, listed
+from sandbox.importing.fields import BadRecord, Fields, listed
 
 OF_REQUEST = (
     *("model", "truncation", "reasoning", "temperature", "top_p", "tool_choice", "parallel_tool_calls", "max_output_tokens", "stream"),

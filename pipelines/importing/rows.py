@@ -22,8 +22,8 @@ from agent.prompts.prompt import OUTPUT_LIMITS, PromptBuilder
 from agent.prompts.texts import Mode
 from pipelines.importing.trajectories import Chat, DemonstratedStep, Demonstration, Entry, Importer
 from sandbox.actions import Action
+from sandbox.importing.fields import BadRecord, slug
 from sandbox.session import Observation
-from sandbox.tasks.imported.mapping import BadRecord, slug
 from sandbox.tasks.task import Split, Task
 from warehouse.core.errors import ConfigError
 from warehouse.core.identity import stable_seed

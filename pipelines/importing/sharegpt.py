@@ -27,7 +27,7 @@ from pipelines.importing.trajectories import (
     Pictures,
     answered_in,
 )
-from sandbox.tasks.imported.mapping import BadRecord, Fields
+from sandbox.importing.fields import BadRecord, Fields
 from warehouse.datasets.chat_formats import IMAGE_TOKEN, SHAREGPT_NAMES, VERDICTS
 from warehouse.storage.catalogue import SAMPLE_ORIGINS
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from agent.grammars.base import Grammar
 from sandbox.actions import Action
+from sandbox.importing.fields import BadRecord
 from sandbox.session import Element, Observation
-from sandbox.tasks.imported.mapping import BadRecord
 from warehouse.core.errors import ConfigError, UnreadablePicture
 from warehouse.core.identity import bytes_id
 from warehouse.storage import pictures

@@ -35,7 +35,7 @@ from sandbox.actions import (
     Wait,
 )
 from sandbox.browser.chromium import find_chromium
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 from tests.pipelines.logs.scripted import address_of, chat_answer, screen
 from tests.pipelines.test_import_demonstrations import content, run
 from warehouse.core.errors import ConfigError

@@ -18,7 +18,7 @@ from pipelines.cli import app as cli
 from pipelines.importing.manuals import ManualSettings, import_manuals, passages_of
 from pipelines.importing.pages import MAX_BYTES, read_page
 from pipelines.importing.report import Report
-from sandbox.tasks.imported.mapping import BadRecord
+from sandbox.importing.fields import BadRecord
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed

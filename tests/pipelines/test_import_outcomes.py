@@ -16,8 +16,8 @@ from pipelines.cli.verdict import add_human_verdict
 from pipelines.importing.outcomes import outcomes_of
 from pipelines.importing.rows import Rows
 from pipelines.importing.trajectories import Entry
+from sandbox.importing.fields import BadRecord
 from sandbox.session import Verdict
-from sandbox.tasks.imported.mapping import BadRecord
 from tests.models.served_models import save_vision_model
 from tests.pipelines.logs.scripted import chat_answer
 from tests.pipelines.test_import_demonstrations import content, run

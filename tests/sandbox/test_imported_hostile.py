@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pipelines.importing.reading import raw_records
+from sandbox.importing.reading import MAX_DEPTH, NotPlain, parse_json
 from sandbox.tasks.imported import comparing
 from sandbox.tasks.imported.collecting import TASK_FORMATS, collect
 from sandbox.tasks.imported.comparing import compared
 from sandbox.tasks.imported.machine import DESKTOP_HOME
-from sandbox.tasks.imported.reading import MAX_DEPTH, NotPlain, parse_json
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.spec import Compare, Getter
 from sandbox.tasks.imported.store import write_set

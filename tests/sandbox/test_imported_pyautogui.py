@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.actions import CallUser, Click, Drag, Finished, Hotkey, KeyDown, MouseDown, MoveTo, Scroll, TypeText, Wait
-from sandbox.tasks.imported.pyautogui_calls import BadCode, Hand
-from sandbox.tasks.imported.pyautogui_code import parse_code
+from sandbox.importing.pyautogui_calls import BadCode, Hand
+from sandbox.importing.pyautogui_code import parse_code
 
 SIZE = (1000, 500)
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from sandbox.tasks.imported.mapping import BadRecord, Fields, Files, Mapped, listed, slug
+from sandbox.importing.fields import BadRecord, Fields, listed, slug
+from sandbox.tasks.imported.mapping import Files, Mapped
 from sandbox.tasks.imported.metrics import text_of
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.spec import Answers, DeviceSays, TaskSpec

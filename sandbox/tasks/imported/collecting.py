@@ -15,11 +15,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sandbox.importing.fields import BadRecord
+from sandbox.importing.reading import NotPlain, check, parse_json, yaml_records
 from sandbox.tasks.imported.android_world import map_android_world
 from sandbox.tasks.imported.lists import map_mind2web, map_miniwob, map_plain
-from sandbox.tasks.imported.mapping import BadRecord, Files, Mapped
+from sandbox.tasks.imported.mapping import Files, Mapped
 from sandbox.tasks.imported.osworld import map_osworld
-from sandbox.tasks.imported.reading import NotPlain, check, parse_json, yaml_records
 from sandbox.tasks.imported.spec import ImportedTask
 from sandbox.tasks.imported.store import Record
 from warehouse.core.errors import ConfigError

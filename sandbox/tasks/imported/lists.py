@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from sandbox.importing.fields import BadRecord, Fields, listed, slug
 from sandbox.tasks.imported.machine import DESKTOP_HOME, TERMINAL_HOME, relative
-from sandbox.tasks.imported.mapping import NEEDS_FILE, BadRecord, Fields, Files, Mapped, digest_of, listed, slug
+from sandbox.tasks.imported.mapping import NEEDS_FILE, Files, Mapped, digest_of
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.source import page_of
 from sandbox.tasks.imported.spec import GOALS, Answers, Compare, DeviceSays, GivesUp, Goal, Not, Several, TaskSpec, fill

@@ -14,12 +14,13 @@ from typing import Any
 from sandbox.actions import Action, Click, Hotkey, KeyDown, KeyUp, TypeText, Wait
 from sandbox.desktop.apps import APPS, missing_packages
 from sandbox.desktop.box import BoxSettings
+from sandbox.importing.fields import Fields, slug
+from sandbox.importing.pyautogui_calls import BadCode
+from sandbox.importing.pyautogui_code import parse_code
 from sandbox.tasks.imported.machine import DESKTOP_HOME, relative
-from sandbox.tasks.imported.mapping import NEEDS_PACKAGES, Fields, Files, Mapped, slug
+from sandbox.tasks.imported.mapping import NEEDS_PACKAGES, Files, Mapped
 from sandbox.tasks.imported.osworld_checks import goals_of
 from sandbox.tasks.imported.osworld_task import OsworldTask, split_words
-from sandbox.tasks.imported.pyautogui_calls import BadCode
-from sandbox.tasks.imported.pyautogui_code import parse_code
 from sandbox.tasks.imported.spec import SetupStep, TaskSpec
 
 LAUNCHED_AS: Mapping[str, str] = {

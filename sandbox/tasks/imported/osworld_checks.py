@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandbox.tasks.imported.mapping import NEEDS_PACKAGES, Fields, listed
+from sandbox.importing.fields import Fields, listed
+from sandbox.tasks.imported.mapping import NEEDS_PACKAGES
 from sandbox.tasks.imported.metrics import METRICS, OF_POPPLER, POPPLER
 from sandbox.tasks.imported.osworld_task import OsworldTask
 from sandbox.tasks.imported.rules import EXISTENCE, faults

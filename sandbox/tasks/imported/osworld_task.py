@@ -12,8 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sandbox.desktop.apps import missing_packages
+from sandbox.importing.fields import BadRecord
 from sandbox.tasks.imported.machine import DESKTOP_HOME
-from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, BadRecord, Files, digest_of
+from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files, digest_of
 from sandbox.tasks.imported.shell_words import programs
 
 _BUILTINS = frozenset(

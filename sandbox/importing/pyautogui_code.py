@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sandbox.actions import Action, CallUser, Click, Drag, Finished, MoveTo, Scroll, Wait
-from sandbox.tasks.imported.pyautogui_calls import READERS, BadCode, Call, Hand
+from sandbox.importing.pyautogui_calls import READERS, BadCode, Call, Hand
 
 MAX_CODE_CHARS = 100_000
 MAX_ACTIONS = 200

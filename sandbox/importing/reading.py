@@ -1,5 +1,5 @@
 """JSON and YAML that a stranger may have written, as plain values: how deep, how large and how odd they may be. Records of files are
-collecting.py's business, large files of demonstrations pipelines/importing/reading.py's.
+sandbox/tasks/imported/collecting.py's business, large files of demonstrations pipelines/importing/reading.py's.
 """
 
 from __future__ import annotations
