@@ -1,7 +1,7 @@
 """What Ray costs: a step and an episode on a node of a Ray cluster, beside a sandbox server over HTTP and sessions of the stage itself; and
 how long a stage waits for Ray. The same episodes on each, one at a time, the three in turn; all on this machine's loopback.
 
-    python -m benchmarks.ray_overhead [--episodes 12] [--rounds 5]
+    python -m benchmarks.ray_overhead [--episodes 12] [--rounds 5] [--publish]
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from typing import Any
 
 from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings, RaySettings, SandboxSettings, TaskSettings
+from benchmarks.common.provenance import provenance, publish_rows
 from benchmarks.common.ray_nodes import ROOT, ray_nodes
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import StageCollector, open_collector
@@ -77,26 +79,37 @@ async def step_ms(collector: StageCollector, num: int) -> tuple[float, float]:
     return took_ms / sum(steps), took_ms / len(steps)
 
 
-async def measure(profiles: dict[str, SandboxSettings], num: int, rounds: int) -> None:
+async def measure(profiles: dict[str, SandboxSettings], num: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """Of each place: seconds until it is open, and of each round the milliseconds of a step and of an episode. Prints a table of them."""
+    opened_after_s: dict[str, float] = {}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in profiles}
     async with AsyncExitStack() as stack:
         collectors = {}
         for name, sandbox in profiles.items():
             started = time.perf_counter()
             collector = await stack.enter_async_context(open_collector(ActingSettings(tasks=TASKS, sandbox=sandbox)))
-            opened_s = time.perf_counter() - started
+            opened_after_s[name] = time.perf_counter() - started
             await step_ms(collector, 1)
-            print(f"{name}: open after {opened_s:.1f} s, first episode after {time.perf_counter() - started:.1f} s", flush=True)
+            print(f"{name}: open after {opened_after_s[name]:.1f} s, first episode after {time.perf_counter() - started:.1f} s", flush=True)
             collectors[name] = collector
         for _ in range(rounds):
             for name, collector in collectors.items():
                 found[name].append(await step_ms(collector, num))
+    rows = {
+        name: {
+            "opened_after_s": round(opened_after_s[name], 1),
+            "step_ms": [round(step, 1) for step, _ in figures],
+            "episode_ms": [round(episode, 1) for _, episode in figures],
+        }
+        for name, figures in found.items()
+    }
     if not rounds:
-        return
+        return rows
     print("\n| where | a step, ms | an episode, ms |\n|---|---|---|")
     for name, figures in found.items():
         cells = [f"{statistics.median(column):.1f} ({min(column):.1f} to {max(column):.1f})" for column in zip(*figures, strict=True)]
         print(f"| {name} | {' | '.join(cells)} |")
+    return rows
 
 
 def main() -> None:
@@ -104,9 +117,12 @@ def main() -> None:
     options.add_argument("--episodes", type=int, default=12)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--local", action="store_true", help="only how long a stage waits for `address: local`")
+    options.add_argument("--publish", action="store_true", help="write docs/measured/ray_overhead.json")
     chosen = options.parse_args()
+    load = os.getloadavg()[0]
     if chosen.local:
-        asyncio.run(measure({"sandbox.ray.address: local": SandboxSettings(num_sessions=1, ray=RaySettings(address="local"))}, 1, 0))
+        rows = asyncio.run(measure({"sandbox.ray.address: local": SandboxSettings(num_sessions=1, ray=RaySettings(address="local"))}, 1, 0))
+        _publish(rows, load, chosen.publish)
         return
     with sandbox_server() as url, ray_nodes(1) as (nodes, _):
         time.sleep(20)  # the node has joined; how long that takes is `ray start`'s, not the stage's
@@ -115,8 +131,17 @@ def main() -> None:
             "a sandbox server": SandboxSettings(num_sessions=1, servers=(url,)),
             "a node of a Ray cluster": SandboxSettings(num_sessions=1, ray=RaySettings(address=nodes.address)),
         }
-        asyncio.run(measure(profiles, chosen.episodes, chosen.rounds))
-    subprocess.run([sys.executable, "-m", "benchmarks.ray_overhead", "--local"], cwd=ROOT, check=True)
+        rows = asyncio.run(measure(profiles, chosen.episodes, chosen.rounds))
+    _publish(rows, load, chosen.publish)
+    local = [sys.executable, "-m", "benchmarks.ray_overhead", "--local", *(["--publish"] if chosen.publish else [])]
+    subprocess.run(local, cwd=ROOT, check=True)
+
+
+def _publish(rows: dict[str, dict[str, Any]], load: float, wanted: bool) -> None:
+    """`load`: of this machine before the run, over the last minute."""
+    if wanted:
+        measured = provenance()
+        publish_rows("ray_overhead", {name: {**row, "load": round(load, 1), "measured": measured} for name, row in rows.items()})
 
 
 if __name__ == "__main__":

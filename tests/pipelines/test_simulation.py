@@ -58,6 +58,16 @@ def test_a_nodes_processors_bound_it_and_another_node_helps() -> None:
     assert two.steps_per_s / one.steps_per_s == pytest.approx(2.0, rel=0.03)
 
 
+def test_a_thousand_nodes_do_a_thousand_times_the_work_of_one() -> None:
+    one = Cluster(num_nodes=1, sessions_per_node=4)
+    few, many = (
+        simulate(THREE, replace(one, num_nodes=number), Learning(batch_episodes=4 * number, num_batches=2, update_s=1.0))
+        for number in (1, 1000)
+    )
+    assert (many.num_episodes, many.num_steps) == (1000 * few.num_episodes, 1000 * few.num_steps)
+    assert many.seconds == pytest.approx(few.seconds)
+
+
 def test_dead_nodes_and_crashes_cost_time_and_no_episode() -> None:
     episodes = (*THREE * 19, RecordedEpisode(steps_s=(1.0,), is_crashed=True))
     mortal = Cluster(num_nodes=4, sessions_per_node=4, hours_between_deaths=20 / 3600, recovery_s=10.0)
