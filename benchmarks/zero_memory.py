@@ -1,9 +1,11 @@
 """Memory of a training process by ZeRO stage: the most that it held while it started and in its steps, beside what the formula says that
-`flywheel run --dry-run` uses (models/training/estimates.py).
+`flywheel run --dry-run` uses (models/training/estimates.py), and how long a step took. Stage 0 is models/rl/process_group.py's; beside it,
+`deepspeed-0`, stands what DeepSpeed does at that stage, which RL does not use.
 
 A Llama with random weights in float32, on the CPU over gloo, by what steps RL's policy (models/rl/optimizers.py): two passes and a step of
 Adam, several times. Processes are forks of one that has imported everything; what counts is the resident memory beyond what each had
-then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on with those that are missing.
+then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on with those that are missing. Remove that folder to measure
+again.
 
     python -m benchmarks.zero_memory --json docs/measured/zero_memory.json
 """
@@ -24,12 +26,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from models.families.shapes import ModelShape, shape_of
-from models.rl.optimizers import Optimizer, WholeOptimizer, ZeroOptimizer
+from models.rl.optimizers import MakeOptimizer, Optimizer, WholeOptimizer, ZeroOptimizer
 from models.rl.process_group import ProcessGroup
 from models.training.estimates import FLOAT32, FLOAT32_IN_ZERO, training_memory
 from models.training.forward import LogitsWhere
@@ -39,8 +42,8 @@ from warehouse.core.home import atomic_write
 ROOT = Path(".bench/zero_memory")
 SIZES = {"2M": (128, 4, 4096), "50M": (576, 10, 8192), "100M": (768, 12, 16384)}
 """Hidden size, layers, vocabulary."""
-STAGES = (0, 1, 2, 3)
-NUM_TOKENS, PASSES, STEPS = 16, 2, 2
+STAGES = ("0", "deepspeed-0", "1", "2", "3")
+NUM_TOKENS, PASSES, STEPS, MAX_NORM = 16, 2, 2, 1.0
 MIB = 2**20
 M_MMAP_THRESHOLD = -3
 """glibc's number of the size from which memory is mapped by itself."""
@@ -59,6 +62,36 @@ def config_of(size: str) -> LlamaConfig:
     )
 
 
+class DeepSpeedWhole:
+    """Everything in each process, by DeepSpeed; called as WholeOptimizer is."""
+
+    def __init__(self, module: LogitsWhere, make: MakeOptimizer, size: int) -> None:
+        prepare_deepspeed(torch.device("cpu"))
+        import deepspeed
+
+        settings = {
+            "zero_optimization": {"stage": 0},
+            "train_micro_batch_size_per_gpu": 1,
+            "train_batch_size": size,
+            "managed_gradient_accumulation": False,
+            "gradient_clipping": MAX_NORM,
+            "zero_allow_untested_optimizer": True,
+            "steps_per_print": None,
+        }
+        optimizer = make(list(module.parameters()))
+        self._size = size
+        self.module, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings, dist_init_required=False)
+
+    def zero_grad(self) -> None:
+        self.module.zero_grad()
+
+    def backward(self, loss: Tensor) -> None:
+        self.module.backward(loss * self._size)
+
+    def step(self, _max_norm: float) -> None:
+        self.module.step()
+
+
 def estimated_mib(shape: ModelShape, stage: int, num_processes: int) -> float:
     memory = training_memory(
         shape,
@@ -73,7 +106,7 @@ def estimated_mib(shape: ModelShape, stage: int, num_processes: int) -> float:
     return memory.total / MIB
 
 
-def measure(size: str, stage: int, num_processes: int) -> Row:
+def measure(size: str, stage: str, num_processes: int) -> Row:
     """Of the processes, the most that one held."""
     config = config_of(size)
     store, folder = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), ROOT / f"{size}-{stage}-{num_processes}"
@@ -87,7 +120,7 @@ def measure(size: str, stage: int, num_processes: int) -> Row:
         "parameters": shape.num_parameters,
         "start_mib": max(each["start_mib"] for each in found),
         "steps_mib": max(each["steps_mib"] for each in found),
-        "estimated_mib": round(estimated_mib(shape, stage, num_processes), 1),
+        "estimated_mib": round(estimated_mib(shape, int(stage[-1]), num_processes), 1),
         "step_s": round(statistics.median(each["step_s"] for each in found), 2),
     }
 
@@ -103,7 +136,7 @@ def _forked(work: Any) -> int:
         os._exit(1)
 
 
-def _train(config: LlamaConfig, stage: int, rank: int, num_processes: int, port: int, folder: Path) -> None:
+def _train(config: LlamaConfig, stage: str, rank: int, num_processes: int, port: int, folder: Path) -> None:
     import time
 
     torch.set_num_threads(1)
@@ -126,12 +159,14 @@ def _train(config: LlamaConfig, stage: int, rank: int, num_processes: int, port:
     group.leave()
 
 
-def _optimizer(module: LogitsWhere, stage: int, group: ProcessGroup) -> Optimizer:
+def _optimizer(module: LogitsWhere, stage: str, group: ProcessGroup) -> Optimizer | DeepSpeedWhole:
     make = partial(torch.optim.Adam, lr=1e-4)
-    return ZeroOptimizer(module, make, group, stage=stage, max_norm=1.0) if stage else WholeOptimizer(module, make, group)
+    if stage == "deepspeed-0":
+        return DeepSpeedWhole(module, make, group.size)
+    return ZeroOptimizer(module, make, group, stage=int(stage), max_norm=MAX_NORM) if stage != "0" else WholeOptimizer(module, make, group)
 
 
-def _step(optimizer: Optimizer, vocabulary: int, generator: torch.Generator) -> None:
+def _step(optimizer: Optimizer | DeepSpeedWhole, vocabulary: int, generator: torch.Generator) -> None:
     optimizer.zero_grad()
     for _ in range(PASSES):
         ids = torch.randint(3, vocabulary, (1, NUM_TOKENS), generator=generator)
@@ -139,7 +174,7 @@ def _step(optimizer: Optimizer, vocabulary: int, generator: torch.Generator) -> 
         wanted[:, -1] = False
         loss = torch.nn.functional.cross_entropy(optimizer.module(ids, wanted).float(), ids[0, 1:])
         optimizer.backward(loss / PASSES)
-    optimizer.step(1.0)
+    optimizer.step(MAX_NORM)
 
 
 def _peak_again() -> int:
@@ -165,7 +200,7 @@ def table(rows: list[Row]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=list(SIZES), default="50M", help="parameters, about (default: 50M)")
-    parser.add_argument("--stages", nargs="+", type=int, choices=STAGES, default=list(STAGES), help="which (default: all)")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="which (default: all)")
     parser.add_argument("--processes", type=int, default=2, help="that train together (default: 2)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
