@@ -23,7 +23,7 @@ from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
 from models.rl.critic import Critic
 from models.rl.critic_checkpoint import load_critic
-from models.rl.optimizers import Optimizer, gathered
+from models.rl.optimizers import Optimizer
 from models.rl.process_group import SINGLE_PROCESS, ProcessGroup, deepspeed_raising_process_lost
 from models.rl.replay import ReplayPool
 from models.rl.state import Counters, load_optimizers, load_state
@@ -39,7 +39,7 @@ from models.training.adapters import (
     trained_parameters,
     without_adapters,
 )
-from models.training.zero import is_shared_out
+from models.training.zero import gathered, is_shared_out
 from warehouse.core.errors import ConfigError
 from warehouse.core.identity import stable_seed
 

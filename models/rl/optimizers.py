@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from models.rl.process_group import ProcessGroup
 from models.training.adapters import trained_parameters
-from models.training.zero import is_shared_out, prepare_deepspeed, use_timeout
+from models.training.zero import prepare_deepspeed, use_timeout
 
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 WEIGHT = "weight"
@@ -257,15 +257,6 @@ class _Place:
     def of(self, flat: Tensor) -> Tensor:
         """Those elements of the flat tensor, or of one like it."""
         return flat[self.first : self.first + self.size]
-
-
-def gathered(parameters: Sequence[Tensor]) -> AbstractContextManager[None]:
-    """Within, these parameters are whole in every process, also where they are shared out; all processes enter together."""
-    if not any(is_shared_out(parameter) for parameter in parameters):
-        return nullcontext()
-    from deepspeed import zero
-
-    return zero.GatheredParameters(parameters)  # type: ignore[no-any-return]
 
 
 def _set_rate(optimizer: Any, rate: float | None) -> None:

@@ -1,7 +1,7 @@
 """A supervised run in several processes, on this machine or on several (models/training/launcher.py).
 
 The processes run models/supervised/process.py. They read files (`JOB_FILE` in the run folder, the samples it names) and write files:
-metrics.jsonl while they train, then the gathered weights and a result or an error. With SupervisedConfig.deepspeed_stage they train by
+metrics.jsonl while they train, then the weights and a result or an error. With SupervisedConfig.deepspeed_stage they train by
 DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism."""
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from models.checkpoints.checkpoint import quiet
-from models.families.registry import load_policy, model_class
+from models.families.registry import load_policy
 from models.families.vision import ReadImage, read_images
 from models.supervised.checkpoints import last_complete, readable_by, step_of
 from models.supervised.config import SupervisedConfig
@@ -56,9 +55,9 @@ def fit_in_processes(
     *,
     read_image: ReadImage | None = None,
     hosts: TrainingHosts = THIS_MACHINE,
-) -> tuple[PreTrainedModel, dict[str, float]]:
-    """As `fitting.fit` on the checkpoint `init`, in config.num_processes processes over the hosts: the trained model and the closing
-    metrics.
+) -> dict[str, float]:
+    """As `fitting.fit` on the checkpoint `init`, in config.num_processes processes over the hosts: the closing metrics. The weights are in
+    WEIGHTS_FOLDER of the run folder, as models/training/shards.py writes them.
 
     Raises what the processes raised where it is an error of this project, ProcessLost with their last words where they ended otherwise.
     """
@@ -88,16 +87,12 @@ def fit_in_processes(
         raise launch.error() or lost from None
     finally:
         launch.stop()
-    return _trained(init, config, run_folder / WEIGHTS_FOLDER), json.loads((run_folder / RESULT_FILE).read_text())
+    metrics: dict[str, float] = json.loads((run_folder / RESULT_FILE).read_text())
+    return metrics
 
 
-def _trained(init: Path, config: SupervisedConfig, weights: Path) -> PreTrainedModel:
-    """The model with the weights that the processes left; with its adapters, where it was trained with some."""
-    if not config.lora_rank:
-        with quiet():
-            whole: PreTrainedModel = model_class(init).from_pretrained(weights)
-        whole.eval()
-        return whole
+def with_adapters(init: Path, config: SupervisedConfig, weights: Path) -> PreTrainedModel:
+    """The model with the adapters that the processes left. Raises ModelError where they are not the model's."""
     model = load_policy(init)
     prepare_for_training(model, config, seed=config.seed)
     _fill_adapters(model, weights)

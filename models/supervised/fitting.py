@@ -35,6 +35,7 @@ from models.training.forward import weighted_loss
 from models.training.hosts import TIMEOUT
 from models.training.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
 from models.training.packing import check_can_pack, segments_attention
+from models.training.shards import save_in_shards
 from models.training.zero import use_timeout
 from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.errors import TrainingDiverged
@@ -57,8 +58,8 @@ def fit(
     plan: Sequence[Sequence[int]] | None = None,
     timeout: timedelta = TIMEOUT,
 ) -> dict[str, float]:
-    """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
-    the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `pixels` loads the
+    """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In processes of a run's
+    own the weights are written into `weights_folder` instead (models/training/shards.py): none may hold them all. `pixels` loads the
     images that samples show. What of the model is trained is settled before (models/training/adapters.py). `plan`: which samples to read at
     each step, where that is not for models.training.batching.plan_batches to say. `timeout`: how long a process waits for the others.
 
@@ -185,6 +186,11 @@ class _WeightedTrainer(Trainer):
         chosen: Any = optimizer or self.optimizer
         self.lr_scheduler = LambdaLR(chosen, self._config.rate_factor)
         return self.lr_scheduler
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Nothing in a trainer checkpoint of DeepSpeed's: each process's own pieces, which a run resumes from, have the weights."""
+        if not (_internal_call and self.is_deepspeed_enabled):
+            super().save_model(output_dir, _internal_call)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Weights under the names that they have in the model: the Trainer resumes by them, and leaves out in silence what is stored under
@@ -341,7 +347,7 @@ def _distributed_arguments(config: SupervisedConfig, has_gpu: bool, last: Path |
     return {
         "bf16": config.bf16,
         "deepspeed": {
-            "zero_optimization": {"stage": config.deepspeed_stage, "stage3_gather_16bit_weights_on_model_save": True},
+            "zero_optimization": {"stage": config.deepspeed_stage},
             "bf16": {"enabled": config.bf16},
             "checkpoint": {"load_universal": last is not None and is_universal(last)},
             "train_micro_batch_size_per_gpu": 1,
@@ -365,22 +371,29 @@ def _named(samples: Sequence[EncodedSample]) -> str:
 
 
 def _settle_weights(trainer: _WeightedTrainer, best: Path, curve: HeldOutCurve, weights_folder: Path | None) -> None:
-    """The best weights where a run stops early, else the last, in the model or gathered into `weights_folder`."""
+    """The best weights where a run stops early, else the last, in the model or in `weights_folder`."""
     is_best_kept = trainer._config.early_stop_patience is not None and curve.best_step not in (None, trainer.state.global_step)
     if weights_folder is None:
         if is_best_kept:
             trainer._load_from_checkpoint(str(best))
     elif is_best_kept:
         if trainer.is_world_process_zero():
-            shutil.copytree(best, weights_folder, dirs_exist_ok=True)
+            shutil.rmtree(weights_folder, ignore_errors=True)
+            shutil.copytree(best, weights_folder)
     else:
-        trainer.save_model(str(weights_folder))
+        _save_weights(trainer, weights_folder)
 
 
 def _save_weights(trainer: _WeightedTrainer, folder: Path) -> None:
     """Aside first: a kill leaves the weights of before."""
-    aside = folder.with_name(f"{folder.name}.partial")
-    trainer.save_model(str(aside))
-    if trainer.is_world_process_zero():
+    aside, is_leader = folder.with_name(f"{folder.name}.partial"), trainer.is_world_process_zero()
+    if is_leader:
+        shutil.rmtree(aside, ignore_errors=True)
+    if trainer._config.is_distributed:
+        model: Any = trainer.model
+        save_in_shards(model, aside, is_leader=is_leader)
+    else:
+        trainer.save_model(str(aside))
+    if is_leader:
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)

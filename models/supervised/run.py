@@ -21,7 +21,7 @@ from models.families.registry import load_codec, load_policy, max_positions
 from models.families.vision import ReadImage, pixel_loader
 from models.supervised.checkpoints import clear_unless_of, trainer_checkpoints
 from models.supervised.config import SupervisedConfig
-from models.supervised.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_processes
+from models.supervised.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_processes, with_adapters
 from models.supervised.fitting import BEST_FOLDER, fit
 from models.supervised.training_set import SAMPLES_FOLDER, TrainingSample, training_set
 from models.training.adapters import ADAPTER_FOLDER, has_adapters, merge_adapters, prepare_for_training, save_adapter
@@ -69,7 +69,8 @@ def train_supervised(
     what = config.model_dump(mode="json", exclude={"num_processes"})  # who computes: a killed run may go on in others
     clear_unless_of(run_folder, content_id("run", [what, parent, chosen.digest]), keep=SAMPLES_FOLDER)
     if config.is_distributed:
-        model, metrics = fit_in_processes(init, chosen, config, run_folder, on_progress, read_image=read_image, hosts=hosts)
+        metrics = fit_in_processes(init, chosen, config, run_folder, on_progress, read_image=read_image, hosts=hosts)
+        model = with_adapters(init, config, run_folder / WEIGHTS_FOLDER) if config.lora_rank else None
     else:
         model = load_policy(init)
         prepare_for_training(model, config, seed=config.seed)
@@ -78,7 +79,7 @@ def train_supervised(
         )
     card = write(
         output,
-        partial(_fill, model, codec, config),
+        partial(_fill, model or run_folder / WEIGHTS_FOLDER, codec, config),
         stage=stage,
         iteration=iteration,
         parents=(parent,),
@@ -92,10 +93,15 @@ def train_supervised(
     return card
 
 
-def _fill(model: PreTrainedModel, codec: ChatCodec, config: SupervisedConfig, aside: Path) -> None:
-    if has_adapters(model):
-        save_adapter(model.state_dict(), aside / ADAPTER_FOLDER, config)
-        merge_adapters(model)
-    with quiet():
-        model.save_pretrained(aside)
+def _fill(trained: PreTrainedModel | Path, codec: ChatCodec, config: SupervisedConfig, aside: Path) -> None:
+    """With a model, or with the files that processes left of one in a folder."""
+    if isinstance(trained, Path):
+        for file in sorted(trained.iterdir()):
+            shutil.move(file, aside / file.name)
+    else:
+        if has_adapters(trained):
+            save_adapter(trained.state_dict(), aside / ADAPTER_FOLDER, config)
+            merge_adapters(trained)
+        with quiet():
+            trained.save_pretrained(aside)
     codec.save_pretrained(aside)

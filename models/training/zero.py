@@ -1,9 +1,12 @@
-"""What every use of DeepSpeed needs, supervised or RL: how it is set up before it is imported, and how long it waits for a process."""
+"""What every use of DeepSpeed needs, supervised or RL: how it is set up before it is imported, how long it waits for a process, and weights
+whose pieces lie in several processes."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -67,3 +70,17 @@ def _number_from_zero() -> None:
 def is_shared_out(parameter: Tensor) -> bool:
     """Whether each process has a piece of the parameter (ZeRO-3)."""
     return hasattr(parameter, "ds_tensor")
+
+
+def num_elements(parameter: Tensor) -> int:
+    """Of the whole of it, also where this process has a piece."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def gathered(parameters: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """Within, these parameters are whole in every process, also where they are shared out; all processes enter together."""
+    if not any(is_shared_out(parameter) for parameter in parameters):
+        return nullcontext()
+    from deepspeed import zero
+
+    return zero.GatheredParameters(parameters)  # type: ignore[no-any-return]

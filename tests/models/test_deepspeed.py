@@ -23,14 +23,17 @@ from safetensors.torch import save_file
 from agent.policy.policy import Message
 from models.checkpoints.checkpoint import Card, read_card, save, verify
 from models.families.registry import load_policy
+from models.supervised import distributed
 from models.supervised.config import SupervisedConfig
-from models.supervised.distributed import _trained
+from models.supervised.distributed import with_adapters
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
 from models.training.adapters import prepare_for_training
 from models.training.batching import EncodedSample, PlannedBatches, plan_batches, share_out
 from models.training.forward import weighted_loss
+from models.training.launcher import Launch
 from models.training.metrics import Progress, read_metrics
+from tests.models import logged_gathers
 from warehouse.core.errors import ModelError, ProcessLost, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=12, warmup_steps=2, batch_tokens=256, save_every=5, log_every=1)
@@ -115,6 +118,7 @@ def test_two_processes_learn_what_one_does(stage: int | None, alone: Path, seed_
     ours, theirs = (load_policy(folder).state_dict() for folder in (alone, tmp_path / "end"))
     for name, weight in ours.items():
         torch.testing.assert_close(theirs[name], weight, atol=2e-5, rtol=0)
+    assert card.files["config.json"] == read_card(alone).files["config.json"]
     assert not list((tmp_path / "end.run").glob("checkpoint-*"))
 
 
@@ -126,6 +130,20 @@ def test_one_process_of_zero_learns_packed_rows_in_bfloat16(seed_checkpoint: Pat
     losses = [point.metrics["loss"] for point in read_metrics(tmp_path / "end.run")]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
     assert load_policy(tmp_path / "end").dtype == torch.float32
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_weights_in_pieces_are_gathered_once_when_all_is_learned(
+    alone: Path, seed_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trainer checkpoints are written before the last step, and one with it."""
+    monkeypatch.setattr(distributed, "Launch", lambda _, *args, **options: Launch(logged_gathers.__name__, *args, **options))
+    config = CONFIG.model_copy(update={"num_processes": 2, "deepspeed_stage": 3})
+    train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / "end", stage="sft_model", iteration="0001")
+    gathers = (tmp_path / "end.run" / logged_gathers.LOG_FILE).read_text().splitlines()
+    num_tensors = len(dict(load_policy(alone).named_parameters()))
+    assert gathers == ["['checkpoint-12']"] * 2 * num_tensors, "tensor by tensor, by both processes"
 
 
 KILLED = """
@@ -199,6 +217,8 @@ def test_another_number_of_processes_goes_on(
 
     with pytest.raises(Stopped):
         train(first, on_progress=stop)
+    if stage is not None:
+        assert not list(tmp_path.glob("end.run/checkpoint-*/*.safetensors")), "the weights are in the pieces"
     assert train(then).metrics["resumed_from_step"] in (5, 10)
     losses = [[point.metrics["loss"] for point in read_metrics(path.with_name("end.run"))] for path in (alone, tmp_path / "end")]
     assert losses[1] == pytest.approx(losses[0], abs=TOLERANCE, rel=0)
@@ -229,11 +249,11 @@ def test_adapters_that_come_back_under_other_names_are_not_passed_over(seed_chec
     prepare_for_training(model, config)
     learned = {name: tensor + 1 if "lora_" in name else tensor for name, tensor in model.state_dict().items()}
     save_file({name: tensor.clone() for name, tensor in learned.items()}, tmp_path / "model.safetensors")
-    back = _trained(seed_checkpoint, config, tmp_path).state_dict()
+    back = with_adapters(seed_checkpoint, config, tmp_path).state_dict()
     assert all(torch.equal(back[name], tensor) for name, tensor in learned.items())
     save_file({f"module.{name}": tensor.clone() for name, tensor in learned.items()}, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=r"names are unknown \(module\."):
-        _trained(seed_checkpoint, config, tmp_path)
+        with_adapters(seed_checkpoint, config, tmp_path)
 
 
 @pytest.mark.long

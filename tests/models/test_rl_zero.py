@@ -20,11 +20,10 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from models.rl.config import PpoConfig
-from models.rl.optimizers import gathered
 from models.rl.process_group import ProcessGroup
 from models.rl.state import Counters, load_optimizers, load_state, save_optimizers, save_state
 from models.rl.value_learner import Gate
-from models.training.zero import is_shared_out, prepare_deepspeed
+from models.training.zero import gathered, is_shared_out, prepare_deepspeed
 from tests.models.ppo_episodes import per_token
 from tests.models.test_rl_together import BATCHES, SETTINGS, Part, assert_same, broken, parts
 from warehouse.core.errors import CheckpointError

@@ -116,7 +116,7 @@ def test_hosts_that_cannot_be_are_refused(tmp_path: Path) -> None:
 @needs_hosts
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("stage", ["null", "2"])
+@pytest.mark.parametrize("stage", ["null", "2", "3"])
 def test_supervised_training_over_two_hosts_learns_what_one_does_and_survives_them(
     stage: str, seed_checkpoint: Path, tmp_path: Path, two: list[Host]
 ) -> None:
@@ -196,27 +196,29 @@ def test_a_link_that_goes_down_ends_the_run_which_resumes(
 @needs_hosts
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("stage", [0, 3])
 def test_reinforcement_learning_over_two_hosts_learns_what_one_does_and_survives_them(
-    seed_checkpoint: Path, tmp_path: Path, two: list[Host]
+    stage: int, seed_checkpoint: Path, tmp_path: Path, two: list[Host]
 ) -> None:
     head, other = two
-    hosts, folder = training_hosts(head, other), tmp_path / "cut"
-    process = started(head, hosts, "rl", seed_checkpoint, folder)
+    hosts, folder, settings = training_hosts(head, other), tmp_path / "cut", f'{{"zero_stage": {stage}}}'
+    process = started(head, hosts, "rl", seed_checkpoint, folder, settings)
     wait_until(has_rounds(folder, 1), process, folder)
     other.kill()
     assert process.wait() == 1
     assert f"ProcessLost: training host {other.address} ended with status -9" in (folder / "log.txt").read_text()
     assert nothing_runs_on(head)
 
-    process = started(head, hosts, "rl", seed_checkpoint, folder)
+    process = started(head, hosts, "rl", seed_checkpoint, folder, settings)
     wait_until(has_rounds(folder, 2), process, folder)
     head.kill()
     assert nothing_runs_on(other)
-    ended(started(head, hosts, "rl", seed_checkpoint, folder), folder)
+    ended(started(head, hosts, "rl", seed_checkpoint, folder, settings), folder)
 
-    run = rl.a_run(seed_checkpoint, folder, 1)
+    run = rl.a_run(seed_checkpoint, folder, 1, zero_stage=stage)
     resumed = rl.train(run, rl.Refusing())
-    again = rl.learned_again(resumed, rl.replace(run, config=rl.a_run(seed_checkpoint, folder, 2).config), tmp_path / "again")
+    two_again = rl.replace(run, config=run.config.model_copy(update={"num_processes": 2}))
+    again = rl.learned_again(resumed, two_again, tmp_path / "again")
     assert rl.train(again, rl.Refusing()).card.checkpoint_id == resumed.card.checkpoint_id, (
         "to the bit what two processes of one host learn"
     )
