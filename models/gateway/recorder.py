@@ -19,7 +19,7 @@ from agent.gateway.records import Call, Outcome, Place, Route, digests
 from models.gateway.gathering import Choice, Gathering
 from models.gateway.reading import Read, read, texts_in, texts_of
 from models.gateway.settings import GatewaySettings
-from models.gateway.upstream import Upstream
+from models.gateway.upstreams import Upstreams
 from models.server.problems import ApiError, busy, closing, wrong
 from models.server.wire import ChatRequest
 from warehouse.core.errors import RequestRefused
@@ -63,7 +63,7 @@ class UnderWay:
     read: Read
     place: Place
     found: Sequence[str]
-    upstream: Upstream
+    upstream: Upstreams
     is_candidate: bool
     body: dict[str, Any]
     began_s: float = field(default_factory=time.monotonic)
@@ -82,7 +82,7 @@ class Recorder:
     """All that passes through one gateway. Lives in one event loop."""
 
     def __init__(
-        self, log: GatewayLog, live: Upstream, candidate: Upstream | None, settings: GatewaySettings, owner: Owner | None = None
+        self, log: GatewayLog, live: Upstreams, candidate: Upstreams | None, settings: GatewaySettings, owner: Owner | None = None
     ) -> None:
         """Without an `owner`, callers say themselves what their episodes are."""
         self._log, self._live, self._candidate, self.settings, self._owner = log, live, candidate, settings, owner
@@ -94,7 +94,7 @@ class Recorder:
         """Outcomes that are being written, by episode."""
 
     @property
-    def live(self) -> Upstream:
+    def live(self) -> Upstreams:
         return self._live
 
     @property
@@ -163,7 +163,7 @@ class Recorder:
     async def whole(self, call: UnderWay) -> dict[str, Any]:
         """The upstream's answer, recorded."""
         try:
-            data = await call.upstream.whole(call.body)
+            data = await call.upstream.whole(call.body, call.episode)
             gathered = Gathering(call.asked.n)
             gathered.add(data)
             await self.record(call, gathered)
@@ -177,7 +177,7 @@ class Recorder:
     async def chunks(self, call: UnderWay, gathered: Gathering) -> AsyncGenerator[dict[str, Any], None]:
         """The upstream's chunks; what ends the answer is held back until the record is durable."""
         held: list[dict[str, Any]] = []
-        source = call.upstream.chunks(call.body)
+        source = call.upstream.chunks(call.body, call.episode)
         try:
             async for chunk in source:
                 gathered.add(chunk)

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from agent.gateway.intake import Intake
 from agent.gateway.log import GatewayLog
@@ -14,6 +15,7 @@ from models.gateway.app import create_app
 from models.gateway.recorder import Owner, Recorder
 from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
+from models.gateway.upstreams import Upstreams
 from models.server.metrics import Metrics
 from sandbox.http.serving import Server, on_free_port, serve_until_signalled
 
@@ -23,10 +25,11 @@ LAST_REPLIES_S = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a policy server is reached. `policy_id` and `model`: whose weights it was made to load, and by what name it answers with them;
-    None: what it lists first."""
+    """Where a policy server is reached; `replicas`: further ones with the same weights and token. `policy_id` and `model`: whose weights it
+    was made to load, and by what name it answers with them; None: what it lists first."""
 
     url: str
+    replicas: tuple[str, ...] = ()
     token: str | None = None
     policy_id: str | None = None
     model: str | None = None
@@ -41,7 +44,7 @@ async def _server(
     settings: GatewaySettings,
     owner: Owner | None = None,
 ) -> AsyncIterator[tuple[Server, Recorder]]:
-    upstreams = [_upstream(one, settings) for one in (live, candidate) if one is not None]
+    upstreams = [_upstreams(one, settings) for one in (live, candidate) if one is not None]
     try:
         for upstream in upstreams:
             await upstream.open()
@@ -62,8 +65,9 @@ async def _server(
         await asyncio.gather(*(upstream.close() for upstream in upstreams))
 
 
-def _upstream(address: Address, settings: GatewaySettings) -> Upstream:
-    return Upstream(address.url, address.token, timeout_s=settings.timeout_s, policy_id=address.policy_id, model=address.model)
+def _upstreams(address: Address, settings: GatewaySettings) -> Upstreams:
+    wanted: dict[str, Any] = {"timeout_s": settings.timeout_s, "policy_id": address.policy_id, "model": address.model}
+    return Upstreams([Upstream(url, address.token, **wanted) for url in (address.url, *address.replicas)])
 
 
 async def serve(

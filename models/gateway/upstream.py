@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from models.http.kinds import KINDS, MODELS, kind_owning
 from models.http.routes import OWN_FIELD
-from models.server.problems import ApiError
+from models.server.problems import CLOSING, ApiError
 from models.server.wire import ChatRequest, Problem, ProblemAnswer
 from sandbox.http.certificates import rejection, verification
 from warehouse.core.errors import EngineUnreachable, ModelError
@@ -24,6 +25,10 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 CONNECTIONS = 1024
 CONNECT_S, IDLE_S = 30.0, 4.0
 """uvicorn closes what was idle for 5 s: a connection is not used again when that is near."""
+
+
+class Unreachable(ApiError):
+    """A server that does not answer at all, or ends; another may be asked instead."""
 
 
 class Upstream:
@@ -44,6 +49,21 @@ class Upstream:
         self._model, self.policy_id = "", ""
         self.entry: Mapping[str, Any] = {}
         self._kind = KINDS["openai"]
+        self.num_running = 0
+
+    @property
+    def served(self) -> tuple[str, str, str]:
+        """Kind of server, model and weights."""
+        return kind_owning(self.entry.get("owned_by")), self._model, self.policy_id
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """An answer is under way as long as the block lasts."""
+        self.num_running += 1
+        try:
+            yield
+        finally:
+            self.num_running -= 1
 
     async def open(self) -> None:
         """Find out what it serves. Raises EngineUnreachable, ModelError."""
@@ -161,7 +181,8 @@ def _refusal(status: int, text: str) -> ApiError:
         problem = Problem(message=text[:MESSAGE_CHARS], type="server_error", code="upstream_refused")
     if status in (401, 403):
         return _failed(f"the policy server refuses the gateway: {problem.message}")
-    return ApiError(status, problem, {"retry-after": "1"} if status in (429, 503) else None)
+    refusal = Unreachable if problem.code == CLOSING else ApiError
+    return refusal(status, problem, {"retry-after": "1"} if status in (429, 503) else None)
 
 
 def _failed(message: str) -> ApiError:
@@ -169,4 +190,5 @@ def _failed(message: str) -> ApiError:
 
 
 def _unreachable(url: str, error: httpx.TransportError) -> ApiError:
-    return _failed(f"the policy server at {url} does not answer: {rejection(error) or type(error).__name__}")
+    failed = _failed(f"the policy server at {url} does not answer: {rejection(error) or type(error).__name__}")
+    return failed if isinstance(error, httpx.TimeoutException) else Unreachable(failed.status, failed.problem)

@@ -36,9 +36,11 @@ class HttpClient:
     """One server's connections, for one event loop. A request ends with the server's JSON object, or with ModelError: `Refused` for what
     the server will not do, EngineUnreachable after the last attempt at what it could not."""
 
-    def __init__(self, config: HttpEngineConfig) -> None:
+    def __init__(self, config: HttpEngineConfig, token: str | None = None) -> None:
+        """Without a `token`, it is that of the variable that the settings name, if they do."""
         self._config = config
-        headers = {"authorization": f"Bearer {token_in(config.token_env)}"} if config.token_env else {}
+        token = token_in(config.token_env) if token is None and config.token_env else token
+        headers = {"authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(
             base_url=config.base_url,
             headers=headers,

@@ -33,9 +33,9 @@ class Replica:
     """Lives in the loop of its engine. `open` it before anything else; `down_s` is the time at which it stopped answering, `why_down` how.
     Who loads weights holds `loading_lock`."""
 
-    def __init__(self, config: HttpEngineConfig, own_model: str) -> None:
+    def __init__(self, config: HttpEngineConfig, own_model: str, token: str | None = None) -> None:
         """`own_model` is the name under which the server adds an adapter that it loads, where it does."""
-        self.config, self.client, self._own_model = config, HttpClient(config), own_model
+        self.config, self.client, self._own_model = config, HttpClient(config, token), own_model
         self.num_running = 0
         self.down_s: float | None = None
         self.why_down = ""

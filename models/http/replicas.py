@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.families.chat import ChatCodec
+from models.http.affinity import LOST_S, Affinity
 from models.http.config import Capabilities, HttpEngineConfig
 from models.http.dialects import Answer, Ask
 from models.http.probe import Probed
@@ -22,10 +22,6 @@ from warehouse.core.errors import ConfigError, EngineUnreachable, FlywheelError,
 if TYPE_CHECKING:
     import torch
 
-MOST_CONVERSATIONS = 100_000
-"""Whose server is remembered; the one that was asked longest ago is forgotten first."""
-LOST_S = 10.0
-"""How long a server that does not answer is left alone before it is tried again."""
 FOLLOWS = {"logprobs_follow_temperature", "logprobs_follow_top_p"}
 ALIKE = set(Capabilities.model_fields) - {"model", "policy_id"}
 _LOG = logging.getLogger(__name__)
@@ -44,9 +40,9 @@ class Weights:
 class Replicas:
     """Lives in the loop of its engine. A conversation stays on one server, where its keys and values are, for as long as that answers."""
 
-    def __init__(self, config: HttpEngineConfig, own_model: str) -> None:
-        self._every = [Replica(each, own_model) for each in config.each()]
-        self._homes: OrderedDict[str, Replica] = OrderedDict()
+    def __init__(self, config: HttpEngineConfig, own_model: str, token: str | None = None) -> None:
+        self._every = [Replica(each, own_model, token) for each in config.each()]
+        self._affinity = Affinity[Replica]()
         self._codec: ChatCodec | None = None
         self._settled = asyncio.Event()
         self._settled.set()
@@ -143,16 +139,7 @@ class Replicas:
     def _chosen(self, conversation: str | None, tried: set[Replica]) -> Replica:
         self._try_lost_again()
         allowed = (self._up() - tried) or self._up()
-        home = self._homes.get(conversation) if conversation is not None else None
-        if home is None or home not in allowed:
-            held = Counter(self._homes.values())
-            home = min((each for each in self._every if each in allowed), key=lambda each: (each.num_running, held[each]))
-        if conversation is not None:
-            self._homes[conversation] = home
-            self._homes.move_to_end(conversation)
-            if len(self._homes) > MOST_CONVERSATIONS:
-                self._homes.popitem(last=False)
-        return home
+        return self._affinity.choose(conversation, [replica for replica in self._every if replica in allowed])
 
     def _try_lost_again(self) -> None:
         for replica in self._every:

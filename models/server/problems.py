@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from models.server.wire import Problem, ProblemAnswer
 from warehouse.core.errors import FlywheelError, ModelError, RequestRefused
 
+CLOSING = "shutting_down"
 RETRY_AFTER = {"retry-after": "1"}
 
 
@@ -64,7 +65,7 @@ def busy(what: str, option: str) -> ApiError:
 
 
 def closing() -> ApiError:
-    return ApiError(503, Problem(message="The server is shutting down.", type="server_error", code="shutting_down"), RETRY_AFTER)
+    return ApiError(503, Problem(message="The server is shutting down.", type="server_error", code=CLOSING), RETRY_AFTER)
 
 
 def failed(error: Exception) -> ApiError:

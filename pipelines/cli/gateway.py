@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,8 +39,12 @@ HomeOption = Annotated[
 @gateway.command()
 def serve(
     upstream: Annotated[
-        str, typer.Option(help="Checkpoint id, ITERATION/STAGE, `released`, a model's folder, or the address of a policy server.")
-    ] = "released",
+        list[str] | None,
+        typer.Option(
+            help="Checkpoint id, ITERATION/STAGE, `released`, a model's folder, or the address of a policy server; may repeat: servers "
+            "with the same weights share the episodes \\[default: released]."
+        ),
+    ] = None,
     candidate: Annotated[str | None, typer.Option(help="A second upstream, which answers a share of the episodes (--share).")] = None,
     share: Annotated[float, typer.Option(min=0, max=1, help="Share of the episodes that the candidate answers.")] = 0.1,
     host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
@@ -96,10 +101,15 @@ def serve(
         )
     except ValidationError as error:
         raise ConfigError(f"invalid limits: {error.errors()[0]['msg']}") from error
-    variables = {candidate: candidate_token_env, upstream: upstream_token_env}
+    upstreams = upstream or ["released"]
+    if len(upstreams) > 1 and (checkpoints := [one for one in upstreams if not is_address(one)]):
+        raise ConfigError(f"--upstream {checkpoints[0]}: several upstreams are addresses of policy servers (http://HOST:PORT)")
+    if len({one.rstrip("/") for one in upstreams}) < len(upstreams):
+        raise ConfigError(f"--upstream names a server twice: {', '.join(upstreams)}")
+    variables: dict[str | None, str | None] = {candidate: candidate_token_env, **dict.fromkeys(upstreams, upstream_token_env)}
     engine = EngineSettings(num_threads=threads, quantisation=quantisation)
     opener = Opener(place, variables, device=device, dtype=dtype, engine=engine, max_tokens=max_tokens)
-    asyncio.run(_serve(place, opener, upstream, candidate, by_project, token_place, settings, host, port))
+    asyncio.run(_serve(place, opener, upstreams, candidate, by_project, token_place, settings, host, port))
 
 
 @gateway.command()
@@ -146,6 +156,11 @@ def project_tokens(home: Home, path: Path | None) -> tuple[dict[str, str], str]:
     return {PROJECT: own_token(own)}, f"the file {own}"
 
 
+def is_address(name: str) -> bool:
+    """Whether an upstream is a server, not a checkpoint."""
+    return name.startswith(("http://", "https://"))
+
+
 class Opener:
     """Opens upstreams: a checkpoint behind a policy server of its own on loopback, in this process, or a server elsewhere. `variables`: by
     address, the variable with its token; nobody gets another's."""
@@ -161,7 +176,7 @@ class Opener:
         """Where an upstream is reached, for as long as the block lasts."""
         from models.gateway.serve import Address
 
-        if name.startswith(("http://", "https://")):
+        if is_address(name):
             yield Address(url=name, token=environ.get(self._variables.get(name) or "", "").strip() or None)
             return
         async with self._checkpoint(name) as address:
@@ -182,7 +197,7 @@ class Opener:
 async def _serve(
     home: Home,
     opener: Opener,
-    upstream: str,
+    upstreams: Sequence[str],
     candidate: str | None,
     tokens: Mapping[str, str],
     token_place: str,
@@ -196,12 +211,13 @@ async def _serve(
 
     async with AsyncExitStack() as stack:
         log = stack.enter_context(closing(GatewayLog(home)))
-        live = await stack.enter_async_context(opener.open(upstream))
+        live = await stack.enter_async_context(opener.open(upstreams[0]))
+        live = replace(live, replicas=tuple(upstreams[1:]))
         second = await stack.enter_async_context(opener.open(candidate)) if candidate is not None else None
         listener = stack.enter_context(bind(host, port))
 
         def ready() -> None:
-            say = [f"gateway: {address_of(listener)}", f"upstream: {upstream}", f"tokens: in {token_place}"]
+            say = [f"gateway: {address_of(listener)}", f"upstream: {', '.join(upstreams)}", f"tokens: in {token_place}"]
             if candidate is not None:
                 say.append(f"candidate: {candidate}, {settings.candidate_share:.0%} of the episodes")
             if not is_loopback(host):
