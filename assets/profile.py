@@ -539,8 +539,11 @@ class Profile(_Settings):
             raise ValueError(
                 f"the harness {harness.name!r} is a program that drives sessions of this machine: leave out sandbox.servers and sandbox.ray"
             )
-        if self.rl_harness is not None and (self.rl_harness.upstream is not None or self.engine.http is not None):
-            raise ValueError("rl_harness asks the policy that learns, in this process: leave out rl_harness.upstream and engine.http")
+        if self.rl_harness is not None and (self.rl_harness.upstream is not None or self.engine.kind != "embedded"):
+            raise ValueError(
+                f"rl_harness asks the policy that learns, in this process, and engine.kind is {self.engine.kind!r}: leave out "
+                "rl_harness.upstream, and set engine.kind to embedded"
+            )
         return self
 
     @model_validator(mode="after")

@@ -20,12 +20,13 @@ from agent.policy.policy import Prompt, Response
 from models.checkpoints.checkpoint import read_card, write
 from models.checkpoints.model_files import ADAPTER_CONFIG_FILE, SINGLE_FILE, companions
 from models.families.chat import ChatCodec
-from models.http.client import Refused
+from models.http.client import Refused, token_in
 from models.http.config import Capabilities, HttpEngineConfig
 from models.http.dialects import Answer, Ask
 from models.http.replicas import Replicas, Weights
+from models.http.servers import OwnServers
 from sandbox.loop_thread import LoopThread
-from warehouse.core.errors import ConfigError, ModelError
+from warehouse.core.errors import ConfigError, EngineUnreachable, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -50,19 +51,25 @@ class HttpEngine:
     is_continuous = True
 
     def __init__(
-        self, config: HttpEngineConfig, *, folder: Path | None = None, codec: ChatCodec | None = None, wants: str | None = None
+        self,
+        config: HttpEngineConfig,
+        *,
+        folder: Path | None = None,
+        codec: ChatCodec | None = None,
+        wants: str | None = None,
+        servers: OwnServers | None = None,
     ) -> None:
         """Queries the server's capabilities. `codec` encodes messages and decodes token ids; without one the server does. `folder` is the
         checkpoint whose configuration and tokenizer are sent with a learner's weights. With `wants`, an answer of other weights than that
-        checkpoint, or than those loaded later, is an error; with None any weights will do. Raises ConfigError for a missing token or
-        model, EngineUnreachable, ModelError."""
+        checkpoint, or than those loaded later, is an error; with None any weights will do. `servers` are of this engine alone,
+        and end with it. Raises ConfigError for a missing token or model, EngineUnreachable, ModelError."""
         if config.send == "token_ids" and codec is None:
             raise ConfigError("`send: token_ids` needs a codec: create the engine with HttpEngine.of_checkpoint")
-        self._config, self._codec, self._folder = config, codec, folder
+        self._config, self._codec, self._folder, self._servers = config, codec, folder, servers
         self._running = set[asyncio.Future[Response]]()
         self._adapter: Path | None = None
         self._loop, self._is_closed = LoopThread("http-engine"), False
-        self._replicas = Replicas(config, own_model=f"policy-{secrets.token_hex(4)}")
+        self._replicas = Replicas(config, own_model=f"policy-{secrets.token_hex(4)}", token=self.token)
         self._weights = Weights("")
         try:
             self._weights = self._loop.run(self._replicas.open(codec))
@@ -73,13 +80,13 @@ class HttpEngine:
         """Weights that this engine wanted, now or before; empty: whatever the server has."""
 
     @classmethod
-    def of_checkpoint(cls, config: HttpEngineConfig, folder: Path) -> HttpEngine:
+    def of_checkpoint(cls, config: HttpEngineConfig, folder: Path, *, servers: OwnServers | None = None) -> HttpEngine:
         """An engine whose server answers with a checkpoint, which it is made to load where it does not yet. Raises CheckpointError for a
         folder that is not whole, ModelError for a server that cannot load it."""
         from models.families.registry import load_codec
 
         checkpoint_id = read_card(folder).checkpoint_id
-        engine = cls(config, folder=folder, codec=load_codec(folder), wants=checkpoint_id)
+        engine = cls(config, folder=folder, codec=load_codec(folder), wants=checkpoint_id, servers=servers)
         try:
             if engine._replicas.policy_ids() != {checkpoint_id}:
                 engine.load_checkpoint(folder, checkpoint_id)
@@ -91,6 +98,23 @@ class HttpEngine:
     @property
     def policy_id(self) -> str:
         return self._weights.policy_id
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses of the servers."""
+        return (self._config.base_url, *self._config.replicas)
+
+    @property
+    def token(self) -> str | None:
+        """The servers' token. Raises ConfigError for a variable that is not set."""
+        if self._servers is not None:
+            return self._servers.token
+        return None if self._config.token_env is None else token_in(self._config.token_env)
+
+    @property
+    def own_pids(self) -> list[int | None]:
+        """Processes of the servers that were started for this engine."""
+        return [] if self._servers is None else self._servers.pids
 
     @property
     def num_retries(self) -> int:
@@ -168,6 +192,9 @@ class HttpEngine:
             if error.code == TOO_LONG_CODE or (error.status in (400, 413, 422) and TOO_LONG.search(str(error))):
                 return Response(text="", prompt_token_ids=ids or (), token_ids=(), logprobs=(), policy_id=weights.policy_id)
             raise
+        except EngineUnreachable:
+            self._check_servers()
+            raise
         await self._replicas.none_is_loading()
         return self._response(answer, ids, prompt, weights)
 
@@ -223,7 +250,16 @@ class HttpEngine:
         def loaded() -> None:
             self._weights = weights
 
-        self._run(self._replicas.load(source, weights, loaded))
+        try:
+            self._run(self._replicas.load(source, weights, loaded))
+        except EngineUnreachable:
+            self._check_servers()
+            raise
+
+    def _check_servers(self) -> None:
+        """Raises EngineUnreachable, which says so, where a server of this engine's own has ended."""
+        if self._servers is not None:
+            self._servers.check()
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
         """Answer with a learner's weights: they are written to the `exchange` folder, beside the configuration and tokenizer of the
@@ -272,13 +308,15 @@ class HttpEngine:
             shutil.rmtree(self._adapter, ignore_errors=True)
 
     def close(self) -> None:
-        """Unload what the server added for this engine, and end the connections and the thread; answers under way end in ModelError. May
-        be called twice."""
+        """Unload what the server added for this engine, and end the connections, the thread, and the servers that are the engine's own;
+        answers under way end in ModelError. May be called twice."""
         self._is_closed = True
         if not self._loop.is_closed:
             self._loop.run(self._end())
             self._loop.close()
         self._drop_adapter()
+        if self._servers is not None:
+            self._servers.close()
 
     async def _end(self) -> None:
         """Answers first: one whose connection is closed under it would be asked for again."""

@@ -9,7 +9,6 @@ all share.
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import socket
 import subprocess
@@ -26,7 +25,7 @@ from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.processes import LOST_A_RANK, error_file, interface_of, last_words, left_error
 from warehouse.core.errors import ConfigError, FlywheelError, ProcessLost
 from warehouse.core.home import atomic_write
-from warehouse.core.processes import end_group
+from warehouse.core.processes import end_group, environment_of_child
 
 LAUNCH_FOLDER = "launch"
 """Of a training run's folder: what the processes of a launch share."""
@@ -248,7 +247,7 @@ def store_at(address: str) -> TCPStore:
 
 def _environment() -> dict[str, str]:
     """This process's, with its import path, wherever it was started. One thread each unless the environment says otherwise."""
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
+    return {"OMP_NUM_THREADS": "1", **environment_of_child()}
 
 
 def shell_command(command: Sequence[str]) -> str:

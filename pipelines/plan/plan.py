@@ -117,6 +117,13 @@ def answers_on_gpus(profile: Profile, machine: Machine) -> bool:
     return profile.engine.kind == "http" or (machine.num_gpus > 0 and profile.engine.device != "cpu")
 
 
+def gpus_of_servers(profile: Profile, machine: Machine) -> int:
+    """GPUs of the servers that a stage starts, where the profile puts them beside the one that trains (`device: cuda:1`)."""
+    choice = profile.engine
+    is_aside = choice.kind == "served" and choice.device.startswith("cuda:") and choice.device != "cuda:0"
+    return choice.replicas if is_aside and machine.num_gpus else 0
+
+
 def in_bytes(size: float) -> str:
     """3.4 GiB, 120 MiB."""
     return f"{size / GIB:.1f} GiB" if size >= 0.95 * GIB else f"{size / 1024**2:.0f} MiB"

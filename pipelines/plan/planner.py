@@ -14,7 +14,7 @@ from models.training.adapter_config import AdapterConfig
 from models.training.estimates import TrainingMemory
 from pipelines.plan.cost import nodes_of
 from pipelines.plan.network import SCREEN_BYTES_PER_PX, network_parts, num_handed_on
-from pipelines.plan.plan import GIB, Machine, Plan, StagePlan, answers_on_gpus, in_bytes
+from pipelines.plan.plan import GIB, Machine, Plan, StagePlan, answers_on_gpus, gpus_of_servers, in_bytes
 from pipelines.plan.workload import Measured, Work, Workload
 
 STEP_BYTES = 500
@@ -43,9 +43,10 @@ class Planner:
 
     def __init__(self, profile: Profile, shape: ModelShape, machine: Machine) -> None:
         self._profile, self._shape, self._machine, self._plan = profile, shape, machine, profile.plan
-        self._is_served = profile.engine.kind == "http"
+        self._is_remote = profile.engine.kind == "http"
         self._trains_on_gpus = machine.num_gpus > 0
         self._answers_on_gpus = answers_on_gpus(profile, machine)
+        self._own_gpus = gpus_of_servers(profile, machine)
 
     def stage(self, work: Work) -> StagePlan:
         if work.kind == "supervised":
@@ -113,21 +114,22 @@ class Planner:
         resumed = trained + (estimates.critic_parameters(self._shape, config) if has_critic else 0)
         handed = max(0.0, self._merged_bytes() - memory.activations - memory.logits) if config.lora_rank else 0.0
         beside = critic + handed + reference
-        is_beside = not self._is_served and self._answers_on_gpus == self._trains_on_gpus
-        generating = self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4) if is_beside else 0.0
+        answering = self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4)
+        is_beside = not self._is_remote and not self._own_gpus and self._answers_on_gpus == self._trains_on_gpus
+        generating = answering if is_beside else 0.0
         update = self.update_seconds(work)
         cores = max(1.0, self._machine.num_cores / profile.max_parallel)
         collect = self._collect_seconds(work, cores=cores)
         return self._row(
             work,
-            seconds=max(collect, update) if config.streaming and self._is_served else collect + update,
+            seconds=max(collect, update) if config.streaming and (self._is_remote or self._own_gpus) else collect + update,
             memory=memory.total + beside * estimates.FRAGMENTATION + generating + self._host_bytes(self._trains_on_gpus),
             parts=_parts(memory, critic=critic, merged=handed, reference=reference, engine=generating),
             processes=config.num_processes,
-            gpus=config.num_processes if self._trains_on_gpus else 0,
+            gpus=config.num_processes + self._own_gpus if self._trains_on_gpus else 0,
             disk=self._weights_bytes() + self._rows_bytes(work),
             passing=estimates.resume_bytes(resumed, bytes_each=estimates.FLOAT32),
-            server=self._server_bytes(work),
+            server=answering if self._own_gpus else self._server_bytes(work),
         )
 
     def update_seconds(self, work: Work) -> float:
@@ -139,12 +141,12 @@ class Planner:
         if not self._answers_on_gpus:
             seconds = self._cpu_answer_seconds(work)
             return seconds, seconds
-        gpus = max(1, self._plan.server_gpus) if self._is_served else 1
+        gpus = max(1, self._plan.server_gpus) if self._is_remote else max(1, self._own_gpus)
         return self._gpu_answer_seconds(work, float(sessions), gpus)
 
     def _exchange_seconds(self, work: Work) -> float:
         """A server reads each update's weights from the disk, in bfloat16."""
-        if not self._is_served:
+        if self._profile.engine.kind == "embedded":
             return 0.0
         return num_handed_on(self._profile.rl, work) * estimates.checkpoint_bytes(self._shape) / (1e9 * self._plan.exchange_gb_s)
 
@@ -197,7 +199,7 @@ class Planner:
 
     def _acting(self, work: Work) -> StagePlan:
         answers = work.response_tokens > 0
-        is_here = answers and not self._is_served
+        is_here = answers and not self._is_remote
         on_gpu = is_here and self._answers_on_gpus
         generating = self._generation_bytes(work, bytes_each=2 if self._profile.engine.dtype == "bfloat16" else 4) if is_here else 0.0
         overhead = self._plan.collection_overhead_s if work.with_flow else 0.0
@@ -207,7 +209,7 @@ class Planner:
             seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores)),
             memory=generating + self._host_bytes(on_gpu, sessions=True),
             disk=disk,
-            gpus=1 if on_gpu else 0,
+            gpus=max(1, self._own_gpus) if on_gpu else 0,
             server=self._server_bytes(work) if answers else 0.0,
         )
 
@@ -276,14 +278,18 @@ class Planner:
         )
 
     def _generation_bytes(self, work: Work, *, bytes_each: int = 4) -> float:
-        """The embedded engine: a copy of the weights and the caches of all sessions."""
-        context = work.prompt_tokens + work.response_tokens
+        """The embedded engine: a copy of the weights and the caches of all sessions. Of servers that a stage starts all that share the
+        memory, each with weights and, on the CPU, a process of its own."""
+        context, choice = work.prompt_tokens + work.response_tokens, self._profile.engine
         cached = self._profile.sandbox.num_sessions * context
-        return self._shape.num_parameters * bytes_each + estimates.kv_cache_bytes(self._shape, cached, bytes_each=bytes_each)
+        num = 1 if self._own_gpus else choice.replicas
+        cache = estimates.kv_cache_bytes(self._shape, cached / (self._own_gpus or 1), bytes_each=bytes_each)
+        process = self._host_bytes(self._answers_on_gpus) if choice.kind == "served" else 0.0
+        return num * (self._shape.num_parameters * bytes_each + process) + cache
 
     def _server_bytes(self, work: Work) -> float:
         """Of each of the server's GPUs, in bfloat16, every one with all the weights: answers of all sessions at once."""
-        if not self._is_served or not self._plan.server_gpus:
+        if not self._is_remote or not self._plan.server_gpus:
             return 0.0
         shape, context = self._shape, work.prompt_tokens + work.response_tokens
         cache = estimates.kv_cache_bytes(shape, self._profile.sandbox.num_sessions / self._plan.server_gpus * context)

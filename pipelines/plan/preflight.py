@@ -149,7 +149,7 @@ def check_launcher(profile: Profile) -> Check:
         if adapters.lora_rank:
             wanted.setdefault("peft", []).append(f"{name} with adapters of rank {adapters.lora_rank}")
     quantisation = profile.engine.settings.quantisation
-    if quantisation is not None and profile.engine.kind == "embedded":
+    if quantisation is not None and profile.engine.kind != "http":
         wanted.setdefault("torchao", []).append(f"answers by {quantisation}")
     if missing := [package for package in wanted if find_spec(package) is None]:
         fix = "pip install 'flywheel[quantised]'" if missing == ["torchao"] else "make setup installs them (torchao: the extra `quantised`)"

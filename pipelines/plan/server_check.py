@@ -21,7 +21,11 @@ def check_server(profile: Profile, home: Home) -> Check:
     load: checkpoints of the home, the merge's candidates among them, and what a learner puts into the exchange folder."""
     http = profile.engine.http
     if http is None:
-        return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
+        own = "checkpoints answer in the stage's own process"
+        if profile.engine.kind == "served":
+            num = profile.engine.replicas
+            own = f"each stage that acts starts {num} {'server' if num == 1 else 'servers'} of its own"
+        return Check(name="server", status="ok", found=f"none: {own}")
     if http.exchange is None and http.weights != "transfer":
         fix = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
         return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", fix=fix)

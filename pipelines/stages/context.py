@@ -69,6 +69,11 @@ class WorkerContext:
         return self.checkpoints / "run"
 
     @property
+    def exchange(self) -> Path:
+        """Where RL puts weights for policy servers of its own."""
+        return self.checkpoints / "exchange"
+
+    @property
     def harness_folder(self) -> Path:
         """Where the gateway of a harness logs."""
         return self.folder / "harness"

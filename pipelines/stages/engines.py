@@ -1,5 +1,5 @@
-"""Who answers for a checkpoint: the engine in this process, or a server, as the profile chooses. What they do is
-models/engine/embedded.py's and models/http/engine.py's."""
+"""Who answers for a checkpoint: the engine in this process, servers that it starts, or one that runs, as the profile chooses. What they do
+is models/engine/embedded.py's and models/http/engine.py's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from models.engine.embedded import EmbeddedEngine
     from models.families.chat import ChatCodec
+    from models.http.engine import HttpEngine
 
 
 class ClosablePolicy(Policy, Protocol):
@@ -27,10 +28,28 @@ def open_engine(folder: Path, choice: EngineChoice) -> ClosablePolicy:
         from models.http.engine import HttpEngine
 
         return HttpEngine.of_checkpoint(choice.http, folder)
+    if choice.kind == "served":
+        return open_servers(folder, choice)
     from models.engine.embedded import EmbeddedEngine
 
     dtype, device = placed(choice)
     return EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=choice.settings)
+
+
+def open_servers(folder: Path, choice: EngineChoice, *, dtype: str | None = None, exchange: Path | None = None) -> HttpEngine:
+    """A checkpoint on servers that are started for it and end with the engine. `dtype`: of its weights, where the profile leaves it open.
+    `exchange`: where a learner puts weights for them. Raises CheckpointError, ModelError."""
+    from models.http.engine import HttpEngine
+    from models.http.servers import OwnServers
+
+    usual, device = placed(choice)
+    dtype = dtype if dtype is not None and choice.dtype == "auto" else usual
+    servers = OwnServers.start(folder, dtype=dtype, device=device, settings=choice.settings, num=choice.replicas, exchange=exchange)
+    try:
+        return HttpEngine.of_checkpoint(servers.config, folder, servers=servers)
+    except BaseException:
+        servers.close()
+        raise
 
 
 def placed(choice: EngineChoice) -> tuple[str, str]:

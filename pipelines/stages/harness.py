@@ -26,7 +26,7 @@ from models.gateway.upstream import Upstream
 from models.http.client import token_in
 from models.http.engine import HttpEngine
 from pipelines.cluster.sessions import collecting, limits
-from pipelines.stages.engines import placed
+from pipelines.stages.engines import open_servers, placed
 from pipelines.stages.sandboxes import EpisodeService
 from sandbox.pool.pool import SessionPool
 from sandbox.pool.slots import RecyclePolicy
@@ -88,19 +88,24 @@ def _opened_pool(settings: HarnessSettings) -> SessionPool:
 
 @asynccontextmanager
 async def open_upstream(settings: HarnessSettings, choice: EngineChoice, policy: Path) -> AsyncIterator[Address]:
-    """Where the model answers, for as long as the block lasts: of several servers the first. Raises CheckpointError, ConfigError,
+    """Where the model answers, for as long as the block lasts. Raises CheckpointError, ConfigError,
     ModelError."""
     if settings.upstream is not None:
         yield address_of(settings)
-    elif choice.http is not None:
-        with closing(HttpEngine.of_checkpoint(choice.http, policy)) as engine:  # which makes the server load it
+    elif choice.kind != "embedded":
+        with closing(_servers(policy, choice)) as engine:  # which makes the server load it
+            url, *replicas = engine.urls
             loaded = {"policy_id": engine.policy_id, "model": engine.capabilities().model}
-            yield Address(url=choice.http.base_url, token=_token(choice.http.token_env), **loaded)
+            yield Address(url=url, replicas=tuple(replicas), token=engine.token, **loaded)
     else:
         dtype, device = placed(choice)
         served = served_checkpoint(policy, dtype=dtype, device=device, settings=choice.settings, max_tokens=settings.max_tokens)
         async with served as address:
             yield address
+
+
+def _servers(policy: Path, choice: EngineChoice) -> HttpEngine:
+    return open_servers(policy, choice) if choice.http is None else HttpEngine.of_checkpoint(choice.http, policy)
 
 
 def address_of(settings: HarnessSettings) -> Address:

@@ -29,7 +29,7 @@ from models.rl.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, roll
 from models.rl.value_pretraining import CriticSource
 from models.supervised.training_set import TrainingSample, encode_samples
 from pipelines.stages.context import WorkerContext, pool_tasks
-from pipelines.stages.engines import engine_of_learner
+from pipelines.stages.engines import engine_of_learner, open_servers
 from pipelines.stages.harness import open_harness_collector
 from pipelines.stages.images import spooled_images
 from pipelines.stages.sandboxes import open_collector
@@ -150,7 +150,9 @@ async def _train(request: RlRequest, context: WorkerContext, training: PpoRun, c
         progress.update(round_index, num_rounds(training.config, num_tasks), "rounds", metrics)
 
     async with _collector(request, context) as collector:
-        return await train_ppo(training, collector, on_progress=report, make_policy=_policy_factory(request, training.init_checkpoint))
+        return await train_ppo(
+            training, collector, on_progress=report, make_policy=_policy_factory(request, training.init_checkpoint, context.exchange)
+        )
 
 
 def _collector(request: RlRequest, context: WorkerContext) -> AbstractAsyncContextManager[Collector]:
@@ -160,15 +162,19 @@ def _collector(request: RlRequest, context: WorkerContext) -> AbstractAsyncConte
     return open_harness_collector(request.acting, request.harness, temperature=temperature, folder=folder)
 
 
-def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
-    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come (the
-    adapter alone, where it takes nothing else). A server that could not take them is refused here, before anything is collected."""
-    engine_choice, choice = request.acting.engine, request.acting.engine.http
-    if choice is None:
-        return partial(engine_of_learner, choice=engine_choice)
+def _policy_factory(request: RlRequest, init: Path, exchange: Path) -> PolicyFactory:
+    """Who acts while the policy learns: the engine of this process, or servers, the stage's own or the profile's, which are handed the
+    weights as they come (the adapter alone, where they take nothing else; into `exchange`, where they are the stage's own). A server that
+    could not take them is refused here, before anything is collected."""
+    choice = request.acting.engine
+    if choice.kind == "embedded":
+        return partial(engine_of_learner, choice=choice)
 
     def at_server(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:
-        engine = HttpEngine.of_checkpoint(choice, init)
+        if choice.http is not None:
+            engine = HttpEngine.of_checkpoint(choice.http, init)
+        else:
+            engine = open_servers(init, choice, dtype=str(model.dtype).removeprefix("torch."), exchange=exchange)
         try:
             engine.require_learnable(request.config.temperature)
             engine.require_updatable(adapters=bool(request.config.lora_rank))

@@ -29,6 +29,7 @@ from agent.grammars.registry import grammar_named
 from agent.policy.policy import Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder, training_messages
 from models.checkpoints import checkpoint
+from models.engine.choice import EngineChoice
 from models.engine.embedded import EmbeddedEngine
 from models.families.registry import load_codec, load_policy
 from models.families.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
@@ -46,6 +47,7 @@ from models.server.settings import ServerSettings
 from models.supervised.training_set import TrainingSample, encode_samples
 from models.training.batching import EncodedSample, tensors
 from models.training.forward import weighted_loss
+from pipelines.stages.engines import open_servers
 from sandbox.actions import Action, Click
 from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.tasks.task import Split, Task
@@ -520,6 +522,31 @@ def test_a_server_acts_while_the_policy_learns(weak: Weak, tmp_path: Path, monke
     versions = {v for episode in result.rollout_log.episodes() for step in episode.steps for v in step.response_versions}
     assert len(result.metrics) == 6 and len(versions) > 2
     assert all(metrics["mismatch_kl"] < 0.5 for metrics in result.metrics)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_server_of_the_stages_own_gives_the_episodes_of_the_embedded_engine(weak: Weak, tmp_path: Path) -> None:
+    settings = {"algorithm": "reinforce", "warmup_steps": 1, "learning_rate": 1e-3, "screenshots": False}
+    here = train(make_run(weak, tmp_path / "here", **settings), collector())
+
+    def served(model: Any, *_: object) -> HttpEngine:
+        dtype = str(model.dtype).removeprefix("torch.")
+        return open_servers(weak[0], EngineChoice(kind="served", device="cpu"), dtype=dtype, exchange=tmp_path / "exchange")
+
+    there = train(make_run(weak, tmp_path / "there", **settings), collector(), make_policy=served)
+    tokens = [{episode.episode_id: tokens_of(episode) for episode in result.rollout_log.episodes()} for result in (here, there)]
+    assert tokens[0] == tokens[1], "ids are exact, and each token names the same version"
+    versions = {version for episode in tokens[1].values() for _, _, step in episode for version in step}
+    assert versions == {0, 1}
+    assert [one["reward"] for one in here.metrics] == [one["reward"] for one in there.metrics]
+    for one, other in zip(here.metrics, there.metrics, strict=True):
+        assert one["policy_loss"] == pytest.approx(other["policy_loss"], abs=1e-5)
+    assert not (tmp_path / "exchange").exists()
+
+
+def tokens_of(episode: Episode) -> list[tuple[Any, Any, Any]]:
+    return [(step.prompt_token_ids, step.response_token_ids, step.response_versions) for step in episode.steps]
 
 
 def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak: Weak, tmp_path: Path) -> None:

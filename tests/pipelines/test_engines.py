@@ -77,6 +77,6 @@ def test_learning_refuses_a_server_that_could_not_take_its_weights(folder: Path,
             acting=ActingSettings(tasks=tasks, engine=EngineChoice(kind="http", http=http)),
             replay_dataset_ids=("data-sft", "data-ct"),
         )
-        make_policy = rl_worker._policy_factory(request, folder)
+        make_policy = rl_worker._policy_factory(request, folder, folder.parent / "exchange")
         with pytest.raises(ModelError, match="a learner's weights: it loads nothing"):
             make_policy(load_policy(folder), load_codec(folder), "checkpoint-x")

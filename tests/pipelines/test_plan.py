@@ -221,6 +221,19 @@ def test_reinforcement_learning_in_several_processes_wants_as_many_gpus_for_less
     assert reported[0] != reported[1], "memory of both processes"
 
 
+def test_servers_of_a_stages_own_have_memory_of_their_own() -> None:
+    embedded, two = plan_of("smoke"), plan_of("smoke", engine__kind="served", engine__replicas=2)
+    for name in ("rollouts", "rl_pointing"):
+        assert stage(two, name).memory_bytes > stage(embedded, name).memory_bytes + 2 * embedded.profile.plan.process_gib * GIB
+    assert two.at_once == embedded.at_once, "each stage has its own"
+    assert "starts 2 servers of its own" in check_server(two.profile, Home(Path("unused"))).found
+    cards = Machine(num_cores=16, num_gpus=3, gpu_memory_bytes=80 * GIB, gpu_names=("card",) * 3)
+    beside = plan_of("smoke", cards, engine__kind="served", engine__replicas=2, engine__device="cuda:1")
+    apart, together = stage(beside, "rl_pointing"), stage(plan_of("smoke", cards), "rl_pointing")
+    assert (apart.num_gpus, together.num_gpus) == (3, 1) and apart.memory_bytes < together.memory_bytes and apart.server_bytes > 0
+    assert "engine" in together.memory_parts and "engine" not in apart.memory_parts
+
+
 def test_an_engine_that_is_kept_off_the_gpus_answers_at_the_cpus_speed() -> None:
     card = Machine(num_cores=2, num_gpus=1, gpu_memory_bytes=80 * GIB, gpu_names=("card",))
     slow = {"plan__cpu_decode_gflops": 0.01}

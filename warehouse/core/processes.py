@@ -59,6 +59,11 @@ def _watch_parent(parent_pid: int) -> None:
     os._exit(1)
 
 
+def environment_of_child() -> dict[str, str]:
+    """This process's environment with its import path, so that a child finds modules wherever it runs."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
+
+
 def end_group(pid: int, *, grace_s: float = 5.0) -> None:
     """SIGTERM to a process group that we started, SIGKILL to what is left of it after the grace period. Gone already is fine."""
     for sig, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 1.0)):
