@@ -25,8 +25,8 @@ ProfileOption = Annotated[
     typer.Option(
         "--profile",
         envvar="FLYWHEEL_PROFILE",
-        help="A profile's name (quickstart, smoke, sandbox, generated, cluster-smoke, pixels, full-2b, full-7b) or the path of a YAML file "
-        "\\[default: the one that this home was last run with, else quickstart].",
+        help="A profile's name (quickstart, smoke, sandbox, generated, pixels, full-2b, full-7b, cluster, cluster-smoke) or the path of a "
+        "YAML file \\[default: the one that this home was last run with, else quickstart].",
     ),
 ]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]

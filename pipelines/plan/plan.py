@@ -4,6 +4,7 @@ planner.py makes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -110,6 +111,12 @@ class Plan:
     @property
     def gpus_needed(self) -> int:
         return self.profile.plan.server_gpus + max(stage.num_gpus for stage in (*self.seed, *self.first, *self.later))
+
+    @property
+    def gpus_here(self) -> int:
+        """Of these, those of this machine, where several hosts train."""
+        at_most = self.gpus_needed - self.profile.plan.server_gpus
+        return self.profile.plan.server_gpus + math.ceil(at_most / max(1, len(self.profile.training.hosts)))
 
 
 def answers_on_gpus(profile: Profile, machine: Machine) -> bool:

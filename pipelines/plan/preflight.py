@@ -161,7 +161,7 @@ def check_launcher(profile: Profile) -> Check:
 def check_gpus(plan: Plan) -> Check:
     """GPUs that are seen against those that the plan wants, and whether each stage fits into one."""
     machine = plan.machine
-    seen, wanted = len(machine.gpu_names), plan.gpus_needed
+    seen, wanted = len(machine.gpu_names), plan.gpus_here
     if not machine.num_gpus:
         is_large = plan.shape.num_parameters > 1e8
         fix = "Training a model of this size on a CPU takes weeks: plan for GPUs with --set plan.gpus=8"

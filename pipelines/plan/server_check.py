@@ -13,6 +13,7 @@ from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 
 SHORT_TIMEOUTS = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
+START = "Start it (docs/full-size.md) or fix engine.http; stages that act cannot run without it"
 NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
 
 
@@ -33,12 +34,11 @@ def check_server(profile: Profile, home: Home) -> Check:
         fix = "--set max_parallel=1: the server answers with the weights of one RL run at a time"
         found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
         return Check(name="server", status="fail", found=found, fix=fix)
-    try:
-        folders = [home.root / "checkpoints", *([Path(http.exchange).absolute()] if http.exchange else [])]
-        asked = {each.base_url: asyncio.run(_asked(each, folders)) for each in http.each()}
-    except (FlywheelError, OSError) as error:
-        fix = "Start it (docs/full-size.md) or fix engine.http; stages that act cannot run without it"
-        return Check(name="server", status="fail", found=f"{http.base_url}: {error}", fix=fix)
+    folders = [home.root / "checkpoints", *([Path(http.exchange).absolute()] if http.exchange else [])]
+    answers = asyncio.run(_all_asked(http.each(), folders))
+    if failed := [f"{url}: {answer}" for url, answer in answers.items() if isinstance(answer, Exception)]:
+        return Check(name="server", status="fail", found="\n".join(failed), fix=START)
+    asked = {url: answer for url, answer in answers.items() if not isinstance(answer, Exception)}
     if len({text for text, _ in asked.values()}) > 1:
         fix = "Start all of engine.http.base_url and replicas in the same way"
         return Check(
@@ -58,6 +58,20 @@ def check_server(profile: Profile, home: Home) -> Check:
         status: Status = "fail" if profile.tasks.specialists else "warn"
         return Check(name="server", status=status, found=f"{http.base_url}: {found}", fix=fix)
     return Check(name="server", status="ok", found=f"{http.base_url}: {found}")
+
+
+async def _all_asked(
+    every: Sequence[HttpEngineConfig], folders: Sequence[Path]
+) -> dict[str, tuple[str, list[Path]] | FlywheelError | OSError]:
+    """What `_asked` found of each server by its address, or why it could not be asked."""
+
+    async def found(http: HttpEngineConfig) -> tuple[str, list[Path]] | FlywheelError | OSError:
+        try:
+            return await _asked(http, folders)
+        except (FlywheelError, OSError) as error:
+            return error
+
+    return dict(zip([http.base_url for http in every], await asyncio.gather(*map(found, every)), strict=True))
 
 
 async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, list[Path]]:

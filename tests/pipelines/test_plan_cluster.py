@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from rich.console import Console
@@ -156,8 +158,34 @@ def test_a_dry_run_prints_commands_network_and_cost(tmp_path: Path, capsys: pyte
     assert reported["nodes"]["sandbox"] == 2 and not (tmp_path / "home").exists()
 
 
+def test_the_profile_to_copy_has_nobodys_addresses_and_its_dry_run_names_who_does_not_answer(tmp_path: Path) -> None:
+    """The run is with addresses of this machine at which nothing listens, and a launcher that reaches nobody: nothing leaves loopback."""
+    profile = profiles.load("cluster")
+    assert profile.engine.http is not None
+    urls = [profile.engine.http.base_url, *profile.engine.http.replicas, *(server.url for server in profile.sandbox.servers)]
+    names = [*(str(urlsplit(url).hostname) for url in urls), *profile.training.hosts]
+    assert all(ip_address(name) in ip_network("192.0.2.0/24") for name in names) and len(set(names)) == len(names) == 7
+    settings = {
+        "sandbox.servers": ["http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3"],
+        "engine.http.base_url": "http://127.0.0.1:4",
+        "engine.http.replicas": ["http://127.0.0.1:5"],
+        "training.hosts": HOSTS["training__hosts"],
+        "training.launch": "echo ssh {host} {command}",
+    }
+    console = Console(width=200, record=True, quiet=False)
+    assert dry_run(Home(tmp_path / "home"), "cluster", settings, 1, console) == 1
+    text = " ".join(console.export_text().replace("│", " ").split())
+    for url in (*settings["sandbox.servers"], settings["engine.http.base_url"], settings["engine.http.replicas"][0]):
+        assert f"{url}: " in text, url
+    assert "4 wanted" in text, "of the eight that train, four are this machine's"
+    for words in ("Commands that the seed and iteration 1 submit", "network", "cost", "ssh 192.0.2.9", "over the network", "Cost: "):
+        assert words in text, words
+    assert "Machines: 1 head, 2 policy, 3 sandbox, 1 trainer" in text and "Without a price" not in text
+    assert not (tmp_path / "home").exists()
+
+
 def test_every_profile_has_commands_for_its_stages(tmp_path: Path) -> None:
-    for name in ("quickstart", "full-2b"):
+    for name in ("quickstart", "full-2b", "cluster"):
         plan = plan_of(name)
         for number, stages in (("0000", plan.seed), ("0001", plan.first)):
             for one in stages:
