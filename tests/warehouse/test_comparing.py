@@ -12,6 +12,8 @@ from warehouse.core.home import Home
 from warehouse.evaluation.comparing import compare, only, played
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("place")
+
 
 def store(warehouse: Warehouse, iteration: str, *rows: dict[str, object]) -> None:
     bare = [{name: value for name, value in row.items() if name not in ("iteration", "stage")} for row in rows]

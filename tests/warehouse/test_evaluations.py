@@ -11,6 +11,8 @@ from warehouse.evaluation.statistics import TaskCount
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("place")
+
 
 def of(domain: str, task: str = "task") -> dict[str, str]:
     return {"domain": domain, "task_id": f"{domain}-{task}", "task_name": f"{domain}-{task}"}

@@ -14,6 +14,8 @@ from warehouse.datasets.imports import unchecked_imports
 from warehouse.storage.restoring import restore
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("place")
+
 SNAPSHOTS = ("ct_dataset", "sft_dataset")
 
 

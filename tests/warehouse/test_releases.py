@@ -20,6 +20,8 @@ from warehouse.lineage.release_ledger import changing, read_ledger
 from warehouse.lineage.releases import decide, hold, promote, releases, rollback
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("place")
+
 WHO = {"by": "anna", "reason": "because"}
 
 
