@@ -77,3 +77,14 @@ def store(object_store: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     for name, value in {**object_store.environment, STORE_VARIABLE: found.url}.items():
         monkeypatch.setenv(name, value)
     return found
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> Path:
+    """The interpreter of vLLM's venv (benchmarks/common/vllm_server.py), made on first use."""
+    from benchmarks.common import vllm_server
+
+    try:
+        return vllm_server.vllm_python()
+    except ConnectionError as error:
+        pytest.skip(f"needs vLLM: {error}, or let {vllm_server.VARIABLE} name a venv that has it")

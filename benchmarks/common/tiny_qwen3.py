@@ -19,11 +19,12 @@ CHAT = (
 )
 
 
-def byte_tokenizer(texts: Iterable[str], size: int = 2000) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of these texts, with a plain chat template: it decodes to the byte, so a grammar can hold its answers."""
+def byte_tokenizer(texts: Iterable[str], size: int = 2000, alphabet: list[str] | None = None) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of these texts, with a plain chat template: it decodes to the byte, so a grammar can hold its answers.
+    `alphabet`: bytes that it has, as BPE writes them, beside those of the texts; by default all."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if alphabet is None else alphabet
     core.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<|im_start|>", END)])
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END, chat_template=CHAT)

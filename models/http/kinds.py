@@ -11,6 +11,12 @@ from models.http.routes import OWN_FIELD, UNKNOWN, Chat, Completions, SglangToke
 
 _CHAT_IDS = {"logprobs": True, "return_token_ids": True}
 _PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+_LLAMA_CPP_SAMPLING = {
+    **{"top_k": 0, "min_p": 0.0, "typical_p": 1.0, "top_n_sigma": -1.0, "xtc_probability": 0.0, "mirostat": 0, "dynatemp_range": 0.0},
+    **{"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "dry_multiplier": 0.0},
+}
+"""Unless a request says otherwise llama.cpp samples from the 40 likeliest tokens with at least 0.05 of the likeliest one's probability, and
+as a model's file or its command line says."""
 MODELS = "/v1/models"
 WEIGHT_INFO, SERVER_INFO = "/weight_info", "/server_info"
 """Where vLLM, in its development mode, names the weights that it has, and tells how it was started."""
@@ -99,6 +105,9 @@ KINDS: Mapping[ServerKind, Kind] = {
                 },
             )
         },
+    ),
+    "llama.cpp": Kind(
+        owner="llamacpp", neutral=_LLAMA_CPP_SAMPLING, chat_fields={"logprobs": True, "top_logprobs": 1}, tokens=(Completions,)
     ),
     "openai": Kind(chat_fields=_CHAT_IDS, tokens=(Completions,)),
 }

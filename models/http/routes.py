@@ -6,7 +6,8 @@ SglangTokens  POST /generate             token ids in, SGLang's own route, which
 VllmTokens    POST /inference/v1/generate  token ids in, vLLM's own route, which says whose weights wrote each token (`--enable-scale-out`)
 
 Fields are those of vLLM 0.32.0 (`return_token_ids`, `prompt_token_ids`, `token_ids`), which tests run, and of the sources and documents of
-others as of November 2026: SGLang's `meta_info.output_token_logprobs` (sglang/srt/managers), llama.cpp's `id` beside each log-probability.
+others as of November 2026: llama.cpp's `id` beside each log-probability, which a test runs too, and SGLang's
+`meta_info.output_token_logprobs` (sglang/srt/managers).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Chat:
         message = choice.get("message")
         if not isinstance(message, dict):
             raise ModelError(f"the server returned a chat completion without a message: {str(data)[:200]}")
-        ids, logprobs, top_logprob = _entry_tokens((choice.get("logprobs") or {}).get("content"))
+        ids, logprobs, top_logprob = _entry_tokens((choice.get("logprobs") or {}).get("content"), data)
         meta_ids, meta_logprobs = _meta_tokens(choice.get("meta_info"))
         if meta_ids is not None:
             ids, logprobs = meta_ids, meta_logprobs
@@ -79,7 +80,7 @@ class Completions:
             raise ModelError(f"the server returned a completion without a text: {str(data)[:200]}")
         given = choice.get("logprobs") or {}
         if (entries := given.get("content")) is not None:  # llama.cpp writes them as in a chat
-            ids, logprobs, top_logprob = _entry_tokens(entries)
+            ids, logprobs, top_logprob = _entry_tokens(entries, data)
         else:
             ids, numbers, top = _ids_of_names(given.get("tokens")), given.get("token_logprobs"), given.get("top_logprobs")
             logprobs = None if numbers is None or None in numbers else tuple(float(number) for number in numbers)
@@ -148,7 +149,7 @@ class VllmTokens:
         if not isinstance(choice.get("text"), str) or choice.get("token_ids") is None:
             raise ModelError(f"the server returned an answer of {self.path} without text and token_ids: {str(data)[:200]}")
         ids = tuple(int(one) for one in choice["token_ids"])
-        _, logprobs, top_logprob = _entry_tokens((choice.get("logprobs") or {}).get("content"))
+        _, logprobs, top_logprob = _entry_tokens((choice.get("logprobs") or {}).get("content"), data)
         named = [labelled(span["version"]) for span in choice.get("weight_versions") or [] for _ in range(span["start"], span["end"])]
         versions = tuple(version for _, version in named if version is not None)
         return Answer(
@@ -262,12 +263,15 @@ def _ids(value: Any) -> tuple[int, ...] | None:
     return None if value is None else tuple(int(one) for one in value)
 
 
-def _entry_tokens(entries: Any) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None, float | None]:
-    """Ids, log-probabilities, and that of the likeliest first token. llama.cpp writes the id beside each log-probability; vLLM writes
-    `token_id:7` as the token where it was started so."""
+def _entry_tokens(entries: Any, data: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None, float | None]:
+    """Ids, log-probabilities, and that of the likeliest first token. llama.cpp writes the id beside each log-probability, but for tokens
+    that end inside a character, which it leaves out: where it counts more tokens than it lists, there are none. vLLM writes `token_id:7` as
+    the token where it was started so."""
     if entries is None:
         return None, None, None
     if entries and all(isinstance(entry.get("id"), int) for entry in entries):
+        if len(entries) != (data.get("usage") or {}).get("completion_tokens", len(entries)):
+            return None, None, None
         ids: tuple[int, ...] | None = tuple(entry["id"] for entry in entries)
     else:
         ids = _ids_of_names([entry.get("token") for entry in entries])

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from agent.policy.policy import Message, Prompt, Sampling
+from benchmarks.common.server_process import ServerProcess, free_port, server_process
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from warehouse.core.errors import EngineUnreachable, ModelError
@@ -51,32 +47,12 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tiny_llama: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    program = str(Path(sys.executable).with_name("transformers"))
-    command = [program, "serve", str(tiny_llama), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    log = tiny_llama / "serve.log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            end_s = time.monotonic() + START_S
-            while not _is_up(url):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < end_s, log.read_text()
-                time.sleep(0.2)
-            yield url, process
-        finally:
-            process.kill()
-
-
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False
+def server(tiny_llama: Path) -> Iterator[ServerProcess]:
+    port, program = free_port(), Path(sys.executable).with_name("transformers")
+    command = [program, "serve", tiny_llama, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    with server_process(command, port, tiny_llama / "serve.log", environment=environment, start_s=START_S) as running:
+        yield running
 
 
 def ask(engine: HttpEngine, **sampling: Any) -> Any:
@@ -84,9 +60,8 @@ def ask(engine: HttpEngine, **sampling: Any) -> Any:
     return asyncio.run(engine.act([prompt] * 3))
 
 
-def test_it_answers_with_text_and_nothing_to_learn_from(server: tuple[str, subprocess.Popen[bytes]], tiny_llama: Path) -> None:
-    url, process = server
-    engine = HttpEngine(HttpEngineConfig(base_url=url, model=str(tiny_llama), retries=1, backoff_s=0.0, stop=("never said",)))
+def test_it_answers_with_text_and_nothing_to_learn_from(server: ServerProcess, tiny_llama: Path) -> None:
+    engine = HttpEngine(HttpEngineConfig(base_url=server.url, model=str(tiny_llama), retries=1, backoff_s=0.0, stop=("never said",)))
     gives = engine.capabilities()
     assert (gives.server, gives.token_ids, gives.logprobs, gives.loads) == ("openai", False, False, "nothing")
     greedy = ask(engine)
@@ -96,8 +71,8 @@ def test_it_answers_with_text_and_nothing_to_learn_from(server: tuple[str, subpr
     assert len(texts) > 1, "it samples"
     with pytest.raises(ModelError, match="no token ids of the prompt"):
         engine.require_learnable()
-    process.kill()
-    process.wait()
+    server.process.kill()
+    server.process.wait()
     with pytest.raises(EngineUnreachable):
         ask(engine)
     engine.close()

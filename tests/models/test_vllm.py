@@ -1,10 +1,10 @@
-"""The HTTP engine on a real vLLM, on the CPU, in a venv that the variable FLYWHEEL_VLLM names (benchmarks/common/vllm_server.py): it says
-what the embedded engine says, and takes new weights by each of its ways while it runs."""
+"""The HTTP engine on a real vLLM, on the CPU, in a venv of its own (benchmarks/common/vllm_server.py): it says what the embedded engine
+says, and takes new weights by each of its ways while it runs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ import torch
 from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.policy import Message, Prompt, Response, Sampling
 from agent.prompts.prompt import PromptBuilder
+from benchmarks.common.server_process import ServerProcess
 from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
-from benchmarks.common.vllm_server import VARIABLE, VllmServer, existing_python, vllm_server
+from benchmarks.common.vllm_server import vllm_server
 from models.checkpoints.checkpoint import read_card, save
 from models.engine.embedded import EmbeddedEngine
 from models.families.registry import load_policy
@@ -41,7 +42,6 @@ from warehouse.storage.tables import Warehouse
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(existing_python() is None, reason=f"needs vLLM: {VARIABLE} names a venv with it, which benchmarks/vllm.py makes"),
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),  # peft's
 ]
 WORDS = ("Ok", "Submit", "Find", "see", "then", "hello", "click")
@@ -61,17 +61,15 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def started(root: Path, name: str, *options: str, **variables: str) -> Any:
-    python = existing_python()
-    assert python is not None
+def started(python: Path, root: Path, name: str, *options: str, **variables: str) -> Any:
     return vllm_server(python, root / name, root, *RL_OPTIONS, *options, environment=variables)
 
 
 @pytest.fixture(scope="module")
-def server(checkpoints: Path) -> Iterator[VllmServer]:
+def server(vllm_python: Path, checkpoints: Path) -> Iterator[ServerProcess]:
     """As it is started for learning: its own routes, adapters, and weights over the network."""
     options = ("--worker-extension-cls", "models.http.vllm_gloo.Gloo", "--weight-transfer-config", '{"backend": "gloo"}')
-    with started(checkpoints, "a", *options, VLLM_SERVER_DEV_MODE="1", PYTHONPATH=SOURCE) as running:
+    with started(vllm_python, checkpoints, "a", *options, VLLM_SERVER_DEV_MODE="1", PYTHONPATH=SOURCE) as running:
         yield running
 
 
@@ -79,7 +77,7 @@ def asked(text: str = "Find Ok then see", **sampling: Any) -> Prompt:
     return Prompt(messages=(Message(role="user", content=text),), sampling=Sampling(**({"max_new_tokens": 12} | sampling)))
 
 
-def config(server: VllmServer, **fields: Any) -> HttpEngineConfig:
+def config(server: ServerProcess, **fields: Any) -> HttpEngineConfig:
     return HttpEngineConfig(**({"base_url": server.url, "retries": 1} | fields))
 
 
@@ -93,7 +91,7 @@ def logprobs_of(model: Any, answer: Response, temperature: float = 1.0) -> list[
 
 
 @pytest.mark.parametrize("send", ["messages", "token_ids"])
-def test_it_answers_as_the_embedded_engine(server: VllmServer, checkpoints: Path, send: Any) -> None:
+def test_it_answers_as_the_embedded_engine(server: ServerProcess, checkpoints: Path, send: Any) -> None:
     embedded = EmbeddedEngine.from_checkpoint(checkpoints / "a")
     http, model = HttpEngine.of_checkpoint(config(server, send=send), checkpoints / "a"), load_policy(checkpoints / "a")
     gives = http.capabilities()
@@ -118,7 +116,7 @@ def test_it_answers_as_the_embedded_engine(server: VllmServer, checkpoints: Path
 
 
 @pytest.mark.parametrize("weights", ["disk", "transfer"])
-def test_a_running_server_takes_whole_weights(server: VllmServer, checkpoints: Path, tmp_path: Path, weights: Any) -> None:
+def test_a_running_server_takes_whole_weights(server: ServerProcess, checkpoints: Path, tmp_path: Path, weights: Any) -> None:
     """Of a checkpoint, and of a learner. An answer under way goes on, and says whose weights wrote each token."""
     ids = {name: read_card(checkpoints / name).checkpoint_id for name in "ab"}
     fields = {"exchange": str(tmp_path)} if weights == "disk" else {}
@@ -163,7 +161,7 @@ def test_a_running_server_takes_whole_weights(server: VllmServer, checkpoints: P
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_takes_an_adapter(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_server_takes_an_adapter(vllm_python: Path, checkpoints: Path, tmp_path: Path) -> None:
     """Whole weights too, in its development mode, and which of the two is the settings' choice."""
     model, trained = load_policy(checkpoints / "a"), AdapterConfig(lora_rank=4)
     prepare_for_training(model, trained)
@@ -172,7 +170,7 @@ def test_a_server_takes_an_adapter(checkpoints: Path, tmp_path: Path) -> None:
         for name, weight in model.named_parameters():
             if "lora_B" in name:
                 weight.normal_(std=0.3)
-    with started(checkpoints, "a", *LORA_OPTIONS, VLLM_SERVER_DEV_MODE="1", VLLM_ALLOW_RUNTIME_LORA_UPDATING="True") as server:
+    with started(vllm_python, checkpoints, "a", *LORA_OPTIONS, VLLM_SERVER_DEV_MODE="1", VLLM_ALLOW_RUNTIME_LORA_UPDATING="True") as server:
         for send in ("messages", "token_ids"):
             chosen = config(server, send=send, weights="lora", exchange=str(tmp_path))
             engine = HttpEngine.of_checkpoint(chosen, checkpoints / "a")
@@ -195,7 +193,7 @@ def test_a_server_takes_an_adapter(checkpoints: Path, tmp_path: Path) -> None:
         whole.close()
         with pytest.raises(ModelError, match="takes no weights over the network"):
             HttpEngine.of_checkpoint(config(server, weights="transfer"), checkpoints / "a")
-    with started(checkpoints, "a") as plain_server, pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
+    with started(vllm_python, checkpoints, "a") as plain_server, pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
         HttpEngine.of_checkpoint(config(plain_server, weights="disk"), checkpoints / "a")
 
 
@@ -213,13 +211,14 @@ def learning(folder: Path, init: Path, **settings: Any) -> PpoRun:
     )
 
 
-def learned(run: PpoRun, http: HttpEngineConfig) -> PpoResult:
+def learned(run: PpoRun, http: HttpEngineConfig, watch: Callable[[HttpEngine], None] = lambda engine: None) -> PpoResult:
     """On the corridor; as a stage of RL opens its engine (pipelines/stages/rl.py)."""
 
     def at_server(*_: object) -> HttpEngine:
         engine = HttpEngine.of_checkpoint(http, run.init_checkpoint)
         engine.require_learnable(run.config.temperature)
         engine.require_updatable(adapters=bool(run.config.lora_rank))
+        watch(engine)
         return engine
 
     async def main() -> PpoResult:
@@ -241,20 +240,20 @@ def check_learned(result: PpoResult, *, is_streaming: bool = False) -> None:
 
 
 @pytest.mark.parametrize("weights", ["disk", "transfer"])
-def test_ppo_through_it_hands_its_weights_over(server: VllmServer, checkpoints: Path, tmp_path: Path, weights: Any) -> None:
+def test_ppo_through_it_hands_its_weights_over(server: ServerProcess, checkpoints: Path, tmp_path: Path, weights: Any) -> None:
     """Three rounds, the first of which fits the critic alone."""
     http = config(server, send="token_ids", weights=weights, exchange=str(tmp_path / "exchange"))
     critic = {"pretraining_rounds": 1, "gate_explained_variance": -1.0}
     check_learned(learned(learning(tmp_path, checkpoints / "a", rounds=3, **critic), http))
 
 
-def test_learning_streams_through_it(server: VllmServer, checkpoints: Path, tmp_path: Path) -> None:
+def test_learning_streams_through_it(server: ServerProcess, checkpoints: Path, tmp_path: Path) -> None:
     settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 6, "batches_ahead": 1}
     http = config(server, send="token_ids", exchange=str(tmp_path / "exchange"))
     check_learned(learned(learning(tmp_path, checkpoints / "a", **settings), http), is_streaming=True)
 
 
-def test_a_release_is_followed_while_it_serves(server: VllmServer, tmp_path: Path) -> None:
+def test_a_release_is_followed_while_it_serves(server: ServerProcess, tmp_path: Path) -> None:
     warehouse, said = Warehouse(Home(tmp_path)), list[str]()
     for number in (1, 2):
         folder = warehouse.home.checkpoints / f"{number:04d}"
@@ -284,7 +283,7 @@ def test_a_release_is_followed_while_it_serves(server: VllmServer, tmp_path: Pat
         engine.close()
 
 
-def test_it_sees_as_the_embedded_engine_does(tmp_path: Path) -> None:
+def test_it_sees_as_the_embedded_engine_does(vllm_python: Path, tmp_path: Path) -> None:
     """vLLM's vision tower takes squares of two patches, and its CPU kernels differ from torch's by more than those of its text model."""
     sizes = {"hidden_size": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [4, 6, 6]}}
     save(tmp_path / "vision", *tiny_vision_policy(WORDS, 0, merge_size=2, **sizes), stage="seed_policy", iteration="0000")
@@ -296,7 +295,7 @@ def test_it_sees_as_the_embedded_engine_does(tmp_path: Path) -> None:
         )
         for name, data in pictures.items()
     ]
-    with started(tmp_path, "vision", "--limit-mm-per-prompt", '{"image": 5}') as server:
+    with started(vllm_python, tmp_path, "vision", "--limit-mm-per-prompt", '{"image": 5}') as server:
         http = HttpEngine.of_checkpoint(config(server), tmp_path / "vision")
         http.require_learnable()
         for here, there in zip(act(embedded, *prompts), act(http, *prompts), strict=True):
@@ -306,10 +305,10 @@ def test_it_sees_as_the_embedded_engine_does(tmp_path: Path) -> None:
     embedded.close()
 
 
-def test_an_output_layer_that_is_the_embedding_changes_with_it(checkpoints: Path) -> None:
+def test_an_output_layer_that_is_the_embedding_changes_with_it(vllm_python: Path, checkpoints: Path) -> None:
     """On a CPU vLLM computes it with a copy that it packed at its start: from disk that is refused, by gloo it is packed again."""
     options = ("--worker-extension-cls", "models.http.vllm_gloo.Gloo", "--weight-transfer-config", '{"backend": "gloo"}')
-    with started(checkpoints, "tied-a", *options, VLLM_SERVER_DEV_MODE="1", PYTHONPATH=SOURCE) as server:
+    with started(vllm_python, checkpoints, "tied-a", *options, VLLM_SERVER_DEV_MODE="1", PYTHONPATH=SOURCE) as server:
         with pytest.raises(ModelError, match="tie_word_embeddings"):
             HttpEngine.of_checkpoint(config(server), checkpoints / "tied-b")
         engine = HttpEngine.of_checkpoint(config(server, weights="transfer"), checkpoints / "tied-b")

@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from agent.policy.policy import Message, Prompt, Response, Sampling
+from benchmarks.common.server_process import ServerProcess
 from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
-from benchmarks.common.vllm_server import VARIABLE, VllmServer, existing_python, vllm_server
+from benchmarks.common.vllm_server import vllm_server
 from models.checkpoints.checkpoint import save
 from models.families.registry import load_policy
 from models.http import replicas
@@ -27,16 +28,12 @@ from models.http.engine import HttpEngine
 from tests.models.policy_servers import act
 from tests.models.test_vllm import RL_OPTIONS, SOURCE, WORDS, logprobs_of
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(existing_python() is None, reason=f"needs vLLM: {VARIABLE} names a venv with it, which benchmarks/vllm.py makes"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 GLOO = ("--worker-extension-cls", "models.http.vllm_gloo.Gloo", "--weight-transfer-config", '{"backend": "gloo"}')
 BLOCK = ("--block-size", "32", "--enable-prompt-tokens-details")
 """Keys and values are kept by blocks of so many tokens: short ones, so that those of short prompts are kept."""
 START_S = 900.0
-Pair = tuple[VllmServer, VllmServer]
+Pair = tuple[ServerProcess, ServerProcess]
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +45,16 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def started(root: Path, port: int = 0) -> Iterator[VllmServer]:
-    python = existing_python()
-    assert python is not None
+def started(python: Path, root: Path, port: int = 0) -> Iterator[ServerProcess]:
     variables = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": SOURCE}  # else both on one core
     with vllm_server(python, root / "a", root, *RL_OPTIONS, *GLOO, *BLOCK, environment=variables, start_s=START_S, port=port) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def pair(checkpoints: Path) -> Iterator[Pair]:
+def pair(vllm_python: Path, checkpoints: Path) -> Iterator[Pair]:
     with ExitStack() as stack, ThreadPoolExecutor(2) as starting:
-        starts = [starting.submit(stack.enter_context, started(checkpoints)) for _ in range(2)]
+        starts = [starting.submit(stack.enter_context, started(vllm_python, checkpoints)) for _ in range(2)]
         one, two = (start.result() for start in starts)
         yield one, two
 
@@ -76,12 +71,12 @@ def turn(conversation: int, number: int, **sampling: Any) -> Prompt:
     return Prompt(messages=(message,), sampling=Sampling(**({"max_new_tokens": 4} | sampling)), conversation=f"episode-{conversation}")
 
 
-def counted(server: VllmServer, name: str) -> float:
+def counted(server: ServerProcess, name: str) -> float:
     lines = httpx.get(f"{server.url}/metrics", trust_env=False, timeout=30.0).text.splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"vllm:{name}{{"))
 
 
-def weights_of(server: VllmServer) -> str:
+def weights_of(server: ServerProcess) -> str:
     return httpx.get(f"{server.url}/weight_info", trust_env=False, timeout=30.0).text
 
 
@@ -142,12 +137,12 @@ def test_both_have_new_weights_before_any_answers_with_them(pair: Pair, checkpoi
 
 
 def test_a_killed_server_costs_no_answer_and_comes_back_with_the_weights(
-    pair: Pair, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+    vllm_python: Path, pair: Pair, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies while both answer, is handed nothing while it is gone, and answers again once it has the next weights."""
     monkeypatch.setattr(replicas, "LOST_S", 0.5)
     models = {name: load_policy(checkpoints / name) for name in "ab"}
-    with started(checkpoints) as killed:
+    with started(vllm_python, checkpoints) as killed:
         engine = HttpEngine.of_checkpoint(config((pair[0], killed), weights="transfer"), checkpoints / "a")
         engine.load_weights(models["a"].state_dict(), "first", 1)
         begun = asyncio.Event()
@@ -173,7 +168,7 @@ def test_a_killed_server_costs_no_answer_and_comes_back_with_the_weights(
         assert lost.down_s is not None
         engine.load_weights(models["b"].state_dict(), "second", 2)
         assert act(engine, turn(50, 1))[0].policy_id == "second"
-    with started(checkpoints, int(killed.url.rsplit(":", 1)[1])) as back:
+    with started(vllm_python, checkpoints, int(killed.url.rsplit(":", 1)[1])) as back:
         engine.load_weights(models["a"].state_dict(), "third", 3)
 
         def is_back() -> bool:

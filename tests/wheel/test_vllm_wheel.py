@@ -11,7 +11,7 @@ import torch
 
 from assets.seed_data.vocabulary import words
 from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
-from benchmarks.common.vllm_server import VARIABLE, existing_python, vllm_server
+from benchmarks.common.vllm_server import vllm_server
 from models.checkpoints.checkpoint import save
 from models.families.registry import load_policy
 from pipelines import profiles
@@ -19,11 +19,7 @@ from tests.wheel.conftest import PROFILE, TURN_TIMEOUT_S, Wheel
 from tests.wheel.test_faults import assert_nothing_lost
 from warehouse.lineage import registry
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(3600),
-    pytest.mark.skipif(existing_python() is None, reason=f"needs vLLM: {VARIABLE} names a venv with it, which benchmarks/vllm.py makes"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 OPTIONS = ("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--max-model-len", "2048")
 SIZES = (
     *("ct.steps=100", "sft.steps=300", "agent.max_new_tokens=24"),  # solves a third of `pointing`, so that RL has something to learn from
@@ -44,15 +40,14 @@ CLOSE = 1e-3
 
 
 @pytest.fixture
-def turned(new_wheel: Callable[..., Wheel]) -> Wheel:
+def turned(vllm_python: Path, new_wheel: Callable[..., Wheel]) -> Wheel:
     """A home that turned once on one vLLM."""
-    wheel, python = new_wheel(), existing_python()
+    wheel = new_wheel()
     profile, start, scratch = profiles.load(PROFILE), wheel.base / "start", wheel.base / "vllm"
     model, codec = tiny_qwen3_policy(words(*profile.seed_data.curricula), profile.seed, initializer_range=0.02)
     save(start, model, codec, stage="start", iteration="0000", config={})
     scratch.mkdir()
-    assert python is not None
-    with vllm_server(python, start, scratch, *OPTIONS, environment={"VLLM_SERVER_DEV_MODE": "1"}, start_s=900.0) as server:
+    with vllm_server(vllm_python, start, scratch, *OPTIONS, environment={"VLLM_SERVER_DEV_MODE": "1"}, start_s=900.0) as server:
         changes = settings(server.url, start, wheel.base / "exchange")
         ran = wheel.flywheel("run", "--iterations", "1", *changes, timeout_s=2 * TURN_TIMEOUT_S)
     assert ran.returncode == 0, ran.stdout + ran.stderr
