@@ -1,5 +1,5 @@
 """Two real vLLM servers behind one HTTP engine, on the CPU as in test_vllm.py: a conversation stays on the one that has its keys and
-values, both have new weights before any answers with them, and one that is killed is done without until it is back."""
+values, both have new weights before any answers with them, in RL too, and one that is killed is done without until it is back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,12 +21,12 @@ from benchmarks.common.server_process import ServerProcess
 from benchmarks.common.tiny_qwen3 import tiny_qwen3_policy
 from benchmarks.common.vllm_server import vllm_server
 from models.checkpoints.checkpoint import save
-from models.families.registry import load_policy
+from models.families.registry import load_codec, load_policy
 from models.http import replicas
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from tests.models.policy_servers import act
-from tests.models.test_vllm import RL_OPTIONS, SOURCE, WORDS, logprobs_of
+from tests.models.test_vllm import RL_OPTIONS, SOURCE, WORDS, check_learned, learned, learning, logprobs_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 GLOO = ("--worker-extension-cls", "models.http.vllm_gloo.Gloo", "--weight-transfer-config", '{"backend": "gloo"}')
@@ -134,6 +134,40 @@ def test_both_have_new_weights_before_any_answers_with_them(pair: Pair, checkpoi
         assert (answer.policy_id, set(answer.versions)) == (f"{weights}-2", {2})
         assert answer.logprobs == pytest.approx(logprobs_of(models["b"], answer), abs=1e-3)
     engine.close()
+
+
+@pytest.mark.parametrize("weights", ["disk", "transfer"])
+def test_rl_learns_through_both(pair: Pair, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: Any) -> None:
+    """Two rounds. Both servers have the weights of a version before either answers with it."""
+    named = set[tuple[int, str]]()
+
+    def watch(engine: HttpEngine) -> None:
+        act = engine.act
+
+        async def watched(prompts: Sequence[Prompt]) -> Sequence[Response]:
+            answers = await act(prompts)
+            newest = max((version for answer in answers for version in answer.versions), default=0)
+            named.update([(newest, await asyncio.to_thread(weights_of, server)) for server in pair])
+            return answers
+
+        monkeypatch.setattr(engine, "act", watched)
+
+    run = learning(tmp_path, checkpoints / "a", rounds=2, pretraining_rounds=0, gate_explained_variance=-1.0)
+    num_answers = [counted(server, "request_success_total") for server in pair]
+    result = learned(run, config(pair, weights=weights, exchange=str(tmp_path / "exchange")), watch)
+    check_learned(result)
+    assert all(counted(server, "request_success_total") > before for server, before in zip(pair, num_answers, strict=True))
+    assert {version for version, _ in named} == {0, 1}
+    assert all('@1"' in text for version, text in named if version == 1)
+    model, codec = load_policy(checkpoints / "a"), load_codec(checkpoints / "a")
+    for step in (step for episode in result.rollout_log.episodes() for step in episode.steps):
+        assert step.prompt_token_ids == tuple(codec.encode(step.messages).token_ids)
+        assert codec.decode(step.response_token_ids) == step.response
+        (version,) = set(step.response_versions)
+        if version == 0:
+            ids = {"prompt_token_ids": step.prompt_token_ids, "token_ids": step.response_token_ids}
+            answer = Response(text="", logprobs=(), policy_id="", **ids)
+            assert step.response_logprobs == pytest.approx(logprobs_of(model, answer), abs=1e-3)
 
 
 def test_a_killed_server_costs_no_answer_and_comes_back_with_the_weights(
