@@ -220,6 +220,14 @@ class RaySettings(_Settings):
     wait_s: Annotated[
         float, Field(gt=0, description="so long a stage waits for a node while it has none, e.g. for the autoscaler's first; then it fails")
     ] = 300.0
+    min_free_disk_mib: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="free space of a node's temporary folder below which it gets no episodes; below a quarter, those under way run "
+            "again elsewhere; 0: not looked at",
+        ),
+    ] = 256.0
 
 
 class RunnerSettings(_Settings):

@@ -1,8 +1,9 @@
 """EpisodeCluster: runs episodes on the nodes of a Ray cluster, a worker a node. To whoever runs episodes it is what an EpisodeRunner is.
 
 Every node that has the resources gets a worker, up to `workers`, also one that joins later; where there is an autoscaler, it is asked for
-more nodes while all places are taken. A node with other code than this process is refused and named. The episodes of a lost node run again
-elsewhere; one that lost more nodes than `max_retries` is recorded as crashed.
+more nodes while all places are taken. A node with other code than this process is refused and named. One that is short of disk gets no
+episodes until it has space again. The episodes of a lost node, or of one whose disk is full, run again elsewhere; one that lost more nodes
+than `max_retries` is recorded as crashed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from itertools import islice
 from typing import Any
 
 from agent.episode.collector import LeaseUse
@@ -23,7 +25,7 @@ from agent.policy.action_source import ActionSource
 from assets.profile import ActingSettings, RaySettings, SandboxSettings
 from pipelines.cluster.connection import connected
 from pipelines.cluster.episode_worker import EpisodeActor, OpenPool
-from pipelines.cluster.node_worker import NodeWorker
+from pipelines.cluster.node_worker import GivenBack, NodeWorker
 from pipelines.cluster.sessions import num_waiting, open_pool
 from pipelines.cluster.wire import About, WorkerSettings, own_code
 from sandbox.server.identity import source_ids
@@ -86,7 +88,7 @@ class EpisodeCluster:
         self._num_asked_for, self._asked_s = 0, 0.0
         self._asking = threading.Lock()
         self._without_s = time.monotonic()
-        """Since when there has been no worker, where there is none."""
+        """Since when there has been no worker that may get episodes, where there is none."""
         self._has_lost = False
         """Whether a node went away that had a worker."""
         self._meter = LeaseMeter()
@@ -98,6 +100,11 @@ class EpisodeCluster:
         return list(self._workers.values())
 
     @property
+    def _usable(self) -> list[NodeWorker]:
+        """Those that may get episodes now."""
+        return list(islice((worker for worker in self._workers.values() if not worker.trouble), self._settings.workers))
+
+    @property
     def num_nodes(self) -> int:
         """Nodes that have a worker or may get one, as last seen."""
         return len(self._workers.keys() | self._fitting)
@@ -105,7 +112,7 @@ class EpisodeCluster:
     @property
     def num_places(self) -> int:
         """Episodes that its nodes take at once."""
-        return sum(worker.num_places for worker in self._workers.values())
+        return sum(worker.num_places for worker in self._usable)
 
     @property
     def lease_use(self) -> LeaseUse:
@@ -148,6 +155,10 @@ class EpisodeCluster:
             worker = await self._free_worker()
             try:
                 episode = await worker.run(request, source, in_slot)
+                break
+            except GivenBack as given:
+                num_lost += given.was_begun
+                failure = SandboxError(str(given))
             except SandboxError as error:
                 if worker.loss is not None:
                     num_lost += 1
@@ -155,13 +166,12 @@ class EpisodeCluster:
                     raise
                 else:
                     self._refuse(worker, str(error))
-                if num_lost > self._max_retries:
-                    episode = crashed_episode(request, error, duration_ms=(time.monotonic() - started_s) * 1000)
-                    break
-            else:
-                break
+                failure = error
             finally:
                 await self._notify()
+            if num_lost > self._max_retries:
+                episode = crashed_episode(request, failure, duration_ms=(time.monotonic() - started_s) * 1000)
+                break
         episode = episode.model_copy(update={"num_retries": episode.num_retries + min(num_lost, self._max_retries)})
         if log is not None:
             await asyncio.to_thread(log.append, episode)
@@ -171,15 +181,15 @@ class EpisodeCluster:
         """The one with most places left, as soon as there is one."""
         self._num_waiting += 1
         try:
-            await self._until(lambda: any(worker.num_running < worker.num_places for worker in self._workers.values()))
+            await self._until(lambda: any(worker.num_running < worker.num_places for worker in self._usable))
         finally:
             self._num_waiting -= 1
-        return max(self._workers.values(), key=lambda worker: worker.num_places - worker.num_running)
+        return max(self._usable, key=lambda worker: worker.num_places - worker.num_running)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         async with self._changed:
             while not is_so():
-                if not self._workers:
+                if not self._usable:
                     self._require_hope()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):
@@ -188,13 +198,14 @@ class EpisodeCluster:
     def _require_hope(self) -> None:
         """Raises where no node can be expected: at once where all there are were refused, unless one was lost and may come again."""
         waited_s = time.monotonic() - self._without_s
-        refused = "".join(f"\n  {why}" for why in self._refused.values())
-        if refused and not self._has_lost and not self._starting and waited_s > 2 * LOOK_S:
+        short = [f"{worker.node}: {worker.trouble}" for worker in self._workers.values()]
+        refused = "".join(f"\n  {why}" for why in [*self._refused.values(), *short])
+        if self._refused and not self._workers and not self._has_lost and not self._starting and waited_s > 2 * LOOK_S:
             raise ConfigError(f"no node of the Ray cluster may run episodes:{refused}")
         if waited_s > self._settings.wait_s:
             needs = ", ".join(f"{amount:g} {name}" for name, amount in self._bundle.items())
             raise SandboxBusy(
-                f"for {waited_s:.0f} s the Ray cluster has had no node that runs episodes; each needs {needs}.{refused} Start nodes with "
+                f"for {waited_s:.0f} s the Ray cluster has had no node that runs episodes; each needs {needs}.{refused}\nStart nodes with "
                 "`ray start --address`, or ask for less by sandbox.ray.cpus and sandbox.ray.resources"
             )
 
@@ -217,7 +228,7 @@ class EpisodeCluster:
         self._fitting = {node_id for node_id, node in alive.items() if fits(node, self._bundle)} - self._refused.keys()
         for node_id in self._fitting - self._workers.keys() - self._starting.keys():
             at_most = self._settings.workers
-            if at_most is not None and len(self._workers) + len(self._starting) >= at_most:
+            if at_most is not None and len(self._usable) + len(self._starting) >= at_most:
                 break
             self._starting[node_id] = asyncio.create_task(self._start(node_id, _name(alive[node_id])), name=f"start-{node_id}")
 
@@ -239,6 +250,7 @@ class EpisodeCluster:
                         num_places=self.places_per_node,
                         lost_after_s=self._settings.lost_after_s,
                         on_lost=lambda worker: self._lost(node_id, worker),
+                        on_trouble=self._note_trouble,
                     )
                     actor = None
                     _LOG.info("episodes run on %s", name)
@@ -274,6 +286,13 @@ class EpisodeCluster:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         ).remote(self._open_pool)
 
+    def _note_trouble(self, worker: NodeWorker) -> None:
+        if worker.trouble:
+            self._without_s = time.monotonic()
+            _LOG.warning("%s gets no episodes: %s", worker.node, worker.trouble)
+        else:
+            _LOG.warning("%s gets episodes again: its disk has space", worker.node)
+
     def _lost(self, node_id: str, worker: NodeWorker) -> None:
         if self._workers.get(node_id) is not worker:
             return
@@ -303,15 +322,16 @@ class EpisodeCluster:
     async def _grow(self) -> None:
         """Ask the autoscaler for more nodes while all places are taken, and again and again for those asked for, since it knows only what
         was last asked for in the whole cluster. Without one this says what nobody reads."""
-        num_running = sum(worker.num_running for worker in self._workers.values())
-        if not self._workers:
+        usable = self._usable
+        if not usable:
             wanted = 1
-        elif self._num_waiting or num_running >= self.num_places:
-            wanted = GROWTH * len(self._workers)
+        elif self._num_waiting or sum(worker.num_running for worker in usable) >= self.num_places:
+            wanted = GROWTH * len(usable)
         else:
             wanted = 0
-        if wanted:  # those that are refused count for the autoscaler
-            wanted = min(wanted, self._settings.workers or wanted) + len(self._refused)
+        if wanted:  # those that get no episodes count for the autoscaler
+            num_idle = len(self._workers) - len(usable)
+            wanted = min(wanted, self._settings.workers or wanted) + len(self._refused) + num_idle
         wanted = max(self._num_asked_for, wanted)
         if wanted > self._num_asked_for or (wanted and time.monotonic() - self._asked_s > ASK_AGAIN_S):
             self._num_asked_for, self._asked_s = wanted, time.monotonic()

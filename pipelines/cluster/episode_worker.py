@@ -1,5 +1,6 @@
 """The episode worker of a node: sessions and the episode loop beside each other, as an actor of Ray. What it needs of the stage are answers
-of the policy; what the stage gets of it are finished episodes. Screens that no prompt shows stay on the node until then.
+of the policy; what the stage gets of it are finished episodes. Screens that no prompt shows stay on the node until then. The stage is told
+where the disk under the sessions runs out before it is told what became of an episode there.
 
 This module knows nothing of Ray: the stage makes an actor of the class.
 """
@@ -18,16 +19,34 @@ from typing import Any, TypeVar
 from agent.episode.runner import EpisodeRunner
 from agent.policy.action_source import PolicyActionSource
 from agent.policy.policy import Prompt, Response
-from assets.profile import SandboxSettings
+from assets.profile import RaySettings, SandboxSettings
 from pipelines.cluster.sessions import collecting, limits, open_pool
-from pipelines.cluster.wire import About, Answer, Cancel, Ended, Failed, Order, Play, Question, Report, SlotChange, WorkerSettings, own_code
+from pipelines.cluster.wire import (
+    About,
+    Answer,
+    Cancel,
+    Ended,
+    Failed,
+    FreeDisk,
+    Order,
+    Play,
+    Question,
+    Report,
+    SlotChange,
+    WorkerSettings,
+    own_code,
+)
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool_protocol import Pool
+from sandbox.server.disk import Disk
 from sandbox.server.identity import source_ids
 from warehouse.core.errors import to_plain
 
 T = TypeVar("T")
 OpenPool = Callable[[SandboxSettings], AbstractAsyncContextManager[Pool]]
+
+DISK_LOOK_S = 0.5
+"""Between two looks at the disk."""
 
 
 class EpisodeWorker:
@@ -45,6 +64,9 @@ class EpisodeWorker:
         """Those that the stage has not confirmed, numbered in their order."""
         self._numbers = count(1)
         self._has_reports = asyncio.Event()
+        self._disk = Disk(RaySettings().min_free_disk_mib)
+        self._was_short = self._was_full = False
+        self._watching: asyncio.Task[None] | None = None
 
     async def about(self) -> About:
         return About(code=own_code(), host=socket.gethostname(), pid=os.getpid())
@@ -59,6 +81,8 @@ class EpisodeWorker:
         acting = parsed.acting
         pool = await self._stack.enter_async_context(self._open_pool(acting.sandbox))
         self._runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=parsed.to_choose)
+        self._disk = Disk((acting.sandbox.ray or RaySettings()).min_free_disk_mib)
+        self._watching = asyncio.create_task(self._watch_disk(), name="disk")
 
     async def tell(self, orders: Sequence[Order]) -> None:
         """Take orders; those that are known already are ignored."""
@@ -89,6 +113,8 @@ class EpisodeWorker:
 
     async def close(self) -> None:
         """Cancel the episodes and end the sessions; may be called twice."""
+        if self._watching is not None:
+            self._watching.cancel()
         for run in list(self._runs.values()):
             run.cancel()
         await asyncio.gather(*self._runs.values(), return_exceptions=True)
@@ -99,6 +125,7 @@ class EpisodeWorker:
             question = next(self._questions)
             answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
             self._answers[order.run, question] = answer
+            self._look_at_disk()
             self._report(Question(run=order.run, question=question, prompt=prompt))
             try:
                 return await answer
@@ -117,11 +144,25 @@ class EpisodeWorker:
             raise RuntimeError("the worker is not open")
         try:
             episode = await self._runner.run(order.request, order.source or PolicyActionSource(ask), live=in_slot)
+            self._look_at_disk()
             self._report(Ended(run=order.run, episode=episode))
         except Exception as error:
             self._report(Failed(run=order.run, error=to_plain(error)))
         finally:
             del self._runs[order.run]
+
+    async def _watch_disk(self) -> None:
+        while True:
+            self._look_at_disk()
+            await asyncio.sleep(DISK_LOOK_S)
+
+    def _look_at_disk(self) -> None:
+        """Report a change."""
+        is_short, is_full = self._disk.is_short, self._disk.is_full
+        if (is_short, is_full) != (self._was_short, self._was_full):
+            self._was_short, self._was_full = is_short, is_full
+            disk = self._disk
+            self._report(FreeDisk(free_mib=disk.free_mib(), needed_mib=disk.min_free_mib, is_short=is_short, is_full=is_full))
 
     def _report(self, report: Report) -> None:
         self._reports.append((next(self._numbers), report))

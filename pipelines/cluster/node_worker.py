@@ -2,7 +2,8 @@
 
 A call that fails on the way is made again, since either side ignores what it knows; a worker that answered nothing for `lost_after_s`, or
 that Ray says is dead, is lost with all its episodes: they get WorkerCrashed, and whoever ran them runs them elsewhere. Time in which this
-process's own event loop stood still, and so heard nobody, does not count.
+process's own event loop stood still, and so heard nobody, does not count. A worker whose disk runs out gives its episodes back (GivenBack):
+first those that wait for a session, then all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.runner import Live
 from agent.policy.action_source import ActionSource, PolicyActionSource
 from agent.policy.policy import Prompt, Response
-from pipelines.cluster.wire import Answer, Cancel, Ended, Failed, Order, Play, Question, Report, SlotChange
+from pipelines.cluster.wire import Answer, Cancel, Ended, Failed, FreeDisk, Order, Play, Question, Report, SlotChange
 from warehouse.core.errors import SandboxError, WorkerCrashed, from_plain
 
 READS_IN_LOST = 4
@@ -32,11 +33,20 @@ PAUSE_S = 0.2
 """Before a call that failed on the way is made again."""
 
 
+class GivenBack(Exception):
+    """The node cannot play an episode now, and another may. `was_begun`: it had a session there."""
+
+    def __init__(self, why: str, *, was_begun: bool) -> None:
+        super().__init__(why)
+        self.was_begun = was_begun
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Run:
     ended: asyncio.Future[Episode]
     act: Callable[[Prompt], Awaitable[Response]] | None
     live: Live
+    has_session: bool = False
     slot: ExitStack = field(default_factory=ExitStack)
 
 
@@ -44,10 +54,19 @@ class NodeWorker:
     """One actor on one node. `num_places`: episodes that it takes at once."""
 
     def __init__(
-        self, ray: Any, actor: Any, *, node: str, num_places: int, lost_after_s: float, on_lost: Callable[[NodeWorker], None]
+        self,
+        ray: Any,
+        actor: Any,
+        *,
+        node: str,
+        num_places: int,
+        lost_after_s: float,
+        on_lost: Callable[[NodeWorker], None],
+        on_trouble: Callable[[NodeWorker], None],
     ) -> None:
+        """`on_trouble` is called where `trouble` has changed, before any of the episodes is given back."""
         self.node, self.num_places = node, num_places
-        self._ray, self._actor, self._lost_after_s, self._on_lost = ray, actor, lost_after_s, on_lost
+        self._ray, self._actor, self._lost_after_s, self._on_lost, self._on_trouble = ray, actor, lost_after_s, on_lost, on_trouble
         self._runs: dict[int, _Run] = {}
         self._numbers = count(1)
         self._orders: list[Order] = []
@@ -58,6 +77,8 @@ class NodeWorker:
         self._answering: set[asyncio.Task[None]] = set()
         self.loss: str | None = None
         """Why it is lost."""
+        self.trouble = ""
+        """Why it is to get no episodes now; empty where it may."""
         work = {"read": self._read(), "tell": self._tell(), "watch": self._watch()}
         self._tasks = [asyncio.create_task(each, name=f"{name}-{node}") for name, each in work.items()]
 
@@ -66,7 +87,8 @@ class NodeWorker:
         return len(self._runs)
 
     async def run(self, request: EpisodeRequest, source: ActionSource, live: Live) -> Episode:
-        """Raises WorkerCrashed where the worker is lost meanwhile, what a policy raises, and what its runner raises there."""
+        """Raises WorkerCrashed where the worker is lost meanwhile, GivenBack where its disk runs out, what a policy raises, and what its
+        runner raises there."""
         if self.loss is not None:
             raise WorkerCrashed(self.loss)
         number = next(self._numbers)
@@ -166,6 +188,9 @@ class NodeWorker:
                 self.lose(f"{self.node} answered nothing for {self._lost_after_s:g} s")
 
     def _take(self, report: Report) -> None:
+        if isinstance(report, FreeDisk):
+            self._note_disk(report)
+            return
         run = self._runs.get(report.run)
         if run is None or run.ended.done():
             return
@@ -176,6 +201,7 @@ class NodeWorker:
                 task.add_done_callback(self._answering.discard)
             case SlotChange():
                 run.slot.close()
+                run.has_session = report.has_session
                 if report.has_session:
                     run.slot.enter_context(run.live())
             case Ended():
@@ -183,6 +209,16 @@ class NodeWorker:
             case Failed():
                 said = {**report.error, "message": f"on {self.node}: {report.error.get('message')}"}
                 run.ended.set_exception(from_plain(said, SandboxError))
+
+    def _note_disk(self, disk: FreeDisk) -> None:
+        had_trouble = bool(self.trouble)
+        needed = f"at least {disk.needed_mib:g} are needed (sandbox.ray.min_free_disk_mib)"
+        self.trouble = f"only {disk.free_mib:.0f} MiB of its temporary folder are free, {needed}" if disk.is_short else ""
+        if had_trouble != disk.is_short:
+            self._on_trouble(self)
+        for run in self._runs.values():
+            if not run.ended.done() and (disk.is_full or (disk.is_short and not run.has_session)):
+                run.ended.set_exception(GivenBack(f"{self.node}: {self.trouble}", was_begun=run.has_session))
 
     async def _answer(self, question: Question, run: _Run) -> None:
         if run.act is None:

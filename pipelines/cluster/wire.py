@@ -92,6 +92,16 @@ class SlotChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreeDisk:
+    """What is free for the sessions of a node, from now on. `is_short`: too little for new ones; `is_full`: too little for any."""
+
+    free_mib: float
+    needed_mib: float
+    is_short: bool
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """An episode that ended, with its screenshots."""
 
@@ -112,4 +122,4 @@ def own_code() -> str:
     return f"{code_digest()} {code_id()}"
 
 
-Report = Question | SlotChange | Ended | Failed
+Report = Question | SlotChange | Ended | Failed | FreeDisk

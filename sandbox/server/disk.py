@@ -1,9 +1,11 @@
-"""The disk under the sessions of a server. Browsers and desktops write there; on a full one they fail in ways that look like the agent's
-doing, so a server that runs out of it lends nothing and fails what is under way, which then runs again elsewhere.
+"""The disk under the sessions of a server, or of a node of a Ray cluster. Browsers and desktops write there; on a full one they fail in
+ways that look like the agent's doing, so a machine that runs out of it lends nothing and fails what is under way, which then runs again
+elsewhere.
 """
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 
@@ -17,7 +19,12 @@ FULL_SHARE = 4
 
 def free_mib() -> float:
     """Of the disk that the sessions' temporary files lie on."""
-    return shutil.disk_usage(scratch_root()).free / MIB
+    try:
+        return shutil.disk_usage(scratch_root()).free / MIB
+    except OSError as error:
+        if error.errno == errno.ENOSPC:  # it has no space for their folder
+            return 0.0
+        raise
 
 
 class Disk:
@@ -30,6 +37,11 @@ class Disk:
     def is_short(self) -> bool:
         return self.min_free_mib > 0 and self.free_mib() < self.min_free_mib
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what a session does can no longer be trusted."""
+        return self.min_free_mib > 0 and self.free_mib() < self.min_free_mib / FULL_SHARE
+
     def check_for_lease(self) -> None:
         """Raises SandboxBusy where no new session may begin."""
         if self.is_short:
@@ -37,7 +49,7 @@ class Disk:
 
     def check_for_call(self) -> None:
         """Raises SandboxError where what a session does can no longer be trusted."""
-        if self.min_free_mib > 0 and self.free_mib() < self.min_free_mib / FULL_SHARE:
+        if self.is_full:
             raise SandboxError(self._text())
 
     def _text(self) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,17 +22,22 @@ import pytest
 from agent.episode.collector import Collector, MeasuresLeases
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
+from agent.episode.pool_collector import CollectorSettings
 from agent.policy.action_source import ORACLE_POLICY_ID, OracleActionSource
 from agent.policy.policy import Prompt, Response
-from assets.profile import ActingSettings, RaySettings, SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, AgentSettings, RaySettings, SandboxSettings, TaskSettings
 from benchmarks.common.ray_nodes import ROOT, Nodes, ray_nodes
+from benchmarks.common.waiting_node import TASK, Clicking, WaitingPool, WaitingSession
 from pipelines import profiles
 from pipelines.cli.doctor import Check
 from pipelines.cluster import episode_cluster
+from pipelines.cluster.collector import RayCollector
 from pipelines.plan.ray_check import check_ray
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import PolicyService, open_collector
-from sandbox.tasks.task import Split
+from sandbox.pool.pool_protocol import Pool
+from sandbox.tasks.task import Split, Task
+from tests.disks import fill, mounted_disk
 from warehouse.core.errors import ConfigError, EngineUnreachable, ReportedOnly, SandboxBusy
 from warehouse.core.identity import stable_seed
 
@@ -67,6 +75,29 @@ class Stalling(Drawing):
             time.sleep(self.stall_s)
             self.stall_s = 0.0
         return await super().act(prompts)
+
+
+STEP_MS = "FLYWHEEL_TEST_STEP_MS"
+"""The variable by which a node of the test of a slow one is told how slow it is."""
+
+
+class SlowPool(WaitingPool):
+    """Sessions that wait as long as their node is slow, and say so."""
+
+    def __init__(self, size: int) -> None:
+        self.step_ms = os.environ[STEP_MS]
+        super().__init__(size, float(self.step_ms) / 1000)
+
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[WaitingSession]:
+        async with super().lease(task, screenshots=screenshots) as session:
+            session.environment = self.step_ms
+            yield session
+
+
+@asynccontextmanager
+async def slow_sessions(settings: SandboxSettings) -> AsyncIterator[Pool]:
+    yield SlowPool(settings.num_sessions)
 
 
 class Refusing(Drawing):
@@ -282,3 +313,95 @@ def test_an_autoscaler_is_asked_for_the_first_node_and_for_more_while_all_places
                 return len(cluster.workers)
 
         assert asyncio.run(main()) == 2
+
+
+SLOW_MS, QUICK_MS = "800", "100"
+
+
+@pytest.fixture(scope="module")
+def uneven() -> Iterator[tuple[Nodes, str, Path]]:
+    """Two nodes, of which the first is slow and has a small disk under its sessions: with its address, and where that disk is."""
+    folder = Path(tempfile.mkdtemp(prefix="flywheel-disk-"))
+    folder.chmod(0o755)
+    disk = folder / "disk"
+    try:
+        with mounted_disk(disk, "160m"), ray_nodes(0) as (nodes, _):
+            disk.chmod(0o1777)
+            nodes.add(env={"TMPDIR": str(disk), STEP_MS: SLOW_MS})
+            nodes.add(env={STEP_MS: QUICK_MS})
+            yield nodes, nodes.address.replace(".2:", ".3:").partition(":")[0], disk
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_slow_node_gets_fewer_episodes(uneven: tuple[Nodes, str, Path]) -> None:
+    wanted = [EpisodeRequest(purpose="seed", task=TASK, seed=seed, policy_id="clicking") for seed in range(90)]
+    ray = RaySettings(address=uneven[0].address, min_free_disk_mib=40)
+    settings = acting(ray).model_copy(update={"agent": AgentSettings(grammar="uitars15")})
+
+    async def main() -> list[Episode]:
+        async with episode_cluster.open_cluster(settings, ray, to_choose=False, open_pool=slow_sessions) as cluster:
+            while len(cluster.workers) < 2:
+                await asyncio.sleep(0.1)
+            return [episode async for episode in RayCollector(cluster, CollectorSettings()).play(Clicking(), wanted)]
+
+    found = asyncio.run(main())
+    assert len({episode.episode_id for episode in found}) == len(found) == len(wanted) and all(episode.is_success for episode in found)
+    num = Counter(episode.environment for episode in found)
+    assert 0 < num[SLOW_MS] < num[QUICK_MS] / 2 and num[SLOW_MS] + num[QUICK_MS] == len(wanted)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_node_whose_disk_is_full_gets_no_episodes_until_it_has_space(
+    uneven: tuple[Nodes, str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was under way there is played elsewhere, as on one machine."""
+    nodes, address, disk = uneven
+    asked, log = requests(48), EpisodeLog(tmp_path)
+    here = asyncio.run(collected(acting(None), asked))
+    ray = RaySettings(address=nodes.address, min_free_disk_mib=40)
+    with PolicyService(acting(ray, max_retries=1), Drawing(wait_s=0.2), log) as service:
+        cluster: Any = service._runner
+        wait_until(lambda: len(cluster.workers) == 2)
+        (small,) = [worker for worker in cluster.workers if f" {address} " in worker.node]
+        futures = [service.submit(request) for request in asked]
+        wait_until(lambda: sum(future.done() for future in futures) >= 6 and any(run.has_session for run in list(small._runs.values())))
+        fill(disk / "filler")
+        wait_until(lambda: small.trouble)
+        found = [future.result(timeout=300) for future in futures]
+        assert small.num_running == 0 and small.trouble and small.loss is None
+        (disk / "filler").unlink()
+        wait_until(lambda: not small.trouble)
+        later = [service.submit(request) for request in requests(4, policy_id="policy-later")]
+        wait_until(lambda: small.num_running > 0)
+        assert all(future.result(timeout=300).outcome is not Outcome.CRASHED for future in later)
+    assert essence(found) == essence(here) and any(episode.num_retries for episode in found), "some were under way there"
+    assert caplog.text.count(" MiB of its temporary folder are free, at least 40 are needed") == 1, caplog.text
+    assert caplog.text.count("gets episodes again") == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_where_every_node_is_short_of_disk_the_stage_waits_and_names_them(uneven: tuple[Nodes, str, Path]) -> None:
+    ray = RaySettings(address=uneven[0].address, min_free_disk_mib=1e12)
+
+    async def main() -> None:
+        async with open_collector(acting(ray)) as collector:
+            cluster = collector._cluster  # type: ignore[attr-defined]
+            while len(cluster.workers) < 2 or not all(worker.trouble for worker in cluster.workers):
+                await asyncio.sleep(0.1)
+            cluster._settings = ray.model_copy(update={"wait_s": 3})
+            await anext(aiter(collector.collect(Drawing(), requests(1))))
+
+    with pytest.raises(SandboxBusy, match=r"no node that runs episodes(.|\n)*node .*: only \d+ MiB of its temporary folder are free"):
+        asyncio.run(main())
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 300
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
