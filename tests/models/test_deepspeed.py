@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 from pydantic import ValidationError
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from agent.policy.policy import Message
 from models.checkpoints.checkpoint import Card, read_card, save, verify
@@ -28,7 +28,7 @@ from models.supervised.config import SupervisedConfig
 from models.supervised.distributed import with_adapters
 from models.supervised.run import train_supervised
 from models.supervised.training_set import TrainingSample
-from models.training.adapters import prepare_for_training
+from models.training.adapters import ADAPTER_FOLDER, prepare_for_training
 from models.training.batching import EncodedSample, PlannedBatches, plan_batches, share_out
 from models.training.forward import weighted_loss
 from models.training.launcher import Launch
@@ -130,6 +130,25 @@ def test_one_process_of_zero_learns_packed_rows_in_bfloat16(seed_checkpoint: Pat
     losses = [point.metrics["loss"] for point in read_metrics(tmp_path / "end.run")]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
     assert load_policy(tmp_path / "end").dtype == torch.float32
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_adapters_in_pieces_are_what_one_process_learns(seed_checkpoint: Path, tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"lora_rank": 2})
+    for name, changes in (("one", {}), ("two", {"num_processes": 2, "deepspeed_stage": 3})):
+        place: dict[str, Any] = {"init": seed_checkpoint, "output": tmp_path / name, "stage": "sft_model", "iteration": "0001"}
+        train_supervised(config.model_copy(update=changes), samples(), **place)
+    for folder in (Path(), Path(ADAPTER_FOLDER)):
+        theirs, ours = (tensors_of(tmp_path / name / folder) for name in ("two", "one"))
+        assert theirs.keys() == ours.keys()
+        for name, weight in ours.items():
+            torch.testing.assert_close(theirs[name], weight, atol=2e-5, rtol=0)
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    (file,) = folder.glob("*.safetensors")
+    return load_file(file)
 
 
 @pytest.mark.long

@@ -196,6 +196,7 @@ def test_a_link_that_goes_down_ends_the_run_which_resumes(
 @needs_hosts
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:.*torch.distributed:FutureWarning")  # of DeepSpeed's calls
 @pytest.mark.parametrize("stage", [0, 3])
 def test_reinforcement_learning_over_two_hosts_learns_what_one_does_and_survives_them(
     stage: int, seed_checkpoint: Path, tmp_path: Path, two: list[Host]
