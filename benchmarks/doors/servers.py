@@ -84,6 +84,7 @@ async def gateway(folder: Path, which: str) -> AsyncIterator[Player]:
     from models.gateway.recorder import Recorder
     from models.gateway.settings import GatewaySettings
     from models.gateway.upstream import Upstream
+    from models.gateway.upstreams import Upstreams
     from models.server.metrics import Metrics
     from sandbox.http.serving import Server, on_free_port
 
@@ -94,7 +95,7 @@ async def gateway(folder: Path, which: str) -> AsyncIterator[Player]:
     try:
         async with AsyncExitStack() as stack:
             there = await stack.enter_async_context(on_free_port(Server(upstream(), grace_s=1, lifespan="off")))
-            live = Upstream(there, None, timeout_s=settings.timeout_s)
+            live = Upstreams([Upstream(there, None, timeout_s=settings.timeout_s)])
             await live.open()
             stack.push_async_callback(live.close)
             recorder = Recorder(log, live, None, settings, None)

@@ -18,6 +18,7 @@ from models.gateway.messages import MessagesWriter
 from models.gateway.recorder import Caller, Recorder
 from models.gateway.settings import GatewaySettings
 from models.gateway.upstream import Upstream
+from models.gateway.upstreams import Upstreams
 from models.server.problems import ApiError
 from models.server.wire import ChatRequest
 from tests.models.gateways import asked, user
@@ -70,7 +71,7 @@ class SlowLog(GatewayLog):
 async def opened(folder: Path, data: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[tuple[Recorder, SlowLog]]:
     log, upstream = SlowLog(Home(folder)), PlayedUpstream(data or answer())
     try:
-        yield Recorder(log, upstream, None, GatewaySettings(**settings)), log
+        yield Recorder(log, Upstreams([upstream]), None, GatewaySettings(**settings)), log
     finally:
         await upstream.close()
         log.close()
