@@ -28,7 +28,7 @@ def test_a_setting_is_offered_with_its_type_its_meaning_and_its_value() -> None:
     assert rounds.config_type.given_name == "Int" and not rounds.is_required
     assert Profile.model_fields["rl"].annotation is not None and str(standing.rl.rounds) in rounds.description
     kinds = {value.config_value for value in fields["engine"].config_type.fields["kind"].config_type.enum_values}
-    assert kinds == {"embedded", "http"}
+    assert kinds == {"embedded", "http", "served"}
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_free_slot_goes_to_whoever_waits_for_its_page() -> None:
 
 
 def test_a_page_that_will_come_free_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_queue, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(lease_queue, "MAX_WAIT_S", 0.2)
 
     async def test() -> None:
         queue = line(2)
