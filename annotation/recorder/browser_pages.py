@@ -194,8 +194,9 @@ class BrowserPages:
         listen(session_id, "Page.frameRequestedNavigation", lambda _: self._asked(tab))
         listen(session_id, "Page.frameNavigated", lambda params: self._navigated(tab, params["frame"]))
         self._frames[session_id] = Frames(self.connection, session_id, tab.target_id, self._excludes, lambda: self._frames_changed(tab))
-        self._send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD}, session_id)
+        # In this order: a page that goes to another process between the two would hear nothing, its worlds being given no binding.
         self._send("Runtime.enable", None, session_id)
+        self._send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD}, session_id)
         script = {"source": self._script, "worldName": WORLD, "runImmediately": True}
         self._send("Page.addScriptToEvaluateOnNewDocument", script, session_id)
         self._look(session_id)
