@@ -79,6 +79,14 @@ def store(object_store: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     return found
 
 
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])
+def tables_place(request: pytest.FixtureRequest) -> str:
+    """Where the tables of homes lie that are made in a test; its processes inherit it."""
+    if request.param == "s3":
+        request.getfixturevalue("store")
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
     """The interpreter of vLLM's venv (benchmarks/common/vllm_server.py), made on first use."""

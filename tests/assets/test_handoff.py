@@ -39,6 +39,7 @@ def policy(name: str) -> Registered:
     return Registered(checkpoint_id=name, iteration="0001", stage="released_policy", home=home, path="", parents=(), note="")
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_an_iteration_that_is_routed_again_to_the_same_samples_leaves_the_next_one_fresh(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path))
     with emptied_instance() as instance:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
@@ -23,6 +24,7 @@ class Smoke(ProfileResource):
         return profiles.load("smoke")
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_every_episode_is_judged_routed_and_cut_into_samples(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path))
     screens = {"good": "ABC", "looping": "XYXY", "copied": "ABC"}

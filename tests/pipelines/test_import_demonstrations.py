@@ -175,6 +175,7 @@ def test_what_is_trained_is_what_an_agent_is_asked(files: Path, tmp_path: Path) 
     assert shots[steps[0]["screenshot_id"]]["data"] == picture(0)
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_the_mixture_draws_them(files: Path, tmp_path: Path) -> None:
     run(tmp_path / "home", "agentnet", files)
     with connect(Warehouse(Home(tmp_path / "home"))) as con:

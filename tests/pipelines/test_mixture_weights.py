@@ -18,6 +18,7 @@ from warehouse.storage.tables import Warehouse
 WEIGHTS = {"sft-often": 6.0, "sft-rare": 0.5, "sft-some": 1.5}
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_a_sample_is_drawn_as_often_as_the_mixture_says(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     blank = {

@@ -68,6 +68,7 @@ def store(warehouse: Warehouse, iteration: str, stage: str, *episodes: Episode) 
         warehouse.replace_partition(table, found[table], iteration=iteration, stage=stage)
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_an_episode_comes_back_as_it_was_stored_and_is_learned_from_alike(warehouse: Warehouse) -> None:
     (seed,) = TASK.seeds(Split.TRAIN, 1)
     one = episode(seed, outcome=Outcome.TRUNCATED)
@@ -76,6 +77,7 @@ def test_an_episode_comes_back_as_it_was_stored_and_is_learned_from_alike(wareho
     assert found == one and trajectory(found) == trajectory(one)
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_only_training_instances_of_the_tasks_are_read_the_newest_iterations_first(warehouse: Warehouse) -> None:
     train, holdout = TASK.seeds(Split.TRAIN, 6), TASK.seeds(Split.HOLDOUT, 2)
     first = [episode(seed) for seed in train[:3]]

@@ -43,6 +43,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return made
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_one_in_twenty_is_in_no_dataset(warehouse: Warehouse) -> None:
     held_out = held_out_texts(warehouse)
     assert 2 <= len(held_out) <= 25 and held_out == held_out_texts(warehouse)

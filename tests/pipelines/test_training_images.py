@@ -18,6 +18,7 @@ def sample(*names: str) -> TrainingSample:
     return TrainingSample(messages=tuple(Message(role="user", content="", screenshot_id=name) for name in names))
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_images_are_written_once_and_a_missing_one_is_named(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     row = {"format": "png", "width_px": 1, "height_px": 1}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.common.object_store import BUCKET, Server
+from tests.homes import copied
 from warehouse.core.home import Home
-from warehouse.core.store import STORE_VARIABLE
 from warehouse.storage.tables import Warehouse
 
-on_disk = pytest.mark.parametrize("place", ["disk"], indirect=True)
+on_disk = pytest.mark.parametrize("tables_place", ["disk"], indirect=True)
 """For tests of files of the home."""
 
 
@@ -181,6 +179,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     return result
 
 
+@pytest.fixture
+def own(planted: Warehouse, tmp_path: Path) -> Warehouse:
+    """A planted home to change."""
+    return copied(planted, tmp_path / "own")
+
+
 def _dataset(dataset_id: str, kind: str, *samples: str) -> list[dict[str, Any]]:
     same = {"dataset_id": dataset_id, "kind": kind, "component": "demonstration", "weight": 1.0}
     return [same | {"sample_id": sample} for sample in samples]
@@ -237,13 +241,3 @@ def _plant_second(to: Warehouse) -> None:
     to.replace_partition("checkpoints", [trained], iteration="0002", stage="sft_model")
     to.replace_partition("checkpoints", [trained | {"note": "one parent"}], iteration="0002", stage="released_policy")
     to.replace_partition("evaluations", [Make.evaluation("ckpt-sft-2", "sft_model", num_success=9)], iteration="0002", stage="evaluation")
-
-
-@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the tables of homes lie that are made in a test; its processes inherit it."""
-    if request.param == "s3":
-        server: Server = request.getfixturevalue("object_store")
-        for name, value in {**server.environment, STORE_VARIABLE: f"s3://{BUCKET}/{uuid.uuid4().hex}"}.items():
-            monkeypatch.setenv(name, value)
-    return str(request.param)

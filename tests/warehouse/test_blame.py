@@ -126,6 +126,7 @@ def test_a_sample_is_traced_to_all_its_sources(planted: Warehouse) -> None:
         traced(planted, "nowhere")
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_judges_and_imports_are_sources(warehouse: Warehouse, make: Any) -> None:
     warehouse.replace_partition("episodes", [make.episode("ep-1")], iteration="0001", stage="rollouts")
     route = {"episode_id": "ep-1", "route": "sft", "reason": "V=1", "decided_verdict": True, "decided_by": "orm", "decided_score": 1.0}
@@ -165,6 +166,7 @@ def two(warehouse: Warehouse, make: Any) -> Warehouse:
     return warehouse
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_a_regression_is_asked_about_where_the_two_part(two: Warehouse) -> None:
     found = regression(two, "0002/merged_policy")
     assert (found.predecessor.checkpoint_id, found.num_alike) == ("old", 0)

@@ -12,6 +12,8 @@ from warehouse.storage.catalogue import SPLITS, TABLES
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
+pytestmark = pytest.mark.usefixtures("tables_place")
+
 REPORTED = sorted(set(SPLITS) - set(CHOICE_SPLITS))
 
 

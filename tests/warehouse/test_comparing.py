@@ -12,7 +12,7 @@ from warehouse.core.home import Home
 from warehouse.evaluation.comparing import compare, only, played
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 
 def store(warehouse: Warehouse, iteration: str, *rows: dict[str, object]) -> None:

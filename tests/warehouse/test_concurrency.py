@@ -15,7 +15,7 @@ from warehouse.core.home import Home
 from warehouse.storage.integrity import find_damage
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 ROOT = Path(__file__).parents[2]
 _PREAMBLE = """
 import sys

@@ -14,7 +14,7 @@ from warehouse.datasets.withdrawal import withdraw
 from warehouse.storage.content import content_digest
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 PLACE = {"iteration": "0001", "stage": "rollouts"}
 

@@ -11,7 +11,7 @@ from warehouse.evaluation.statistics import TaskCount
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 
 def of(domain: str, task: str = "task") -> dict[str, str]:

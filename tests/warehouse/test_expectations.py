@@ -82,6 +82,7 @@ def test_each_broken_rule_is_listed_with_its_rows(warehouse: Warehouse, make: An
     assert asdict(outcome)["rows"] == outcome.rows  # plain data, ready for JSON
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_one_stage_can_be_checked_alone(warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]) -> None:
     write_raw([make.episode("odd", outcome="weird")])
     warehouse.replace_partition("episodes", [make.episode("good")], iteration="0001", stage="evaluation")

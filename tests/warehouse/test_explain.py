@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.homes import copied
 from tests.warehouse.judging import episode_row, step_row, verdicts_of
 from warehouse.core.errors import ConfigError, UnknownId
 from warehouse.core.home import Home
@@ -30,7 +30,7 @@ def without_place(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def warehouse(judged: Warehouse, tmp_path: Path) -> Warehouse:
-    return Warehouse(Home(Path(shutil.copytree(judged.home.root, tmp_path / "home"))))
+    return copied(judged, tmp_path / "home")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     return house
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
         good, looping, failed = (explain(con, name) for name in ("episode-good", "looping", "episode-f"))
@@ -143,6 +144,7 @@ def test_a_judge_that_may_not_be_trusted_has_to_abstain(warehouse: Warehouse) ->
     assert (reported.route, [each.judge for each in reported.judgements if each.abstains]) == ("sft", ["judge"])
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.slow
 def test_only_iterations_that_can_name_an_episode_are_read(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
@@ -193,6 +195,7 @@ def test_ids_that_mean_nothing_or_too_much_are_named(warehouse: Warehouse) -> No
             explain(con, "xpisode-good")
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.slow
 def test_other_rules_move_episodes_and_their_samples_and_the_old_version_stays(warehouse: Warehouse) -> None:
     before = {table: warehouse.version(table) for table in ("routes", "ct_samples", "sft_samples", "datasets")}

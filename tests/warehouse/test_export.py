@@ -98,6 +98,7 @@ def test_parquet_holds_the_samples_of_a_snapshot_with_their_weights(samples: War
     assert rows[0]["messages"][2] == {"role": "assistant", "content": "done", "screenshot_id": None, "loss": 1.0}
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_a_snapshot_of_both_kinds_is_exported_whole(samples: Warehouse, tmp_path: Path) -> None:
     members = [
         {"dataset_id": "data-2", "kind": kind, "sample_id": name, "component": "mixed", "weight": 1.0}
@@ -109,26 +110,29 @@ def test_a_snapshot_of_both_kinds_is_exported_whole(samples: Warehouse, tmp_path
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["num_withdrawn_since"] == 0
 
 
-def test_parquet_of_everything_is_every_table(planted: Warehouse, tmp_path: Path) -> None:
-    export(planted, tmp_path / "out", format="parquet", dataset="all")
+@pytest.mark.usefixtures("tables_place")
+def test_parquet_of_everything_is_every_table(own: Warehouse, tmp_path: Path) -> None:
+    export(own, tmp_path / "out", format="parquet", dataset="all")
     for table in TABLES:
-        assert pq.read_table(tmp_path / "out" / f"{table}.parquet").num_rows == planted.read(table).num_rows
+        assert pq.read_table(tmp_path / "out" / f"{table}.parquet").num_rows == own.read(table).num_rows
 
 
-def test_a_duckdb_file_stands_alone_under_any_name(planted: Warehouse, tmp_path: Path) -> None:
-    export(planted, tmp_path / "first.duckdb", format="duckdb", as_of="0001")
-    export(planted, tmp_path / "first.duckdb", format="duckdb")  # replaces the earlier one
+@pytest.mark.usefixtures("tables_place")
+def test_a_duckdb_file_stands_alone_under_any_name(own: Warehouse, tmp_path: Path) -> None:
+    export(own, tmp_path / "first.duckdb", format="duckdb", as_of="0001")
+    export(own, tmp_path / "first.duckdb", format="duckdb")  # replaces the earlier one
     shutil.move(tmp_path / "first.duckdb", tmp_path / "second.db")
     with duckdb.connect(str(tmp_path / "second.db"), read_only=True) as con:
         for table in TABLES:
-            assert con.execute(f"SELECT count(*) FROM {table}").fetchall() == [(planted.read(table).num_rows,)]
+            assert con.execute(f"SELECT count(*) FROM {table}").fetchall() == [(own.read(table).num_rows,)]
         found = con.execute("SELECT count(*) FROM ancestors('ckpt-sft-2') WHERE kind = 'episode'").fetchall()
         assert found == [(3,)]
         comment = con.execute("SELECT comment FROM duckdb_columns() WHERE table_name = 'routes' AND column_name = 'route'").fetchall()
         assert comment == [("its one destination",)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["second.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "second.db"]
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_screenshots_that_samples_show_go_along(warehouse: Warehouse, make: Any, tmp_path: Path) -> None:
     warehouse.add_screenshots([make.screenshot("shot-1", b"\x89PNG"), make.screenshot("shot-2", b"other")])
     messages = make.messages("look")
@@ -156,6 +160,7 @@ def test_a_screenshot_that_is_not_stored_is_named(warehouse: Warehouse, make: An
     assert list(tmp_path.glob("*out*")) == []
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_withdrawn_samples_never_leave(samples: Warehouse, tmp_path: Path) -> None:
     withdraw(samples, "sft_samples", ["a"], iteration="0002")
     assert [row["sample_id"] for row in _lines(export(samples, tmp_path / "sft").path / "train.jsonl")] == ["b"]

@@ -14,7 +14,7 @@ from warehouse.datasets.imports import unchecked_imports
 from warehouse.storage.restoring import restore
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 SNAPSHOTS = ("ct_dataset", "sft_dataset")
 

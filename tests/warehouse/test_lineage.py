@@ -160,6 +160,7 @@ def test_sql_counts_the_whole_reach(con: duckdb.DuckDBPyConnection) -> None:
     assert _reach(con, "descendants", "ckpt-sft-2") == {"evaluation": 1}
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_a_specialist_leads_back_to_the_episodes_it_was_trained_in(warehouse: Warehouse, make: Any) -> None:
     trained, unmoved = {"iteration": "0001", "stage": "rl_pointing"}, {"iteration": "0001", "stage": "rl_forms"}
     for where, checkpoint_id in ((trained, "ckpt-rlp"), (unmoved, "ckpt-sft")):
@@ -200,6 +201,7 @@ def test_a_specialist_that_names_its_episodes_leads_to_these_alone(warehouse: Wa
     assert went_into == {"ep-0": {"ckpt-rlp"}, "ep-1": set(), "ep-2": {"ckpt-rlp"}, "ep-dull": set()}
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_a_fork_leads_back_to_its_parent_and_goes_with_it_unless_it_was_refused(warehouse: Warehouse, make: Any) -> None:
     """Of three forks one was forked itself, and one was refused: it holds nothing of its parent's."""
     where = {"iteration": "0001", "stage": "rl_pointing"}

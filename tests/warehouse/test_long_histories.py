@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from warehouse.core.errors import CorruptTable, UnknownId, UnknownTable
-from warehouse.core.home import Home
 from warehouse.datasets.withdrawal import withdraw
 from warehouse.lineage.walk import trace, trace_back
 from warehouse.reporting.iteration_summaries import FORM, summaries
@@ -26,12 +24,6 @@ from warehouse.storage.table_log import TableLog
 from warehouse.storage.tables import Warehouse
 
 COUNTED = ("episodes", "steps", "annotations", "ct_samples", "sft_samples")
-
-
-@pytest.fixture
-def own(planted: Warehouse, tmp_path: Path) -> Warehouse:
-    """A planted home to change."""
-    return Warehouse(Home(Path(shutil.copytree(planted.home.root, tmp_path / "own"))))
 
 
 def in_full(warehouse: Warehouse, query: str) -> list[tuple[Any, ...]]:
@@ -64,6 +56,7 @@ def assert_reports_what_is_stored(warehouse: Warehouse) -> None:
         assert listing.num_rows(table) == dict(in_full(warehouse, f"select iteration, count(*) from {table} group by 1")), table
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_summaries_tell_what_the_tables_do(own: Warehouse) -> None:
     assert_reports_what_is_stored(own)
     assert_reports_what_is_stored(own)
@@ -102,6 +95,7 @@ def test_a_part_of_the_iterations_shows_their_rows_as_the_whole_does(own: Wareho
         assert con.execute("select count(*) from sft_samples where iteration = '0002' and not withdrawn").fetchall() == [(0,)]
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_files_are_found_by_the_ids_they_hold(own: Warehouse) -> None:
     for _ in range(2):  # made, then read
         index = IdIndex(own, "episodes")
@@ -122,6 +116,7 @@ def test_an_index_grows_with_its_table_and_forgets_what_was_replaced(own: Wareho
     assert index.files_with(["new-1"]) == [] and len(index.files_with(["new-2"])) == 1
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_pictures_are_read_by_id(warehouse: Warehouse, make: Any) -> None:
     assert pictures(warehouse, ["a"]) == {}
     for name in "abc":
@@ -195,6 +190,7 @@ def test_duckdb_reads_the_files_as_arrow_does(own: Warehouse, make: Any) -> None
         pass
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_files_are_listed_as_they_are_after_every_commit(own: Warehouse, make: Any) -> None:
     """Also by who has listed them before, and from notes that are damaged."""
 

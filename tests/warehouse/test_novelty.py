@@ -64,6 +64,7 @@ def fill(warehouse: Warehouse, *, keeps_contents: bool) -> None:
     warehouse.replace_partition("evaluations", figures, iteration="0001", stage="evaluation")
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.parametrize("keeps_contents", [True, False])
 def test_an_instance_is_novel_where_nobody_learned_from_its_first_screen(warehouse: Warehouse, keeps_contents: bool) -> None:
     fill(warehouse, keeps_contents=keeps_contents)
@@ -99,6 +100,7 @@ def reported(warehouse: Warehouse, iteration: str) -> tuple[Any, ...]:
     return found.tasks, novel_counts(warehouse, iteration)
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.parametrize("keeps_contents", [True, False])
 def test_a_new_iteration_reads_no_episode_of_an_old_one(warehouse: Warehouse, keeps_contents: bool) -> None:
     """The files of all others are away when its turn comes."""
@@ -118,6 +120,7 @@ def test_a_new_iteration_reads_no_episode_of_an_old_one(warehouse: Warehouse, ke
     assert found.tasks == (TaskNovelty(task="click-button", num_instances=3, num_novel=1, num_new_instruction=0),)
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_notes_are_made_again_of_what_has_changed_alone(warehouse: Warehouse) -> None:
     fill(warehouse, keeps_contents=True)
     before, made = reported(warehouse, "0001"), {name: path.stat().st_ino for name, path in notes(warehouse).items()}

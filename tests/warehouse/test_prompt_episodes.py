@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from deltalake import write_deltalake
 
 from assets.invariants import INVARIANTS
 from assets.people import _take_back
+from tests.homes import copied
 from tests.warehouse.conftest import Make
 from tests.warehouse.test_routed_samples import EVERYTHING, act, turn
 from warehouse.core.errors import ContaminatedDataset
@@ -40,7 +40,7 @@ def routed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 @pytest.fixture
 def corrected(routed: Warehouse, tmp_path: Path) -> Warehouse:
     """A failed episode of iteration 0002 and the solved one of 0001 that corrects it at step 1 and leads on at step 2."""
-    return Warehouse(Home(Path(shutil.copytree(routed.home.root, tmp_path / "corrected"))))
+    return copied(routed, tmp_path / "corrected")
 
 
 def pairs(warehouse: Warehouse) -> list[dict[str, Any]]:
@@ -54,6 +54,7 @@ def of_split(warehouse: Warehouse, episode_id: str, split: str) -> None:
     warehouse.replace_partition("episodes", [row | {"split": split}], iteration=iteration, stage="rollouts")
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_a_pair_names_the_episode_and_step_of_its_prompt_beside_those_of_its_answer(corrected: Warehouse) -> None:
     named = [(row["episode_id"], row["step_index"], row["prompt_episode_ids"], row["prompt_step_indices"]) for row in pairs(corrected)]
     assert named == [("solved", 1, ["failed"], [1]), ("solved", 2, ["failed"], [2])]
@@ -80,6 +81,7 @@ def test_lineage_goes_to_both_episodes_and_back_from_either(corrected: Warehouse
     assert {row["sample_id"] for row in pairs(corrected)} <= used
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.parametrize("episode_id", ["solved", "failed"])
 def test_who_takes_back_either_episode_takes_back_the_pair(corrected: Warehouse, episode_id: str) -> None:
     _take_back(corrected, lambda row: row["episode_id"] == episode_id, "0003")

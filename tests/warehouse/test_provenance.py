@@ -63,6 +63,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_each_sample_names_its_source_and_licence_in_every_format(mixed: Warehouse, tmp_path: Path) -> None:
     for format_, file in (
         ("trl", "train.jsonl"),

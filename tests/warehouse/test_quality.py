@@ -287,6 +287,7 @@ def test_rows_fit_the_catalogue() -> None:
     assert verifier["e1"]["passed"] and not verifier["e2"]["passed"] and verifier["e2"]["score"] == 0.0
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_history_is_judged_again_from_the_tables_alone(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path))
     episodes = [episode_row("a"), episode_row("b", iteration="0002"), episode_row("c", iteration="0003")]

@@ -18,7 +18,7 @@ from warehouse.storage.data_files import RESTORE
 from warehouse.storage.scan import connect_to_scan
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 
 def _one(con: Any, sql: str) -> Any:

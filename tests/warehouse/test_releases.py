@@ -20,7 +20,7 @@ from warehouse.lineage.release_ledger import changing, read_ledger
 from warehouse.lineage.releases import decide, hold, promote, releases, rollback
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 WHO = {"by": "anna", "reason": "because"}
 

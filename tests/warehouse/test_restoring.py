@@ -13,7 +13,7 @@ from warehouse.datasets.withdrawal import purge, withdraw
 from warehouse.storage.restoring import restore
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 ROUTED = {"iteration": "0001", "stage": "routing"}
 

@@ -81,6 +81,7 @@ def turned(warehouse: Warehouse) -> Warehouse:
     return warehouse
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.parametrize("mining", [EVERYTHING, FailureMiningConfig()])
 @pytest.mark.slow
 def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(turned: Warehouse, mining: FailureMiningConfig) -> None:
@@ -95,6 +96,7 @@ def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(tu
     assert samples(turned, "sft_samples", "0002") == [("solved", 1, False), ("solved", 2, False)]
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.slow
 def test_an_iteration_that_is_routed_again_drops_nothing_that_a_dataset_may_hold(turned: Warehouse) -> None:
     reroute(turned, SHORT_ONLY, ["0001"], EVERYTHING)

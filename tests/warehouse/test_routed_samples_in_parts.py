@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.homes import copied
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import SchemaMismatch
 from warehouse.core.home import Home
@@ -66,9 +66,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 @pytest.fixture
 def played(stored: Warehouse, tmp_path: Path) -> Warehouse:
-    return Warehouse(Home(Path(shutil.copytree(stored.home.root, tmp_path / "played"))))
+    return copied(stored, tmp_path / "played")
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_each_is_stored_once_and_a_second_time_nothing_is_written(played: Warehouse) -> None:
     assert NUM > PART_ROWS
     send(played, "sft")
@@ -96,6 +97,7 @@ def test_what_is_recorded_twice_is_one_sample_though_it_comes_in_another_part(pl
         assert reported(store_routed_samples(played, "0001")[table]) == (0, 0, False)
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_what_leaves_stays_withdrawn_with_its_chat_as_long_as_its_source_is_stored(played: Warehouse) -> None:
     send(played, "sft")
     store_routed_samples(played, "0001")
@@ -152,6 +154,7 @@ store_routed_samples(Warehouse(Home(Path(sys.argv[1]))), "0001")
 """
 
 
+@pytest.mark.usefixtures("tables_place")
 @pytest.mark.slow
 def test_a_kill_half_way_leaves_the_old_version_and_nothing_aside(played: Warehouse) -> None:
     send(played, "sft", but=dict.fromkeys(range(1, NUM_EPISODES), "withheld"))

@@ -8,6 +8,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from PIL import Image
 
 from warehouse.reporting.screens import NUM_SHOWN, sample_screens
@@ -21,6 +22,7 @@ def png(shade: int) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.usefixtures("tables_place")
 def test_one_screen_of_each_task_is_shown(warehouse: Warehouse, make: Any) -> None:
     names = [f"task {number} <&>" for number in range(NUM_SHOWN + 2)]
     warehouse.add_screenshots([make.screenshot(f"shot-{index}", png(40 * index)) for index in (0, 1)])

@@ -24,7 +24,7 @@ from warehouse.storage.data_files import RESTORE
 from warehouse.storage.integrity import find_damage
 from warehouse.storage.tables import NO_VERSION, Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 ROOT = Path(__file__).parents[2]
 FIRST = {"iteration": "0001", "stage": "rollouts"}

@@ -12,7 +12,7 @@ from warehouse.datasets.withdrawal import num_to_purge, purge, withdraw, withdra
 from warehouse.storage import query
 from warehouse.storage.tables import Warehouse
 
-pytestmark = pytest.mark.usefixtures("place")
+pytestmark = pytest.mark.usefixtures("tables_place")
 
 SEED = {"iteration": "0000", "stage": "seed_demonstrations"}
 
