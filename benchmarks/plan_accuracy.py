@@ -2,9 +2,14 @@
 nothing had run (assumed lengths), and again with the lengths of its episodes.
 
     python -m benchmarks.plan_accuracy HOME... [--profile quickstart] [--json FILE]
+    python -m benchmarks.plan_accuracy --cluster --publish
 
-It also measures what `plan` assumes of this machine's CPU, training and generation of the tiny policy in operations a second, and the bytes
-that pass between machines (benchmarks/common/network_traffic.py) beside those that the plan says.
+`--cluster` first runs an iteration by `cluster-smoke` on three hosts (benchmarks/common/cluster_home.py: network namespaces, which share
+this machine's processors), some minutes. `--publish` puts what was found into docs/measured/plan_accuracy.json, under the profile's name.
+The tables of a home may lie in an object store: FLYWHEEL_STORE then has to be set as it was for the run.
+
+It also measures, unless `--stages-only` is given, what `plan` assumes of this machine's CPU, training and generation of the tiny policy in
+operations a second, and the bytes that pass between machines (benchmarks/common/network_traffic.py) beside those that the plan says.
 """
 
 from __future__ import annotations
@@ -28,7 +33,10 @@ from agent.policy.policy import Message, Prompt, Sampling
 from assets.requests import StageResult
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
+from benchmarks.common.cluster_home import PROFILE as CLUSTER
+from benchmarks.common.cluster_home import a_cluster_home
 from benchmarks.common.network_traffic import measure_traffic
+from benchmarks.common.provenance import provenance, publish_rows
 from models.engine.embedded import EmbeddedEngine
 from models.families.seed_policy import seed_policy
 from models.families.shapes import ModelShape
@@ -116,31 +124,58 @@ def traffic_table(found: list[dict[str, Any]]) -> Table:
     return table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("homes", nargs="*", type=Path, help="homes that were turned with the profile")
-    parser.add_argument("--profile", default="quickstart")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    console = Console()
-    found = [row for home in arguments.homes for row in rows(Home(home.absolute()), arguments.profile)]
+def stages_table(found: list[dict[str, Any]]) -> Table:
     table = Table("home", "iteration", "stage", title="seconds that stages took, and their estimates")
     for column in ("took", *LABELS):
         table.add_column(column, justify="right")
     for row in found:
         estimates = (f"{row[label]:.0f} ({row[label] / row['took_s']:.2f})" for label in LABELS)
         table.add_row(row["home"], row["iteration"], row["stage"], f"{row['took_s']:.0f}", *estimates)
-    console.print(table)
+    return table
+
+
+def summary_of(found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """By label: what was planned in all over what it took, and the factor by which a stage is off on average."""
     summary = {}
     for label in LABELS if found else ():
-        summary[label] = sum(row[label] for row in found) / sum(row["took_s"] for row in found)
         errors = [abs(math.log(row[label] / row["took_s"])) for row in found]
-        off = math.exp(fmean(errors))
-        console.print(f"{label}: in all {summary[label]:.2f} of what it took; a stage is off by a factor of {off:.2f} on average")
-    cpu, traffic = measure_cpu(console), measure_traffic()
-    console.print(traffic_table(traffic))
+        took_s = sum(row["took_s"] for row in found)
+        summary[label] = {"planned_share": sum(row[label] for row in found) / took_s, "stage_factor": math.exp(fmean(errors))}
+    return summary
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("homes", nargs="*", type=Path, help="homes that were turned with the profile")
+    parser.add_argument("--profile", default="quickstart")
+    parser.add_argument("--cluster", action="store_true", help=f"run an iteration by {CLUSTER} on three hosts, and take its home")
+    parser.add_argument("--stages-only", action="store_true", help="measure neither this CPU nor traffic")
+    parser.add_argument("--publish", action="store_true", help="write docs/measured/plan_accuracy.json")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    console, loads = Console(), [os.getloadavg()[0]]
+    profile = CLUSTER if arguments.cluster else arguments.profile
+    found = [row for home in arguments.homes for row in rows(Home(home.absolute()), profile)]
+    if arguments.cluster:
+        with a_cluster_home() as home:
+            loads += os.getloadavg()[:2]
+            found += rows(home, profile)
+    console.print(stages_table(found))
+    summary = summary_of(found)
+    for label, of in summary.items():
+        share, factor = of["planned_share"], of["stage_factor"]
+        console.print(f"{label}: in all {share:.2f} of what it took; a stage is off by a factor of {factor:.2f} on average")
+    if arguments.publish:
+        stages = {f"{row['iteration']}/{row['stage']}": {name: round(row[name], 1) for name in ("took_s", *LABELS)} for row in found}
+        means = {label: {name: round(value, 2) for name, value in of.items()} for label, of in summary.items()}
+        load = {"load_before_and_after": [round(value, 1) for value in loads]} if arguments.cluster else {}
+        publish_rows("plan_accuracy", {profile: {"stages": stages, "in all": means, **load, "measured": provenance()}})
+    measured: dict[str, Any] = {"stages": found, "in all": summary}
+    if not arguments.stages_only:
+        measured |= {"cpu": measure_cpu(console), "traffic": measure_traffic()}
+        console.print(traffic_table(measured["traffic"]))
     if arguments.json is not None:
-        atomic_write(arguments.json, json.dumps({"stages": found, "in all": summary, "cpu": cpu, "traffic": traffic}, indent=2).encode())
+        atomic_write(arguments.json, json.dumps(measured, indent=2).encode())
 
 
 if __name__ == "__main__":
