@@ -30,14 +30,14 @@ class Asks(Protocol):
         ...
 
 
-def other_wordings(manifest: Manifest, model: Asks, count: int) -> list[str]:
-    """Of a recording's task; those that are empty, too long, repeated, or lose a number are left out. Raises WordingFailed."""
-    found = json_of(model.ask(VARY.format(count=count), manifest.task.query)).get("queries")
-    numbers = _numbers(manifest.task.query)
+def other_wordings(task: str, model: Asks, count: int) -> list[str]:
+    """Of what a task asks for; those that are empty, too long, repeated, or lose a number are left out. Raises WordingFailed."""
+    found = json_of(model.ask(VARY.format(count=count), task)).get("queries")
+    numbers = _numbers(task)
     kept: list[str] = []
     for query in found if isinstance(found, list) else ():
         text = " ".join(query.split()) if isinstance(query, str) else ""
-        if text and len(text) <= MAX_QUERY_CHARS and _numbers(text) == numbers and text not in (manifest.task.query, *kept):
+        if text and len(text) <= MAX_QUERY_CHARS and _numbers(text) == numbers and text not in (task, *kept):
             kept.append(text)
     return kept[:count]
 

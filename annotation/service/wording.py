@@ -52,7 +52,7 @@ class Wording:
             return Worded(problem="signed before models were spoken of")
         asks = _Once(self, answers)
         try:
-            queries = other_wordings(manifest, asks, self._settings.queries) if self._settings.queries else []
+            queries = other_wordings(manifest.task.query, asks, self._settings.queries) if self._settings.queries else []
             actions = with_reasons(manifest, asks) if self._settings.reasons else manifest.actions
         except WordingFailed as error:
             self.failure = str(error)

@@ -25,10 +25,10 @@ from warehouse.core.locks import FileLock
 if TYPE_CHECKING:
     from sandbox.adopting.records import Folder, Site
 
-MADE = ("crawl", "tasks", "proof", "source")
+MADE = ("crawl", "tasks", "proof", "wording", "source")
 """Parts that make the tasks."""
 PARTS = (*MADE, "train", "report")
-PASSWORD = "FLYWHEEL_ADOPT_PASSWORD"
+PASSWORD, LLM_KEY = "FLYWHEEL_ADOPT_PASSWORD", "FLYWHEEL_ADOPT_LLM_KEY"
 
 
 def adopt(
@@ -63,6 +63,14 @@ def adopt(
         Path | None, typer.Option(help="With --writes: the application's SQLite file, which verifiers of forms then read, too.")
     ] = None,
     ignore_robots: Annotated[bool, typer.Option("--ignore-robots", help="Also pages that robots.txt forbids: of your own site.")] = False,
+    llm: Annotated[
+        str | None,
+        typer.Option(
+            help="OpenAI-compatible address of a language model that words training tasks in other ways, e.g. http://127.0.0.1:8000/v1; "
+            f"its key, if it wants one, in {LLM_KEY}. It is sent their instructions."
+        ),
+    ] = None,
+    llm_model: Annotated[str, typer.Option(help="With --llm: the name of the model there.")] = "",
     iterations: Annotated[int, typer.Option(min=1, help="Train until this many iterations on the site are complete.")] = 1,
     set_: SetOption = None,
     home: Annotated[
@@ -87,13 +95,15 @@ def adopt(
     from sandbox.adopting.records import Folder
 
     wanted = parts(only)
+    check_llm(llm, llm_model, only)
     folder = Folder((output or Path("adopted") / default_name(url)).absolute())
     site = site_of(url, name or slug(folder.root.name), writes, reset, database, login_path is not None, delay, not ignore_robots)
     warn(site)
     with held(folder):
         steps.open_site(folder, site)
         if {*MADE} & {*wanted}:
-            make_tasks(folder, site, wanted, pages=pages, depth=depth, tasks=tasks, sessions=sessions, login=(login_path, user))
+            login, model = (login_path, user), None if llm is None else (llm, llm_model)
+            make_tasks(folder, site, wanted, pages=pages, depth=depth, tasks=tasks, sessions=sessions, login=login, llm=model)
         if "train" in wanted:
             from pipelines.adopting.training import train
 
@@ -185,7 +195,16 @@ def warn(site: Site) -> None:
 
 
 def make_tasks(
-    folder: Folder, site: Site, wanted: tuple[str, ...], *, pages: int, depth: int, tasks: int, sessions: int, login: tuple[str | None, str]
+    folder: Folder,
+    site: Site,
+    wanted: tuple[str, ...],
+    *,
+    pages: int,
+    depth: int,
+    tasks: int,
+    sessions: int,
+    login: tuple[str | None, str],
+    llm: tuple[str, str] | None,
 ) -> None:
     from sandbox.adopting import adopt as steps
     from sandbox.adopting.login import log_in
@@ -218,11 +237,29 @@ def make_tasks(
         if "proof" in wanted:
             found = run(steps.prove(folder, site, num_sessions=sessions, report=show))
             say("proof", f"{found['sound']} of {found['played']} are sound, in {found['s']} s; dropped: {_counts(found['dropped'])}")
+        if "wording" in wanted and llm is not None:
+            from annotation.recordings.refinement import Refiner
+            from pipelines.adopting.wording import reword
+
+            refiner = Refiner(*llm, os.environ.get(LLM_KEY, ""))
+            try:
+                found = reword(folder, site, refiner, show)
+            finally:
+                refiner.close()
+            say("wording", f"{found['wordings']} other wordings of {found['tasks']} training tasks")
         if "source" in wanted:
             found = steps.write_source(folder, site)
             say("source", f"{found['tasks']} tasks ({_counts(found['splits'])}) in {folder.root}")
             if unproved := found["candidates_not_proved_yet"]:
                 say("source", f"{unproved} candidates are not proved yet: the same command without --only goes on")
+
+
+def check_llm(llm: str | None, llm_model: str, only: str | None) -> None:
+    """Raises ConfigError for options that do not go together."""
+    if bool(llm) != bool(llm_model):
+        raise ConfigError("--llm and --llm-model go together: the address of a language model, and its name there")
+    if llm is None and only is not None and "wording" in parts(only):
+        raise ConfigError("--only wording needs --llm and --llm-model: without a language model tasks keep the words that they have")
 
 
 def run(work: Coroutine[Any, Any, dict[str, Any] | None]) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from typing import Any
 from sandbox.adopting.compose import Composer
 from sandbox.adopting.crawl import VISITS, Crawler, pages_of
 from sandbox.adopting.proof import PROOFS, Prover, reasons
-from sandbox.adopting.records import AdoptedTask, Folder, Proof, Record, Site, TaskSet, Visit
-from sandbox.adopting.source import PLUGIN, PLUGIN_TEXT, TASKS, kept_tasks
+from sandbox.adopting.records import AdoptedTask, Folder, Proof, Record, Site, TaskSet, Visit, Wording
+from sandbox.adopting.source import PLUGIN, PLUGIN_TEXT, TASKS, kept_tasks, with_wordings
 from sandbox.adopting.window import shared_browser
 from sandbox.tasks.task import Split
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import atomic_write
 
-SITE, CANDIDATES, SUMMARY = "site.json", "candidates.json", "summary.json"
-MADE = (VISITS, CANDIDATES, PROOFS, TASKS)
+SITE, CANDIDATES, WORDINGS, SUMMARY = "site.json", "candidates.json", "wordings.jsonl", "summary.json"
+MADE = (VISITS, CANDIDATES, PROOFS, WORDINGS, TASKS)
 Report = Callable[[str, int, int], None]
 """What is being done, how far it is, of how much."""
 
@@ -100,20 +100,27 @@ def write_source(folder: Folder, site: Site) -> dict[str, Any]:
     """tasks.json and source.py, of the tasks that are sound. Raises ConfigError where none is."""
     candidates = folder.read(CANDIDATES, Candidates).tasks
     proofs = {proof.task_id: proof for proof in folder.lines(PROOFS, Proof)}
-    sound = [with_row(task, proofs[task.task_id]) for task in candidates if task.task_id in proofs and not proofs[task.task_id].why_not]
+    sound = sound_tasks(folder)
     if not sound:
         why = dict(reasons(list(proofs.values())))
         raise ConfigError(f"None of the {len(candidates)} tasks of {site.origin} is sound: {why}. Is the application as it was crawled?")
-    made = kept_tasks(site, sound)
+    made = kept_tasks(site, [with_row(task, proofs[task.task_id]) for task in sound])
     if not made.tasks:
         raise ConfigError(
             f"The {len(sound)} sound tasks of {site.origin} are too few to train or evaluate on. Give more --pages or --tasks."
         )
-    folder.write(TASKS, made)
+    reworded = with_wordings(made, list(folder.lines(WORDINGS, Wording)))
+    folder.write(TASKS, reworded)
     atomic_write(folder.path(PLUGIN), PLUGIN_TEXT.encode())
     left_out = len(sound) - len(made.tasks)
     unproved = sum(task.task_id not in proofs for task in candidates)
-    return note(folder, "source", {**counted(made), "candidates_not_proved_yet": unproved, "in_families_too_small": left_out})
+    return note(folder, "source", {**counted(reworded), "candidates_not_proved_yet": unproved, "in_families_too_small": left_out})
+
+
+def sound_tasks(folder: Folder) -> list[AdoptedTask]:
+    """The candidates that were proved and not dropped. Raises ConfigError where there are no candidates yet."""
+    sound = {proof.task_id for proof in folder.lines(PROOFS, Proof) if not proof.why_not}
+    return [task for task in folder.read(CANDIDATES, Candidates).tasks if task.task_id in sound]
 
 
 def with_row(task: AdoptedTask, proof: Proof) -> AdoptedTask:

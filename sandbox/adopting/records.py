@@ -239,6 +239,14 @@ class Proof(Record):
     """What the oracle left in the database, where one is known."""
 
 
+class Wording(Record):
+    """Other instructions for a task, by a language model. `start` and `instruction` are those of the task."""
+
+    start: str
+    instruction: str
+    others: tuple[str, ...]
+
+
 class KeptTask(Record):
     split: Split
     task: AdoptedTask

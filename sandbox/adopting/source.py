@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox.adopting.records import AdoptedTask, AnswerCheck, Folder, KeptTask, Site, TaskSet
+from sandbox.adopting.records import AdoptedTask, AnswerCheck, Folder, KeptTask, Site, TaskSet, Wording
 from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Split, Task, first_seed
 from sandbox.tasks.task_source import TaskSource
@@ -115,3 +116,18 @@ def kept_tasks(site: Site, tasks: list[AdoptedTask]) -> TaskSet:
     kept = [KeptTask(split=split_of(site, task), task=task) for task in tasks]
     usable = {each.task.family for each in kept if each.split in (Split.TRAIN, Split.EVAL)}
     return TaskSet(site=site, tasks=tuple(each for each in kept if each.task.family in usable))
+
+
+def with_wordings(made: TaskSet, wordings: Sequence[Wording]) -> TaskSet:
+    """With more training instances, which ask for the same in other words. Held-out tasks keep the words that they have, so that success is
+    comparable with and without a language model. A wording that another task has, too, is left out."""
+    others = {(wording.start, wording.instruction): wording.others for wording in wordings}
+    taken = {kept.task.instruction.casefold() for kept in made.tasks}
+    more: list[KeptTask] = []
+    for kept in made.tasks:
+        if kept.split is Split.TRAIN:
+            for text in others.get((kept.task.start, kept.task.instruction), ()):
+                if text.casefold() not in taken:
+                    taken.add(text.casefold())
+                    more.append(kept.model_copy(update={"task": kept.task.model_copy(update={"instruction": text})}))
+    return made.model_copy(update={"tasks": (*made.tasks, *more)})

@@ -45,7 +45,7 @@ class Listed:
 
 def asked_of(manifest: Manifest) -> list[tuple[str, str]]:
     model = Listed()
-    other_wordings(manifest, model, 1)
+    other_wordings(manifest.task.query, model, 1)
     with_reasons(manifest, model)
     return model.asked
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from pipelines.cli import adopt
-from sandbox.adopting.records import Folder, Site
+from pipelines.cli.app import app
+from sandbox.adopting.adopt import CANDIDATES, PROOFS, Candidates
+from sandbox.adopting.records import AdoptedTask, AnswerCheck, Folder, Locator, Proof, Site, Step, TaskSet
+from sandbox.adopting.source import split_of
+from sandbox.tasks.task import Split
+from tests.scripted_model import Model, serving
 from warehouse.core.errors import ConfigError
 from warehouse.core.locks import FileLock
 
@@ -61,7 +68,7 @@ def test_two_commands_do_not_work_in_one_folder(tmp_path: Path):
         pass
     lock.release()
     with adopt.held(Folder(tmp_path)), pytest.raises(ConfigError, match=r"no .*candidates\.json"):
-        adopt.make_tasks(Folder(tmp_path), site(), ("source",), pages=1, depth=1, tasks=1, sessions=1, login=(None, ""))
+        adopt.make_tasks(Folder(tmp_path), site(), ("source",), pages=1, depth=1, tasks=1, sessions=1, login=(None, ""), llm=None)
     assert lock.acquire()
     lock.release()
 
@@ -70,3 +77,62 @@ def test_a_log_in_needs_a_password(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(adopt.PASSWORD, raising=False)
     with pytest.raises(ConfigError, match=adopt.PASSWORD):
         adopt.password()
+
+
+def asked(number: int) -> AdoptedTask:
+    """Asks for what is not in its own words."""
+    step = Step(do="read", key="/", at=Locator(tag="td", name=str(number)))
+    answer = f"{700 + number}"
+    return AdoptedTask(
+        family="read-value",
+        instruction=f'What is "Price" of "Lamp {number}"?',
+        start="/",
+        checks=(AnswerCheck(text=answer),),
+        steps=(step,),
+        answer=answer,
+    )
+
+
+def proved(folder: Folder, num_tasks: int) -> list[AdoptedTask]:
+    """A folder as the proof leaves it; the last task is not sound. Given are the tasks that training will have."""
+    tasks = [asked(number) for number in range(num_tasks)]
+    folder.write(CANDIDATES, Candidates(tasks=tuple(tasks), dropped={}, num_changed=0))
+    folder.add(PROOFS, *(Proof(task_id=task.task_id, num_steps=1) for task in tasks[:-1]))
+    folder.add(PROOFS, Proof(task_id=tasks[-1].task_id, why_not="is solved at the start"))
+    return [task for task in tasks[:-1] if split_of(site(), task) is Split.TRAIN]
+
+
+def test_a_language_model_words_training_tasks_in_other_ways_and_its_nonsense_is_left_out(tmp_path: Path):
+    folder = Folder(tmp_path / "shop")
+    first, second, third, *others = proved(folder, 12)
+
+    def in_other_words(task: AdoptedTask, *more: str) -> str:
+        return json.dumps({"queries": [f"Please look up {task.instruction.split('is ')[1][:-1]}.", *more]})
+
+    given_away = f"Is {first.instruction.split('is ')[1][:-1]} {first.answer}?"
+    renamed = first.instruction.replace("Lamp", "lantern")
+    answers = [in_other_words(first, given_away, renamed), "sorry, no", in_other_words(third, second.instruction)]
+    command = ["adopt", "http://127.0.0.1:8001/", "-o", str(folder.root), "--name", "shop", "--only", "wording,source"]
+    with serving(Model(*answers)) as url:
+        failed = CliRunner().invoke(app, [*command, "--llm", url, "--llm-model", "tiny"])
+    assert failed.exit_code != 0, "the server has no answer for the fourth task"
+    model = Model(*map(in_other_words, others))
+    with serving(model) as url:
+        done = CliRunner().invoke(app, [*command, "--llm", url, "--llm-model", "tiny"])
+    assert done.exit_code == 0, done.output
+    assert [asked["messages"][-1]["content"] for asked in model.asked] == [task.instruction for task in others], "those answered stay"
+    made = folder.read("tasks.json", TaskSet).tasks
+    worded = {kept.task.instruction: kept for kept in made if kept.task.instruction.startswith("Please")}
+    assert len(worded) == len(others) + 2 and len(made) == 11 + len(worded)
+    kept = worded[f'Please look up "Price" of "Lamp {first.steps[0].at.name}".']
+    assert kept.split is Split.TRAIN and kept.task.goal == first.goal and kept.task.steps == first.steps
+    again = CliRunner().invoke(app, [*command[:-1], "source"])
+    assert again.exit_code == 0 and folder.read("tasks.json", TaskSet).tasks == made
+
+
+def test_an_address_of_a_language_model_goes_with_its_name():
+    with pytest.raises(ConfigError, match="go together"):
+        adopt.check_llm("http://127.0.0.1:1/v1", "", None)
+    with pytest.raises(ConfigError, match="--only wording needs --llm"):
+        adopt.check_llm(None, "", "wording,source")
+    adopt.check_llm(None, "", "source")

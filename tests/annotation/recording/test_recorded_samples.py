@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +27,7 @@ from pipelines.cli.app import app
 from sandbox.actions import Click, Finished, TypeText
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.sources import tasks_in
+from tests.scripted_model import Model, serving
 from warehouse.core.errors import ConfigError, RecordingRefused, WordingFailed
 
 
@@ -108,42 +105,6 @@ def test_the_same_recording_gives_the_same_samples_and_other_words_give_more(tmp
     answers = [row["messages"][-1]["content"] for row in by_wording[1]]
     assert "so: New" in answers[0] and answers[1:] == [row["messages"][-1]["content"] for row in made.samples[1:]]
     assert all("so: New" in str(row["messages"][:-1]) for row in by_wording[1][1:]), "later steps remember it"
-
-
-class Model:
-    """An OpenAI-compatible server that answers with what it is given, and keeps what it was asked."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers, self.asked, self.headers = list(answers), list[dict[str, Any]](), list[str]()
-        self.encoding = "identity"
-
-
-@contextlib.contextmanager
-def serving(model: Model) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None: ...
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            model.asked.append(body)
-            model.headers.append(f"{self.path} {self.headers.get('Authorization')}")
-            answer = model.answers.pop(0) if model.answers else None
-            value = json.dumps({"choices": [{"message": {"role": "assistant", "content": answer}}]}).encode()
-            self.send_response(200 if answer is not None else 500)
-            self.send_header("Content-Encoding", model.encoding)
-            self.send_header("Content-Length", str(len(value)))
-            self.end_headers()
-            self.wfile.write(value)
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_model_rewords_thoughts_and_its_nonsense_is_left_out(tmp_path: Path):
@@ -234,7 +195,8 @@ def test_a_model_says_why_and_asks_otherwise(tmp_path: Path):
     queries = '{"queries": ["Could you send 3 letters?", "Send 4 letters", "Send 3 letters", "", 7]}'
     with serving(Model(queries, "no", *['{"text": "Emma has no note yet, so I start one."}'] * 4)) as url:
         refiner = Refiner(url, "tiny")
-        assert other_wordings(manifest, refiner, 3) == ["Could you send 3 letters?"] and other_wordings(manifest, refiner, 3) == []
+        task = manifest.task.query
+        assert other_wordings(task, refiner, 3) == ["Could you send 3 letters?"] and other_wordings(task, refiner, 3) == []
         actions = with_reasons(manifest, refiner)
         refiner.close()
     thought = actions[0].thought
