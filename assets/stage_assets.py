@@ -33,7 +33,7 @@ OWNERS = ["team:flywheel"]
 ROW_COUNT, COLUMN_LINEAGE = "dagster/row_count", "dagster/column_lineage"
 ROWS = "rows"
 """Metadata of an asset: the table and the stage of its rows."""
-COMPLETING_JOBS = ("iteration", "seed_wheel")
+COMPLETING_JOBS = ("iteration", "seed_iteration")
 """Jobs that complete what has been begun, and keep what is finished."""
 Compute = Callable[..., Any]
 Columns = Mapping[str, Sequence[str]]

@@ -101,14 +101,14 @@ def _run_iterations(num_iterations: int, home: Home, instance: dg.DagsterInstanc
         console.print(f"{len(done)} of {num_iterations} iterations are complete in {home.root}")
     for lost in iterations_to_repeat(home):
         title = f"{lost} again, whose rows a repair could not bring back"
-        job, partition = ("seed_wheel", None) if lost == SEED_ITERATION else ("iteration", lost)
+        job, partition = ("seed_iteration", None) if lost == SEED_ITERATION else ("iteration", lost)
         _launch_until_done(job, partition, title, home, instance, console)
         mark_repeated(home, lost)
     while len(completed(instance)) < num_iterations:
         key = first_incomplete(instance)
         title = "seed" if key is None else f"iteration {key} ({len(completed(instance)) + 1} of {num_iterations})"
         started = time.monotonic()
-        _launch_until_done("seed_wheel" if key is None else "iteration", key, title, home, instance, console)
+        _launch_until_done("seed_iteration" if key is None else "iteration", key, title, home, instance, console)
         console.print(f"[green]done[/] {title} in {time.monotonic() - started:.0f} s")
 
 

@@ -28,7 +28,7 @@ ORM = dg.AssetSelection.assets("orm_samples", "orm_dataset", "orm_model")
 COLLECTED = dg.AssetSelection.groups("collection")
 ROUTED = dg.AssetSelection.groups("routing") - dg.AssetSelection.assets(ITERATION_OUTPUT)
 
-seed_job = dg.define_asset_job("seed_wheel", SEED, description="Make the seed and open iteration 0001; what is finished is kept.")
+seed_job = dg.define_asset_job("seed_iteration", SEED, description="Make the seed and open iteration 0001; what is finished is kept.")
 iteration_job = dg.define_asset_job("iteration", ITERATION, description="Complete one iteration of the flywheel; what is finished is kept.")
 
 
@@ -89,7 +89,7 @@ def submit_next_iteration(context: dg.OpExecutionContext) -> None:
     if running := living_runs(context.instance, home):
         raise dg.Failure(f"run {running[0].run_id} is already in progress: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
     key = first_incomplete(context.instance)
-    job, tags = ("seed_wheel", {}) if key is None else ("iteration", {"dagster/partition": key})
+    job, tags = ("seed_iteration", {}) if key is None else ("iteration", {"dagster/partition": key})
     config = run_profile.same_profile(context.run.run_config)
     asked = internal_url()
     host, _, port = asked.removeprefix("http://").partition(":")

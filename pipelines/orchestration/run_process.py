@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import dagster as dg
 
 
-def seed_wheel() -> dg.JobDefinition:
+def seed_iteration() -> dg.JobDefinition:
     from pipelines.definitions import defs
 
-    return defs.resolve_job_def("seed_wheel")
+    return defs.resolve_job_def("seed_iteration")
 
 
 def iteration() -> dg.JobDefinition:
@@ -42,7 +42,7 @@ LAST_WORDS = "FLYWHEEL_LAST_WORDS"
 """Variable with a descriptor of a pipe: what ends a run by name is written there too, as a full disk takes no log."""
 CODE_LOCATION, REPOSITORY = "pipelines.definitions", "__repository__"
 """As `dagster dev -m pipelines.definitions` (pipelines/cli/ui.py) names them."""
-JOBS = {"seed_wheel": seed_wheel, "iteration": iteration}
+JOBS = {"seed_iteration": seed_iteration, "iteration": iteration}
 
 
 def main(job: str, key: str | None, run_tag: str) -> int:

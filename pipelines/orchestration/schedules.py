@@ -62,7 +62,7 @@ def _schedule(profile: Profile, name: str, cron: str | None, job: object, select
             return
         key = first_incomplete(context.instance)
         if key is None:
-            yield dg.SkipReason("the seed is not made yet: launch seed_wheel or next_iteration once")
+            yield dg.SkipReason("the seed is not made yet: launch seed_iteration or next_iteration once")
             return
         changed = run_profile.run_config(None, profile.schedule.set)
         yield dg.RunRequest(partition_key=key, asset_selection=select(context.instance, key), run_config=changed)

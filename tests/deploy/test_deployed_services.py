@@ -150,7 +150,7 @@ def test_a_run_is_queued_executed_and_kept_in_postgres(place: Place, variables: 
     assert [entry["name"] for entry in entries] == ["flywheel"]
     assert entries[0]["locationOrLoadError"]["__typename"] == "RepositoryLocation", place.log_tail("dagster-webserver")
 
-    selector = {"repositoryLocationName": "flywheel", "repositoryName": "__repository__", "pipelineName": "seed_wheel"}
+    selector = {"repositoryLocationName": "flywheel", "repositoryName": "__repository__", "pipelineName": "seed_iteration"}
     params = {"selector": selector | {"assetSelection": [{"path": ["tasks"]}]}, "mode": "default"}
     launched = asked(variables, LAUNCH, params=params)["launchPipelineExecution"]
     assert launched["__typename"] == "LaunchRunSuccess", launched

@@ -68,7 +68,7 @@ def test_a_run_of_something_else_is_none_of_our_business(place):
 def test_a_second_run_on_the_same_home_is_refused_with_the_holders_pid(place):
     with FileLock(lock_path(place.home)):
         ran = subprocess.run(
-            [sys.executable, "-m", "pipelines.orchestration.run_process", "seed_wheel"],
+            [sys.executable, "-m", "pipelines.orchestration.run_process", "seed_iteration"],
             cwd=ROOT,
             env=dict(os.environ),
             capture_output=True,

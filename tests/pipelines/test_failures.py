@@ -366,7 +366,7 @@ def test_the_sensor_launches_a_run_again_that_was_cut_off(place: Any) -> None:
 def launch(place: Any) -> str:
     said = io.StringIO()
     with pytest.raises(StageFailed) as failed:
-        run_command._launch_until_done("seed_wheel", None, "seed", place.home, place.instance, Console(file=said, width=400))
+        run_command._launch_until_done("seed_iteration", None, "seed", place.home, place.instance, Console(file=said, width=400))
     return f"{said.getvalue()}\n{failed.value}"
 
 

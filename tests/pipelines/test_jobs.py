@@ -74,10 +74,10 @@ def test_every_job_resolves_and_covers_what_it_says(place):
     assets = {spec.key.to_user_string(): spec for spec in definitions.resolve_all_asset_specs()}
     computed = {
         job.name: {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
-        for job in (definitions.resolve_job_def(name) for name in ("seed_wheel", "iteration", *(stage.name for stage in STAGE_JOBS)))
+        for job in (definitions.resolve_job_def(name) for name in ("seed_iteration", "iteration", *(stage.name for stage in STAGE_JOBS)))
     }
-    assert computed["seed_wheel"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
-    assert computed["iteration"] == set(assets) - computed["seed_wheel"] - {"iteration_input"}
+    assert computed["seed_iteration"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
+    assert computed["iteration"] == set(assets) - computed["seed_iteration"] - {"iteration_input"}
     assert computed["collect"] == {
         "task_pool",
         "rollouts",
@@ -167,7 +167,7 @@ def test_a_person_decides_on_a_release_from_the_page(place, monkeypatch: pytest.
 def test_only_what_completes_an_iteration_goes_on_from_earlier_runs(place):
     names = set(build_defs().get_repository_def().job_names) - {"next_iteration"}
     going_on = {name for name in names if not is_asked_for(dg.DagsterRun(job_name=name))}
-    assert going_on == {"iteration", "seed_wheel"}
+    assert going_on == {"iteration", "seed_iteration"}
     assert any(name.startswith("__ASSET_JOB") for name in names - going_on), "assets that are materialized by themselves are worked again"
 
 

@@ -87,7 +87,7 @@ def test_a_run_whose_process_meets_a_full_disk_says_so(tmp_path: Path) -> None:
         words, saying = os.pipe()
         with os.fdopen(words, "rb") as hearing:
             with os.fdopen(saying, "wb"):
-                said = named(ran(home, "-m", "pipelines.orchestration.run_process", "seed_wheel", saying=saying))
+                said = named(ran(home, "-m", "pipelines.orchestration.run_process", "seed_iteration", saying=saying))
             left = json.loads(hearing.read())
     assert left["type"] == "StorageFull" and left["message"].startswith(f"no room for {home.root}"), left
     assert said.endswith(f"StorageFull: {left['message']}\n"), said
@@ -101,7 +101,7 @@ def test_a_run_whose_process_has_too_little_memory_is_launched_once(tmp_path: Pa
     monkeypatch.setattr(sys, "executable", str(limited))
     monkeypatch.setenv("FLYWHEEL_HOME", str(home.root))
     with open_instance(home) as instance, pytest.raises(StageFailed) as failed:
-        _launch_until_done("seed_wheel", None, "seed", home, instance, Console(file=said, width=400))
+        _launch_until_done("seed_iteration", None, "seed", home, instance, Console(file=said, width=400))
     assert said.getvalue().count("launch ") == 1, said.getvalue()
     assert str(failed.value).startswith("seed failed: MachineLimit: this process may address 2,048,000,000 bytes"), failed.value
 

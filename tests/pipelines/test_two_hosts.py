@@ -83,7 +83,7 @@ def test_of_two_hosts_that_start_at_once_one_works_and_the_other_starts_no_step(
             "FLYWHEEL_PROFILE": "smoke",
         }
         with log.open("wb") as said:
-            command = [sys.executable, "-m", "pipelines.orchestration.run_process", "seed_wheel"]
+            command = [sys.executable, "-m", "pipelines.orchestration.run_process", "seed_iteration"]
             processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said, start_new_session=True))
     try:
         while all(process.poll() is None for process in processes):

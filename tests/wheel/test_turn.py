@@ -69,7 +69,7 @@ class Records:
         return materialization
 
     def checks(self) -> dict[str, bool]:
-        runs = [self.instance.get_runs(dg.RunsFilter(job_name=job), limit=1)[0] for job in ("seed_wheel", "iteration")]
+        runs = [self.instance.get_runs(dg.RunsFilter(job_name=job), limit=1)[0] for job in ("seed_iteration", "iteration")]
         of_checks = dg.DagsterEventType.ASSET_CHECK_EVALUATION
         evaluations = [entry for run in runs for entry in self.instance.all_logs(run.run_id, of_type=of_checks)]
         results = [entry.get_dagster_event().asset_check_evaluation_data for entry in evaluations]
