@@ -1,4 +1,4 @@
-"""The pictures of docs/dagster.md: Dagster's page of a home that has turned, as a browser shows it, and beside them which assets it drew.
+"""The pictures of docs/dagster.md: Dagster's page of a home with finished iterations, in a browser, and beside them which assets it drew.
 
     flywheel run --iterations 1 --profile smoke --home HOME
     python scripts/dagster_pictures.py HOME docs
@@ -159,7 +159,7 @@ def graph(url: str) -> dict[str, list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python scripts/dagster_pictures.py", description="Draw Dagster's page for docs/dagster.md.")
-    parser.add_argument("home", type=Path, help=f"a home that has turned under the profile {PROFILE}")
+    parser.add_argument("home", type=Path, help=f"a home with finished iterations of the profile {PROFILE}")
     parser.add_argument("folder", type=Path, help="where the pictures go")
     options = parser.parse_args(arguments)
     with served(options.home) as url:

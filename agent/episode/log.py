@@ -216,7 +216,7 @@ class EpisodeLog:
         ids = self._with_forks(episode_ids)
         for path in (*self._folder.glob("*.jsonl"), *self._under_way.glob("*.jsonl")):
             _drop_torn_line(path)
-        # What tells that they were here (`holds`) goes last, so that what a kill cuts off is done again.
+        # The marks that they were here (`holds`) go last, so that what a kill cuts off is done again.
         self._keep_screenshots(ids)
         for path in self._folder.glob("*.jsonl"):
             if path not in self._files():

@@ -3,7 +3,7 @@
     GET  SESSION          → the observation
     POST SESSION/step     an action → {"observation": …, "terminated": …, "truncated": …}
 
-SESSION is the address with a path that nobody guesses. Rewards and a transition's info, which a policy never sees, are not told.
+SESSION is the address with a path that nobody guesses. Rewards and a transition's info are left out: a policy never sees them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def _read(request: Request) -> bytes | None:
 
 
 async def _said(act: Callable[[], Awaitable[Transition]], write: Callable[[Transition], bytes]) -> Response:
-    """A session that is lost is the runner's to replace; the program is told."""
+    """The runner replaces a lost session; the program gets the error."""
     try:
         return Response(write(await act()), media_type=JSON_TYPE)
     except SandboxError as error:

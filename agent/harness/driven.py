@@ -11,7 +11,7 @@ from warehouse.core.errors import SandboxError
 
 
 class DrivenSession:
-    """Begins at an observation, after the reset. `failure`: why the session is lost, if it is; whoever asks it then is told so."""
+    """Begins at an observation, after the reset. `failure`: why the session is lost, if it is; later calls raise it."""
 
     def __init__(self, session: Session, observation: Observation) -> None:
         self._session = session
@@ -40,7 +40,7 @@ class DrivenSession:
 
     async def look(self) -> Transition:
         """What is so now, where it may be driven by its DevTools address; else what the last step led to: only steps change it, and a look
-        would take the news (dialogs, downloads) that the next one is to tell. Raises SandboxError."""
+        would take the news (dialogs, downloads) that the next step is to report. Raises SandboxError."""
         if self.has_devtools and isinstance(self._session, Outside):
             return await self._after(self._session.look)
         return await self._after(None)

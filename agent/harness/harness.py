@@ -1,7 +1,7 @@
 """What a harness is: any agent program, started once an episode as a process (Command), or as a Python function that is awaited.
 
 It gets an address at which a model answers (the gateway's), whose key names the episode, and a leased session. What it asks the model is
-recorded there; what it is told ends there, too: once the episode is over its calls are refused.
+recorded there, and once the episode is over its calls are refused.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Command:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Its supervisor needs to be told once, whether or not anybody waits."""
+    """Its supervisor gets one signal, whether or not anybody waits."""
     if process.returncode is None:
         process.terminate()
     try:

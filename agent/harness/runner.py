@@ -46,7 +46,7 @@ class Recorded:
 
 
 class Calls(Protocol):
-    """The calls of one episode, as a gateway asks and tells about them."""
+    """The calls of one episode, for a gateway."""
 
     async def admit(self) -> str | None:
         """Before each call: why it is not answered any more; None where it is."""

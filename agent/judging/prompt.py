@@ -187,7 +187,7 @@ def read_answer(text: str) -> Answer:
 class JudgeBuilder:
     """Prompts for judges, in one of two layouts. Deterministic: the same record gives the same messages.
 
-    `max_tokens` is never exceeded as far as `count_tokens` can tell: the oldest screens go first, then the texts of the oldest steps are
+    `max_tokens` is never exceeded as counted by `count_tokens`: the oldest screens go first, then the texts of the oldest steps are
     shortened, then these steps are left out and counted.
     """
 

@@ -47,7 +47,7 @@ class PromptBuilder:
 
     `window` is k, the steps that stay verbatim (compact 4, chat 100); `episodic_chars` the length of the summary of earlier ones (0:
     only how many there were); `notes` adds to each past step what came into view after it; `max_tokens` is the length of a prompt that
-    is never exceeded as far as `count_tokens` can tell; `max_screenshots` counts the current one; `mode` chooses the standing text of
+    is never exceeded as counted by `count_tokens`; `max_screenshots` counts the current one; `mode` chooses the standing text of
     the chat grammars, `standing` writes it; `list_elements` adds the current elements to the chat layout, for models that cannot see.
     """
 

@@ -76,7 +76,7 @@ def words_of(steps: Iterable[Step]) -> tuple[set[str], set[str]]:
 
 
 def lesson_words(lessons: Lessons) -> set[str]:
-    """Words of the lessons' own wording, told from what they fill in by how often they return."""
+    """Words of the lessons' own wording, distinguished from what they fill in by how often they return."""
     if not lessons:
         return set()
     makers, shares = zip(*lessons, strict=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from models.engine.grammar import Constraint, Grammar
 
 LEAST_TEMPERATURE = 1e-5
-"""Below it, single precision cannot tell sampling from the likeliest token; 0 asks for that."""
+"""Below it, sampling in single precision always gives the likeliest token, as 0 does."""
 
 Top = Sequence[tuple[int, float]]
 """The likeliest tokens of one place with their log-probabilities, the likeliest first, of those that could be sampled."""
@@ -67,7 +67,7 @@ class Request:
 @dataclass(slots=True, eq=False)
 class Row:
     """One answer under way. Keys and values of the first `num_cached` of `tokens` (prompt and answer) lie in the row's place of the KV
-    cache. `keys` tell tokens apart when prefixes are compared (image tokens by their image); `extra` is the backend's own. `crossed_swap`:
+    cache. `keys` distinguish tokens when prefixes are compared (image tokens by their image); `extra` is the backend's own. `crossed_swap`:
     its keys and values come from more than one set of weights. `error`: why it alone cannot be answered."""
 
     request: Request

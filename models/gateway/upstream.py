@@ -81,7 +81,7 @@ class Upstream:
         self.policy_id = self._wanted_policy or str(entry.get("root") or entry["id"])
 
     def body(self, asked: ChatRequest, conversation: str) -> dict[str, Any]:
-        """What the server is asked: the client's fields, and those that make it tell ids and log-probabilities."""
+        """The request to the server: the client's fields, and those that make it return ids and log-probabilities."""
         fields = asked.model_dump(mode="json", exclude_unset=True, exclude_none=True, by_alias=True)
         fields |= dict(self._kind.chat_fields) | {"model": self._model}
         if self._kind.takes_conversation:

@@ -1,5 +1,5 @@
 """Outcomes from a run of Prime Intellect's verifiers (0.4) whose model calls went through a gateway: verifiers names each call by its
-trace (the header X-Session-ID), which names the episode where the gateway is told so, and its `traces.jsonl` has the rewards by trace.
+trace (the header X-Session-ID), which names the episode with `--episode-header`, and its `traces.jsonl` has the rewards by trace.
 """
 
 from __future__ import annotations

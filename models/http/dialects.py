@@ -84,9 +84,9 @@ class Loading:
     releases: str | None = None
     before: Sequence[Request] = ()
     after: Callable[[str, int], Sequence[Request]] = lambda checkpoint_id, version: ()
-    """What else has to be told, of the checkpoint's id and its version."""
+    """Further requests, by the checkpoint's id and its version."""
     if_lost: Sequence[Request] = ()
-    """What is told where loading failed half-way."""
+    """Requests to send where loading failed half-way."""
     keeps_tied_head_on_cpu: bool = False
     """Whether, on a CPU, an output layer that is tied to the embedding stays as it was; `SERVER_INFO` says where it runs."""
     adds_model: bool = False

@@ -19,7 +19,7 @@ _LLAMA_CPP_SAMPLING = {
 as a model's file or its command line says."""
 MODELS = "/v1/models"
 WEIGHT_INFO, SERVER_INFO = "/weight_info", "/server_info"
-"""Where vLLM, in its development mode, names the weights that it has, and tells how it was started."""
+"""Where vLLM, in its development mode, names the weights that it has, and reports how it was started."""
 
 
 def _vllm_forgets(checkpoint_id: str, version: int) -> Sequence[Request]:

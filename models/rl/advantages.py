@@ -140,7 +140,7 @@ def batch_advantages(rewards: Sequence[Floats], *, gamma: float, skipped_E: NDAr
 
 def normalised(advantages: Sequence[Floats], kind: Normalisation, *, skipped_E: NDArray[np.bool_] | None = None) -> list[Floats]:
     """Scaled by the mean and the spread of all entries together. std keeps the mean, so that the sign stays; skipped episodes give 0 and do
-    not count. Where nothing varies: 0, since nothing then tells a good action from a bad one (`none` leaves even that as it is)."""
+    not count. Where nothing varies: 0, since no action is then better than another (`none` leaves even that as it is)."""
     skipped = np.zeros(len(advantages), dtype=bool) if skipped_E is None else skipped_E
     kept = [values for values, is_skipped in zip(advantages, skipped, strict=True) if not is_skipped]
     centre, spread = 0.0, 1.0

@@ -303,7 +303,7 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         Literal["none", "task"],
         Field(
             description="task: values that steer are shifted, for each episode by what its task's other episodes of the round earned above "
-            "their values on average, so that the critic need only tell episodes of one task apart; the gate judges shifted values"
+            "their values on average, so that the critic need only distinguish episodes of one task; the gate judges shifted values"
         ),
     ] = "none"
     gate_holdout: Annotated[

@@ -156,7 +156,7 @@ class RankProcesses:
         return self._launch.naming_the_lost()
 
     def stop(self) -> None:
-        """Tell them that it is over, wait, and end those that do not. Nothing happens where none was started."""
+        """Ask them to end, wait, and kill those that do not. Does nothing where none was started."""
         self._say("")
         self._group.leave()
         self._launch.stop(wait_s=GRACE_S)

@@ -45,7 +45,7 @@ class Gate(BaseModel):
 
         It is passed while the value loss is below that of saying 0, and of saying `baselines` where there are any, and the explained
         variance above the threshold. UI-TARS-2 says that both "reach sufficiently low levels", but a good critic explains *much* variance:
-        that is how it is read here. Returns that are all alike cannot tell a good critic from a bad one: the gate stays as it is."""
+        that is how it is read here. Returns that are all alike do not show whether a critic is good: the gate stays as it is."""
         if not np.ptp(returns):
             return self
         loss = float(np.mean((values - returns) ** 2))

@@ -29,7 +29,7 @@ from warehouse.core.errors import ConfigError
 from warehouse.core.identity import content_id, stable_seed
 
 LEAST_HELD_OUT = 8
-"""With fewer held-out episodes nobody can tell whether a critic improves: then it is not fitted before the run."""
+"""With fewer held-out episodes it cannot be measured whether a critic improves: then it is not fitted before the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

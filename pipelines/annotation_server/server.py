@@ -113,7 +113,7 @@ async def _pool(plan: ServerPlan, acting: ActingSettings) -> AsyncIterator[Pool]
         from sandbox.server.servers_pool import ServersPool
 
         async with ServersPool(servers, size=MOST_ON_SERVERS) as pool:
-            pool.require_one()  # a wrong address is told now, not to the first annotator
+            pool.require_one()  # a wrong address fails here, not at the first annotator's page
             yield pool
         return
     from sandbox.fleet.manager import Fleet

@@ -28,7 +28,7 @@ class TakenBack:
 
 
 def taken_back(warehouse: Warehouse) -> TakenBack:
-    """Whether they gave samples or not: a tombstone tells only of those that did. Raises ConfigError, DatabaseUnusable."""
+    """Whether they gave samples or not: tombstones exist only for those that did. Raises ConfigError, DatabaseUnusable."""
     with opened_if_there(warehouse.home) as database:
         if database is None:
             return TakenBack()

@@ -89,7 +89,7 @@ def adopt(
     flywheel adopt http://127.0.0.1:8001/ --only train,report --iterations 2      go on with training
 
     The application is only read unless --writes is given: requests by other methods than GET and HEAD are refused, and so is every request
-    to another address. What is cut off goes on when the same command is given again. docs/adopt.md tells more.
+    to another address. After an interruption the same command resumes. See docs/adopt.md.
     """
     from sandbox.adopting import adopt as steps
     from sandbox.adopting.records import Folder

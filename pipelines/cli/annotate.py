@@ -132,7 +132,7 @@ def withdraw(
 ) -> None:
     """Take back what people annotated or recorded: no dataset made from now on holds it.
 
-    `flywheel annotate runs` and `flywheel annotate recordings` tell the ids. The next iteration begins with it. After that
+    `flywheel annotate runs` and `flywheel annotate recordings` list the ids. The next iteration begins with it. After that
     `flywheel withdraw --purge` erases samples and decisions in older versions of the tables, and of recordings the words and pictures of
     their episode and what the server holds, too. The steps and pictures of an annotated run stay, for lineage, and nothing learns from
     them.
@@ -231,7 +231,7 @@ def program(
     database: DatabaseOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Print a token of a program's account, which is made where there is none: `Authorization: Bearer TOKEN`. It is told once."""
+    """Print a token of a program's account, which is made where there is none: `Authorization: Bearer TOKEN`. It is shown once."""
 
     async def work(accounts: Accounts) -> str:
         secret, _ = await accounts.add_program(name, role, label, ttl_s=days * 86400.0)

@@ -53,8 +53,8 @@ def blame(
 ) -> None:
     """Which judge, annotator, campaign, import or task list, and which episodes, made a policy worse than the one before it.
 
-    From lineage, and from what training can tell: how far each sample that the stage read moved the answers by which instances of `eval`
-    were lost, by gradients. A source is blamed for what it did beyond what others would have done in its place; above zero it did harm.
+    From lineage and from gradients: how far each sample that the stage read moved the answers by which instances of `eval`
+    were lost. A source is blamed for what it did beyond what others would have done in its place; above zero it did harm.
     Nothing is changed: the commands that take the named ones out are printed.
     """
     from models.supervised.influence import InfluenceConfig

@@ -114,7 +114,7 @@ def _played(warehouse: Warehouse, policy: Registered, split: str, command: str) 
     if not found:
         raise ConfigError(
             f"{_name(policy)} has no stored episode on {split}, so there is nothing to compare: `{command} --evaluate` plays and stores "
-            f"them; `flywheel eval {policy.checkpoint_id} --split {split}` tells its success alone"
+            f"them; `flywheel eval {policy.checkpoint_id} --split {split}` prints its success alone"
         )
     return found
 

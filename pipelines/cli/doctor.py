@@ -1,6 +1,6 @@
 """`flywheel doctor`: looks at every part that this machine must bring, really uses it where it can, and says how to fix what is missing.
 
-Each check is a function that returns a Check and leaves nothing behind but the home folder. What the parts are for is told where they
+Each check is a function that returns a Check and leaves nothing behind but the home folder. What the parts are for is documented where they
 live; here is only whether they work.
 """
 

@@ -82,7 +82,7 @@ def serve(
 
         OPENAI_BASE_URL=http://127.0.0.1:8432/v1 OPENAI_API_KEY=$(cat .flywheel/gateway/token)/run-1 my-agent
 
-    docs/gateway.md tells how calls become episodes, and how episodes are learned from.
+    See docs/gateway.md for how calls become episodes, and how episodes are learned from.
     """
     from models.gateway.settings import GatewaySettings
 

@@ -86,7 +86,7 @@ class Display:
         return Group(Text.from_markup(f"[bold]{self._title}[/]  {_span(elapsed)}{how_far}"), table, bars)
 
     def news(self) -> list[str]:
-        """What a log is told, with rich's markup: a line for each stage that has begun or ended since this was last asked, and now and then
+        """Lines for a log, with rich's markup: one for each stage that has begun or ended since the last call, and now and then
         how far the working ones are."""
         lines = []
         for step in self._steps():

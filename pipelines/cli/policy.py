@@ -79,7 +79,7 @@ def serve(
 
         curl -H "Authorization: Bearer $(cat .flywheel/policy/token)" http://127.0.0.1:8431/v1/models
 
-    docs/serving.md tells how a profile, or any OpenAI client, uses it.
+    See docs/serving.md for how a profile, or any OpenAI client, uses it.
     """
     from models.server.settings import ServerSettings
     from pipelines.cli.queries import checkpoint_folder

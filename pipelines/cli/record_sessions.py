@@ -63,7 +63,7 @@ def start(
     recogniser: RecogniserOption = "auto",
     speech_model: ModelOption = "",
     hide_unknown: Annotated[
-        bool, typer.Option("--hide-unknown", help="Hide all typing into programs that do not tell what has the keyboard.")
+        bool, typer.Option("--hide-unknown", help="Hide all typing into programs that do not expose which element has the focus.")
     ] = False,
     pause_keys: Annotated[str, typer.Option(help="Pause and go on.")] = "ctrl+alt+p",
     stop_keys: Annotated[str, typer.Option(help="End the recording.")] = "ctrl+alt+q",
@@ -245,9 +245,9 @@ def _say_what_was_hidden(task: TaskQuery, kinds: Sequence[str]) -> None:
 
 def _say_what_is_known(has_elements: bool, reason: str, reads_pixels: bool) -> None:
     if not has_elements:
-        console.print(f"[yellow]programs tell nothing of themselves here: {escape(reason)}. Password fields are not recognised by role.[/]")
+        console.print(f"[yellow]programs expose no elements here: {escape(reason)}. Password fields are not recognised by role.[/]")
     if not reads_pixels:
-        console.print("[yellow]tesseract is not installed: private text is blackened only where programs tell where it stands.[/]")
+        console.print("[yellow]tesseract is not installed: private text is blackened only where programs expose its position.[/]")
 
 
 def _consent(signed: str | None, *, with_microphone: bool) -> Consent:

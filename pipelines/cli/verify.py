@@ -73,7 +73,7 @@ def _show_unnamed(warehouse: Warehouse, console: Console) -> None:
         try:
             sizes = warehouse.unnamed_files(table).values()
         except (CorruptTable, OSError, ValueError):
-            continue  # told above
+            continue  # reported above
         if sizes:
             console.print(
                 f"{table}: {len(sizes)} data files ({sum(sizes) / 1e6:.1f} MB) in the object store are of no commit: writers that were "
@@ -169,7 +169,7 @@ def _of_screenshots(warehouse: Warehouse) -> list[Damage]:
             if not is_what_its_id_says(screenshot_id, data)
         ]
     except (WarehouseError, OSError, ValueError):
-        return []  # of its log or its files, which were told above
+        return []  # of its log or its files, reported above
     fix = "restore the folder from a backup"
     return [Damage(path=folder, what=f"picture {each} is not what its id says", fix=fix) for each in wrong]
 
@@ -179,7 +179,7 @@ def _of_shown(warehouse: Warehouse) -> list[Damage]:
     try:
         lost = lost_screenshots(warehouse)
     except CorruptTable:
-        return []  # told above
+        return []  # reported above
     return [
         Damage(path=folder, what=f"lacks {num} of the pictures that rows of {iteration}/{stage} show", fix=REPAIR)
         for (iteration, stage), num in lost.items()

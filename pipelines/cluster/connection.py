@@ -19,7 +19,7 @@ _is_ours = False
 
 def import_ray() -> Any:
     """The module. Raises ConfigError where the extra is not installed."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else it reports to its makers
     try:
         import ray
     except ModuleNotFoundError as error:

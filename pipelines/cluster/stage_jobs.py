@@ -28,7 +28,7 @@ from warehouse.core.plugins import VARIABLES
 JOB = "ray_job"
 """File of a stage's folder: the id of its job."""
 PASSED = ("FLYWHEEL_STORE", *VARIABLES.values())
-"""What a job is told of this process's environment. Secrets are not: everyone who sees the cluster's page would read them there."""
+"""What a job gets of this process's environment. No secrets: everyone who sees the cluster's page could read them there."""
 STOP_LIMIT_S = 60.0
 POLL_S = 0.5
 
@@ -59,7 +59,7 @@ def run_as_job(context: dg.AssetExecutionContext, folder: Path, settings: Runner
     except (ConnectionError, RuntimeError) as error:
         raise ServerUnreachable(
             f"no Ray job server answers at runner.address {settings.address or 'RAY_API_SERVER_ADDRESS'!r}: {error}. It is the page of the "
-            "head, http://HEAD:8265 unless told otherwise (`ray start --head --dashboard-host …`)"
+            "head, http://HEAD:8265 by default (`ray start --head --dashboard-host …`)"
         ) from error
     _stop_earlier(jobs, folder)
     wanted = job_request(folder, settings, env)

@@ -1,6 +1,6 @@
-"""What a stage and the episode workers on a cluster's nodes tell each other. How it gets there is Ray's business.
+"""Messages between a stage and the episode workers on a cluster's nodes. Ray transports them.
 
-Both sides may say a thing twice, where the network failed before the other had answered: each episode and each question has a number, and
+Both sides may send a message twice, where the network failed before the answer: each episode and each question has a number, and
 what is known is ignored.
 """
 
@@ -22,7 +22,7 @@ from warehouse.core.errors import ConfigError
 
 
 class WorkerSettings(BaseModel):
-    """All that an episode worker is told at its start. `plugins`: the variables that name them (warehouse/core/plugins.py); `source_ids`:
+    """What an episode worker is started with. `plugins`: the variables that name them (warehouse/core/plugins.py); `source_ids`:
     what the task sources are here, as sandbox/server/identity.py has it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

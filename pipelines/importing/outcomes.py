@@ -1,4 +1,4 @@
-"""Whether what an imported record tells of was carried out, as `--outcome` says where to look:
+"""Whether the task of an imported record was carried out, looked up where `--outcome` says:
 
     field:PATH[=VALUE]    a field of the record, by its path (history/-1/result/-1/success), compared with a value by =, !=, <, <=, > or >=
     thumbs:PATH           a field with thumbs: up or down, 1 or -1, true or false
@@ -247,7 +247,7 @@ def _judge(kind: str, rest: str, spec: str, warehouse: Warehouse, stack: ExitSta
     def outcome(entry: Entry, episode_id: str, rows: Stored) -> Row | None:
         made = rows().of
         images = {row["screenshot_id"]: row["data"] for row in made.get("screenshots", ())}
-        record = replace(read_record(made["episodes"][0], made["steps"]), is_cut_off=False)  # no log tells of a limit; it ended
+        record = replace(read_record(made["episodes"][0], made["steps"]), is_cut_off=False)  # logs record no limit; it ended
         try:
             (said,) = asyncio.run(judge.judge([Case(record=record, images=images)]))
         except ModelError as error:

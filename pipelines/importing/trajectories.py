@@ -159,7 +159,7 @@ class Pictures:
 
 
 class EntryReader(Protocol):
-    """Entries of one file, in order. `on_bytes` is told how far it has been read."""
+    """Entries of one file, in order. `on_bytes` is called with the number of bytes read so far."""
 
     def __call__(self, path: Path, pictures: Pictures, on_bytes: Callable[[int], None]) -> Iterator[Entry]: ...
 

@@ -37,7 +37,7 @@ KEPT_SENT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """`kind` is run_failed, regression, release_held or late; `about` tells two of a kind apart, and is sent once."""
+    """`kind` is run_failed, regression, release_held or late; `about` distinguishes two of a kind; each is sent once."""
 
     kind: str
     about: str

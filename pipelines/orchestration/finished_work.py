@@ -14,7 +14,7 @@ from warehouse.storage.catalogue import VERDICT_STAGE, WITHDRAWN_STAGE
 from warehouse.storage.tables import Warehouse
 
 AGAIN = "again"
-"""File in the work folder of an iteration that is to be turned again, though it had been complete."""
+"""File in the work folder of an iteration that is to run again, though it had been complete."""
 BY_COMMAND = (WITHDRAWN_STAGE, VERDICT_STAGE)
 """Stages of an iteration whose rows a person's command made (`flywheel withdraw`, `flywheel verdict`): no stage makes them again. What
 people annotated and recorded is taken in again from where it was handed in."""
@@ -54,7 +54,7 @@ def find_loss(warehouse: Warehouse, result: StageResult) -> str | None:
 
 def forget_lost_work(warehouse: Warehouse, lost: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
     """After a repair: have stages worked again whose rows are lost (`lost`: iteration and stage), or whose result names what is not there.
-    Returns them; iterations that they are of are turned again by `flywheel run`."""
+    Returns them; `flywheel run` repeats their iterations."""
     home = warehouse.home
     again = {(iteration, stage) for iteration, stage in lost if (home.work / iteration).is_dir() and stage not in BY_COMMAND}
     for path in home.work.glob(f"*/*/{RESULT}"):

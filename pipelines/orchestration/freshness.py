@@ -36,7 +36,7 @@ REST = ("merged_policy", "evaluations", "released_policy", "rollouts", "routes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """What a schedule makes, and how old it may become. `shows` is the asset whose age tells whether the schedule is kept."""
+    """What a schedule makes, and how old it may become. `shows` is the asset by whose age the schedule is judged."""
 
     schedule: str
     setting: str

@@ -1,4 +1,4 @@
-"""How a stage's worker tells the world how far it is: a small file that live displays read, and lines in the Dagster log.
+"""How a stage's worker reports its progress: a small file that live displays read, and lines in the Dagster log.
 
 The file is `work/<iteration>/<stage>/progress.json`, replaced atomically at most four times a second.
 """

@@ -1,7 +1,7 @@
 """The profile of a run, as its run configuration says it: `resources.profile.config` names a profile and changes settings of it.
 
 Its schema is made from assets/profile.py, so that Dagster's Launchpad completes and describes every setting, and refuses an unknown key or
-a value of another type before it launches. What only the profile as a whole can tell is checked when the run begins, before any step does.
+a value of another type before it launches. What depends on the profile as a whole is checked when the run begins, before any step does.
 """
 
 from __future__ import annotations

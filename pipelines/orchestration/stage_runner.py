@@ -1,7 +1,7 @@
 """The StageRunner that assets get: it runs `python -m pipelines.stages` through Dagster Pipes, one subprocess a stage, or one job of a Ray
 cluster where the run's profile says so.
 
-What the two tell each other lies in the stage's folder (pipelines/orchestration/work_folder.py). A finished request is not worked again; a
+The two exchange files in the stage's folder (pipelines/orchestration/work_folder.py). A finished request is not worked again; a
 half-finished one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
 
 That is how the jobs that complete an iteration or the seed go on. In any other run the stage is what was asked for

@@ -15,7 +15,7 @@ from warehouse.core.processes import die_with
 
 
 def _end_with_run() -> None:
-    """A step's parent is the server, which lives as long as its steps do: of the run's end, however it came, only this tells it."""
+    """A step's parent is the server, which lives as long as its steps do: only this ends a step when the run ends, however it ended."""
     die_with(int(os.environ[RUN_PID_VARIABLE]))
 
 

@@ -21,7 +21,7 @@ PRELOADED = (
 """What pipelines/orchestration/step_preload.py imports in the server."""
 PRELOAD = "pipelines.orchestration.step_preload"
 RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
-"""Tells steps which process is their run's, with which they end (pipelines/orchestration/step_preload.py)."""
+"""The process of a step's run, with which the step ends (pipelines/orchestration/step_preload.py)."""
 
 
 def start() -> None:

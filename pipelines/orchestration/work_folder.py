@@ -1,4 +1,4 @@
-"""The folder of one stage's work, FLYWHEEL_HOME/work/<iteration>/<stage>: what the runner of a stage and its worker tell each other there.
+"""The folder of one stage's work, FLYWHEEL_HOME/work/<iteration>/<stage>: the files that the runner of a stage and its worker exchange.
 
 request.json, then result.json or error.json; progress.json is pipelines/orchestration/progress.py's. Imports nothing heavy: every worker
 reads it first.
@@ -33,7 +33,7 @@ def worker_command(folder: Path) -> list[str]:
 
 
 def worker_environment(home: Home) -> dict[str, str]:
-    """What a worker is told beside the environment that it starts in."""
+    """What a worker gets beside the environment that it starts in."""
     return {**THREADS, "FLYWHEEL_HOME": str(home.root)}
 
 

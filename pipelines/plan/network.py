@@ -26,7 +26,7 @@ follows, with our servers (benchmarks/plan_accuracy.py)."""
 REQUEST_BYTES = 900.0
 """A request of a policy server and its answer, without their tokens."""
 PROMPT_TOKEN_BYTES: dict[Send, float] = {"messages": 11.0, "token_ids": 9.2}
-"""Of a token of the prompt, sent and told back."""
+"""Of a token of the prompt, sent and returned."""
 ANSWER_TOKEN_BYTES: dict[Send, float] = {"messages": 98.0, "token_ids": 64.5}
 """Of a token of the answer, with its text where that is sent, its id, log-probability and version."""
 BASE64 = 4 / 3

@@ -120,7 +120,7 @@ class Plan:
 
 
 def answers_on_gpus(profile: Profile, machine: Machine) -> bool:
-    """Whether policies are asked on GPUs: a server has its own, the embedded engine may be told to stay off this machine's."""
+    """Whether policies are asked on GPUs: a server has its own, the embedded engine may be set to stay off this machine's."""
     return profile.engine.kind == "http" or (machine.num_gpus > 0 and profile.engine.device != "cpu")
 
 

@@ -84,7 +84,7 @@ def check_model(profile: Profile, shape: ModelShape, source: str) -> Check:
     is_chat = agent.builder().grammar.layout == "chat"
     if is_chat and shape.vision is None and not agent.list_elements:
         fix = "--set agent.list_elements=true"
-        return Check(name="model", status="warn", found=f"{found}; it cannot see, and is told no elements", fix=fix)
+        return Check(name="model", status="warn", found=f"{found}; it cannot see, and gets no elements", fix=fix)
     if not is_chat and shape.vision is not None:
         fix = "Choose a grammar that shows the screen, e.g. --set agent.grammar=uitars15"
         return Check(name="model", status="warn", found=f"{found}; it could see, and {agent.grammar} shows it nothing", fix=fix)

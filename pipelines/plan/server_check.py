@@ -14,7 +14,7 @@ from warehouse.core.home import Home
 
 SHORT_TIMEOUTS = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
 START = "Start it (docs/full-size.md) or fix engine.http; stages that act cannot run without it"
-NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
+NO_CHECKPOINTS = "it cannot load another checkpoint, as RL, evaluation and the search for merge weights need"
 
 
 def check_server(profile: Profile, home: Home) -> Check:

@@ -104,7 +104,7 @@ def simulate_profile(
 
 
 def inputs_of(home: Home, profile: Profile, wanted: Wanted) -> Inputs:
-    """Episodes, speeds and sizes: as wanted, else as the home's tables tell, else as the profile's plan assumes."""
+    """Episodes, speeds and sizes: as wanted, else as the home's tables show, else as the profile's plan assumes."""
     shape, _ = policy_shape(profile)
     machine = see_machine(profile)
     measured, episodes, update_s = Measured(steps={}), [], None

@@ -1,5 +1,5 @@
 """A large run, simulated event by event: nodes with sessions, a policy server, a trainer that learns in rounds or streaming, nodes that
-die. It tells before anything is rented how many nodes are worth their price, where work queues up, and how stale learning becomes.
+die. It shows before anything is rented how many nodes are worth their price, where work queues up, and how stale learning becomes.
 
 Episodes are drawn whole from recorded ones (recorded_episodes), so that long ones are as frequent and as slow as they were. A step waits
 for its turn at the policy server (`answers_per_s`), then for a processor of its node (`step_cpu_s`), then for what is left of its recorded

@@ -29,7 +29,7 @@ LOOP_PROMPTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the home's own episodes tell; None where there are too few."""
+    """Measured on the home's own episodes; None where there are too few."""
 
     num_episodes: int = 0
     steps: dict[str, float]

@@ -135,7 +135,7 @@ class Follower:
         else:
             known = before or Following(release="", policy_id=service.policy_id)
             service.following = known.model_copy(update={"problem": problem})
-            what = f"which release is live in {self._warehouse.home.root} cannot be told"
+            what = f"the live release of {self._warehouse.home.root} cannot be read"
         if before is None or before != service.following:
             self._say(f"{what}: {problem}. {service.policy_id} goes on answering; it is tried again every {self._again_s:g} s")
 

@@ -1,5 +1,5 @@
-"""`flywheel replay`: a stored episode again on a live session, its reward verified once more, and told in the terminal, on a page or in a
-film. What a replay is, is agent/episode/replay.py.
+"""`flywheel replay`: replays a stored episode on a live session, verifies its reward once more, and shows it in the terminal, on a page
+or in a film. The replay itself is agent/episode/replay.py.
 """
 
 from __future__ import annotations

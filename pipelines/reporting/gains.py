@@ -133,7 +133,7 @@ def _gain(
 def _budgets(
     con: duckdb.DuckDBPyConnection, iteration: str, split: str, policies: Sequence[Evaluation]
 ) -> dict[str, list[tuple[int, Estimate]]]:
-    """Success of each policy within so many steps. A policy is not told its budget, and greedy episodes repeat: an episode that was solved
+    """Success of each policy within so many steps. A policy does not see its budget, and greedy episodes repeat: an episode that was solved
     in n steps is solved under every budget of at least n, and under none below."""
     found: dict[str, dict[str, list[int | None]]] = {}
     for policy in policies:

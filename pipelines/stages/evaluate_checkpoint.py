@@ -78,7 +78,7 @@ def success_figures(counts: Sequence[TaskCount]) -> dict[str, Any]:
 
 
 def success_by_task(counts: Sequence[TaskCount], title: str) -> RichTable:
-    """A row a task and one for their mean, each with its interval, which says how little a few episodes tell."""
+    """A row a task and one for their mean, each with its interval, which shows how little a few episodes prove."""
     table = RichTable(title=title, title_justify="left")
     for column in ("task", "success", "95 % interval", "solved"):
         table.add_column(column, justify="left" if column == "task" else "right")

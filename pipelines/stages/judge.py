@@ -48,7 +48,7 @@ order by episode_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToJudge:
-    """The episodes of one judging: their records, what is told of a right answer, and the truth of those whose truth is known."""
+    """The episodes of one judging: their records, the references of right answers, and the truth of those whose truth is known."""
 
     rows: dict[str, Mapping[str, Any]]
     records: dict[str, Record]

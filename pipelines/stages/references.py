@@ -1,5 +1,5 @@
-"""What an LLM judge is told of the right answer of stored episodes: what the source of the task says of the instance
-(sandbox/tasks/supply.py), whichever split it is of, else the rubric of the domain.
+"""The reference that an LLM judge gets for stored episodes: what the source of the task says of the instance (sandbox/tasks/supply.py),
+whichever split it is of, else the rubric of the domain.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TASKS = "select distinct task_id, source, name, domain, max_steps, held_out, ve
 def references(
     con: duckdb.DuckDBPyConnection, episodes: Iterable[Mapping[str, Any]], rubrics: Mapping[str, str]
 ) -> tuple[dict[str, str], Counter[str]]:
-    """Episode id -> reference, of rows of `episodes`; and of how many instances the source could not tell, by what it said. A source that
-    has moved on since an episode was played, or whose data is not on this machine, tells of none."""
+    """Episode id -> reference, of rows of `episodes`; and of how many instances the source has none, by its message. A source that
+    has changed since an episode was played, or whose data is not on this machine, gives none."""
     rows = list(episodes)
     tasks = _tasks(con, sorted({row["task_id"] for row in rows}))
     known: dict[tuple[str, int], str | None] = {}

@@ -72,7 +72,7 @@ class EpisodeService(ABC):
         self._num_running, self._since, self.busy_s = 0, 0.0, 0.0
         self.num_at_once = 0
         """`num_at_once`: episodes that are worth submitting at once, from when it is entered. `busy_s`: seconds in which at least one
-        episode ran, which tells the orchestration's share from the episodes'."""
+        episode ran, which separates the orchestration's share from the episodes'."""
 
     def __enter__(self) -> Self:
         self._thread.start()

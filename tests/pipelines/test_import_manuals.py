@@ -248,5 +248,5 @@ def test_quality_of_texts() -> None:
     assert "no running text" in (fault("antidisestablishmentarianism " * 30, asked) or "")
     assert near_duplicates([PROSE, PROSE.upper(), "Something else entirely is said here."], 0.8) == {1: (0, 1.0)}
     assert near_duplicates([], 0.8) == {}
-    with pytest.raises(ConfigError, match="'xx' cannot be told; known are en, de"):
+    with pytest.raises(ConfigError, match="'xx' cannot be detected; known are en, de"):
         quality_for(["en", "xx"])

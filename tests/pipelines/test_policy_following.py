@@ -236,7 +236,7 @@ def test_what_cannot_be_sent_is_asked_again_after_the_wait_only(tmp_path: Path, 
     else:
         monkeypatch.setattr(Follower, "_versions", unreadable)
     asyncio.run(follow(again_s=60.0, is_enough=lambda: bool(said), then_s=0.3))
-    assert len(asked) == 1 and len(said) == 1 and "cannot be told" in said[0]
+    assert len(asked) == 1 and len(said) == 1 and "cannot be read" in said[0]
     asked.clear()
     asyncio.run(follow(again_s=0.1, is_enough=lambda: len(asked) > 2))
     assert all(later - sooner >= 0.1 for sooner, later in pairwise(asked))

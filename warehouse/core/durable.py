@@ -1,4 +1,4 @@
-"""What makes bytes survive a power cut, and what tells that they changed: fsync and checksums of local files. Nothing here knows what is
+"""What makes bytes survive a power cut, and what detects that they changed: fsync and checksums of local files. Nothing here knows what is
 in a file. Every other module that cares goes through these functions, so another kind of storage replaces this module alone.
 """
 

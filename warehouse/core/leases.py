@@ -47,7 +47,7 @@ class Holder(BaseModel):
 
 
 def _now() -> float:
-    """Seconds that go on while the machine sleeps, where it can tell: others count these too."""
+    """Seconds, counted on while the machine sleeps where the system has such a clock: other hosts count these too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 

@@ -58,7 +58,7 @@ class Plugins(Mapping[str, T], Generic[T]):
     """Every registered plug-in of one kind by name. Names are read from the packages' metadata and the environment; only an access by name
     imports a plug-in. All of it raises ConfigError for references that cannot be used.
 
-    `noun` is what messages call one, `example` a reference, `is_one` tells whether an object is one, `expected` says what is, in words.
+    `noun` is what messages call one, `example` a reference, `is_one` checks whether an object is one, `expected` says what is, in words.
     `own_name` is the name that a plug-in itself has, None for one that has none. `taken_as` gives the plug-in of a reference that is not
     code, such as an address. `ships`: some come with the package.
     """
@@ -180,7 +180,7 @@ class Plugins(Mapping[str, T], Generic[T]):
 
 
 def attribute_of(reference: str, noun: str, wanted: str, is_one: Callable[[Any], bool]) -> Any:
-    """What a reference to code names. `noun` is what it is called, `wanted` says how a reference is written, `is_one` tells what else may
+    """What a reference to code names. `noun` is what it is called, `wanted` says how a reference is written, `is_one` finds what else may
     have been meant. Raises ConfigError, with the reason."""
     where, _, attribute = reference.rpartition(":")
     if not where or not attribute.isidentifier():

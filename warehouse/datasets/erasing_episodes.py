@@ -40,7 +40,7 @@ EMPTY: dict[str, dict[str, Any]] = {
 """What stands in place of the content, by table; what was null stays so. A task's name is made of what the person set out to do."""
 _KEY = {"steps": "episode_id", "episodes": "episode_id", "tasks": "task_id", "verdicts": "episode_id", "routes": "episode_id"}
 _MARK = {"steps": "action", "episodes": "task_name", "tasks": "name", "verdicts": "reasons", "routes": "reason"}
-"""The column that tells whether a row is empty."""
+"""The column that shows whether a row is empty."""
 
 
 def erasable(

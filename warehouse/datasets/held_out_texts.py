@@ -1,4 +1,4 @@
-"""One in HELD_OUT general conversations and manual passages is in no dataset: the loss on these tells what training on interfaces costs of
+"""One in HELD_OUT general conversations and manual passages is in no dataset: the loss on these shows what training on interfaces costs of
 everything else. Which they are depends on their content alone, so they are the same in every iteration and every home.
 """
 

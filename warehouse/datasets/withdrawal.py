@@ -94,7 +94,7 @@ def purge(
     Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. Of recordings of
     people's own work all of whose samples are withdrawn, episode and steps are emptied too, and pictures that nothing else names go; those
     that other samples were cut from are not touched. `taken_back`: episodes of recordings that people took back, which may have given no
-    sample that would tell; `forgotten`: episodes of any kind that are emptied; `unsaid`: episodes that stay without the reasons of
+    sample; `forgotten`: episodes of any kind that are emptied; `unsaid`: episodes that stay without the reasons of
     what people say of them. Nothing else may write these tables meanwhile: hold the lock of the iteration. What was cut off is finished by
     the same again.
     """

@@ -129,7 +129,7 @@ class LineageRows:
         return [NodeId("task", id_) for (id_,) in self.con.execute("select distinct task_id from tasks where name = ?", [name]).fetchall()]
 
     def need(self, nodes: Iterable[NodeId]) -> None:
-        """Read what tells of these nodes, and what they were made from."""
+        """Read the rows of these nodes, and what they were made from."""
         by_kind: dict[str, list[str]] = {}
         for node in nodes:
             if node not in self._seen:
@@ -144,7 +144,7 @@ class LineageRows:
 
     def summarised(self, relation: Relation, ids: Sequence[str]) -> list[tuple[str, list[str], int]] | None:
         """Of each of these children of a relation with very many parents, its first ones and how many there are, from the summaries; None
-        for a relation that they do not tell of."""
+        for a relation that they do not cover."""
         if relation.child == "dataset":
             return self._members(ids, relation.parent.removesuffix("_sample"))
         return self._learned(ids) if (relation.child, relation.parent) == ("checkpoint", "episode") else None
@@ -162,7 +162,7 @@ class LineageRows:
         return [(id_, list(found[id_].first), found[id_].num) for id_ in sorted(found)]
 
     def describe_datasets(self, ids: Sequence[str]) -> list[Node]:
-        """As relations.NODE_KINDS tells of them."""
+        """As relations.NODE_KINDS describes them."""
         nodes = []
         for id_ in ids:
             held = self._members_of.get(id_, [])

@@ -177,7 +177,7 @@ def _agree(signatures: npt.NDArray[np.uint32], codes: U64, num: np.uint64, thres
         first, second = (part % num).astype(np.int64), (part // num).astype(np.int64)
         least, most = np.minimum(sizes[first], sizes[second]), np.maximum(sizes[first], sizes[second])
         agreeing = (signatures[first] == signatures[second]).mean(axis=1)
-        # Bins beyond the number of tokens are copies of others: they tell nothing new.
+        # Bins beyond the number of tokens are copies of others: they add nothing.
         num_bins = np.clip(least, 1, NUM_BINS)
         enough = threshold - 5 * np.sqrt(threshold * (1 - threshold) / num_bins)
         result[at : at + _CHUNK] = (agreeing >= enough) & (least >= threshold * most)

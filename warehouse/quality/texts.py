@@ -29,7 +29,7 @@ _COMMONEST = {
     "pt": "o os que uma para com não por se são do da em como pode mais este ser na ou",
 }
 COMMONEST = {name: frozenset(words.split()) for name, words in _COMMONEST.items()}
-"""Words by which a language is told: those that are most frequent in running text."""
+"""Words by which a language is detected: those that are most frequent in running text."""
 
 
 class TextQuality(BaseModel):
@@ -49,7 +49,7 @@ class TextQuality(BaseModel):
 def quality_for(languages: Sequence[str]) -> TextQuality:
     """Raises ConfigError for a language whose words are not known."""
     if unknown := sorted(set(languages) - set(COMMONEST)):
-        raise ConfigError(f"the language {unknown[0]!r} cannot be told; known are {', '.join(COMMONEST)}")
+        raise ConfigError(f"the language {unknown[0]!r} cannot be detected; known are {', '.join(COMMONEST)}")
     return TextQuality(languages=tuple(languages))
 
 

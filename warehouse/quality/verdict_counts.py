@@ -1,4 +1,4 @@
-"""What is told of an iteration's verdicts, counted while they pass on their way into the table."""
+"""Counts of an iteration's verdicts, taken while they are written into the table."""
 
 from __future__ import annotations
 

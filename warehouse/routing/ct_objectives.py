@@ -2,7 +2,7 @@
 their own loss weights. Which objectives are asked for is failure_mining.py's setting; where rows come from and go to is samples.py's.
 
 A trajectory is the rows of one episode in order: of `steps` messages (the prompt as it was asked), response, step_index, and where an
-objective needs them observation and action; of the episode instruction, task_id, verdict, first_wrong (None where nothing tells).
+objective needs them observation and action; of the episode instruction, task_id, verdict, first_wrong (None where it is not known).
 Weights of what the policy did not write (prompts, observations) are scaled by a run's `prompt_loss_weight`, those of answers are not.
 """
 
@@ -64,7 +64,7 @@ def next_observation(steps: Sequence[Row], wordings: Wordings) -> Iterator[Taugh
 
 
 def hindsight(steps: Sequence[Row], wordings: Wordings) -> Iterator[Taught]:
-    """The answers of a failed episode under the instruction that they do carry out, where solved attempts tell which that is
+    """The answers of a failed episode under the instruction that they do carry out, where solved attempts show which that is
     (hindsight.py; hindsight relabelling: Andrychowicz et al. 2017, arXiv 1707.01495)."""
     if not steps or steps[0]["verdict"] or (instruction := achieved(steps, wordings)) is None:
         return
@@ -74,7 +74,7 @@ def hindsight(steps: Sequence[Row], wordings: Wordings) -> Iterator[Taught]:
 
 
 def until_first_error(steps: Sequence[Row], wordings: Wordings) -> Iterator[Taught]:
-    """The answers before the first wrong one, where anything tells it; else all of them."""
+    """The answers before the first wrong one, where it is known; else all of them."""
     right = [step for step in steps if step["first_wrong"] is None or step["step_index"] < step["first_wrong"]]
     yield from answers(right, wordings)
 

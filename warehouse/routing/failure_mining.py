@@ -6,7 +6,7 @@ its prompt one step later, the error in its history, with the solved one's answe
 that recovers is learned (UI-TARS, arXiv 2501.12326, section 4.5). Both name the solved episode and step that the answer is from, and every
 failed one whose prompt it is: several went wrong after the same beginning.
 
-Which step was the first wrong one annotators and step rewards tell. `solved_attempts_tell` guesses it: the first one that no solved attempt
+Annotators and step rewards say which step was the first wrong one. `solved_attempts_tell` guesses it: the first one that no solved attempt
 at the same instance took on the same screen. Two ways may be right, and screens that look alike may hide different states.
 """
 
@@ -54,8 +54,8 @@ class FailureMiningConfig(BaseModel):
             min_length=1,
             description="what CT learns of each episode that is routed to it. answers: the policy's answers; all_tokens: its prompts as "
             "well; next_observation: what the environment showed after each action; hindsight: a failed episode's answers under the "
-            "instruction that they do carry out, where solved attempts tell it; until_first_error: the answers before the first wrong "
-            "step, where annotations or step rewards tell it (or solved attempts: solved_attempts_tell). Prompts and observations weigh "
+            "instruction that they do carry out, where solved attempts show it; until_first_error: the answers before the first wrong "
+            "step, where annotations or step rewards show it (or solved attempts: solved_attempts_tell). Prompts and observations weigh "
             "prompt_loss_weight. Several: a sample of each",
         ),
     ] = ("answers",)
@@ -87,7 +87,7 @@ class FailureMiningConfig(BaseModel):
 
 
 def first_wrong_steps(con: duckdb.DuckDBPyConnection, config: FailureMiningConfig) -> str:
-    """Name of a view (episode_id, step_index) that is made: the first wrong step of each failed episode of which it can be told."""
+    """Name of a view (episode_id, step_index) that is made: the first wrong step of each failed episode where it is known."""
     _make_views(con, config)
     return "first_wrong_steps"
 

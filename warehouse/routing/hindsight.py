@@ -1,4 +1,4 @@
-"""Which instruction a failed episode does carry out, as far as solved attempts at its task tell.
+"""Which instruction a failed episode does carry out, as far as solved attempts at its task show it.
 
 Nothing is guessed from a task's name. Solved attempts that did the same kinds of things say how their task words what was done: where each
 text that they acted on stands once in their instruction, the rest of it is the task's wording. Where all of them agree on it, and their
@@ -69,7 +69,7 @@ NO_WORDINGS = Wordings({}, lambda answer, screen: ())
 
 
 def wordings_of(solved: Iterable[Sequence[Row]], read_elements: ReadElements) -> Wordings:
-    """What solved episodes, each the rows of its steps, tell together: wordings that two different instructions have, and that none of
+    """What solved episodes, each the rows of its steps, show together: wordings that two different instructions have, and that none of
     those episodes contradicts."""
     attempts: dict[Form, list[tuple[list[ElementAction], str]]] = defaultdict(list)
     for steps in solved:
@@ -90,7 +90,7 @@ def _agreed(attempts: Sequence[tuple[Sequence[ElementAction], str]]) -> list[Wor
 
 
 def achieved(steps: Sequence[Row], wordings: Wordings) -> str | None:
-    """The instruction that an episode carried out, other than its own; None where nothing tells one, or several."""
+    """The instruction that an episode carried out, other than its own; None where none or several are found."""
     actions = _actions(steps, wordings.read_elements)
     known = wordings.of_form.get(_form(steps, actions), ()) if actions else ()
     made = {instruction for wording in known if (instruction := wording.filled(actions)) is not None}

@@ -162,7 +162,7 @@ def _store(
 
 
 def _compare(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, new_samples: pa.Table, stands: str) -> None:
-    """Make the tables that tell what is wanted, each once, and what stays, of what came and what is stored."""
+    """Make the tables of what is wanted, each once, and of what stays, from what came and what is stored."""
     con.execute(_STORED.format(table=table, iteration=check_iteration(iteration), stage=STAGE))
     con.register("placed_samples", new_samples.append_column("place", pa.array(np.arange(new_samples.num_rows))))
     con.execute(_WANTED.format(table=table, iteration=iteration, pairs=PAIR_ORIGINS))

@@ -37,7 +37,7 @@ GENERAL = "general"
 """Domain of samples that belong to no task."""
 _SCHEMA = pa.schema([field for field in TABLES["sft_samples"].schema if field.name not in TABLES["sft_samples"].partition_by])
 _NOT_IN_ID = ("prompt_episode_ids", "prompt_step_indices", "verdict")
-"""Columns that a sample's id does not tell apart: another failed episode with the same prompt gives no other sample."""
+"""Columns that are not part of a sample's id: another failed episode with the same prompt gives no other sample."""
 _NOBODY = "(select null::varchar as episode_id, null::bigint as step_index where false)"
 
 _SAMPLED_EPISODES = """
@@ -77,7 +77,7 @@ select s.episode_id, s.step_index, s.response, s.observation, s.action, solved.t
 from steps s join solved on solved.episode_id = s.episode_id
 where s.iteration <= $iteration
 """
-"""What tells hindsight: solved attempts so far, demonstrations among them."""
+"""The input of hindsight: solved attempts so far, demonstrations among them."""
 _ANNOTATED_STEPS = """
 select 'annotation' as origin, e.domain, r.decided_verdict as verdict, a.messages, a.response, a.episode_id, a.step_index,
     a.annotation_id
@@ -104,8 +104,8 @@ def sample_parts(
 
     Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
     episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `mining`
-    says what CT learns of an episode, and what else failed ones give. `left_out` is told of how many steps an objective learns nothing,
-    by its name. `read_elements` is for the objective `hindsight`, which raises ConfigError without it.
+    says what CT learns of an episode, and what else failed ones give. `left_out` counts the steps of which an objective learns nothing, by
+    its name. `read_elements` is for the objective `hindsight`, which raises ConfigError without it.
 
     On a connection that is not sealed and that only SQL of ours reads, since temporary tables and views are made there; nothing else may
     be asked on it until the last part has come.

@@ -89,7 +89,7 @@ SAMPLE_ORIGINS = (
     "reflection",
     "gateway",
 )
-"""`variation`: what a person did, told in a model's words beside the person's own (`annotation`); `gateway`: a step of an agent that
+"""`variation`: what a person did, in a model's words beside the person's own (`annotation`); `gateway`: a step of an agent that
 called the gateway."""
 ROUTED_PURPOSES = ("annotation", "rollout", "gateway")
 """Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
@@ -132,7 +132,7 @@ _TABLES = (
         _col("seed", INT, "seed of the instance", minimum=0),
         _col("split", STRING, "split of the instance", values=SPLITS),
         _col("content_id", STRING, "hash of what makes the instance what it is: no two instances of the task pool share it"),
-        _col("instruction", STRING, "what the agent is asked, where the source tells before it is run", nullable=True),
+        _col("instruction", STRING, "what the agent is asked, where the source knows it before it is run", nullable=True),
         _col("difficulty", FLOAT, "0 easy to 1 hard, by the source's own scale, where it has one", nullable=True, minimum=0, maximum=1),
         _col("provenance", STRING, "JSON: what it was made from"),
         _col("why", STRING, "why it is here: `evaluated on`; `seed` (nothing was known), or what the policy solved of its like"),

@@ -3,7 +3,7 @@ deleted or swapped is noticed. What a log holds is commits.py's business.
 
 FLYWHEEL_HOME/chain/<table>.commits has one record of RECORD_BYTES for each version, <table>.checkpoints one for each checkpoint of the log:
 version, size and digest of the file, and a link, which is the digest of the link before and of the record. So one record is found and
-checked without the others, however many there are. A record that a power cut tore is not there: nobody was told of its commit.
+checked without the others, however many there are. A record that a power cut tore counts as absent: its commit was never acknowledged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Chain:
         return self.link(length - 1) if length else self._seed()
 
     def link(self, index: int) -> str:
-        """That of a record, counted from 0: it tells of all records up to it."""
+        """That of a record, counted from 0: it covers all records up to it."""
         return self._read(index, index + 1)[0][-1 - DIGEST_LENGTH : -1].decode()
 
     def records(self, begin: int, end: int) -> list[Record]:

@@ -45,7 +45,7 @@ def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: E
 
 
 def _log_damage(log: Path) -> list[Damage]:
-    """By the log alone, for tables without a chain: a gap, or a file that is not a log. What a chain says of them, table_log.py tells."""
+    """By the log alone, for tables without a chain: a gap, or a file that is not a log. Tables with a chain are checked in table_log.py."""
     versions = sorted(int(path.stem) for path in log.glob("[0-9]*.json"))
     for version in range(versions[-1] + 1 if versions else 0):
         path = log / f"{version:020d}.json"

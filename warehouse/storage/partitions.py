@@ -41,7 +41,7 @@ class DataFile:
 
 
 def partition_predicate(iteration: str, stage: str) -> str:
-    """What Delta is told to replace: one partition."""
+    """The predicate of what Delta replaces: one partition."""
     return f"iteration = '{iteration}' AND stage = '{stage}'"
 
 

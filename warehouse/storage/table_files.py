@@ -1,4 +1,4 @@
-"""Which data files a table has now, and how many rows of which partition each holds: told by its log alone, no file is opened. A file never
+"""Which data files a table has now, and how many rows of which partition each holds, by its log alone: no file is opened. A file never
 changes, so the names of an iteration's files say whether what was once made of its rows still holds.
 """
 
@@ -28,8 +28,8 @@ class Listing:
         return sorted({file.iteration for table in tables for file in self.files[table] if file.num_rows})
 
     def digests(self, tables: Iterable[str], *, taken_back: Iterable[str] = ()) -> dict[str, str]:
-        """Of each iteration, a digest of the names of its files: the same as long as its rows are. `taken_back`: of these tables it tells
-        of the rows that tombstones of any iteration take back."""
+        """Of each iteration, a digest of the names of its files: the same as long as its rows are. `taken_back`: of these tables it covers
+        the rows that tombstones of any iteration take back."""
         parts: dict[str, list[str]] = {}
         for table in sorted(tables):
             for file in self.files[table]:

@@ -342,7 +342,7 @@ class TableLog:
         return unlinked[-1] + 1 if unlinked else 0
 
     def _publish(self, remote: RemoteTable, version: int) -> bool:
-        """Have a commit of ours count; False where somebody else's has this version. Raises ConfigError for a store that does not tell."""
+        """Have a commit of ours count; False where somebody else's has this version. Raises ConfigError for a store that cannot say."""
         if not (tried := self._home.tables.parent / _TRIED).exists():
             remote.store.check_creates()
             tried.touch()

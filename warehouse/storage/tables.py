@@ -107,8 +107,8 @@ class Warehouse:
 
     @contextmanager
     def rows_aside(self, table: str, *, iteration: str, stage: str) -> Iterator[RowsAside]:
-        """`replace_partition` with rows that need not fit memory and that are written aside as they come, by who tells only then whether
-        they are to be committed. What was not is gone with the context, or with the process."""
+        """`replace_partition` with rows that need not fit memory: they are written aside as they come, and the caller decides at the end
+        whether to commit them. What is not committed is gone with the context, or with the process."""
         spec = _replaceable(table, iteration, stage)
 
         def commit(rows: Source) -> int:
