@@ -35,7 +35,7 @@ class Element:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """From what a page's script or a desktop tells: role, text, states, x, y, width, height, in pixels. Raises KeyError, TypeError or
+        """From what a page's script or a desktop reports: role, text, states, x, y, width, height, in pixels. Raises KeyError, TypeError or
         ValueError for anything else."""
         return cls(
             role=str(value["role"]),

@@ -42,7 +42,7 @@ class Focus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenElement:
-    """An element as its program tells of it, with its text as it is: not yet private."""
+    """An element as its program reports it, with its text as it is: not yet private."""
 
     node: int
     pid: int
@@ -103,7 +103,7 @@ class Accessibility:
         return [*before[-1:], *(focus for focus in known if start_s < focus.time_s <= end_s)]
 
     def ask_focus(self) -> None:
-        """Have what has the keyboard read again; it joins what focus_between knows when it is told."""
+        """Have what has the keyboard read again; focus_between knows the answer once it has come."""
         self._send("focus", then=self._receive_focus)
 
     def elements(self) -> tuple[list[SeenElement], bool]:

@@ -1,8 +1,8 @@
 """Whether a tab shows a page of an excluded site in a frame, at any depth and in whichever process Chromium keeps it. Frames of the page's
-own site are told of by its session; one of another site has a session of its own, which tells of those inside it.
+own site are reported by its session; one of another site has its own session, which reports those inside it.
 
-Chromium tells of a frame's new address when it commits the page there, which is before anything of it is painted: who asks when a picture
-comes knows of all that the picture shows.
+Chromium reports a frame's new address when it commits the page there, which is before anything of it is painted: at the time of a picture
+all frames that it shows are known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLLOWING = {"autoAttach": True, "waitForDebuggerOnStart": False, "flatten": Tru
 
 @dataclass(slots=True, kw_only=True)
 class _Process:
-    """What one session tells of."""
+    """The frames that one session reports."""
 
     around: str | None
     """The session of the page around it."""
@@ -49,7 +49,7 @@ class Frames:
 
     def navigated(self, frame: Params, session_id: str | None = None) -> None:
         """Page.frameNavigated of a session, the page's own where none is named. What the outermost frame of a session shows next has none
-        of the frames of what it showed before: nobody tells of each that they are gone."""
+        of the frames of what it showed before: no event says of each that it is gone."""
         process = self._processes.get(session_id or self._page)
         if process is None:
             return
@@ -60,8 +60,8 @@ class Frames:
         self._now(process, excluded)
 
     def target_changed(self, info: Params) -> None:
-        """Target.targetInfoChanged: the browser knows earlier than the frame's process tells. It knows addresses only, so that whether one
-        is gone is the other's to say."""
+        """Target.targetInfoChanged: the browser knows earlier than the frame's process. It knows addresses only; that a frame is gone
+        comes from the frame's process."""
         for process in self._processes.values():
             if process.target_id == info["targetId"] and process.around is not None and self._excludes(info["url"]):
                 self._now(process, process.excluded | {info["targetId"]})

@@ -37,7 +37,7 @@ FLAGS = (
     "--no-first-run",
     "--no-default-browser-check",
     "--disable-background-networking",
-    # Of the frames in a page that comes back from the cache, or was made before it was asked for, nobody tells.
+    # Frames in a page that comes back from the cache, or was made before it was asked for, are not reported.
     "--disable-features=Translate,BackForwardCache,Prerender2",
 )
 
@@ -57,9 +57,9 @@ class Tab:
     size_px: tuple[int, int] | None = None
     """Of the newest picture, also of one that was not kept."""
     url: str = ""
-    """As the page tells. A blank one has the address of the page that opened it, or that was there before: that one may have filled it."""
+    """As the page reports it. A blank one has the address of the page that opened it, or that was there before: that may have filled it."""
     target_url: str = ""
-    """As the browser tells, which may be earlier or later."""
+    """As the browser reports it, which may be earlier or later."""
     blind_until_s: float = 0.0
     asked_by_page_s: float = field(default=0.0)
     """When the page itself last began to go elsewhere."""
@@ -70,7 +70,7 @@ Went = Callable[[Tab, str], None]
 
 
 class BrowserPages:
-    """`heard` is called with what the script tells, `went` when a person went elsewhere by the address bar or a bookmark. Of pages whose
+    """`heard` is called with the script's messages, `went` when a person went elsewhere by the address bar or a bookmark. Of pages whose
     address `excludes` says yes to, or that of a frame in them, no picture is kept."""
 
     def __init__(

@@ -209,7 +209,7 @@ class BrowserRecorder:
         return self._frames[key]
 
     def _readable(self, frame: Frame | None) -> Frame | None:
-        """A frame of which something tells what stands in it: the page's elements, or a reader of pixels. Others are not stored."""
+        """A frame whose text is known from the page's elements or a reader of pixels. Others are not stored."""
         return frame if frame is not None and (self._text_reader is not None or self._snapshots.of(frame) is not None) else None
 
     def _pause(self, is_paused: bool) -> None:

@@ -124,7 +124,7 @@ class Camera:
                     else:
                         last_look = self._look()
                     self._ready.set()
-        except Exception as error:  # whatever it is: whoever records has to be told, and must not take silence for a still screen
+        except Exception as error:  # any error must reach the recorder, which must not take silence for a still screen
             self.failure = f"{type(error).__name__}: {error}"
             self._ready.set()
 

@@ -1,5 +1,5 @@
-"""What hands did, as values, and the protocol of whoever tells of it. What it means is gestures.py's; where it comes from is x11_input.py's
-and pynput_input.py's.
+"""Input events as values, and the protocol of their sources. What they mean is in gestures.py; where they come from in x11_input.py
+and pynput_input.py.
 
 Times are `time.monotonic()` seconds. Key names are those of sandbox/browser/input.py ("ctrl", "arrowleft", "a"); points are pixels of the
 screen. Moves of the pointer are not reported: what an action needs of them is where buttons went down and up.
@@ -54,7 +54,7 @@ Sink = Callable[[Event], None]
 
 
 class InputSource(Protocol):
-    """Tells what hands do, in order, from a thread of its own."""
+    """Delivers input events, in order, from its own thread."""
 
     @property
     def name(self) -> str: ...

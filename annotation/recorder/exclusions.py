@@ -1,6 +1,6 @@
 """What is never recorded: windows by application or title, and parts of the screen. Nothing of them is stored: no events, and black pixels.
 
-A window is as the window manager says; where a system tells nothing of its windows (windows.py), only parts of the screen can be excluded.
+A window is as the window manager says; where a system does not report its windows (windows.py), only parts of the screen can be excluded.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Exclusions(BaseModel):
     def check(self, *, knows_windows: bool) -> None:
         """Raises RecorderUnavailable where they could not be kept."""
         if (self.applications or self.titles) and not knows_windows:
-            raise RecorderUnavailable("This system does not tell of windows, so they cannot be excluded: exclude parts of the screen.")
+            raise RecorderUnavailable("This system does not report its windows, so they cannot be excluded: exclude parts of the screen.")
 
     def hides(self, window: SeenWindow) -> bool:
         return (

@@ -39,7 +39,7 @@ class Stretch:
 
 
 def finish(store: Store, recogniser: Recogniser | None = None, redactor: Redactor | None = None) -> Manifest:
-    """Write the manifest; the journal goes. Raises RecordingRefused where the journal tells of no session.
+    """Write the manifest; the journal goes. Raises RecordingRefused where the journal has no session.
 
     `recogniser` None leaves the sound as it is and thoughts empty. May be called again after a crash: nothing is lost before the manifest
     is whole. `redactor` is the session's, which knows the secrets that were typed; a resumed session has lost what it had learned.
@@ -84,7 +84,7 @@ def finish(store: Store, recogniser: Recogniser | None = None, redactor: Redacto
 
 
 def stretches_of(records: Sequence[dict[str, Any]], samples: bytes) -> tuple[list[Stretch], bytes]:
-    """Where in the sound each uninterrupted stretch is. Sound that no line tells of (killed between the two) is left out."""
+    """Where in the sound each uninterrupted stretch is. Sound without a line (killed between the two) is left out."""
     stretches: list[Stretch] = []
     at = 0
     for record in records:

@@ -1,7 +1,7 @@
 """From what hands did to actions: presses become clicks, double clicks and drags, keys become text and hotkeys, notches become scrolls.
 
-Pure: events in, drafts out, in the order in which they began. A draft comes out when it is sure to be over, which the next event or the
-time tells. Backspaces are resolved as far as they take back what was typed in the same burst; a burst ends with Enter, with any other key
+Pure: events in, drafts out, in the order in which they began. A draft comes out when it is sure to be over, by the next event or by the
+time. Backspaces are resolved as far as they take back what was typed in the same burst; a burst ends with Enter, with any other key
 or button, and after a pause.
 
 Each event may bring a token along (the recorder gives the picture before it): a draft keeps the token of its first and of its last event.

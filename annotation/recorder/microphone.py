@@ -104,7 +104,7 @@ class Microphone:
 
 
 class _Clock:
-    """Counts samples; told for each block when its first sample seems to have been taken, says when it was."""
+    """Counts samples: given when the first sample of each block seems to have been taken, says when it was."""
 
     def __init__(self) -> None:
         self._num_samples = 0

@@ -1,4 +1,4 @@
-"""What the script in a page tells (browser_script.js), as events and as elements without what is private in them."""
+"""Messages of the script in a page (browser_script.js), as events and as elements without what is private in them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def addresses_of(message: dict[str, Any]) -> Iterator[str]:
 
 
 def event_of(message: dict[str, Any]) -> Event | None:
-    """An event from what the script tells; its time by our clock."""
+    """An event from the script's message; its time by our clock."""
     now_s, lag_s = time.monotonic(), time.time() - message["epoch_ms"] / 1000
     when = now_s - lag_s if 0 <= lag_s <= MAX_LAG_S else now_s
     match message["kind"]:
@@ -81,7 +81,7 @@ def event_of(message: dict[str, Any]) -> Event | None:
 
 
 def notches(event: Event) -> Iterator[Event]:
-    """A turn of the wheel by several notches, one by one."""
+    """A scroll by several notches, one by one."""
     if not isinstance(event, Wheel):
         yield event
         return

@@ -1,6 +1,6 @@
 """Where private text stands on the screen, and pictures without it: black boxes, drawn before a picture is stored.
 
-Two witnesses, and what either finds is blackened: programs that tell their text and where it is (AT-SPI), and what is read off the pixels.
+Two sources, and what either finds is blackened: programs that expose their text and where it is (AT-SPI), and what is read off the pixels.
 """
 
 from __future__ import annotations

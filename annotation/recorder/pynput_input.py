@@ -45,9 +45,9 @@ def key_of(key: Any, *, is_down: bool, time_s: float) -> Key | None:
         return Key(time_s=time_s, name=name, is_down=is_down, text=" " if is_down and name == "space" else "")
     typed = getattr(key, "char", None)
     if not typed:
-        code = getattr(key, "vk", None)  # with Ctrl, Windows tells of some keys by their code alone
+        code = getattr(key, "vk", None)  # with Ctrl, Windows reports some keys by their code alone
         typed = chr(code).lower() if code is not None and (0x30 <= code <= 0x39 or 0x41 <= code <= 0x5A) else ""
-    if len(typed) == 1 and 1 <= ord(typed) <= 26:  # Ctrl+A is told as the control character 1
+    if len(typed) == 1 and 1 <= ord(typed) <= 26:  # Ctrl+A is reported as the control character 1
         typed = chr(ord(typed) + 96)
     if not typed or not typed.isprintable():
         return None
@@ -60,7 +60,7 @@ def press_of(x: float, y: float, button: Any, *, is_down: bool, time_s: float) -
 
 
 def wheels_of(x: float, y: float, dx: float, dy: float, *, time_s: float) -> list[Wheel]:
-    """Notches, one event each; pynput counts up and right as positive. Touchpads tell of parts of a notch, which are left out."""
+    """Notches, one event each; pynput counts up and right as positive. Touchpads report parts of a notch, which are left out."""
     across = [Wheel(time_s=time_s, dx=1 if dx > 0 else -1, dy=0, x=round(x), y=round(y))] * int(abs(dx))
     along = [Wheel(time_s=time_s, dx=0, dy=-1 if dy > 0 else 1, x=round(x), y=round(y))] * int(abs(dy))
     return [*across, *along]

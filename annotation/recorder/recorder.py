@@ -1,7 +1,7 @@
 """The recorder: hears events, keeps the picture from before each, makes actions of them, takes out what is private, and writes the rest to
 the journal. One thread decides; listening, pictures, elements and reading of pixels are threads of their own.
 
-An action is held back for a moment before it is written, since programs tell a little late what had the keyboard; typing is held back until
+An action is held back for a moment before it is written, since programs report a little late what had the focus; typing is held back until
 its run is over, since an address is one whether or not its writer pauses in the middle. That is what a killed recorder loses.
 """
 
@@ -40,7 +40,7 @@ from warehouse.core.errors import RecorderUnavailable
 TICK_S = 0.05
 SYNC_S = 2.0
 AROUND_S = 0.15
-"""Windows are looked at so much before and after an action, too, to tell whether it was in an excluded one."""
+"""Windows are looked at so much before and after an action, too, to know whether it was in an excluded one."""
 
 
 class Recorder:
@@ -175,7 +175,7 @@ class Recorder:
             self._hold(self._gestures.flush())
             self._release(float("inf"))
             self._sound.write()
-        except Exception as error:  # told to whoever waits; what was written stays
+        except Exception as error:  # reported to the caller that waits; what was written stays
             self.failure = self.failure or type(error).__name__
             self._stopping.set()
 

@@ -51,7 +51,7 @@ class Screens:
         self._thread.start()
 
     def keep(self, frame: Frame | None) -> int | None:
-        """Have a frame stored; its number, under which the journal will tell of it. None where there is none, or too many wait."""
+        """Have a frame stored; its number, under which the journal will list it. None where there is none, or too many wait."""
         if frame is None:
             return None
         if frame.number in self._asked:

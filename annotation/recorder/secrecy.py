@@ -4,10 +4,10 @@
 2. the active window's title asks for one ("Password required", "Unlock keyring");
 3. the field that had the keyboard, or that was clicked last, is called so ("Password", "PIN", "Passphrase");
 4. a terminal's line ends with a question for one ("[sudo] password for me:");
-5. in terminals, and where the program tells nothing of what has the keyboard: what was typed did not show on the screen.
+5. in terminals, and where the program does not expose which element has the focus: what was typed did not show on the screen.
 
-Not detected: a field of a program that tells nothing of itself, is not called so, and shows dots or the letters. For that there is
-`unknown_typing="hide"`, which hides all typing into programs that tell nothing; and not recording.
+Not detected: a field that is not called so and shows dots or the letters, of a program that exposes nothing of itself. For that there is
+`unknown_typing="hide"`, which hides all typing into such programs; and not recording.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def why_secret(typed: Typed, unknown_typing: UnknownTyping) -> str | None:
 
 
 def is_known(focus: Sequence[Focus], active: Sequence[SeenWindow]) -> bool:
-    """Whether the programs that had the keyboard tell what in them has it."""
+    """Whether the programs that had the keyboard expose which element has the focus."""
     pids = {window.pid for window in active}
     return bool(focus) and all(one.role != "" and (not pids or one.pid in pids) for one in focus[-1:])
 
 
 def _is_unseen(typed: Typed, active: Sequence[SeenWindow]) -> bool:
-    """Whether the window looked the same before and after; also where there is no later picture to tell by."""
+    """Whether the window looked the same before and after; also where there is no later picture to compare."""
     before, after = typed.before, typed.after
     if before is None or after is None or before.pixels.shape != after.pixels.shape:
         return True

@@ -1,7 +1,7 @@
 """What fields for secrets are called: one list, for programs (secrecy.py) and, as text, for pages (browser_script.js).
 
 The pattern means the same to Python's `re` and to JavaScript's RegExp with the flag u: no \\b and no \\w, which differ in letters that are
-not ASCII. Where words begin in names like `newPin` or `user_pin` is told to it by spaces (`words_of`).
+not ASCII. Names like `newPin` or `user_pin` are split into words by spaces beforehand (`words_of`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class RecordSettings(BaseModel):
     pause_keys: Keys = ("ctrl", "alt", "p")
     stop_keys: Keys = ("ctrl", "alt", "q")
     pictures_per_s: Annotated[float, Field(gt=0, le=30, description="looked at, not stored")] = 8.0
-    unknown_typing: Annotated[UnknownTyping, Field(description="typing into programs that tell nothing of themselves")] = "keep"
+    unknown_typing: Annotated[UnknownTyping, Field(description="typing into programs that expose nothing of themselves")] = "keep"
     read_pixels: Annotated[Literal["auto", "off"], Field(description="look for private text in the pixels, where tesseract is")] = "auto"
     sign: Corner = "top"
     hold_s: Annotated[float, Field(ge=0.1, le=5, description="an action waits so long for news of what had the keyboard")] = 0.3

@@ -1,7 +1,7 @@
 """The elements on the screen as they were from moment to moment, with what is private in them already found. In memory only.
 
 Programs are asked when the screen has changed and come to rest, so that there is an answer before the next action; asking at the action
-would tell what came after it.
+would give what came after it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Snapshots:
     def _run(self) -> None:
         try:
             self._keep_reading()
-        except Exception as error:  # whoever records has to be told: pictures would be redacted by what stood there before
+        except Exception as error:  # must reach the recorder: pictures would be redacted by what stood there before
             self.failure = type(error).__name__
 
     def _keep_reading(self) -> None:

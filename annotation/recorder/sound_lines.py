@@ -25,7 +25,7 @@ class SoundLines:
             self.write()
 
     def write(self) -> None:
-        """The sound first: a line that tells of sound that is not there would shift all that follows."""
+        """The sound first: a line without its sound would shift all that follows."""
         if self._held:
             samples = b"".join(sound.samples for sound in self._held)
             self._store.append_speech(samples)

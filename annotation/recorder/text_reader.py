@@ -106,7 +106,7 @@ class Tesseract:
         return words
 
     def _ask(self, png: bytes) -> list[str]:
-        """The rows of what it says of a picture. What it complains of tells of files and languages, not of what it read."""
+        """The rows of its output for a picture. Its error messages name files and languages, not what it read."""
         command = ["tesseract", "stdin", "stdout", "-l", self._languages, "--psm", "11", "--dpi", "200", "tsv"]
         environment = {**os.environ, "OMP_THREAD_LIMIT": "1"}
         try:

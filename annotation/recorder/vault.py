@@ -20,7 +20,7 @@ MIN_PASSPHRASE = 8
 
 
 class Seal(BaseModel):
-    """How the key is made, and a sealed known text that tells a wrong passphrase at once (RFC 7914 for the parameters)."""
+    """How the key is made, and a sealed known text that shows a wrong passphrase at once (RFC 7914 for the parameters)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -37,7 +37,7 @@ class WindowReader(Protocol):
 
 
 class NoWindows:
-    """Where nothing tells of windows."""
+    """Where the system does not report windows."""
 
     knows_windows = False
 

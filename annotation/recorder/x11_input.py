@@ -15,7 +15,7 @@ _BUTTONS: dict[int, Button] = {1: "left", 2: "middle", 3: "right"}
 _WHEEL = {4: (0, -1), 5: (0, 1), 6: (-1, 0), 7: (1, 0)}
 _WORD_MS = 1 << 32
 MAX_LAG_S = 5.0
-"""An X server of this machine tells the time of the monotonic clock; one whose time is farther off than this is another machine's."""
+"""An X server of this machine gives the time of the monotonic clock; one whose time is farther off than this is another machine's."""
 
 
 class X11Input:
@@ -96,7 +96,7 @@ class X11Input:
         try:
             self._data.record_enable_context(self._context, take)
             self._data.record_free_context(self._context)
-        except Exception as error:  # whatever it is: its kind alone is told, since its text may hold what was typed
+        except Exception as error:  # only its type is reported, since its text may hold what was typed
             why = type(error).__name__
         if self._sink is not None:  # nobody stopped it
             self.failure = why

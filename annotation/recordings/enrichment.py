@@ -1,4 +1,4 @@
-"""What a model adds to a recording, where that is wanted: other wordings of its task, and thoughts that say why. It is told apart from what
+"""What a model adds to a recording, where that is wanted: other wordings of its task, and thoughts that say why. It is kept apart from what
 a person said: such thoughts have the origin "refined", and their raw words stay.
 """
 

@@ -1,6 +1,6 @@
 """Recordings as the flywheel keeps them: an episode by a person, and its steps as samples of `ct_samples` in the layout that policies are
 asked in (agent/prompts/prompt.py): the prompt as it would have been asked, and what the person thought and did. Expert and novice
-recordings are told apart by domain.
+recordings are distinguished by domain.
 
 Which recordings may become samples (looked at by two people, not withdrawn) is the annotation server's business.
 """
@@ -67,7 +67,7 @@ def request_of(manifest: Manifest) -> EpisodeRequest:
 
 
 def attempt_of(recording_id: str) -> int:
-    """The attempt that a recording's episode is; it tells which recording an episode was, also when that has been erased."""
+    """The attempt that a recording's episode is; it says which recording an episode was, also when that has been erased."""
     return stable_seed("recording", recording_id) % 2**31
 
 

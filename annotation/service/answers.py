@@ -47,7 +47,7 @@ def view_of_action(action: Action, grammar: Grammar, observation: Observation) -
 
 
 def line_of(parsed: ParsedResponse, grammar: Grammar, observation: Observation) -> str:
-    """What was done, in one line: as the history of a prompt tells it."""
+    """What was done, in one line: as in the history of a prompt."""
     try:
         return "; ".join(grammar.describe(action, observation) for action in parsed.actions)
     except NotRepresentable:
@@ -121,7 +121,7 @@ def _writer(grammar: Grammar, observation: Observation) -> Write:
 
 
 def _joined(thought: str | None, action: str, grammar: Grammar) -> str:
-    """A response made of two texts. Another grammar of the same envelope is told by its layout and name."""
+    """A response made of two texts. Other grammars of the same envelope are known by their layout and name."""
     if grammar.name == "compact":
         return f"Thought {' '.join((thought or '').split())} Action {action.strip()}"
     if grammar.name == "uitars2":

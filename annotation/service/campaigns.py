@@ -75,7 +75,7 @@ class Seen:
 
 
 class Campaigns:
-    """`policies` tells which there are; None: whatever is named is believed."""
+    """`policies` lists those that exist; None: any name is accepted."""
 
     def __init__(
         self, database: Database, standing: StandingReader, policies: KnownPolicies | None = None, *, clock: Callable[[], float] = time.time

@@ -229,7 +229,7 @@ def history_step(
 
 
 def attempt_of(run_id: str) -> int:
-    """Tells the episodes of one policy at one instance apart by their runs; the scripted annotator's are number 0."""
+    """Distinguishes the episodes of one policy at one instance by their runs; the scripted annotator's are number 0."""
     return stable_seed("annotated run", run_id) >> 11
 
 

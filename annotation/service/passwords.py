@@ -38,7 +38,7 @@ class Passwords:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.hash, password)
 
     async def matches(self, password_hash: str | None, password: str) -> bool:
-        """None: an account that is not there, or a program. It takes as long, so that the answer's time does not tell which names exist."""
+        """None: an account that is not there, or a program. It takes as long, so that the time does not reveal which names exist."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._matches, password_hash, password)
 
     def needs_rehash(self, password_hash: str) -> bool:

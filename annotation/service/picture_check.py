@@ -28,7 +28,7 @@ PICTURE_CPU_S = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A picture as its manifest tells it; `path` is where its bytes lie."""
+    """A picture as its manifest describes it; `path` is where its bytes lie."""
 
     path: str
     sha256: str
@@ -38,7 +38,7 @@ class Wanted:
 
 
 def fault_of(wanted: Wanted) -> str | None:
-    """What is wrong with a picture: its name is that of its bytes, its header is a PNG's of the size that was told, it is there to its end,
+    """What is wrong with a picture: its name is that of its bytes, its header is a PNG's of the stated size, it is there to its end,
     and it can be drawn. None where all that holds."""
     part = f"the part {wanted.sha256[:12]}… of {wanted.screen_id}"
     if wanted.screen_id != f"screen-{wanted.sha256[:ID_HEX_DIGITS]}":

@@ -158,7 +158,7 @@ class Queue:
 
         async def run() -> None:
             campaign = await self._database.reading(campaigns.get, campaign_id)
-            # A task set that is gone, say: who finds the queue empty is told.
+            # For example a task set that is gone: whoever finds the queue empty gets the error.
             with suppress(ConfigError):
                 await self.refresh(campaign, unless_since_s=due_s)
 

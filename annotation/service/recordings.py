@@ -94,7 +94,7 @@ class Recordings:
         return Announced(recording_id=recording_id, missing=() if is_complete else missing, is_complete=is_complete)
 
     async def receive(self, recording_id: str, sha256: str, chunks: AsyncIterator[bytes], *, num_bytes: int | None, by: Principal) -> None:
-        """One part as it comes. `num_bytes`: its length as the request's head tells it, None where it tells none. Raises UnknownSubject,
+        """One part as it comes. `num_bytes`: its length by the request's head, None where that has none. Raises UnknownSubject,
         NotNow, UploadTooLarge, BadUpload, StorageFull."""
         announced = await self._database.reading(_announced_bytes, recording_id, sha256, by.user_id)
         if num_bytes is not None and num_bytes != announced:

@@ -248,7 +248,7 @@ def _check(session: Session, run: Run, said: SubmitReview, by: Principal) -> Non
 
 
 def _follow(session: Session, run: Run, made: Review) -> None:
-    """What comes of a review. An approving one that cannot tell whether the task was done settles nothing, and objects to nothing."""
+    """What follows from a review. An approving one without a verdict on the task settles nothing, and objects to nothing."""
     agrees = made.approves and made.verdict == run.person_verdict
     if made.kind == "adjudication" or agrees:
         run_endings.settle(session, run, approves=made.approves, now_s=made.created_at_s)

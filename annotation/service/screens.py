@@ -63,7 +63,7 @@ def screen_view(observation: Observation, screenshot_id: str | None) -> ScreenVi
 
 
 def _box(element: Element, index: int) -> Box:
-    """Sessions tell where a click lands, which is the middle unless something covers that."""
+    """Sessions say where a click lands, which is the middle unless something covers that."""
     return Box(
         index=index,
         role=element.role,

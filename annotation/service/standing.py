@@ -1,4 +1,4 @@
-"""How the policy stands, as far as the warehouse tells: which tasks it is weak at, and which the newest task pool has. Read again when a
+"""How the policy stands, by the warehouse: which tasks it is weak at, and which the newest task pool has. Read again when a
 table has a new version, so that a running server follows the iterations."""
 
 from __future__ import annotations

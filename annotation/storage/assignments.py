@@ -95,7 +95,7 @@ def renew(session: Session, assignment_id: str, user_id: str, *, now_s: float) -
 
 def renew_after_outage(session: Session, *, now_s: float) -> int:
     """A server begins: leases that ran when the last one was alive run on, each for a whole one from now; how many were over meanwhile.
-    The last sign of life of anybody tells when that server was alive at least, and whose lease was over by then had gone away before."""
+    The server was alive at the last sign of life of anybody; whose lease was over by then had gone away before."""
     query = select(Assignment, Campaign.lease_s).join(Campaign).where(Assignment.state == "leased")
     found = session.execute(query.with_for_update(of=Assignment)).all()
     alive_s = max(((one.lease_until_s or 0.0) - lease_s for one, lease_s in found), default=now_s)

@@ -184,6 +184,6 @@ def _checked(url: str) -> URL:
 
 
 def unusable(database: Database, error: SQLAlchemyError) -> DatabaseUnusable:
-    """What to tell of a database that does not open."""
+    """The error for a database that does not open."""
     why = str(error.orig).strip().splitlines()[0] if isinstance(error, OperationalError) and str(error.orig).strip() else str(error)
     return DatabaseUnusable(f"the annotation database {database.name} cannot be used: {why}. Is it running, and is this its address?")

@@ -39,7 +39,7 @@ class DecidedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenStep:
-    """A step of an instance that several people annotated. `screen` tells what was seen."""
+    """A step of an instance that several people annotated. `screen` identifies what was seen."""
 
     run_id: str
     step_index: int
@@ -103,7 +103,7 @@ def shared_instances(session: Session, window: Window) -> dict[str, list[Run]]:
 
 
 def seen_steps(session: Session, run_ids: Collection[str]) -> list[SeenStep]:
-    """Their decided steps that stand, in order. Where there are elements or output these tell what was seen, else the picture."""
+    """Their decided steps that stand, in order. Where there are elements or output these identify what was seen, else the picture."""
     columns = load_only(
         RunStep.run_id, RunStep.step_index, RunStep.observation, RunStep.screenshot_id, RunStep.screen, RunStep.decision, RunStep.action
     )

@@ -289,7 +289,7 @@ class Proposal(Base):
     """0 is the policy's own choice (its greedy answer)."""
     text: Mapped[str]
     score: Mapped[float | None]
-    """Mean log-probability of its tokens, in nats; null where the server tells none."""
+    """Mean log-probability of its tokens, in nats; null where the server returns none."""
     num_samples: Mapped[int]
     policy_id: Mapped[str]
 

@@ -90,7 +90,7 @@ class Guard(guarding.Guard):
             raise TooManyAttempts("This is more than the server takes from one login or address: slow down.", math.ceil(wait_s))
 
     def _check(self, access: Access | None, who: Principal | None, method: str, headers: dict[str, str]) -> None:
-        """Raises LoginRefused, AccessDenied, UnknownSubject for what is not a route (told only to users who are logged in)."""
+        """Raises LoginRefused, AccessDenied, UnknownSubject for what is not a route (shown only to users who are logged in)."""
         is_changing = method not in SAFE_METHODS
         if access is None or access.role is not None:
             if who is None:
@@ -126,7 +126,7 @@ class Guard(guarding.Guard):
 
 
 def _opens_page(scope: Scope, access: Access | None, *, is_bearer: bool) -> bool:
-    """Whether a person opens what wants a login; an address at which there is nothing too, so that its name tells nobody what there is."""
+    """Whether a person opens what wants a login; also an address at which there is nothing, so that nobody learns which addresses exist."""
     if access is None:
         return wants_page(scope)
     return access.role is not None and access.is_page and not is_bearer

@@ -1,5 +1,5 @@
 """Errors of an annotation server: the status of each (how they look on the wire is sandbox/http/problems.py's); a person who opened a page
-gets one that says the same. What is not ours to tell (a bug, a broken database) is logged, and reported in general terms."""
+gets one that says the same. What users must not see (a bug, a broken database) is logged, and reported in general terms."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _WITHOUT_PATHS: dict[type[FlywheelError], FlywheelError] = {
     StorageFull: StorageFull("The server's disk is full; this was not stored. Send it again once whoever runs the server has freed space."),
     MachineLimit: MachineLimit("The server has no memory or files left; this was not stored. Send it again later."),
 }
-"""What is told of what the machine gives too little of; the log has the rest."""
+"""What users see where the machine runs out of something; the log has the rest."""
 _OF_HTTP = {404: "There is nothing at this address.", 405: "This address does not take this method."}
 
 
@@ -142,7 +142,7 @@ async def _known(request: Request, error: Exception) -> Response:
 
 
 async def _unusable(_: Request, error: Exception) -> Response:
-    """What was given is told only where it is not text: that may be a password."""
+    """The given value is shown only where it is not text: that may be a password."""
     if not isinstance(error, RequestValidationError):
         raise error
     return problem_of(ConfigError(f"{problems.unusable(error, shows_texts=False)} See /api/v1/openapi.json."))

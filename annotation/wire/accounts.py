@@ -114,7 +114,7 @@ class Invite(_Body):
 
 class NewInvitation(_Body):
     path: str
-    """/join#TOKEN: what is behind the # never reaches a server's log. Told once."""
+    """/join#TOKEN: what is behind the # never reaches a server's log. Shown once."""
     role: Role
     expires_at_s: float
 

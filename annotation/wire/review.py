@@ -122,7 +122,7 @@ class RunReview(_Body):
 
 
 class SubmitReview(_Body):
-    """`approves`: it may be learned from. `verdict`: whether the task was done, in the reviewer's eyes; null: cannot tell."""
+    """`approves`: it may be learned from. `verdict`: whether the task was done, in the reviewer's eyes; null: not known."""
 
     kind: ReviewKind = "second"
     approves: bool

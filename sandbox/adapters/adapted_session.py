@@ -1,6 +1,6 @@
 """AdaptedSession: the Session protocol over an environment that knows neither screens nor elements. Its named actions are buttons below
 its picture, so that an agent clicks one or presses a key of that name; an agent with tools calls `act` with the action as JSON, or one of
-the environment's own tools. One that takes text is told what an agent types, and the answer that it finishes with.
+the environment's own tools. One that takes text gets what an agent types, and the answer that it finishes with.
 
 Rewards are paid at the end: the step that ends the episode pays 1 where the sum of the environment's own rewards reaches the task's
 threshold, every other one 0. The environment's own are in `info["reward"]`.

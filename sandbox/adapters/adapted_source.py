@@ -69,7 +69,7 @@ def name_of(text: str) -> str:
 
 
 def version_of(what: str, *parts: Any) -> str:
-    """Raises ConfigError for a part that is not JSON, of which nobody can tell whether it is the same in another process."""
+    """Raises ConfigError for a part that is not JSON, since it may differ in another process."""
     try:
         text = json.dumps(parts, sort_keys=True)
     except TypeError as error:

@@ -52,7 +52,7 @@ def _lies_in(path: Path, folder: Path) -> bool:
 
 
 def _text(folder: Path, name: str) -> str:
-    """Of a task's own file. Raises ConfigError for one that is none, or is elsewhere: a task tells nobody what else this machine has."""
+    """The text of a task's own file. Raises ConfigError for one that is not a file, or lies elsewhere: a task must not show other files."""
     path = folder / name
     try:
         if not _lies_in(path, folder):
@@ -181,7 +181,7 @@ def harbor_source(
 ) -> TaskSource:
     """The task in `folder`, or those in the folders below it. `success_at`: the reward from which on it is solved. `images`: more base
     images that this machine has all of, as patterns. `held_out`: none is ever trained on. `more`: other parts of the TaskSource, such as
-    `licence`. Raises ConfigError for a folder without tasks; what of a Dockerfile cannot be done is told when its task is played."""
+    `licence`. Raises ConfigError for a folder without tasks; what of a Dockerfile cannot be done is reported when its task is played."""
     found = {task.name: task for task in _tasks_in(folder)}
 
     def load_tasks(group: str | None = None) -> dict[str, Task]:

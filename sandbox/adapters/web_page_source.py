@@ -42,7 +42,7 @@ MAX_WIDTH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What `reset` is told: the instance's facts, and the task's database, if it has one."""
+    """The argument of `reset`: the instance's facts, and the task's database, if it has one."""
 
     task: str
     seed: int

@@ -1,5 +1,5 @@
 """From pages to candidate tasks: an instruction in plain words, checks, and the way that the crawl has found. What is ambiguous is dropped
-here, with its reason, as far as the pages tell; what only a play tells is proof.py's.
+here, with its reason, as far as the pages show it; what only a play shows is proof.py's.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Composer:
             by_name[link.at.name.casefold()].append(link)
         found: dict[str, Link] = {}
         if look.has_more_links:
-            self.dropped["a page with too many links to tell their names apart"] += 1
+            self.dropped["a page with too many links to compare their names"] += 1
             return found
         for links in by_name.values():
             first = min(links, key=lambda link: link.top)
@@ -373,7 +373,7 @@ def is_sayable(name: str) -> bool:
 
 
 def goes_by(text: str) -> bool:
-    """Whether it tells how long ago something was, which two visits a moment apart see alike."""
+    """Whether it says how long ago something was, which two visits a moment apart see alike."""
     return (
         re.search(r"\b(second|minute|hour|day|week|month|year)s? ago\b|\bjust now\b|\b(yesterday|today)\b", text, re.IGNORECASE) is not None
     )

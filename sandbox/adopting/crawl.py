@@ -31,7 +31,7 @@ MAX_VISITS = 5
 MAX_QUERIES = 6
 """Addresses of one path that differ in their query: a list sorted and filtered in every way is one page."""
 OnPage = Callable[[int, int], None]
-"""Is told how many pages were seen, and how many there will be, as far as is known."""
+"""Called with the number of pages seen, and of pages known so far."""
 
 
 class Crawler:

@@ -24,7 +24,7 @@ LIMITS = Limits(ready_s=120.0, step_s=60.0)
 MAX_FAILURES = 5
 """So many plays in a row that fail for another reason than the task: the application is gone, or the machine has no room."""
 OnProof = Callable[[int, int, int], None]
-"""Is told how many tasks were played, of how many, and how many are sound."""
+"""Called with the number of tasks played, of all tasks, and of sound ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

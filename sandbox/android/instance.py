@@ -16,7 +16,7 @@ _ROW = re.compile(r"^Row: \d+ ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A command whose output tells about the device's state. It holds where `expected` is all of the output, white space at the ends
+    """A command whose output shows the device's state. It holds where `expected` is all of the output, white space at the ends
     aside; for `is_part`, a part of it; for `is_rows`, the rows of a `content query`, all of them and in any order."""
 
     command: str

@@ -30,7 +30,7 @@ LOAD_MS = 50.0
 """Page time from a document's birth to its load event."""
 
 GRAIN_US = 100
-"""Pages are told times in steps of 0.1 ms, and which way a time between two steps is rounded is left to chance (blink's TimeClamper). So
+"""Pages see times in steps of 0.1 ms, and which way a time between two steps is rounded is left to chance (blink's TimeClamper). So
 page time only ever stands at a whole step."""
 
 LATE_ANSWER_S = 0.2

@@ -153,7 +153,7 @@ class Browser:
         return not self.connection.is_lost
 
     def _end(self) -> None:
-        """Once its pipe is closed. One that a program may have told to close gets the time to exit by itself."""
+        """Once its pipe is closed. One that a program may have closed gets the time to exit by itself."""
         if self.has_devtools:
             asyncio.get_running_loop().call_later(EXIT_S, self.process.kill)
         else:

@@ -205,7 +205,7 @@ class CdpPage:
         self._wanted_loader_id = answer["loaderId"]
 
     def _on_binding(self, event: Params) -> None:
-        """What the guard told: a text that was copied."""
+        """A message of the guard: a text that was copied."""
         if event["name"] == COPIED:
             self._copied = str(event["payload"])
 
@@ -306,7 +306,7 @@ class CdpPage:
 
 
 async def create_target(browser: Browser, settings: PageSettings, context_id: str) -> str:
-    """A blank page in a context; its id. Who owns the context has been told of it by then."""
+    """A blank page in a context; its id. By then the context's owner has had the event."""
     width, height = settings.area_px if browser.begin_frame else settings.viewport_px
     target = {"url": "about:blank", "browserContextId": context_id, "width": width, "height": height}
     if browser.begin_frame:

@@ -89,7 +89,7 @@ FLAGS = (
 )
 
 DEVTOOLS_FLAG = "--remote-debugging-port=0"
-"""Lets programs beside us drive the browser, too (devtools.py): it listens on its own loopback and tells the port in a file."""
+"""Lets programs beside us drive the browser, too (devtools.py): it listens on its own loopback and writes the port into a file."""
 _DEVTOOLS_FILE = "DevToolsActivePort"
 
 BEGIN_FRAME_FLAGS = (

@@ -101,7 +101,7 @@ class DevTools:
             with suppress(OSError, ValueError, IndexError):
                 return self._browser.process.devtools_port()
             await asyncio.sleep(0.05)
-        raise ConfigError(f"{self._browser.version} tells no DevTools port: open the pool with kind 'devtools'")
+        raise ConfigError(f"{self._browser.version} gives no DevTools port: open the pool with kind 'devtools'")
 
     @property
     def url(self) -> str:

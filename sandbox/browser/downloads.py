@@ -121,7 +121,7 @@ class Downloads:
             task.add_done_callback(self._saving.discard)
 
     def _excess(self, running: _Running) -> str:
-        """The limit that a download goes beyond, or "". Where several do so together, the one that tells of itself goes first."""
+        """The limit that a download goes beyond, or "". Where several do so together, the one that reports progress goes first."""
         if running.num_bytes > self._web.max_download_mib * MIB:
             return f"it is larger than {self._web.max_download_mib:g} MiB"
         if self._kept_bytes + sum(each.num_bytes for each in self._running.values()) > self._web.max_downloads_mib * MIB:

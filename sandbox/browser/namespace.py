@@ -2,7 +2,7 @@
 we put there for the proxies of its sessions (proxy.py).
 
 So a page reaches no port of this machine and no other machine by any protocol, whatever it finds in the browser: the walls inside the
-browser only tell it earlier. It takes root to make one; without, browsers share our network and those walls are all there is.
+browser only fail it earlier. It takes root to make one; without, browsers share our network and those walls are all there is.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ STORED_EVENTS = (
     "Storage.indexedDBListUpdated",
     "Storage.cacheStorageListUpdated",
 )
-"""Events of DevTools that tell of something stored, once STORED_COMMANDS were sent. File addresses are one origin, without cookies."""
+"""Events of DevTools that report something stored, once STORED_COMMANDS were sent. File addresses are one origin, without cookies."""
 STORED_COMMANDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("DOMStorage.enable", {}),
     ("Storage.trackIndexedDBForOrigin", {"origin": "file://"}),

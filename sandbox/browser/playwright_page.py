@@ -96,7 +96,7 @@ class PlaywrightBackend:
         return 0.0
 
     def kill(self, reason: str) -> None:
-        """Playwright tells no process id: the browser is asked to close, and counts as gone."""
+        """Playwright exposes no process id: the browser is asked to close, and counts as gone."""
         if not self._is_closed:
             self._is_closed = True
             self._closing = asyncio.ensure_future(self._stop())
@@ -270,7 +270,7 @@ class PlaywrightPage:
 
 @asynccontextmanager
 async def sandbox_errors(browser: Browser, root: Path = Path("/")) -> AsyncIterator[None]:
-    """Playwright's errors as ours, with files told by their path from `root`."""
+    """Playwright's errors as ours, with files named by their path from `root`."""
     try:
         yield
     except Error as error:

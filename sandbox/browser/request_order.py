@@ -1,7 +1,7 @@
 """RequestOrder: when each request of a window's pages is answered, so that a page sees answers in the order in which it asked for them,
 whatever the speed of the server and the machine. What an answer is: tabs.py.
 
-One request at a time is under way; the next is answered when that one has ended. Page time waits for requests, so a page cannot tell that
+One request at a time is under way; the next is answered when that one has ended. Page time waits for requests, so a page cannot notice that
 its requests took turns. Nothing is answered while page time stands still (tab_kinds.py says why). A request that nobody answers delays the
 others by TURN_S of wall-clock time, one whose body never ends, or is not read, by QUIET_S after its last piece.
 """
@@ -22,7 +22,7 @@ QUIET_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`answer` tells the browser how the request goes on; its future fails where the request is gone."""
+    """`answer` sends the browser how the request goes on; its future fails where the request is gone."""
 
     session_id: str
     network_id: str
@@ -56,7 +56,7 @@ class RequestOrder:
             self._next()
 
     def arriving(self, session_id: str, network_id: str) -> None:
-        """A piece of the response has come. The end of a body that the page does not read is told only when page time has moved on."""
+        """A piece of the response has come. The end of a body that the page does not read is reported only when page time has moved on."""
         if self._is_current(session_id, network_id):
             self._limit(QUIET_S)
 

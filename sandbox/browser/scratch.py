@@ -3,7 +3,7 @@
 When we are root, browsers run as another user, because Chromium's own sandbox refuses root. That user must own its profile folder and
 must be able to read the pages, which lie in a virtual environment that may be closed to others: then a copy is made, once.
 
-A profile folder is locked (flock) by the process that made it, so whoever comes later can tell the folders of dead processes apart.
+A profile folder is locked (flock) by the process that made it, so that later processes recognise the folders of dead ones.
 """
 
 from __future__ import annotations

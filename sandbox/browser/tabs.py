@@ -37,7 +37,7 @@ _TITLE_SCRIPT = "(() => { try { return String(document.title).slice(0, 500); } c
 _QUIET_WAIT_S = 0.02
 _ABORTED = "net::ERR_ABORTED"
 UNAWAITED = {"EventSource", "WebSocket", "Media", "Ping", "Prefetch", "Other"}
-"""Of the last kind is a worker's script where it is intercepted; where it is told of it is a Script, by an id unlike a page's own
+"""Of the last kind is a worker's script where it is intercepted; where it is reported it is a Script, by an id unlike a page's own
 (`2117.4`). A page never hears of its end."""
 
 
@@ -195,7 +195,7 @@ class Tab(CdpPage):
             self._changed.set()
 
     def _note_sent(self, event: Params) -> None:
-        """A redirect is told as a request of the same id."""
+        """A redirect is reported as a request of the same id."""
         if (before := self._sent.pop(event["requestId"], None)) is not None and "redirectResponse" in event:
             before.status = int(event["redirectResponse"]["status"])
         asked = event["request"]

@@ -126,7 +126,7 @@ def require(apps: Iterable[str] = ()) -> None:
 
 @lru_cache(maxsize=1)
 def packages_id() -> str:
-    """One name for the versions of everything that decides how a desktop looks and behaves; "unknown" where dpkg cannot tell."""
+    """One name for the versions of everything that decides how a desktop looks and behaves; "unknown" where dpkg does not know them."""
     drawing = ("libgtk-3-0", "libgtk2.0-0", "libcairo2", "libpango-1.0-0", "libfreetype6", "libvte-2.91-0", "adwaita-icon-theme")
     names = {*drawing, *SYSTEM_PROGRAMS.values(), *(word for app in APPS.values() for word in app.package.split())}
     try:

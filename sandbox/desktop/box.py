@@ -102,7 +102,7 @@ def host_programs() -> tuple[Path, ...]:
 
 
 def _accounts() -> Path:
-    """A folder with the files that tell programs in a box who they are; written once."""
+    """A folder with the account files for programs in a box; written once."""
     folder = scratch_root() / "desktop-accounts-1"
     if not folder.exists():
         aside = scratch_root() / f"aside-accounts-{os.getpid()}-{threading.get_ident()}"
@@ -124,7 +124,7 @@ def _accounts() -> Path:
 
 
 def command_line(settings: BoxSettings, workshop: Path | None, filter_fd: int, info_fd: int, held_fd: int) -> list[str]:
-    """The command that starts a box, with a filter of system calls, which tells who its first process is and waits until it may go on."""
+    """The command that starts a box, with a filter of system calls, which reports its first process and waits until it may go on."""
     user, size = browser_user(), str(settings.memory_files_mib << 20)
     change = [] if user.is_us else [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
     command = ["setpriv", *change, "--pdeathsig=KILL", "--", find_bubblewrap(), "--unshare-all", "--unshare-user", "--disable-userns"]

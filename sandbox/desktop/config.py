@@ -27,7 +27,7 @@ from warehouse.core.plain_yaml import read_yaml
 DESKTOPS_VARIABLE = "FLYWHEEL_DESKTOPS"
 SizePx = Annotated[int, Field(ge=320, le=8192)]
 Seconds = Annotated[float, Field(gt=0)]
-AtOnce = Annotated[int, Field(ge=1, le=64, description="desktops of one pool or fleet at the same time, unless it is told otherwise")]
+AtOnce = Annotated[int, Field(ge=1, le=64, description="desktops of one pool or fleet at the same time, by default")]
 WindowS = Annotated[Seconds, Field(description="how long a task's program may take to its first window")]
 
 

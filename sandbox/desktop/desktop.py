@@ -80,7 +80,7 @@ class Desktop(Protocol):
 
         Roles are the words of sandbox/browser/elements.js: button link text input textarea checkbox radio tab select item header image
         slider spinner; states of checked selected focused expanded disabled. A window's frame is a header with its title and the buttons
-        "minimise", "maximise" and "close"; what no accessibility tree tells of is an image with the window's title.
+        "minimise", "maximise" and "close"; a window without an accessibility tree is an image with the window's title.
         """
         ...
 

@@ -175,7 +175,7 @@ KEYS = {
 
 def type_character(character: str) -> None:
     """A character that no key has. PyAutoGUI types none; Windows takes one as an event of its own, X through xdotool where it is there.
-    Else it is left out, which `health` tells beforehand."""
+    Else it is left out, which `health` reports beforehand."""
     if IS_WINDOWS:
         send_unicode(character)
     elif shutil.which("xdotool") is not None:

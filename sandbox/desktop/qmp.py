@@ -1,5 +1,5 @@
-"""A running QEMU is told what to do over QMP, by the client that QEMU's own project publishes (qemu.qmp); the errors are ours. What it is
-told is not known here (sandbox/desktop/machine.py).
+"""Sends commands to a running QEMU over QMP, by the client that QEMU's own project publishes (qemu.qmp); the errors are ours. The
+commands themselves are in sandbox/desktop/machine.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FleetSettings: all that a fleet and its workers are told. It crosses a process, so it is a frozen model."""
+"""FleetSettings: the settings of a fleet and its workers. They cross a process, so it is a frozen model."""
 
 from __future__ import annotations
 

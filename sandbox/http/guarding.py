@@ -50,7 +50,7 @@ class LimitedBody:
 
     async def __call__(self) -> Message:
         if self._is_whole:
-            return await self._receive()  # from here on it only tells that the client has gone
+            return await self._receive()  # from here on it only reports that the client has gone
         message = await self._next()
         if message is None or self._num_bytes > self.max_bytes:
             self.is_too_large, self.is_too_slow = message is not None, message is None

@@ -53,8 +53,8 @@ class Server(uvicorn.Server):
         socket_bytes: int = 0,
     ) -> None:
         """`grace_s`: requests under way may take so long to end before they are cut off. `hosts`: names that the server answers for
-        beside loopback names and IP addresses (hosts.py). `on_end` is called when the server is told to end, so that what would keep it
-        (streams, requests that wait) goes; `on_end_again` when it is told so once more, instead of cutting off what is under way.
+        beside loopback names and IP addresses (hosts.py). `on_end` is called when the server is asked to stop, to end what would keep it
+        (streams, requests that wait); `on_end_again` when it is asked once more, instead of cutting off what is under way.
         `socket_bytes`: the largest message of a WebSocket; with 0 there are none, and an upgrade request is answered like any other."""
         config = uvicorn.Config(
             KnownHosts(app, hosts),
@@ -124,7 +124,7 @@ def is_loopback(host: str) -> bool:
 
 @asynccontextmanager
 async def running(server: Server, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
-    """A server in this event loop for as long as the block lasts, or until it is told to end; gives the task that ends with it."""
+    """A server in this event loop for as long as the block lasts, or until it is asked to stop; gives the task that ends with it."""
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:

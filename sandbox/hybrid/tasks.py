@@ -1,4 +1,4 @@
-"""What a hybrid task is made of: the files, goals and steps of a terminal task, and beside them what its page is told and how an oracle
+"""What a hybrid task is made of: the files, goals and steps of a terminal task, and beside them the input of its page and how an oracle
 acts on the page. The tasks themselves are kinds.py, what runs them session.py.
 """
 

@@ -94,9 +94,9 @@ def _add_sessions(app: FastAPI) -> None:
             return answer(request, STARTED, calls.started(lease, await lease.granted()), 201)
         try:
             started = await calls.reset(lease, request.app.state.metrics, body.task, body.seed, screenshots=body.screenshots, number=1)
-        except OutOfOrder:  # the key's session has gone on since: it stays with whoever was told of it
+        except OutOfOrder:  # the key's session has gone on since: it stays with the client that has it
             raise
-        except BaseException:  # nobody has been told of the lease
+        except BaseException:  # no client knows of the lease
             lease.release("failed", distrusted=True)
             raise
         return answer(request, STARTED, started, 201)

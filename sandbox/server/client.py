@@ -272,7 +272,7 @@ class SandboxClient:
             await asyncio.sleep(every_s)
             if not self._held:
                 return
-            # A server that does not answer is told to whoever calls it next.
+            # If the server does not answer, the next call reports it.
             with suppress(FlywheelError):
                 await self._send("POST", "/v1/heartbeat", {"sessions": list(self._held)}, retry_s=every_s, timeout_s=every_s)
 

@@ -92,7 +92,7 @@ STATE_SCHEMA = {"type": "object", "properties": {"episode_id": {"type": ["string
 
 
 async def _play(socket: WebSocket, source: str, name: str) -> None:
-    """Until the client says farewell; where no session is to be had, until it was told so. Raises WebSocketDisconnect."""
+    """Until the client closes; where no session is to be had, until it got that error. Raises WebSocketDisconnect."""
     app = socket.app
     try:
         task = find_task(f"{source}/{name}")

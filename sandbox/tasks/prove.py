@@ -1,4 +1,4 @@
-"""Proof that the oracles solve their tasks: they play in live sessions, through the same input as a policy, and a table tells how it went.
+"""Proof that the oracles solve their tasks: they play in live sessions, through the same input as a policy, and a table shows the results.
 
     python -m sandbox.tasks.prove games terminal hybrid                          # every task of these sources, 3 seeds each
     python -m sandbox.tasks.prove miniwob:quickstart --seeds 10 --disturb 0.3
@@ -88,7 +88,7 @@ def random_action(observation: Observation, rng: random.Random) -> Action | None
 
 
 Watch = Callable[[Observation, Action], None]
-"""Is told each action with what was seen before it."""
+"""Called with each observation and the action taken on it."""
 
 
 async def attempt(session: Session, task: Task, seed: int, disturb: float = 0.0, watch: Watch | None = None) -> Attempt:

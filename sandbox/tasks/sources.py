@@ -48,14 +48,14 @@ def kind_of(task: Task) -> SessionKind:
 
 def reported_seeds(task: Task, split: Split, num: int) -> list[int]:
     """The first seeds of a split that are `num` different instances; fewer where there are no more among SEEDS_PER_REPORTED times as many.
-    A repeat tells nothing that the first did not."""
+    A repeat adds nothing to the first."""
     found: dict[str, int] = {}
     for seed in task.seeds(split, num * SEEDS_PER_REPORTED):
         try:
             facts = SOURCES[task.source].facts(task, seed)
         except TaskError:  # the source has no instance for the seed
             continue
-        if facts is None:  # its seeds are different instances (reserved.py), or nobody can tell
+        if facts is None:  # its seeds are different instances (reserved.py), or it is not known
             return task.seeds(split, num)
         found.setdefault(facts.content_id, seed)
         if len(found) == num:

@@ -33,7 +33,7 @@ class Facts:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Candidates that were refused before this one, by reason."""
     reference: str | None = None
-    """What is right, in words for a judge that may err; None where only the verifier can tell. Never for the agent."""
+    """What is right, in words for a judge that may err; None where only the verifier knows. Never for the agent."""
 
     @property
     def content_id(self) -> str:

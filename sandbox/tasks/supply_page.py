@@ -1,4 +1,4 @@
-"""What is told of a generator's supply (supply_report.py): figures for JSON, rows for a terminal, and a page with samples for a person."""
+"""The report of a generator's supply (supply_report.py): figures for JSON, rows for a terminal, and a page with samples for a person."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MAX_REFUSED = 20
 NO_INSTANCE = "no instance for the seed"
 
 OnProgress = Callable[[str], None]
-"""Is told the family after each instance."""
+"""Called with the family after each instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ def _describing(taken: list[str]) -> Watch:
 
 
 def in_words(action: Action, seen: Observation) -> str:
-    """An action as a person would tell it: with the name of what lies under its point."""
+    """An action as a person would describe it: with the name of what lies under its point."""
     match action:
         case Click(x=x, y=y, count=times):
             return f"{'click' if times == 1 else f'click {times} times'} {_under(seen, x, y)}"

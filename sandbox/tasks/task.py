@@ -2,7 +2,7 @@
 
 A task is a specification without a seed; a seed makes an instance of it. The split of an instance is fixed by its content before anything
 runs, so no later choice can move an instance from `holdout` to `train`: where an instance is made without a page, its generator draws until
-the content falls into the split of the seed (supply.py); where only the page tells, an index says which seeds are reserved, and the session
+the content falls into the split of the seed (supply.py); where only the page knows, an index says which seeds are reserved, and the session
 refuses their contents to every other seed (reserved.py). docs/evaluation.md has a table of the sources.
 """
 

@@ -68,7 +68,7 @@ class TaskSource:
     environment: str = ""
     """Version of the instances and their verifiers, e.g. "terminal tasks 1". A page says its own."""
     facts: Callable[[Task, int], Facts | None] = _no_facts
-    """(task, seed) → what is known of an instance before anything runs; None where only a session can tell. Raises TaskError for a task
+    """(task, seed) → what is known of an instance before anything runs; None where only a session knows. Raises TaskError for a task
     that is not the source's, and where it has no instance for the seed."""
     description: Callable[[Task], str] | None = None
     """What a task asks for, in a line. Without it the instruction that `facts` give for a first instance."""

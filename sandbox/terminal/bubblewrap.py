@@ -55,7 +55,7 @@ ETC_OF_OPEN: Mapping[str, str] = {"nsswitch.conf": "passwd: files\ngroup: files\
 """What is otherwise there where the network is open."""
 
 LENT_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "mime.types", "magic", "perl")
-"""Files of the host's /etc that programs need and that tell nothing."""
+"""Files of the host's /etc that programs need and that reveal nothing."""
 
 LENT_ETC_OF_OPEN = ("resolv.conf", "ssl/certs")
 """And those that they need to reach something by its name."""

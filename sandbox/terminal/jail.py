@@ -55,7 +55,7 @@ class Completed:
 
 
 class JailProcess:
-    """A program that runs in a jail, with what it says and is told."""
+    """A program that runs in a jail, with its output and input."""
 
     def __init__(self, control: Control, pid: int, streams: Sequence[int]) -> None:
         self.pid = pid
@@ -173,7 +173,7 @@ class Jail:
 
     @staticmethod
     async def _process_one(status_read: int) -> int:
-        """Its number outside of the jail, from what bubblewrap tells."""
+        """Its process id outside of the jail, as bubblewrap reports it."""
         os.set_blocking(status_read, False)
         text = b""
         while not text.endswith(b"}\n"):

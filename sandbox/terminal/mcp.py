@@ -24,7 +24,7 @@ MAX_RESULT_CHARS = 16_000
 
 
 class McpServer(BaseModel):
-    """How a server is started, or where it is. One that runs on the host can do there whatever its user can, and one at an address is told
+    """How a server is started, or where it is. One that runs on the host can do there whatever its user can, and one at an address receives
     what the agent says: name only servers that you trust."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

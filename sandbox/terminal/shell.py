@@ -2,7 +2,7 @@
 
 Why a terminal (pty) and not pipes: programs then print line by line, ask what they would ask a person, and a C-c goes where the kernel
 sends it, to what runs in the foreground. Commands reach bash on a descriptor of their own, and bash reports the end of each (number,
-exit code, directory) between control characters beside a secret that it was told at its start: printing something that looks like a
+exit code, directory) between control characters beside a secret that it got at its start: printing something that looks like a
 report does not make one. A command that reads the shell's own variables can forge it, and deceives only itself: verdicts never rest on it.
 """
 

@@ -294,7 +294,7 @@ def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
         (compared("compare_conference_city_in_order", {"expected": []}), "it would always hold"),
         (compared("compare_image_list", {"expected": ["x"]}), "compares with a text or a file"),
         (compared("check_pdf_pages", {"relation": "is", "ref_value": 1}), "`relation` is 'is'; there are eq"),
-        (compared("exact_match", {}) | {"expected": None}, "is not told what to compare with"),
+        (compared("exact_match", {}) | {"expected": None}, "has nothing to compare with"),
         (compared("exact_match", {"expected": "x"}) | {"result": {"type": "constant", "value": "x"}}, "nothing of the machine"),
         (compared("check_file_exists", None) | {"expected": None}, "not at what a command prints"),
         (compared("check_list", None) | {"expected": {"type": "vm_file", "path": "/x"}}, "not with a file or a command"),

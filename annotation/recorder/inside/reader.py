@@ -1,4 +1,4 @@
-"""Tells what programs say of themselves (AT-SPI 2): which element has the keyboard, the elements that show, where a stretch of text stands.
+"""Reports what programs expose of themselves (AT-SPI 2): which element has the focus, the elements that show, the place of a text.
 
 Run as a file by /usr/bin/python3, which has the library `gi`; its argument is the folder that `sandbox` is in, of which it imports only
 how one node is read. Commands are JSON lines, {"id", "method", …}; answers {"id", "result"} or {"id", "error"}. Changes of focus are sent

@@ -62,7 +62,7 @@ class Accessibility:
 
     def _trees(self) -> Iterator[_Tree]:
         """The top-level nodes of all applications that show."""
-        # The library keeps what it was told once and hears of changes only while a main loop runs, which none does here. (A cache mask of
+        # The library caches its first answers and hears of changes only while a main loop runs, which none does here. (A cache mask of
         # NONE makes it wait for ever.)
         self._desktop.clear_cache()
         for application in children(self._desktop):
@@ -161,7 +161,7 @@ class _Walk:
             return  # it went away while it was read
 
     def _visit_menu(self, node: Any) -> None:
-        """The items of a menu that is open lie in a window that nobody else tells of: it is as large as all of them."""
+        """The items of a menu that is open lie in a window that is not reported elsewhere: it is as large as all of them."""
         first = len(self._found)
         for child in children(node):
             self.visit(child, -1)

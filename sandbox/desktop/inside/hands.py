@@ -1,4 +1,4 @@
-"""Pointer and keyboard: plays input events through the XTEST extension, so that programs cannot tell them from a person's.
+"""Pointer and keyboard: plays input events through the XTEST extension, so that programs cannot distinguish them from a person's.
 
 Events are lists: ["move", x, y], ["button", number, is_down], ["key", keysym, is_down], ["pause", ms]. A character that the keyboard map
 lacks is put on a spare key first, as input methods for X do.

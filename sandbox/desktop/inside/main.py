@@ -30,7 +30,7 @@ CONFIG = Path(__file__).with_name("openbox.xml")
 
 
 class Refused(Exception):
-    """A command that cannot be done: told to whoever gave it."""
+    """A command that cannot be done: reported to its sender."""
 
 
 def start_display(width_px: int, height_px: int) -> None:

@@ -1,5 +1,5 @@
-"""Questions that name nothing: an entity told by conditions, or by another that is told so itself, up to three deep. Each candidate passes
-the filters or is dropped with a reason, and chance tries the next.
+"""Questions that name nothing: an entity identified by conditions, or by another that is identified so itself, up to three deep. Each
+candidate passes the filters or is dropped with a reason, and chance tries the next.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _deck(corpus: Corpus, kind: str, split: Split, name: str, is_mentioned: bool
 
 
 def _informants(graph: Graph, entity: Entity, used: tuple[str, ...]) -> Mapping[Relation, list[Entity]]:
-    """Who may tell an entity, by relation."""
+    """Entities that may identify an entity, by relation."""
     ways: dict[Relation, list[Entity]] = {}
     for relation in RELATIONS:
         if relation.kind == entity.kind:
@@ -163,7 +163,7 @@ class _Draft:
         return None if before is None else (*before, Clue(entity=entity, conditions=conditions, relation=relation))
 
     def _way_to(self, entity: Entity, used: tuple[str, ...]) -> tuple[Relation, Entity] | None:
-        """Who tells an entity, and how: chance takes a relation, then who tells by it."""
+        """What identifies an entity, and how: chance takes a relation, then an entity of it."""
         ways = _informants(self.corpus.graph, entity, used)
         if not ways:
             return None

@@ -1,5 +1,5 @@
 """How facts are spoken of without their value, by kind of entity and attribute: literal tables of clauses. A clause has its verb, and
-follows what it tells of. Which of them may be said of an entity is conditions.py's business.
+follows what it describes. Which of them may be said of an entity is conditions.py's business.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ MANY: Mapping[tuple[str, str], tuple[str, str]] = {
     ("language", "countries"): ("", "is spoken in a country whose name begins with {letter}"),
     ("currency", "countries"): ("", "is used in a country whose name begins with {letter}"),
 }
-"""Of attributes with several values: how their number is told, and one of them by its initial."""
+"""Of attributes with several values: how a question gives their number, and one of them by its initial."""
 
 INITIALS: Mapping[tuple[str, str], str] = {
     ("country", "capital"): "has a capital whose name begins with {letter}",
@@ -95,7 +95,7 @@ SAME: Mapping[tuple[str, str], str] = {
     ("country", "continent"): "lies in {text}",
     ("element", "structure"): "has the crystal structure {text}",
 }
-"""Told as they are: so many share them."""
+"""Given as they are: so many share them."""
 NAMES: Mapping[str, str] = {
     "country": "has a name that begins with {letter}",
     "city": "has a name that begins with {letter}",

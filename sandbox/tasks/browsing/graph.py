@@ -24,7 +24,7 @@ class Attribute:
     """As pages say it."""
     kind: AttributeKind
     is_identifier: bool = False
-    """It names its entity (a code, a domain, a symbol): asked for, never told."""
+    """It names its entity (a code, a domain, a symbol): asked for, never given."""
     phrase: str = ""
     """How a question calls it, before a name; empty: its label, and `of`."""
     is_asked: bool = True

@@ -1,5 +1,5 @@
 """The handbook: the Debian Reference (Debian package debian-reference-en) as a site, a page a section with its real text, and the packages
-that its tables tell of as entities.
+of its tables as entities.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _section_entity(chapter: _Section, section: _Section, packages: int) -> Enti
 
 
 def _packages(section: _Section) -> Iterator[Entity]:
-    """The packages of a section's own tables: a row each, told by its head."""
+    """The packages of a section's own tables: a row each, recognised by the table's head."""
     for table in (table for child in _own(section.node) for table in child.iter(f"{_XHTML}table")):
         heads = [_text(head) for head in table.iter(f"{_XHTML}th")]
         if heads[:3] != ["package", "popcon", "size"]:

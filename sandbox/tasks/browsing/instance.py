@@ -1,4 +1,4 @@
-"""One question: what the agent is told, where it starts, what is right, and the way that an oracle goes. And how seeds become choices."""
+"""One question: the instruction, where the agent starts, what is right, and the way that an oracle goes. And how seeds become choices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Instance:
     route: tuple[str, ...]
     """Paths of the pages to the answer, a click apart, `start` first; on the last the answer is read."""
     beside: str = ""
-    """What stands in the answer's row, on a page that tells of many things."""
+    """What stands in the answer's row, on a page about many things."""
     typed: str = ""
     """What the oracle asks the site's search, where its way leads over it: then `route` is the start and the page that is found."""
     names: tuple[str, ...] = ()

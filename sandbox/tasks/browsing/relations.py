@@ -1,4 +1,4 @@
-"""How one entity is told by another: the hops of a chain. A literal table."""
+"""How one entity identifies another: the hops of a chain. A literal table."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sandbox.tasks.browsing.graph import Entity, Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """`kind` is told by `other`. Where `is_held` the told entity's own attribute links to the other; else the other's links to it."""
+    """`other` identifies `kind`. Where `is_held` the identified entity's attribute links to the other; else the other's links to it."""
 
     kind: str
     other: str
     attribute: str
     is_held: bool
     clause: str
-    """With its verb: what follows the told entity; {other} is who tells it."""
+    """With its verb: what follows the identified entity; {other} is the one that identifies it."""
 
 
 RELATIONS: tuple[Relation, ...] = (
@@ -39,7 +39,7 @@ RELATIONS: tuple[Relation, ...] = (
 
 
 def others(graph: Graph, entity: Entity, relation: Relation) -> Iterator[Entity]:
-    """Who may tell an entity, by a relation of its kind."""
+    """Entities that may identify an entity, by a relation of its kind."""
     if relation.is_held:
         keys = [fact.target for fact in entity.values(relation.attribute) if fact.target is not None]
         yield from (graph.entities[key] for key in keys if graph.entities[key].kind == relation.other)
@@ -48,7 +48,7 @@ def others(graph: Graph, entity: Entity, relation: Relation) -> Iterator[Entity]
 
 
 def bits_of(graph: Graph, other: Entity, relation: Relation) -> int:
-    """All of the kind that the other tells, as bits."""
+    """All of the kind that the other is related to, as bits."""
     if relation.is_held:
         return graph.linking(other.key, relation.kind, relation.attribute)
     return graph.linked(other.key, relation.attribute)

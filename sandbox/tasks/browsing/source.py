@@ -42,7 +42,7 @@ def task_file() -> TaskFile[TaskEntry]:
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `small`, `almanac`, `docs`, `all`. Raises ConfigError for another, and for a file of questions
-    that cannot be read: their version tells which one is asked from."""
+    that cannot be read: the version names the file that questions come from."""
     asked = curated.digest()
     return load_plain(task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION if asked is None else f"{VERSION}+{asked}")
 

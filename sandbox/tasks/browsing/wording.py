@@ -14,7 +14,7 @@ LETTERS = "ABCDEF"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clue:
-    """What a question says of one entity: conditions, and for all but the first how the one before tells it."""
+    """What a question says of one entity: conditions, and for all but the first how the one before identifies it."""
 
     entity: Entity
     conditions: tuple[Condition, ...]

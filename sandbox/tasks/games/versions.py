@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found = {}
     for game in game_names():
-        with suppress(ConfigError):  # being written; the tests tell
+        with suppress(ConfigError):  # being written; the tests report it
             found[game] = read_version(game)
     recorded = recorded_versions() if VERSIONS_FILE.exists() else {}
     changed = [game for game in found if game in recorded and recorded[game] != found[game]]

@@ -163,7 +163,7 @@ def report_log(rng: Random) -> HybridInstance:
 
 
 def exchange(rng: Random) -> HybridInstance:
-    """To and fro: each word that the page shows has a number that only a program tells; each number brings the next word."""
+    """To and fro: each word that the page shows has a number that only a program prints; each number brings the next word."""
     words = things(rng, 3)
     numbers = [str(rng.randint(1000, 9999)) for _ in words]
     others = [f"{word} {rng.randint(1000, 9999)}" for word in things(rng, 30) if word not in words]

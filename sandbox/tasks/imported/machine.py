@@ -29,7 +29,7 @@ _LOOK = (
 )
 _READ = f'[ -f "$1" ] && [ ! -L "$1" ] && exec /usr/bin/head -c {READ_LIMIT_BYTES} -- "$1"'
 _WITH_HOME = f'goal() {{ local +x HOME={TERMINAL_HOME} goal=$1; shift; eval "$goal"; }}; goal "$1"'
-"""`~` and $HOME in a command's own words are the workspace; programs are told of another home, which is not there."""
+"""`~` and $HOME in a command's own words are the workspace; programs get another home, which is not there."""
 
 
 class Machine(Protocol):

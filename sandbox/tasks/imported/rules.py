@@ -53,7 +53,7 @@ def _compare(goal: Compare) -> Fault:
     if goal.function == "compare_table":
         return _table(goal)
     if goal.expected is None:
-        return "is not told what to compare with (`expected`)"
+        return "has nothing to compare with (`expected`)"
     if goal.expected.value is not None:
         return _rules(goal.function, goal.expected.value)
     return "compares with rules, not with a file or a command" if goal.function in TAKES_RULES else None
@@ -80,7 +80,7 @@ def _table_rule(rule: Any, is_expected: bool) -> Fault:
         return f"has a rule {kind} that names no sheet: RI0, RNname of the result, EI0, ENname of what is expected"
     looks_at_expected = kind == "sheet_name" or any(str(each).startswith("E") for each in sheets)
     if looks_at_expected and not is_expected:
-        return "is not told what to compare with (`expected`)"
+        return "has nothing to compare with (`expected`)"
     if len(sheets) == 2 and sheets[0] == sheets[1]:
         return f"has a rule {kind} that compares a sheet with itself"
     return _table_values(kind, rule)

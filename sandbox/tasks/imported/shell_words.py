@@ -1,5 +1,5 @@
-"""Which programs a shell script starts, by their names: enough of the shell's grammar to tell a program from an argument, a variable or a
-pattern. Nothing is run or expanded. Whether a program is there is for osworld_task.py to say.
+"""Which programs a shell script starts, by their names: enough of the shell's grammar to distinguish a program from an argument, a
+variable or a pattern. Nothing is run or expanded. Whether a program is there is for osworld_task.py to say.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def click(element: Element | None) -> Action | None:
 
 
 def hits(action: Action, element: Element) -> bool:
-    """Whether a click's point lies on the element's box, as far as the box can be told from where it is clicked."""
+    """Whether a click's point lies on the element's box, as far as the box is known from where it is clicked."""
     if not isinstance(action, Click):
         return False
     return abs(action.x - element.x_px) <= element.width_px / 2 and abs(action.y - element.y_px) <= element.height_px / 2

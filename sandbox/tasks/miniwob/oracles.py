@@ -1,4 +1,4 @@
-"""Oracles: for each task the next right action, told from what a policy sees. They make demonstrations and correct a policy's steps.
+"""Oracles: for each task the next right action, from what a policy sees. They make demonstrations and correct a policy's steps.
 
 Which task has which oracle is the dict below; how they work is in oracle_pointing.py, oracle_forms.py, oracle_widgets.py,
 oracle_lists.py and oracle_shapes.py. That each really solves its task is shown by `python -m sandbox.tasks.prove miniwob`.

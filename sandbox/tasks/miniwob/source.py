@@ -88,7 +88,7 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         [".ui-state-disabled", "disabled"],
     ],
 }
-"""What elements.js has to be told about these pages: roles of jQuery UI widgets, and icons by what a person calls them."""
+"""Arguments of elements.js for these pages: roles of jQuery UI widgets, and icons by what a person calls them."""
 
 
 class TaskEntry(BaseModel):

@@ -124,7 +124,7 @@ def count_lines(rng: Random) -> Instance:
 
 
 def name_the_file(rng: Random) -> Instance:
-    """Only the folder's listing tells which file it is."""
+    """Only the folder's listing shows which file it is."""
     wanted, *others = things(rng, 4)
     return Instance(
         instruction="One file here ends in csv. Answer with the word that it holds.",

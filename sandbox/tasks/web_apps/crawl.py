@@ -3,7 +3,7 @@
     python -m sandbox.tasks.web_apps.crawl                 # every application; rewrites maps/NAME.json
     python -m sandbox.tasks.web_apps.crawl trac --check    # fails where the map would come out otherwise
 
-Pages are told apart by kind: a part of a path that is a row's key stands for any row, and two pages of a kind are looked at. Pages that
+Pages are distinguished by kind: a part of a path that is a row's key stands for any row, and two pages of a kind are looked at. Pages that
 cannot be reached, want a login, are not HTML or have nothing to do on them are dropped, and counted by reason.
 """
 

@@ -1,5 +1,5 @@
-"""Finding out what a form does: it is sent with values that nothing else has, and the difference of the application's state tells which
-column each field sets. What was learned is foretold for another row and compared; a form that then does something else is dropped.
+"""Finding out what a form does: it is sent with values that nothing else has, and the difference of the application's state shows which
+column each field sets. What was learned is predicted for another row and compared; a form that then does something else is dropped.
 
 Each form is tried in an application of its own with fresh data.
 """

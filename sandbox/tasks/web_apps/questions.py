@@ -45,7 +45,7 @@ class Questions(DraftFactory):
                 yield self._asked(text, (look,), answer, start=start, effort=5 if self.family.is_near else 7, source=table)
 
     def match(self) -> Iterator[Draft]:
-        """A row is told by two of its columns; its title is asked."""
+        """A row is identified by two of its columns; its title is asked."""
         table = self.family.table
         for key in self.of_split(table):
             for first, second in subsets(self.app.tables[table].asked, 2):

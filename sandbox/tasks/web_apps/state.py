@@ -76,7 +76,7 @@ def _program() -> str:
 
 
 def _keyed(names: list[str], rows: list[list[str | None]]) -> Iterator[tuple[str, Cells]]:
-    """A key that several rows have is told apart by a number, so that none hides another."""
+    """A key that several rows have gets a number, so that none hides another."""
     num_seen: Counter[str] = Counter()
     for row in rows:
         key = str(row[0])

@@ -1,4 +1,4 @@
-"""What a web task is made of: the application, where the agent starts, what it is told, the changes of state or the answer that are wanted,
+"""What a web task is made of: the application, where the agent starts, its instruction, the changes of state or the answer that are wanted,
 and the way that an oracle takes. Instances are made by compose.py; what runs them is session.py.
 """
 

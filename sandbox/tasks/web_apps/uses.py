@@ -1,4 +1,4 @@
-"""Uses of functions: rows that are added, changed and removed, one alone or several in a chain, and how that is told."""
+"""Uses of functions: rows that are added, changed and removed, one alone or several in a chain, and their wording."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_CHAINS = 3000
 VALUES_PER_FIELD = 6
 NEW_NAMES = 1500
 FIELDS_IN_CHAIN = 2
-"""Beside its name, so many fields of what is added in a chain are told, where the others may be left as they are."""
+"""Beside its name, an instruction gives so many fields of what is added in a chain, where the others may be left as they are."""
 
 
 class Uses(DraftFactory):
@@ -82,7 +82,7 @@ class Uses(DraftFactory):
         singular = described.singular
         titled = next((field for field in function.fields if field.column == described.title), None)
         if titled is None:
-            raise ConfigError(f"The function {function.name} of {self.app.name} sets no {described.title!r}: no row can be told by it.")
+            raise ConfigError(f"The function {function.name} of {self.app.name} sets no {described.title!r}: no row can be named by it.")
         keys: list[str | None] = [None] if function.entity is None else list(self.of_split(function.entity))
         for number, name in enumerate(self._new_names(function.table)):
             key = keys[number % len(keys)]

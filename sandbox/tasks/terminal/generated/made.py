@@ -37,7 +37,7 @@ class Made:
 
 def reference_of(instance: Instance, more: Sequence[str] = ()) -> str | None:
     """What is right at the end, for a judge that cannot look into the workspace; `more` beside its goals. None where a goal is one that
-    only a program can tell. That a file of the task still holds what it held is not told."""
+    only a program can check. It does not say that a file of the task still holds what it held."""
     wanted = list(more)
     for goal in instance.goals:
         match goal:

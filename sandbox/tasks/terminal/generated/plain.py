@@ -139,7 +139,7 @@ def orders(rng: Random, num: int) -> Made | Refusal:
 
 
 def text_lines(rng: Random, num: int) -> Made | Refusal:
-    """Of a file's lines some, or what is to be told of them, into another file; then again of that one."""
+    """Some of a file's lines, or a fact about them, into another file; then the same from that one."""
     names = things(rng, num + 1)
     files = [f"{name}.txt" for name in names]
     word = rng.choice(("red", "blue", "green"))

@@ -1,5 +1,5 @@
 """Data to ask about: rows of a subject, written as a table, a log, records or plain text, in one file, in parts, or packed; and the command
-that brings the rows back as lines whose fields awk tells apart.
+that brings the rows back as lines that awk splits into fields.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Data:
     look: str
     """A command that shows what the files are like."""
     awk: str
-    """How awk is told to take a line apart."""
+    """The options by which awk splits a line."""
 
     def field(self, column: Column) -> str:
         """Of awk."""
