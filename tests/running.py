@@ -184,7 +184,7 @@ def place(item: pytest.Item) -> tuple[int, int]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     limit_min = item.config.getoption("--long-within")
     if limit_min is not None and item.get_closest_marker("long") and time.monotonic() - _STARTED_S > 60 * limit_min:
-        pytest.skip(f"{limit_min:g} minutes are over, within which long tests begin")
+        pytest.skip(f"{limit_min:g} minutes are over, within which long tests begin: {item.nodeid}")
 
 
 def order(items: list[pytest.Item]) -> None:

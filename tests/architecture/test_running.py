@@ -68,7 +68,8 @@ def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tm
 def test_long_tests_whose_turn_comes_too_late_are_skipped_and_named(tmp_path: Path) -> None:
     status, said = run(tmp_path, "-n", "0", "--long-within", "0", "-rs", "test_second.py")
     assert status == 0 and re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_slow"]
-    (reason,) = re.findall(r"0 minutes are over, within which long tests begin", said)
+    ((reason, nodeid),) = re.findall(r"(0 minutes are over, within which long tests begin): (\S+)", said)
+    assert nodeid.endswith("test_second.py::test_long")
     assert is_expected("tests/wheel/test_ui.py::test_any", reason)
     status, said = run(tmp_path, "-n", "0", "--long-within", "5", "test_second.py")
     assert status == 0 and "3 passed" in said
