@@ -37,7 +37,9 @@ _LOG = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Between two looks at the cluster's nodes."""
 START_LIMIT_S = 120.0
-"""A worker that is not ready by then is ended and started again, e.g. on a node whose processors others hold."""
+"""A worker that is not ready by then, e.g. on a busy machine, is waited for, and another node may take its place among `workers`."""
+SILENT_LIMIT_S = 600.0
+"""A worker that answers nothing for so long while it starts is ended and started again."""
 GROWTH = 2
 """While all places are taken, so many times as many nodes are asked for."""
 ASK_AGAIN_S = 10.0
@@ -80,6 +82,8 @@ class EpisodeCluster:
         self._fitting: set[str] = set()
         """Ids of the nodes that have the resources and are not refused."""
         self._starting: dict[str, asyncio.Task[None]] = {}
+        self._slow: dict[str, str] = {}
+        """By the id of the node, of workers that should have been ready: what is said of them."""
         self._ending: set[asyncio.Task[None]] = set()
         self._refused: dict[str, str] = {}
         """By the id of the node, why it gets no work."""
@@ -199,7 +203,7 @@ class EpisodeCluster:
         """Raises where no node can be expected: at once where all there are were refused, unless one was lost and may come again."""
         waited_s = time.monotonic() - self._without_s
         short = [f"{worker.node}: {worker.trouble}" for worker in self._workers.values()]
-        refused = "".join(f"\n  {why}" for why in [*self._refused.values(), *short])
+        refused = "".join(f"\n  {why}" for why in [*self._refused.values(), *self._slow.values(), *short])
         if self._refused and not self._workers and not self._has_lost and not self._starting and waited_s > 2 * LOOK_S:
             raise ConfigError(f"no node of the Ray cluster may run episodes:{refused}")
         if waited_s > self._settings.wait_s:
@@ -228,7 +232,7 @@ class EpisodeCluster:
         self._fitting = {node_id for node_id, node in alive.items() if fits(node, self._bundle)} - self._refused.keys()
         for node_id in self._fitting - self._workers.keys() - self._starting.keys():
             at_most = self._settings.workers
-            if at_most is not None and len(self._usable) + len(self._starting) >= at_most:
+            if at_most is not None and len(self._usable) + len(self._starting.keys() - self._slow.keys()) >= at_most:
                 break
             self._starting[node_id] = asyncio.create_task(self._start(node_id, _name(alive[node_id])), name=f"start-{node_id}")
 
@@ -237,25 +241,23 @@ class EpisodeCluster:
         actor: Any = None
         try:
             actor = await asyncio.to_thread(self._place, node_id)
-            async with asyncio.timeout(START_LIMIT_S):
-                about = await actor.about.remote()
-                if about.code != own_code():
-                    self._refuse_node(node_id, _other_code(name, about))
-                else:
-                    await actor.open.remote(self._worker_settings.model_dump_json())
-                    self._workers[node_id] = NodeWorker(
-                        self._ray,
-                        actor,
-                        node=name,
-                        num_places=self.places_per_node,
-                        lost_after_s=self._settings.lost_after_s,
-                        on_lost=lambda worker: self._lost(node_id, worker),
-                        on_trouble=self._note_trouble,
-                    )
-                    actor = None
-                    _LOG.info("episodes run on %s", name)
+            about = await self._opened(actor, node_id, name)
+            if about.code != own_code():
+                self._refuse_node(node_id, _other_code(name, about))
+            elif self._settings.workers is None or len(self._usable) < self._settings.workers:
+                self._workers[node_id] = NodeWorker(
+                    self._ray,
+                    actor,
+                    node=name,
+                    num_places=self.places_per_node,
+                    lost_after_s=self._settings.lost_after_s,
+                    on_lost=lambda worker: self._lost(node_id, worker),
+                    on_trouble=self._note_trouble,
+                )
+                actor = None
+                _LOG.info("episodes run on %s", name)
         except TimeoutError:
-            _LOG.warning("the episode worker on %s was not ready after %g s; it is started again", name, START_LIMIT_S)
+            _LOG.warning("the episode worker on %s has answered nothing for %g s; it is started again", name, SILENT_LIMIT_S)
         except self._ray.exceptions.RayTaskError as error:
             why = f"{name}: {type(error.cause).__name__}: {error.cause}"
             if isinstance(error.cause, FlywheelError) and error.cause.is_retryable:
@@ -269,10 +271,33 @@ class EpisodeCluster:
             _LOG.warning("the episode worker on %s could not be started: %s", name, error)
         finally:
             del self._starting[node_id]
+            self._slow.pop(node_id, None)
             if actor is not None:
                 with suppress(self._ray.exceptions.RayError, ValueError):
                     self._ray.kill(actor)
         await self._notify()
+
+    async def _opened(self, actor: Any, node_id: str, name: str) -> About:
+        """What the worker is, once it is ready, or as soon as its code is another. A slow one keeps what it has done. Raises TimeoutError
+        for one that is silent, and what the worker raises."""
+        opening = asyncio.create_task(self._open(actor), name=f"open-{node_id}")
+        try:
+            while not (await asyncio.wait({opening}, timeout=START_LIMIT_S))[0]:
+                if node_id not in self._slow:
+                    self._slow[node_id] = f"{name}: its episode worker was not ready after {START_LIMIT_S:g} s"
+                    _LOG.warning("%s; it is waited for", self._slow[node_id])
+                async with asyncio.timeout(SILENT_LIMIT_S):  # it answers beside its work, unless it hangs
+                    await actor.about.remote()
+            return opening.result()
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+
+    async def _open(self, actor: Any) -> About:
+        about: About = await actor.about.remote()
+        if about.code == own_code():
+            await actor.open.remote(self._worker_settings.model_dump_json())
+        return about
 
     def _place(self, node_id: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

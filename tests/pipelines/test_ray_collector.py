@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,41 @@ def test_a_stage_that_stands_still_loses_no_node(cluster: Any, caplog: pytest.Lo
     assert policy.stall_s == 0 and "run again elsewhere" not in caplog.text
 
 
+SLOW_START_S = 15.0
+
+
+@asynccontextmanager
+async def slowly_opened(settings: SandboxSettings, opened: str) -> AsyncIterator[Pool]:
+    """Sessions that the first to ask has to wait for. `opened`: a file with a line for each that asked."""
+    with open(opened, "a") as file:
+        file.write("asked\n")
+    if len(Path(opened).read_text().splitlines()) == 1:
+        await asyncio.sleep(SLOW_START_S)
+    yield WaitingPool(settings.num_sessions, 0.1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_slow_start_is_waited_for_and_holds_no_place(
+    workers: int | None, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Started again, a worker on a slow machine would begin from nothing each time."""
+    monkeypatch.setattr(episode_cluster, "START_LIMIT_S", SLOW_START_S / 5)
+    ray, opened = RaySettings(address=cluster[0].address, workers=workers), tmp_path / "opened"
+
+    async def main() -> None:
+        pool = partial(slowly_opened, opened=str(opened))
+        async with episode_cluster.open_cluster(acting(ray), ray, to_choose=False, open_pool=pool) as made:
+            while len(opened.read_text().splitlines()) < 2 or made._starting:
+                await asyncio.sleep(0.1)
+            assert len(made.workers) == (workers or 2)
+
+    asyncio.run(main())
+    assert opened.read_text().splitlines() == ["asked"] * 2, "nothing was started again"
+    assert "it is waited for" in caplog.text and "started again" not in caplog.text
+
+
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_node_with_other_task_sources_is_named_and_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +318,7 @@ def test_a_node_with_other_code_is_named_and_refused(tmp_path: Path, monkeypatch
         file.write("# another release\n")
     monkeypatch.chdir(tmp_path)  # Ray would let its workers import from where we are
     with ray_nodes(0) as (nodes, _):
-        good = nodes.add()
+        good, other = nodes.add(), rf"node {re.escape(nodes.address.rpartition('.')[0])}\.4"
         ray = RaySettings(address=nodes.address, lost_after_s=5, wait_s=30)
         with PolicyService(acting(ray), Drawing(), EpisodeLog(tmp_path)) as service:
             nodes.add(env={"PYTHONPATH": str(tmp_path / "code")})
@@ -289,9 +326,9 @@ def test_a_node_with_other_code_is_named_and_refused(tmp_path: Path, monkeypatch
             while not service._runner._refused and time.monotonic() < deadline:  # type: ignore[union-attr]
                 time.sleep(0.2)
             nodes.kill(good)
-            with pytest.raises(SandboxBusy, match=r"no node that runs episodes.*\n  node 127\.0\.0\.4 .* has other code"):
+            with pytest.raises(SandboxBusy, match=rf"no node that runs episodes.*\n  {other} .* has other code"):
                 service.submit(requests(1)[0]).result(timeout=120)
-        with pytest.raises(ConfigError, match=r"node 127\.0\.0\.4 .* has other code than this process .*install the same release"):
+        with pytest.raises(ConfigError, match=rf"{other} .* has other code than this process .*install the same release"):
             asyncio.run(collected(acting(RaySettings(address=nodes.address)), requests(1)))
         with pytest.raises(SandboxBusy, match=r"no node that runs episodes; each needs 64 CPU, 1 lab"):
             asyncio.run(collected(acting(RaySettings(address=nodes.address, cpus=64, resources={"lab": 1}, wait_s=3)), requests(1)))
