@@ -87,12 +87,11 @@ def _place(home: Home) -> str:
 def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:
     """What every stage that acts will need. Raises ConfigError, BrowserMissing or BubblewrapMissing before anything is worked."""
     check_can_train()
-    if profile.sandbox.servers:
-        return prefect_server.start(home)  # sessions run elsewhere
-    find_chromium()
-    if any(FACTORIES[kind_of(task)].needs_jail for task in tasks_in(profile.tasks.lists).values()):
-        find_bubblewrap()
-    return prefect_server.start(home)
+    if not profile.sandbox.servers:  # else sessions run elsewhere
+        find_chromium()
+        if any(FACTORIES[kind_of(task)].needs_jail for task in tasks_in(profile.tasks.lists).values()):
+            find_bubblewrap()
+    return None if profile.runner.kind == "ray" else prefect_server.start(home)  # a stage that is a job starts one where it runs
 
 
 def _run_iterations(num_iterations: int, home: Home, instance: dg.DagsterInstance, console: Console) -> None:

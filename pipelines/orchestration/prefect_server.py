@@ -106,7 +106,7 @@ def start(home: Home) -> subprocess.Popen[bytes] | None:
                 preexec_fn=die_with_parent,
                 pass_fds=[listener.fileno()],
             )
-        atomic_write(_record(home), json.dumps({"url": url, "pid": process.pid}).encode())
+        atomic_write(_record(home), json.dumps({"url": url, "pid": process.pid, "loopback": _loopback()}).encode())
         return process
 
 
@@ -150,13 +150,22 @@ def _record(home: Home) -> Path:
 
 
 def _recorded(home: Home) -> tuple[str, int]:
-    """Address and process of the last server of this home; the process may be gone."""
+    """Address and process of the last server of this home, of which the process may be gone; none of one that another host started, where a
+    stage is a job of a cluster: it listens on that host's loopback."""
     try:
         with open(_record(home)) as file:
             record = json.load(file)
-        return str(record["url"]), int(record["pid"])
     except FileNotFoundError:
         return "", 0
+    return (str(record["url"]), int(record["pid"])) if record.get("loopback") == _loopback() else ("", 0)
+
+
+def _loopback() -> str:
+    """Names the loopback of this process: of its host, or of its container."""
+    try:
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/net')}"
+    except OSError:  # not Linux
+        return socket.gethostname()
 
 
 def _is_healthy(url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import signal
 import subprocess
 import sys
@@ -68,11 +69,26 @@ def test_a_server_dies_with_its_starter(tmp_path: Path):
 
 def test_a_record_whose_process_is_gone_or_another_is_no_server(tmp_path: Path):
     home = Home(tmp_path)
-    (home.prefect / "server.json").write_text('{"url": "http://127.0.0.1:9", "pid": 1}')
+    record = {"url": "http://127.0.0.1:9", "pid": 1, "loopback": prefect_server._loopback()}
+    (home.prefect / "server.json").write_text(json.dumps(record))
     started = time.monotonic()
     with pytest.raises(StageFailed, match="did not come up"):
         prefect_server.wait_until_healthy(home, None)
     assert time.monotonic() - started < prefect_server.START_TIMEOUT_S / 2, "what is not there is not waited for"
+
+
+def test_a_server_on_the_loopback_of_another_host_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A stage that is a job on another machine finds the record in the home, which both see."""
+    home = Home(tmp_path)
+    servers = [prefect_server.start(home)]
+    try:
+        assert servers[0] is not None and prefect_server.start(home) is None
+        monkeypatch.setattr(prefect_server, "_loopback", lambda: "another host")
+        servers.append(prefect_server.start(home))
+        assert servers[1] is not None and prefect_server._recorded(home)[1] == servers[1].pid
+    finally:
+        for server in servers:
+            prefect_server.end(server)
 
 
 class Healthy(http.server.BaseHTTPRequestHandler):
