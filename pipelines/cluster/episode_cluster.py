@@ -28,7 +28,7 @@ from pipelines.cluster.episode_worker import EpisodeActor, OpenPool
 from pipelines.cluster.node_worker import GivenBack, NodeWorker
 from pipelines.cluster.sessions import num_waiting, open_pool
 from pipelines.cluster.wire import About, WorkerSettings, own_code
-from sandbox.server.identity import source_ids
+from sandbox.server.identity import plugin_ids
 from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy, SandboxError
 from warehouse.core.plugins import environment
 
@@ -54,7 +54,7 @@ async def open_cluster(
 ) -> AsyncIterator[EpisodeCluster]:
     """Runs episodes until the block ends, on the sessions that `open_pool` opens on each node. Raises what `connected` raises, and as
     EpisodeCluster.run where there is no node."""
-    worker_settings = WorkerSettings(acting=acting, to_choose=to_choose, plugins=environment(), source_ids=source_ids())
+    worker_settings = WorkerSettings(acting=acting, to_choose=to_choose, plugins=environment(), plugin_ids=plugin_ids())
     connection = connected(settings)
     ray = await asyncio.to_thread(connection.__enter__)
     try:

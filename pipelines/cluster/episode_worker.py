@@ -39,7 +39,7 @@ from pipelines.cluster.wire import (
 from sandbox.loop_thread import LoopThread
 from sandbox.pool.pool_protocol import Pool
 from sandbox.server.disk import Disk
-from sandbox.server.identity import source_ids
+from sandbox.server.identity import plugin_ids
 from warehouse.core.errors import to_plain
 
 T = TypeVar("T")
@@ -72,12 +72,12 @@ class EpisodeWorker:
         return About(code=own_code(), host=socket.gethostname(), pid=os.getpid())
 
     async def open(self, settings: str) -> None:
-        """Get the sessions ready; may be called twice. Raises ConfigError for other task sources, and what the pool raises."""
+        """Get the sessions ready; may be called twice. Raises ConfigError for other plug-ins, and what the pool raises."""
         if self._runner is not None:
             return
         parsed = WorkerSettings.model_validate_json(settings)
         os.environ.update(parsed.plugins)
-        parsed.require_sources(source_ids())
+        parsed.require_plugins(plugin_ids())
         acting = parsed.acting
         pool = await self._stack.enter_async_context(self._open_pool(acting.sandbox))
         self._runner = EpisodeRunner(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=parsed.to_choose)

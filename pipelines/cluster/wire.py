@@ -22,21 +22,21 @@ from warehouse.core.errors import ConfigError
 
 
 class WorkerSettings(BaseModel):
-    """What an episode worker is started with. `plugins`: the variables that name them (warehouse/core/plugins.py); `source_ids`:
-    what the task sources are here, as sandbox/server/identity.py has it."""
+    """What an episode worker is started with. `plugins`: the variables that name them (warehouse/core/plugins.py); `plugin_ids`:
+    what the plug-ins are here, as sandbox/server/identity.py has it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     acting: ActingSettings
     to_choose: bool = False
     plugins: dict[str, str] = {}
-    source_ids: dict[str, str] = {}
+    plugin_ids: dict[str, str] = {}
 
-    def require_sources(self, found: Mapping[str, str]) -> None:
-        """Raises ConfigError where a node that found these has other task sources."""
-        others = [f"{name!r} is {found.get(name)}, not {own}" for name, own in self.source_ids.items() if found.get(name) != own]
+    def require_plugins(self, found: Mapping[str, str]) -> None:
+        """Raises ConfigError where a node that found these has other plug-ins."""
+        others = [f"{name!r} is {found.get(name)}, not {own}" for name, own in self.plugin_ids.items() if found.get(name) != own]
         if others:
-            raise ConfigError(f"it has other task sources than the stage ({'; '.join(others)}): put the same files on every node")
+            raise ConfigError(f"it has other plug-ins than the stage ({'; '.join(others)}): put the same files on every node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sandbox.tasks.registry import SOURCES
 from warehouse.core.identity import digests_id, file_digest
+from warehouse.core.plugins import declared
 
 SUFFIXES = (".py", ".js", ".html", ".css", ".json", ".yaml", ".sh")
 
@@ -23,10 +24,18 @@ def code_id() -> str:
 
 def source_ids() -> dict[str, str]:
     """By the name of each task source of this process: the id of its file where it is a file of its own, else its module."""
-    return {name: _source_id(reference) for name, reference in SOURCES.references().items()}
+    return {name: _reference_id(reference) for name, reference in SOURCES.references().items()}
+
+
+def plugin_ids() -> dict[str, str]:
+    """`source_ids`, and the same of the plug-ins of other kinds that the environment names: a grammar, say, decides what prompts are."""
+    others = [(kind, reference) for kind, reference in declared() if kind != SOURCES.kind]
+    return {**source_ids(), **{f"{kind} {reference}": _reference_id(reference) for kind, reference in others}}
 
 
 @cache
-def _source_id(reference: str) -> str:
+def _reference_id(reference: str) -> str:
     where, _, attribute = reference.rpartition(":")
-    return f"{file_digest(Path(where))}:{attribute}" if where.endswith(".py") else reference
+    if not where.endswith(".py"):
+        return reference
+    return f"{file_digest(Path(where))}:{attribute}" if Path(where).is_file() else "not there"

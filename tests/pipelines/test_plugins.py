@@ -26,6 +26,7 @@ from models.judges.registry import JUDGES
 from pipelines import profiles
 from pipelines.importing.registry import IMPORTERS, importer_named
 from sandbox.actions import Click, InvalidAction
+from sandbox.server.identity import plugin_ids
 from sandbox.session import Observation, Verdict
 from sandbox.tasks.registry import SOURCES
 from tests.agent.judged_episodes import many, store
@@ -35,6 +36,7 @@ from tests.pipelines.test_import_demonstrations import run as run_import
 from tests.sandbox.own_source import ROOT, write_files_of
 from warehouse.core.errors import ConfigError, EngineUnreachable, ModelError
 from warehouse.core.home import Home
+from warehouse.core.identity import file_digest
 from warehouse.core.plugins import VARIABLES, environment
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
@@ -248,3 +250,16 @@ def test_what_ships_is_registered_as_anybodys() -> None:
     assert all(GRAMMARS[name].name == name for name in GRAMMARS.installed()) and "miniwob" in SOURCES
     assert all(reference.startswith("flywheel.") for reference in [*GRAMMARS.installed().values(), *IMPORTERS.installed().values()])
     assert not any(os.environ.get(variable) for variable in VARIABLES.values())
+
+
+def test_machines_compare_the_files_of_all_plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shop, terse = tmp_path / "shop.py", tmp_path / "terse.py"
+    terse.write_text("GRAMMAR = None\n")
+    monkeypatch.setenv("FLYWHEEL_TASK_SOURCES", f"{{shop: '{shop}:SOURCE'}}")
+    monkeypatch.setenv("FLYWHEEL_GRAMMARS", f"['{terse}:GRAMMAR', my_package.words:TERSE]")
+    found = plugin_ids()
+    assert found["shop"] == "not there" and found["grammars my_package.words:TERSE"] == "my_package.words:TERSE"
+    assert found[f"grammars {terse}:GRAMMAR"] == f"{file_digest(terse)}:GRAMMAR"
+    monkeypatch.setenv("FLYWHEEL_GRAMMARS", "{")
+    with pytest.raises(ConfigError, match="FLYWHEEL_GRAMMARS is not YAML"):
+        plugin_ids()

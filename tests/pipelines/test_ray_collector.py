@@ -270,10 +270,15 @@ def test_a_slow_start_is_waited_for_and_holds_no_place(
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_node_with_other_task_sources_is_named_and_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {**episode_cluster.source_ids(), "shop": "file-0:SOURCE"}
-    monkeypatch.setattr(episode_cluster, "source_ids", lambda: own)
-    with pytest.raises(ConfigError, match=r"other task sources than the stage \('shop' is None, not file-0:SOURCE\)"):
+def test_a_node_with_another_file_of_a_plug_in_is_named_and_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a grammar, which writes the prompts."""
+    (file := tmp_path / "terse.py").write_text("GRAMMAR = None\n")
+    monkeypatch.setenv("FLYWHEEL_GRAMMARS", f"{{terse: '{file}:GRAMMAR'}}")
+    own = {**episode_cluster.plugin_ids(), f"grammars {file}:GRAMMAR": "file-0:GRAMMAR"}
+    monkeypatch.setattr(episode_cluster, "plugin_ids", lambda: own)
+    with pytest.raises(
+        ConfigError, match=rf"other plug-ins than the stage \('grammars {file}:GRAMMAR' is \w+-\w+:GRAMMAR, not file-0:GRAMMAR\)"
+    ):
         asyncio.run(collected(acting(RaySettings(address=cluster[0].address)), requests(1)))
 
 

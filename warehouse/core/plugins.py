@@ -54,6 +54,16 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in VARIABLES.values() if os.environ.get(name)}
 
 
+def declared() -> Iterator[tuple[str, str]]:
+    """Kind and reference of each plug-in that this process's environment names. Raises ConfigError for what is not YAML."""
+    for kind, variable in VARIABLES.items():
+        try:
+            data = read_yaml(os.environ.get(variable, ""))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{variable} is not YAML: {error}") from error
+        yield from ((kind, reference) for _, reference in _pairs(data or []))
+
+
 class Plugins(Mapping[str, T], Generic[T]):
     """Every registered plug-in of one kind by name. Names are read from the packages' metadata and the environment; only an access by name
     imports a plug-in. All of it raises ConfigError for references that cannot be used.
