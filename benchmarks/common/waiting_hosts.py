@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from agent.episode.loop import EpisodeLimits
-from agent.episode.pool_collector import CollectorSettings, PoolCollector
+from agent.episode.pool_collector import PoolCollector
 from agent.prompts.prompt import PromptBuilder
 from assets.profile import ActingSettings, AgentSettings, RaySettings, SandboxSettings, TaskSettings
 from benchmarks.common.hosts import Host, Hosts
@@ -34,6 +34,7 @@ from benchmarks.common.ray_nodes import RayHosts, ray_hosts
 from benchmarks.common.waiting_node import WaitingPool
 from pipelines.cluster.collector import RayCollector
 from pipelines.cluster.episode_cluster import open_cluster
+from pipelines.cluster.sessions import collecting
 from pipelines.stages.sandboxes import StageCollector
 from sandbox.server.address import ServerAddress
 from sandbox.server.servers_pool import ServersPool
@@ -130,7 +131,7 @@ class ServerNodes(WaitingHosts):
     async def collector(self) -> AsyncIterator[Placed]:
         num_sessions = len(self.hosts) * self.size
         async with self.kept_started(), ServersPool(self.addresses(), size=num_sessions) as pool:
-            playing = PoolCollector(pool, PromptBuilder(GRAMMAR), EpisodeLimits(), CollectorSettings(concurrency=num_sessions))
+            playing = PoolCollector(pool, PromptBuilder(GRAMMAR), EpisodeLimits(), collecting(SandboxSettings(num_sessions=num_sessions)))
             yield Placed(collector=playing, is_used=lambda host: pool.free_by_server().get(_url(host), self.size) < self.size)
 
 
@@ -173,9 +174,6 @@ class RayNodes(WaitingHosts):
         )
         sessions = partial(waiting_sessions, step_ms=self.step_ms)
         async with self.kept_started(), open_cluster(acting, ray, to_choose=False, open_pool=sessions) as cluster:
-            cluster.places_per_node = self.size  # a stage has more, which wait for a session on their node
-            for worker in cluster.workers:
-                worker.num_places = self.size
             async with asyncio.timeout(NODE_WAIT_S):
                 while len(cluster.workers) < len(self.hosts):
                     await asyncio.sleep(0.05)
@@ -183,7 +181,7 @@ class RayNodes(WaitingHosts):
             def is_used(host: Host) -> bool:
                 return any(worker.num_running for worker in cluster.workers if f" {host.address} " in worker.node)
 
-            yield Placed(collector=RayCollector(cluster, CollectorSettings()), is_used=is_used)
+            yield Placed(collector=RayCollector(cluster, collecting(sandbox)), is_used=is_used)
 
 
 @contextmanager
