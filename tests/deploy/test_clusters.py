@@ -106,7 +106,64 @@ def test_whom_sessions_open_reaches_no_database() -> None:
     (selector,) = rule["from"]
     reach = set(selector["podSelector"]["matchExpressions"][0]["values"])
     on_data = {name for name, service in SERVICES.items() if {"data", "annotation-data"} & set(service["networks"])} - {"postgres"}
-    assert reach == on_data and not reach & {"sandbox", "ray", "policy"}
+    assert reach == on_data and not reach & {"sandbox", "ray-head", "ray-worker", "policy"}
+
+
+def pods() -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """The pods of everything: their metadata's labels and their containers, by name."""
+    (workers,) = RAY["spec"]["workerGroupSpecs"]
+    templates = {**WORKLOADS, "ray-head": RAY["spec"]["headGroupSpec"]["template"], "ray-worker": workers["template"]}
+    return {name: (found["metadata"]["labels"], found["spec"]["containers"]) for name, found in templates.items()}
+
+
+def addresses(container: dict[str, Any]) -> set[tuple[str, int]]:
+    """Hosts and ports of services that a container is given: in its variables, its arguments, and the profile that it reads."""
+    shared = next(document["data"] for _, document in DOCUMENTS if document["kind"] == "ConfigMap")
+    variables = {entry["name"]: entry.get("value", "") for entry in container.get("env", [])}
+    variables |= shared if container.get("envFrom") else {}
+    if "CODE_LOCATION_HOST" in variables:
+        variables["both"] = f"//{variables['CODE_LOCATION_HOST']}:{variables['CODE_LOCATION_PORT']}"
+    text = json.dumps([variables, container.get("args", [])])
+    if "FLYWHEEL_SANDBOX_TOKEN" in variables:
+        text += (FOLDER / "profile.yaml").read_text(encoding="utf-8")
+    found = re.findall(r"(?:@|//)([a-z][a-z0-9.-]*):(\d+)", text)
+    return {(host.rpartition(".")[2], int(port)) for host, port in found}  # a pod's own name, then its service's
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        each["operator"] == "In" and labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", [])
+    )
+
+
+def admits(rule: dict[str, Any], labels: dict[str, str], port: int) -> bool:
+    asked_by = any("podSelector" in each and selects(each["podSelector"], labels) for each in rule["from"]) if "from" in rule else True
+    return asked_by and ("ports" not in rule or {"port": port} in rule["ports"])
+
+
+def test_every_pod_reaches_the_addresses_that_it_is_given() -> None:
+    """By the services' selectors and the network policies; what a pod asks itself needs none."""
+    behind = {document["metadata"]["name"]: document["spec"]["selector"] for _, document in DOCUMENTS if document["kind"] == "Service"}
+    behind["ray-head-svc"] = {"app": "ray-head"}  # KubeRay makes it
+    policies = [document["spec"] for _, document in DOCUMENTS if document["kind"] == "NetworkPolicy"]
+    walked: dict[str, set[tuple[str, int]]] = {}
+    for name, (labels, containers) in pods().items():
+        assert labels == {"app": name}
+        walked[name] = set().union(*map(addresses, containers))
+        for host, port in walked[name]:
+            asked = behind[host]
+            rules = [rule for policy in policies if selects(policy["podSelector"], asked) for rule in policy.get("ingress", [])]
+            assert asked == labels or any(admits(rule, labels, port) for rule in rules), f"{name} cannot reach {host}:{port}"
+    assert {("prefect", 4200), ("sandbox", 8421)} <= walked["ray-head"] & walked["dagster-code"]
+    assert ("ray-head-svc", 8265) in walked["dagster-code"] and not walked["ray-worker"]
+
+
+def test_what_plays_episodes_has_neither_the_home_nor_a_token() -> None:
+    (_, (worker,)) = pods()["ray-worker"]
+    assert [mount["name"] for mount in worker["volumeMounts"]] == ["memory"]
+    assert environment(worker).keys() == {"RAY_USAGE_STATS_ENABLED"}
+    (_, (head,)) = pods()["ray-head"]
+    assert environment(head).keys() >= {"FLYWHEEL_PREFECT_URL", "FLYWHEEL_SANDBOX_TOKEN", "FLYWHEEL_POLICY_TOKEN"}
 
 
 def test_ray_reads_its_cluster() -> None:
