@@ -38,8 +38,8 @@ WHAT_WAITS = ("staleness", "queues", "again")
 """Columns, in two groups."""
 LEGEND = (
     "busy: share of the sessions' time that an episode had them; waits: of the trainer's time, for episodes; staleness: mean and most, in "
-    "updates; queues: episodes that wait for a session, prompts for the policy servers, episodes for the trainer; again: attempts that "
-    "crashed or were lost with a node."
+    "updates; queues: episodes that wait for a session, prompts for the policy servers, episodes for the trainer; again: tries that "
+    "failed as often as the home's did, or were lost with a node."
 )
 
 
@@ -117,13 +117,18 @@ def inputs_of(home: Home, profile: Profile, wanted: Wanted) -> Inputs:
     sessions = wanted.sessions_per_node or -(-profile.sandbox.num_sessions // max(1, len(profile.sandbox.servers)))
     alone_s, each_s = planner.answer_seconds(work, sessions)
     rests_on = []
-    if len(episodes) >= MIN_EPISODES:
-        rests_on.append(f"Episodes are drawn from {len(episodes):,} of this home, with the seconds that their steps took there.")
+    num_crashed = sum(one.is_crashed for one in episodes)
+    if len(episodes) - num_crashed >= MIN_EPISODES:
+        failed = num_crashed + sum(one.num_retries for one in episodes)
+        rests_on.append(
+            f"Episodes are drawn from {len(episodes):,} of this home, with the seconds that their steps took there; of their "
+            f"{len(episodes) + sum(one.num_retries for one in episodes):,} tries {failed:,} failed, and {num_crashed:,} crashed for good."
+        )
     else:
         episodes = assumed_episodes(profile, Workload(profile, shape, measured), alone_s)
         rests_on.append("This home has too few episodes: their lengths and the seconds of a step are the plan's assumptions.")
     if wanted.step_s is not None:
-        episodes = [replace(one, steps_s=(wanted.step_s,) * len(one.steps_s)) for one in episodes]
+        episodes = [one if one.is_crashed else replace(one, steps_s=(wanted.step_s,) * len(one.steps_s)) for one in episodes]
         rests_on.append(f"Each step takes {wanted.step_s:g} s, as given.")
     size = wanted.batch_episodes or batch_episodes(profile.rl, max(1, _num_tasks(profile)))
     if wanted.update_s is not None:

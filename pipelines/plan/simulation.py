@@ -4,7 +4,9 @@ die. It shows before anything is rented how many nodes are worth their price, wh
 Episodes are drawn whole from recorded ones (recorded_episodes), so that long ones are as frequent and as slow as they were. A step waits
 for its turn at the policy server (`answers_per_s`), then for a processor of its node (`step_cpu_s`), then for what is left of its recorded
 time. Admission is the trainer's own (models/rl/curriculum.py); batches take the oldest admitted, and a crashed episode is asked for once
-more, as models/rl/rollouts.py has it. Not simulated: groups of attempts, the network, a trainer that dies.
+more, as models/rl/rollouts.py has it. Tries that failed before an episode ended are as frequent as they were; where they broke off is not
+recorded, so that each ends after some of the steps, as many are as likely as few. Not simulated: groups of attempts, the network, a trainer
+that dies.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ Events = Generator[simpy.Event, Any, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEpisode:
-    """`steps_s`: seconds of each step, from prompt to executed action. `is_crashed`: the infrastructure failed, and it is run again."""
+    """`steps_s`: seconds of each step, from prompt to executed action. `num_retries`: tries that the infrastructure failed before this one.
+    `is_crashed`: it failed the last one too, and another episode is run instead. Of such no steps are recorded: one stands for all its
+    tries, with the waits for sessions between them."""
 
     steps_s: tuple[float, ...]
+    num_retries: int = 0
     is_crashed: bool = False
 
 
@@ -65,7 +70,7 @@ class Simulated:
     num_episodes: int
     num_steps: int
     num_run_again: int
-    """Attempts that a dead node or a crash ended, and that were run again."""
+    """Tries that a dead node or a failure ended, and that were run again."""
     staleness_mean: float
     staleness_max: int
     sessions_busy: float
@@ -92,11 +97,13 @@ class Simulated:
 def recorded_episodes(con: duckdb.DuckDBPyConnection) -> list[RecordedEpisode]:
     """All that policies played in a home, as `connect` of warehouse/storage/query.py opens it; in the order of their ids."""
     rows = con.execute(
-        "select outcome = 'crashed', list(latency_ms / 1000 order by step_index) "
-        "from episodes join steps using (iteration, stage, episode_id) "
-        "where episodes.policy_id <> 'oracle' and latency_ms is not null group by episode_id, outcome order by episode_id"
+        "select outcome = 'crashed' as is_crashed, num_retries, "
+        "case when is_crashed then [duration_ms / 1000] else list(latency_ms / 1000 order by step_index) end "
+        "from episodes left join steps using (iteration, stage, episode_id) "
+        "where episodes.policy_id <> 'oracle' and (is_crashed or latency_ms is not null) "
+        "group by episode_id, outcome, num_retries, duration_ms order by episode_id"
     ).fetchall()
-    return [RecordedEpisode(steps_s=tuple(steps), is_crashed=crashed) for crashed, steps in rows]
+    return [RecordedEpisode(steps_s=tuple(steps), num_retries=num, is_crashed=crashed) for crashed, num, steps in rows]
 
 
 def simulate(episodes: Sequence[RecordedEpisode], cluster: Cluster, learning: Learning, *, seed: int = 0) -> Simulated:
@@ -133,17 +140,20 @@ class _Mean:
 @dataclass(slots=True, eq=False)
 class _Node:
     processors: simpy.Resource
-    running: set[simpy.Process] = field(default_factory=set)
+    running: dict[simpy.Process, None] = field(default_factory=dict)
+    """In the order in which they started: a set's would not be the same again."""
     is_up: bool = True
 
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """At an episode, the `number`-th that was admitted. `versions`: of the weights behind each step."""
+    """At an episode, the `number`-th that was admitted. `num_failed`: its tries that failed so far. `versions`: of the weights behind each
+    step."""
 
     number: int
     episode: RecordedEpisode
     is_second: bool = False
+    num_failed: int = 0
     versions: list[int] = field(default_factory=list)
 
 
@@ -151,7 +161,7 @@ class _Run:
     def __init__(self, episodes: Sequence[RecordedEpisode], cluster: Cluster, learning: Learning, seed: int) -> None:
         self._episodes, self._cluster, self._learning = episodes, cluster, learning
         self._env = env = simpy.Environment()
-        self._drawn, self._deaths = random.Random(seed), random.Random(seed + 1)
+        self._seed, self._drawn, self._deaths = seed, random.Random(seed), random.Random(seed + 1)
         self._nodes = [_Node(simpy.Resource(env, cluster.cores_per_node)) for _ in range(cluster.num_nodes)]
         self._server = simpy.Resource(env, 1)
         self._free = deque(node for _ in range(cluster.sessions_per_node) for node in self._nodes)
@@ -217,8 +227,8 @@ class _Run:
                 continue  # its sessions come back with it
             self._queue_waiting.add(-1)
             process = self._env.process(self._run(node, self._waiting.popleft()))
-            node.running.add(process)
-            process.callbacks.append(node.running.discard)
+            node.running[process] = None
+            process.callbacks.append(node.running.pop)
 
     def _run(self, node: _Node, attempt: _Attempt) -> Events:
         """On a session of a node."""
@@ -226,6 +236,7 @@ class _Run:
         is_lost = False
         try:
             with self._busy.one():
+                yield from self._failed_tries(node, attempt)
                 for step_s in attempt.episode.steps_s:
                     yield from self._step(node, step_s)
                     attempt.versions.append(self._version)
@@ -236,10 +247,26 @@ class _Run:
         if is_lost:
             self._wait_again(attempt, first=True)  # the runner takes another session for it
         elif attempt.episode.is_crashed and not attempt.is_second:
-            self._wait_again(_Attempt(attempt.number, self._drawn.choice(self._episodes), is_second=True), first=False)
+            instead = self._chance(attempt, "instead").choice(self._episodes)
+            self._wait_again(_Attempt(attempt.number, instead, is_second=True), first=False)
         else:
             self._finish(attempt)
         self._start()
+
+    def _failed_tries(self, node: _Node, attempt: _Attempt) -> Events:
+        """Those before the last, of which a crash's own time has them."""
+        episode = attempt.episode
+        while attempt.num_failed < episode.num_retries:
+            if not episode.is_crashed:
+                num_steps = self._chance(attempt, attempt.num_failed).randint(1, len(episode.steps_s))
+                for step_s in episode.steps_s[:num_steps]:
+                    yield from self._step(node, step_s)
+            attempt.num_failed += 1
+            self._num_again += 1
+
+    def _chance(self, attempt: _Attempt, what: str | int) -> random.Random:
+        """The same for an attempt whatever else happens before it."""
+        return random.Random(f"{self._seed}/{attempt.number}/{attempt.is_second}/{what}")
 
     def _wait_again(self, attempt: _Attempt, *, first: bool) -> None:
         self._num_again += 1

@@ -169,6 +169,7 @@ def test_episodes_of_the_home_go_before_assumptions(tmp_path: Path) -> None:
         }
         for i in range(40)
     ]
+    episodes[1] |= {"outcome": "crashed", "reward": None, "num_steps": 0, "num_retries": 2, "error": "gone", "duration_ms": 90_000.0}
     steps = [
         {
             "episode_id": "e0",
@@ -192,8 +193,9 @@ def test_episodes_of_the_home_go_before_assumptions(tmp_path: Path) -> None:
     warehouse.replace_partition("steps", steps, iteration="0001", stage="rollouts")
     with connect(warehouse) as con:
         found, recorded = measure(con), recorded_episodes(con)
-    assert recorded == [RecordedEpisode(steps_s=(0.001,) * 7)]
-    assert found == Measured(num_episodes=40, steps={"forms": 7.0}, prompt_tokens=50.0, response_tokens=10.0)
+    crashed = RecordedEpisode(steps_s=(90.0,), num_retries=2, is_crashed=True)
+    assert recorded == [RecordedEpisode(steps_s=(0.001,) * 7), crashed]
+    assert found == Measured(num_episodes=39, steps={"forms": 7.0}, prompt_tokens=50.0, response_tokens=10.0)
     rl = stage(plan_of("smoke", measured=found), "rl_forms")
     assert rl.tokens == 7.0 * 60.0 * (rl.tokens / 420.0) and rl.tokens % 420 == 0
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app as cli
 from pipelines.plan.simulation import Cluster, Learning, RecordedEpisode, simulate
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
 
 THREE = (RecordedEpisode(steps_s=(1.0, 1.0, 1.0)),)
 TWO_SESSIONS = Cluster(num_nodes=1, sessions_per_node=2)
@@ -79,6 +82,54 @@ def test_dead_nodes_and_crashes_cost_time_and_no_episode() -> None:
     assert run.seconds > 1.2 * unharmed.seconds
     assert simulate(episodes, mortal, learning) == run
     assert simulate(episodes, mortal, learning, seed=1) != run
+
+
+def test_a_failed_try_takes_the_time_of_some_of_its_steps_and_a_crash_that_of_all_its_tries() -> None:
+    alone, learning = Cluster(num_nodes=1, sessions_per_node=1), Learning(batch_episodes=1, num_batches=1)
+    again = simulate([RecordedEpisode(steps_s=(1.0,), num_retries=2)], alone, learning)
+    assert (again.seconds, again.num_steps, again.num_run_again) == (pytest.approx(3), 1, 2)
+    long = simulate([RecordedEpisode(steps_s=(1.0,) * 9, num_retries=1)], alone, replace(learning, num_batches=50))
+    assert long.num_steps == 450 and 450 + 50 * 4 < long.seconds < 450 + 50 * 6, "half of it on average"
+    crashed = RecordedEpisode(steps_s=(100.0,), num_retries=2, is_crashed=True)
+    run = simulate([crashed, RecordedEpisode(steps_s=(1.0,))], alone, replace(learning, num_batches=40))
+    num_crashes = round(run.seconds // 100)
+    assert num_crashes > 20 and 2 * num_crashes < run.num_run_again <= 3 * num_crashes
+
+
+def a_home(folder: Path, num_crashed: int, num_retried: int) -> Home:
+    """100 episodes of four steps. Those that crashed had three tries, of some others the first one failed."""
+    home = Home(folder)
+    of_all = {"purpose": "rollout", "task_id": "t", "task_name": "t", "domain": "forms", "split": "train", "attempt": 0, "policy_id": "p"}
+    of_all |= {"temperature": 1.0, "instruction": "", "environment": "e", "duration_ms": 4000.0}
+    ended = of_all | {"outcome": "success", "reward": 1.0, "num_steps": 4, "error": None}
+    crashed = of_all | {"outcome": "crashed", "reward": None, "num_steps": 0, "num_retries": 2, "error": "gone"}
+    episodes, steps = list[dict[str, Any]](), list[dict[str, Any]]()
+    of_step = {"policy_id": "p", "observation": "", "screenshot_id": None, "messages": [], "response": "", "thought": None, "action": "{}"}
+    of_step |= {"prompt_token_ids": [1], "response_token_ids": [2], "response_logprobs": [], "reward": 0.0, "latency_ms": 1000.0}
+    for number in range(100):
+        own = {"episode_id": f"e{number}", "seed": number}
+        if number < num_crashed:
+            episodes.append(crashed | own)
+        else:
+            episodes.append(ended | own | {"num_retries": int(number < num_crashed + num_retried)})
+            steps += [of_step | {"episode_id": own["episode_id"], "step_index": index} for index in range(4)]
+    warehouse = Warehouse(home)
+    warehouse.replace_partition("episodes", episodes, iteration="0001", stage="rollouts")
+    warehouse.replace_partition("steps", steps, iteration="0001", stage="rollouts")
+    return home
+
+
+@pytest.mark.parametrize("num_crashed, num_retried", [(0, 0), (10, 0), (0, 20), (10, 20)])
+def test_as_many_tries_are_run_again_as_failed_in_the_home(num_crashed: int, num_retried: int, tmp_path: Path) -> None:
+    home = a_home(tmp_path / "home", num_crashed, num_retried)
+    command = ["plan", "simulate", "--home", str(home.root), "--profile", "smoke", "--nodes", "1", "--json"]
+    found = json.loads(CliRunner().invoke(cli.app, [*command, "--batches", "20", "--batch-episodes", "100"]).stdout)
+    num_failed = 3 * num_crashed + num_retried
+    num_tries = 100 + 2 * num_crashed + num_retried
+    assert f"of their {num_tries} tries {num_failed} failed, and {num_crashed} crashed for good" in found["rests_on"][0]
+    for run in found["runs"]:
+        again = run["num_run_again"]
+        assert again / (run["num_episodes"] + again) == pytest.approx(num_failed / num_tries, rel=0.15), "no node died"
 
 
 def test_where_no_episode_ends_by_itself_nothing_is_simulated() -> None:
