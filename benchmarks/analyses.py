@@ -127,7 +127,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 """Overrides of the profile's `rl`. Seven rounds have whole groups of four, or parents with their three forks, and as many episodes. GRPO is
 a mean over an episode's tokens (2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread. REINFORCE++ knows
-no task to skip, and GiGPO (2505.10978) tells fast successes from slow ones."""
+no task to skip, and GiGPO (2505.10978) prefers fast successes to slow ones."""
 STORED = 0.2
 """Share of an arm's episodes that the start plays beforehand, where its critic is pretrained on them."""
 TUTORIALS = 4000

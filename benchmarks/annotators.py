@@ -253,7 +253,7 @@ def main() -> None:
 
 
 def made_home(folder: Path) -> Home:
-    """One with a release, by a turn of the smallest profile."""
+    """One with a release, by an iteration of the smallest profile."""
     if not (folder / "tables" / "checkpoints").is_dir():
         command = [sys.executable, "-m", "pipelines.cli", "run", "--iterations", "1", "--profile", "smoke", "--home", str(folder)]
         subprocess.run(command, check=True, env={**os.environ})

@@ -1,6 +1,6 @@
 """How much of returns a critic explains on episodes that it was not fitted to, after each pass, beside what tables of means explain.
 
-The quickstart's policy before the wheel has turned (benchmarks/seed_policies.py) plays train instances of a domain, each once. A quarter of
+The quickstart's policy before the first iteration (benchmarks/seed_policies.py) plays train instances of a domain, each once. A quarter of
 them is held out. Fitted are all the others (`stored`), as before a run of RL, or as few as a round of pretraining has (`round`):
 
     task, step    tables: the mean return of a task, or of a task's k-th steps; a mean over few is drawn to the wider one

@@ -1,7 +1,7 @@
 """What CT should learn of failed episodes: each objective from the same policy and the same stored episodes, on the same budget of tokens;
 greedy success on holdout afterwards.
 
-A seed's base is the quickstart's policy before the wheel has turned (benchmarks/seed_policies.py). It plays train instances, several
+A seed's base is the quickstart's policy before the first iteration (benchmarks/seed_policies.py). It plays train instances, several
 attempts each, at temperature 1; these episodes are stored, judged and routed as an iteration's are, in a home of their own. Every arm then
 trains CT from the base on tutorials and, as a share of the draws, on what its objective makes of the failed episodes; then SFT, alike in
 all arms, on demonstrations, the solved attempts and tutorials. There is no RL.
@@ -130,7 +130,7 @@ def make_home(folder: Path, profile: Profile, base: Path, asked: Settings, bars:
 
 
 def routed(warehouse: Warehouse, table: RoutedTable, objectives: tuple[CtObjective, ...]) -> list[TrainingSample]:
-    """What the stored episodes give. Solved attempts tell a first error: nobody annotated."""
+    """What the stored episodes give. Solved attempts show a first error: nobody annotated."""
     mining = FailureMiningConfig(ct_objectives=objectives or ("answers",), solved_attempts_tell=True)
     with connect_to_scan(warehouse, ("episodes", "steps"), memory_limit=MEMORY_LIMIT, threads=1) as con:
         rows = [

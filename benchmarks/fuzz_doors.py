@@ -5,7 +5,7 @@ Harbor's folders; and the records of fuzz_imports.py.
 A case is made from its door and its number: what a door takes, changed at random places (other types, huge, deep, half surrogate pairs,
 paths that lead out, texts that fake a grammar's marks or a model's control tokens, pictures and archives that unpack to gigabytes), cut
 off, with another client's token, or with none. Each is refused with words, or answered; nothing that was refused is stored, no server fails
-(no 500), nobody without a token is let in and nobody is told another's secrets; and after each block the door still does what it does for
+(no 500), nobody without a token is let in and nobody gets another's secrets; and after each block the door still does what it does for
 everybody. Blocks that are done are lines of the log: the same command goes on where it was, and several commands may share a log, each with
 doors of its own. benchmarks/doors has the doors.
 

@@ -2,7 +2,7 @@
 through a gateway in a process of its own, block by block in turn. Every answer through the gateway must be in its log, whole.
 
 One answer has 1000 token ids of prompt and 100 of its own; a conversation grows by two messages a turn. The server, the gateway and the
-clients are three processes; the machine's load is told, since all three share it.
+clients are three processes; the machine's load is reported, since all three share it.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _write_heads(home: Home, index: Path) -> None:
 
 
 def law(points: Sequence[tuple[int, float]]) -> float | None:
-    """The exponent b of cost = a · N^b by least squares on the logarithms; None for costs too small to tell."""
+    """The exponent b of cost = a · N^b by least squares on the logarithms; None for costs too small to measure."""
     usable = [(math.log(num), math.log(cost)) for num, cost in points if cost >= FLOOR_S]
     if len(usable) < 2:
         return None

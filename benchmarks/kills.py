@@ -1,6 +1,6 @@
 """`kill -9` at random moments of every stage of a run: half of the kills end all of its processes at once, half one of them at random.
 
-A home is turned twice (benchmarks/profiles/tiny.yaml), by the same command again and again, and killed in each of its stages; then comes
+A home runs two iterations (benchmarks/profiles/tiny.yaml), by the same command again and again, and is killed in each stage; then comes
 the next home. After each kill what was acknowledged before has to be there (versions of tables with the digests of their rows, finished
 stages, closed iterations), nothing twice, and where the command has ended no process of the home may be left. A home that is
 finished is looked at as a whole: no acknowledged episode is missing, none is stored twice, every invariant holds, `flywheel verify`
@@ -93,7 +93,7 @@ ROLES = (
 
 
 class Kept(threading.Thread):
-    """What a home has acknowledged so far, looked at while it is turned. Ends with `stop`."""
+    """What a home has acknowledged so far, looked at while it runs. Ends with `stop`."""
 
     def __init__(self, home: Home, instance: dg.DagsterInstance) -> None:
         super().__init__(daemon=True)
@@ -126,7 +126,7 @@ class Kept(threading.Thread):
 
 
 class Trial:
-    """One home in `base`, turned and killed until it is finished. `seconds`: what each place, ITERATION/STEP, takes unkilled."""
+    """One home in `base`, run and killed until it is finished. `seconds`: what each place, ITERATION/STEP, takes unkilled."""
 
     def __init__(self, base: Path, number: int, seconds: dict[str, float], log: Log, console: Console) -> None:
         self.base, self.number = base, number
@@ -144,7 +144,7 @@ class Trial:
         base.chmod(0o755)
         self._instance = open_instance(self.home)
 
-    def turn(self) -> None:
+    def run(self) -> None:
         """Give the command until it ends well, then look at the whole home."""
         began_s, failures = time.monotonic(), 0
         while failures < MAX_FAILURES:
@@ -171,10 +171,10 @@ class Trial:
         )
         self._instance.dispose()
 
-    def turn_or_end(self) -> None:
-        """`turn`, and leave no process behind however that ends."""
+    def run_or_end(self) -> None:
+        """`run`, and leave no process behind however that ends."""
         try:
-            self.turn()
+            self.run()
         finally:
             self.end_processes()
 
@@ -429,7 +429,7 @@ def unkilled(folder: Path, console: Console) -> Row:
     if not path.exists():
         base = folder / "unkilled"
         trial = Trial(base, -1, {}, Log(folder / "unkilled.jsonl", 0, 0), console)
-        trial.turn_or_end()
+        trial.run_or_end()
         seconds = {work.place: work.end_s - work.start_s for work in work_of(trial.home)}
         atomic_write(path, json.dumps({"seconds": seconds, "counts": counts_of(trial.home)}).encode())
         shutil.rmtree(base)
@@ -481,7 +481,7 @@ def main() -> int:
         number = len(log.ends)
         base = folder / f"home-{number:02d}"
         trial = Trial(base, number, reference["seconds"], log, console)
-        trial.turn_or_end()
+        trial.run_or_end()
         if not log.ends[-1]["faults"]:
             shutil.rmtree(base)
     if options.json is not None:

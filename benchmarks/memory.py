@@ -1,4 +1,4 @@
-"""What working and episodic memory are worth: one small policy, told more or less of its past, on a task whose end needs its beginning.
+"""What working and episodic memory are worth: one small policy, shown more or less of its past, on a task whose end needs its beginning.
 
     first-word-said    six scripts, each of which says a word and is gone; the first word is asked for at the end
 

@@ -26,7 +26,7 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 HOME = Path(".bench/wheel/wheel-0")
-"""What wheel_curves.py turns first."""
+"""The first home of wheel_curves.py."""
 
 
 def figures(home: Home, split: str) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def show(found: Sequence[dict[str, Any]], console: Console) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("homes", nargs="*", type=Path, default=[HOME], help=f"homes turned by `flywheel run` (default: {HOME})")
+    parser.add_argument("homes", nargs="*", type=Path, default=[HOME], help=f"homes of `flywheel run` (default: {HOME})")
     parser.add_argument("--split", default=REPORTED_SPLIT, help=f"default: {REPORTED_SPLIT}")
     parser.add_argument("--json", type=Path, help="write the figures")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """How far the outcome reward model can be trusted, before and after the flywheel has trained it, on real episodes of MiniWoB++.
 
 A weak policy (the quickstart's tutorials, 50 steps on one demonstration a task) plays train, eval and holdout instances at temperature 1.
-Its episodes lie in a home of their own as a wheel's would, and the wheel's own assets do the rest: `orm_samples`, `orm_dataset`,
+Its episodes lie in a separate home as a run's would, and the flywheel's assets do the rest: `orm_samples`, `orm_dataset`,
 `orm_model`, `judgements`, `judge_reports`. Everything that is reported is of instances that neither taught nor chose a threshold.
 
     before      the policy itself is asked, as the ORM is: it has never seen a judgement
@@ -116,7 +116,7 @@ def make_home(root: Path, profile: Profile, nums: dict[str, int], bars: Progress
 
 
 def train_and_judge(profile: Profile, warehouse: Warehouse) -> tuple[float, float]:
-    """The wheel's own assets on the home; returns CPU seconds and seconds."""
+    """The flywheel's assets on the home; returns CPU seconds and seconds."""
     os.environ["FLYWHEEL_HOME"] = str(warehouse.home.root)
     started, cpu = time.monotonic(), os.times()
     with dg.DagsterInstance.ephemeral() as instance:

@@ -1,7 +1,7 @@
 """The share of an iteration's wall time that orchestration takes: Dagster's steps, subprocess starts and imports, Prefect's
 bookkeeping.
 
-Reads a home that `flywheel run` has turned. An iteration's wall time is from the start of the process that runs it, imports included, to
+Reads a home of `flywheel run`. An iteration's wall time is from the start of the process that runs it, imports included, to
 the end of its Dagster run; what is not orchestration is the union of the intervals in which a worker did its work (imports excluded),
 less what Prefect took inside the collection: the wait for its server, its import, and every second of the flow in which no episode ran.
 Routing, checks and merging of tables, which run in Dagster's own steps, are counted as orchestration too, so the figure is an upper bound.
@@ -26,7 +26,7 @@ from pipelines.orchestration.instance import open_instance
 from warehouse.core.home import Home, atomic_write
 
 HOME = Path(".bench/wheel/wheel-0")
-"""What wheel_curves.py turns first."""
+"""The first home of wheel_curves.py."""
 
 
 def union_s(intervals: Iterable[tuple[float, float]]) -> float:
@@ -69,14 +69,14 @@ def measure(home: Home) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, nargs="?", default=HOME, help=f"a home turned by `flywheel run` (default: {HOME})")
+    parser.add_argument("home", type=Path, nargs="?", default=HOME, help=f"a home of `flywheel run` (default: {HOME})")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
     if not arguments.home.is_dir():
-        parser.error(f"{arguments.home} is not a folder; give a home turned by `flywheel run`, or turn this one by wheel_curves.py")
+        parser.error(f"{arguments.home} is not a folder; give a home of `flywheel run`, or make this one by wheel_curves.py")
     rows = measure(Home(arguments.home.absolute()))
     if not rows:
-        parser.error(f"no iteration of {arguments.home} was turned by `flywheel run` in one go; turn a home without interruption")
+        parser.error(f"no iteration of {arguments.home} was completed by one `flywheel run`; run a home without interruption")
     table = Table(title="Orchestration's share of an iteration")
     for column in ("iteration", "wall", "work", "in Prefect", "orchestration", "share"):
         table.add_column(column, justify="right")

@@ -1,11 +1,11 @@
-"""Can a policy act by looking? The wheel of the profile `pixels`, a vision-language policy of 2.7 million parameters from random weights
-that is shown task pages and no elements, turned several times. For each iteration and task: greedy success of the merged policy on holdout
+"""Can a policy act by looking? Several iterations of the profile `pixels`, a vision-language policy of 2.7 million parameters from random
+weights that is shown task pages and no elements. For each iteration and task: greedy success of the merged policy on holdout
 beside two controls on the same instances.
 
     chance    clicks anywhere on the page below the instruction, uniformly; never typed text. Six attempts at each instance
     blind     the same policy, shown the screen that came before in another episode of the task: what it still solves, it does not see
 
-And the verdicts of full Chromium, where the iteration played a sample again. Homes lie under --root; interrupted, the wheel goes on where
+And the verdicts of full Chromium, where the iteration played a sample again. Homes lie under --root; interrupted, the run goes on where
 it stopped, and what was played of a control is kept. Fewer than three seeds are preliminary, and the table says so.
 
     nice python -m benchmarks.pixels --seeds 0 1 2 --publish
@@ -32,7 +32,7 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.policy.action_source import StepContext
 from agent.policy.policy import Policy, Prompt, Response
 from assets.profile import ActingSettings, Profile
-from benchmarks.common.homes import seconds, turn
+from benchmarks.common.homes import run_flywheel, seconds
 from benchmarks.common.kept import fingerprint, kept_row
 from benchmarks.common.provenance import distinct, publish_rows
 from pipelines import profiles
@@ -133,7 +133,7 @@ async def blind(profile: Profile, policy: Policy) -> Counts:
 
 
 def measured(home: Home, profile: Profile, recipe: str, seed: int) -> dict[str, Any]:
-    """All figures of a home that has turned: chance, and by iteration success, the control and the other browser."""
+    """All figures of a home with finished iterations: chance, and by iteration success, the control and the other browser."""
     warehouse, path = Warehouse(home), home.root.parent / f"{home.root.name}-controls"
     solved: dict[str, Counts] = {}
     twice: list[tuple[str, int, int]] = []
@@ -194,7 +194,7 @@ def _rate(num: int, of: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--iterations", type=int, default=3, help="0: turn nothing, read homes as they are")
+    parser.add_argument("--iterations", type=int, default=3, help="0: run nothing, read homes as they are")
     parser.add_argument("--profile", default="pixels", help="name, or path of a profile that extends it")
     parser.add_argument("--root", type=Path, default=ROOT)
     parser.add_argument("--publish", action="store_true", help="write docs/measured/pixels.json")
@@ -203,7 +203,7 @@ def main() -> None:
     for seed in options.seeds:
         home, profile = Home(options.root / f"pixels-{seed}"), profiles.load(options.profile, {"seed": seed})
         if options.iterations:
-            turn(home, ["--iterations", str(options.iterations), "--profile", options.profile], {"seed": seed}, console)
+            run_flywheel(home, ["--iterations", str(options.iterations), "--profile", options.profile], {"seed": seed}, console)
         rows[f"seed {seed}"] = measured(home, profile, fingerprint(profile.model_dump(mode="json")), seed)
         show(rows[f"seed {seed}"], console, len(options.seeds))
     if options.publish:

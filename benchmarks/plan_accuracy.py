@@ -146,7 +146,7 @@ def summary_of(found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("homes", nargs="*", type=Path, help="homes that were turned with the profile")
+    parser.add_argument("homes", nargs="*", type=Path, help="homes that ran with the profile")
     parser.add_argument("--profile", default="quickstart")
     parser.add_argument("--cluster", action="store_true", help=f"run an iteration by {CLUSTER} on three hosts, and take its home")
     parser.add_argument("--stages-only", action="store_true", help="measure neither this CPU nor traffic")

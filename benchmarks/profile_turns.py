@@ -1,16 +1,16 @@
-"""What one turn of a profile gives, by domain, and what a merge keeps of each specialist.
+"""What one iteration of a profile gives, by domain, and what a merge keeps of each specialist.
 
-    full       three iterations of the quickstart, as `make run` turns them: their time
+    full       three iterations of the quickstart, as in `make run`: their time
     sandbox    one iteration of the profile sandbox
     generated  one iteration of the profile generated
     joint      one iteration of the quickstart with one more RL run on both domains together, and larger steps than it takes
 
 Greedy success on holdout, on novel instances where episodes were kept (warehouse/evaluation/novelty.py). A specialist is the policy
 `rl_DOMAIN`; what the merge keeps of it is its success on that domain over the specialist's. Homes lie under .bench/profiles; interrupted, a
-turn goes on, but its time is told only where one launch did all of it.
+run goes on, but its time is reported only where one launch did all of it.
 
     python -m benchmarks.profile_turns sandbox generated joint full --publish
-    python -m benchmarks.profile_turns --homes .bench/wheel/wheel-0 .bench/wheel/wheel-1     of homes that were turned before
+    python -m benchmarks.profile_turns --homes .bench/wheel/wheel-0 .bench/wheel/wheel-1     of homes of earlier runs
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.homes import launches, seconds, turn
+from benchmarks.common.homes import launches, run_flywheel, seconds
 from benchmarks.common.provenance import MEASURED, publish
 from warehouse.core.home import Home
 from warehouse.evaluation.novelty import reported_counts
@@ -90,7 +90,7 @@ def _rate(figures: Mapping[str, int]) -> float:
 
 
 def result_of(home: Home) -> dict[str, Any]:
-    """What is told, and published, of a home."""
+    """The figures of a home that are shown and published."""
     took_s, policies = seconds(home), policies_of(home)
     minutes = {} if took_s is None else {"minutes": round(took_s / 60, 1)}
     return {"measured": launches(home), **minutes, "policies": policies, "kept_by_merge": kept_by_merge(policies)}
@@ -120,22 +120,22 @@ def _cell(figures: Mapping[str, int] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("turns", nargs="*", help=f"which of {', '.join(TURNS)} to turn (default: all, unless --homes are given)")
-    parser.add_argument("--homes", type=Path, nargs="*", default=[], help="homes that were turned before, to be told of as well")
+    parser.add_argument("turns", nargs="*", help=f"which of {', '.join(TURNS)} to run (default: all, unless --homes are given)")
+    parser.add_argument("--homes", type=Path, nargs="*", default=[], help="homes of earlier runs, to report as well")
     parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/profile_turns.json")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.turns if name not in TURNS]:
-        parser.error(f"no turn is called {', '.join(unknown)}: there are {', '.join(TURNS)}")
+        parser.error(f"no run is called {', '.join(unknown)}: there are {', '.join(TURNS)}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     console, results = Console(), {}
     for name in arguments.turns or ([] if arguments.homes else TURNS):
         home = Home((ROOT / name).absolute())
-        turn(home, *TURNS[name], console)
+        run_flywheel(home, *TURNS[name], console)
         results[name] = result_of(home)
         show(name, results[name], console)
     for folder in arguments.homes:
         if not folder.is_dir():
-            parser.error(f"{folder} is not a folder; name homes that `flywheel run` turned")
+            parser.error(f"{folder} is not a folder; name homes of `flywheel run`")
         results[folder.name] = result_of(Home(folder.absolute()))
         show(folder.name, results[folder.name], console)
     if arguments.publish:

@@ -9,7 +9,7 @@ those of miniwob:quickstart that their oracle solves with a single action.
     TRL      GRPOTrainer, whose prompts and rewards come from our browsers; it samples, learns and shuffles as it is wont to
 
 The learning rate of each is chosen alike: every arm runs with every rate of `--rates` and every seed, and the rate of the best mean success
-on the *eval* split is the one whose policies are then played on holdout. All rates are told, with their intervals.
+on the *eval* split is the one whose policies are then played on holdout. All rates are reported, with their intervals.
 
 Alike in all three: attempts an instance, warm-up, Adam's settings, epochs, minibatches, clip range, clipping of the gradient, advantages by
 group and its spread, loss averaged over an answer's tokens and then over answers, no KL penalty. Not alike: where all attempts at an

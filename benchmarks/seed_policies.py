@@ -1,11 +1,11 @@
-"""Greedy success of the two policies that a wheel starts from, before it has turned.
+"""Greedy success of the two policies that the flywheel starts from, before its first iteration.
 
     tutorials only    CT on the tutorials: no demonstration, no page of a task
     seed SFT          then SFT on the seed's demonstrations, two a task
 
 Both are made from the quickstart profile's own settings, as its first iteration makes them, and play the quickstart's tasks and the
-unseen ones. This needs no home and takes minutes, so it is where lessons are compared: on the `eval` split unless told otherwise. What
-a wheel reports are benchmarks/wheel_curves.py's rows of the same names.
+unseen ones. This needs no home and takes minutes, so it is where lessons are compared: on the `eval` split by default. The
+rows of the same names in benchmarks/wheel_curves.py are those of a run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from warehouse.evaluation.statistics import macro_average
 
 ROOT = Path(".bench/seed_policies")
 RECIPE_TEXTS = 1000
-"""Tutorials that tell whether a kept policy was taught by the same."""
+"""Tutorials that show whether a kept policy was taught by the same."""
 TASK_LISTS = {"quickstart": "miniwob:quickstart", "unseen": "miniwob:unseen"}
 
 

@@ -131,7 +131,7 @@ def _seeds(task: Task, num: int) -> Iterator[int]:
     return iter(task.seeds(Split.EVAL if task.held_out else Split.TRAIN, num))
 
 
-async def soak(settings: SoakSettings, folder: Path, tell: Callable[[str], None]) -> Report:
+async def soak(settings: SoakSettings, folder: Path, log: Callable[[str], None]) -> Report:
     """Play what is not yet written down in `folder`, and report on all of it."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = requests(settings)
@@ -141,11 +141,11 @@ async def soak(settings: SoakSettings, folder: Path, tell: Callable[[str], None]
     runs = folder / "runs.jsonl"
     if todo:
         run = _Run(number=max((line["run"] for line in _lines(runs)), default=0) + 1, path=runs)
-        tell(f"{len(todo)} of {len(wanted)} episodes to play")
+        log(f"{len(todo)} of {len(wanted)} episodes to play")
         with record.open("a", encoding="utf-8") as out:
             if out.tell():
                 print(file=out)  # after a line that may have been cut off
-            await _play(settings, todo, run, len(done), lambda line: print(json.dumps(line), file=out, flush=True), tell)
+            await _play(settings, todo, run, len(done), lambda line: print(json.dumps(line), file=out, flush=True), log)
     return report(wanted, list(_lines(record)), list(_lines(runs)))
 
 
@@ -155,7 +155,7 @@ async def _play(
     run: _Run,
     num_before: int,
     keep: Callable[[dict[str, Any]], None],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     builder = PromptBuilder("compact")
     chance = random.Random(f"{settings.seed} {num_before}")
@@ -179,7 +179,7 @@ async def _play(
                 run.write(await asyncio.to_thread(_sample, fleet.worker_pids(), num_before + num))
             if num % max(1, len(todo) // 20) == 0:
                 to_go_s = (len(todo) - num) / num * run.seconds
-                tell(f"{num_before + num} episodes, {num / run.seconds:.1f} a second, {to_go_s:.0f} s to go")
+                log(f"{num_before + num} episodes, {num / run.seconds:.1f} a second, {to_go_s:.0f} s to go")
         noting.cancel()
     run.num_orphans = await _orphans(run.worker_pids)
     run.write(None)
@@ -289,7 +289,7 @@ def report(wanted: Sequence[EpisodeRequest], lines: Sequence[dict[str, Any]], wr
 
 
 def slope(samples: Sequence[dict[str, Any]], name: str) -> float:
-    """By least squares, a 1000 episodes; 0 where there are too few samples to tell."""
+    """By least squares, a 1000 episodes; 0 where there are too few samples."""
     steady = samples[int(WARM_UP * len(samples)) :]
     if len(steady) < 3:
         return 0.0

@@ -6,10 +6,10 @@
     no_failures   CT without the V=0 data (ct_weight 0)
     wide          the list of 40 and more tasks, with about as many episodes in all
 
-Every table begins with the two policies that a wheel starts from: *tutorials only*, the first CT, which has seen no demonstration, and
-*seed SFT*, after two demonstrations a task. What the wheel adds is over those.
+Every table begins with the two policies that a run starts from: *tutorials only*, the first CT, which has seen no demonstration, and
+*seed SFT*, after two demonstrations a task. What the flywheel adds is over those.
 
-Every (variant, seed) is an ordinary home under .bench/wheel, turned by `flywheel run`; run again after an interruption and it goes on.
+Every (variant, seed) is an ordinary home under .bench/wheel, made by `flywheel run`; run again after an interruption and it goes on.
 Both starts and the newest released policy of each home are also measured on the tasks of `unseen`, which are never trained on. All
 figures are on the holdout split; whole tasks that `wide` holds out are counted apart.
 
@@ -34,7 +34,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.homes import launches, turn
+from benchmarks.common.homes import launches, run_flywheel
 from benchmarks.common.provenance import sentence
 from sandbox.tasks.miniwob.source import load_tasks
 from warehouse.core.home import Home, atomic_write
@@ -48,7 +48,7 @@ ROOT = Path(".bench/wheel")
 PUBLISHED, PAGE, DRAWING = Path("docs/measured/wheel_curves.json"), Path("docs/measured.md"), Path("docs/wheel-curves.svg")
 FIRST = "0001"
 STARTS = {"ct_model": "tutorials only", "sft_model": "seed SFT"}
-"""The policies of the first iteration that a wheel starts from, by role."""
+"""The policies of the first iteration that a run starts from, by role."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "wheel": {},
     "no_annotator": {"annotation.enabled": False},
@@ -300,7 +300,7 @@ def draw(points: Sequence[Point], path: Path) -> None:
     for number, (variant, seed) in enumerate(homes):
         own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")]
         chosen = [p for name in columns for p in own if (p.iteration, p.role) == name]
-        aside = 5 * (number - (len(homes) - 1) / 2)  # so that whiskers of different homes can be told apart
+        aside = 5 * (number - (len(homes) - 1) / 2)  # so that whiskers of different homes do not overlap
         places = [(75 + 92 * list(columns).index((p.iteration, p.role)) + aside, axis.px(p.mean)) for p in chosen]
         drawing.polyline(places, styles[variant])
         for (x, _), p in zip(places, chosen, strict=True):
@@ -316,11 +316,11 @@ def draw(points: Sequence[Point], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=["wheel"], help="which wheels to turn (default: wheel)")
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=["wheel"], help="which variants to run (default: wheel)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="profile seeds (default: 0 1 2)")
     parser.add_argument("--iterations", type=int, default=3, help="iterations of each (default: 3)")
     parser.add_argument("--unseen-per-task", type=int, default=20, help="episodes per unseen task (default: 20)")
-    parser.add_argument("--only-report", action="store_true", help="turn nothing; report what is there")
+    parser.add_argument("--only-report", action="store_true", help="run nothing; report what is there")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--publish", action="store_true", help=f"write {PUBLISHED}, {PAGE} and {DRAWING}")
     parser.add_argument("--from-published", action="store_true", help=f"write {PAGE} and {DRAWING} from {PUBLISHED}, and nothing else")
@@ -335,7 +335,7 @@ def main() -> None:
         for seed in arguments.seeds:
             home = Home((ROOT / f"{variant}-{seed}").absolute())
             if not arguments.only_report:
-                turn(home, ["--iterations", str(arguments.iterations)], {**VARIANTS[variant], "seed": seed}, console)
+                run_flywheel(home, ["--iterations", str(arguments.iterations)], {**VARIANTS[variant], "seed": seed}, console)
                 measure_unseen(home, arguments.unseen_per_task)
             if home.root.exists():
                 found = [asdict(point) for point in points_of(variant, seed, home)]

@@ -45,7 +45,7 @@ TURNED_AWAY = (403, 404, 410)
 
 @dataclass(slots=True)
 class Counts:
-    """What one annotator was told. `taken` is shared by all: assignment by run."""
+    """Answers that one annotator got. `taken` is shared by all: assignment by run."""
 
     taken: dict[str, str]
     own: dict[str, str] = field(default_factory=dict)

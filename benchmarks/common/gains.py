@@ -1,4 +1,4 @@
-"""What benchmarks of learning keep of an arm's greedy episodes, and how two arms are told apart.
+"""What benchmarks of learning keep of an arm's greedy episodes, and how two arms are compared.
 
 A row is a dictionary with `seed`, `outcomes` and `counts`, as it lies in an arm's file.
 """
@@ -57,7 +57,7 @@ def gains_by_seed(rows: Sequence[Row], before: Sequence[Row]) -> list[float]:
 
 def over_seeds(values: Sequence[float]) -> tuple[float, Interval | None]:
     """Mean of one value a seed and its 95 % interval by Student's t, of which a single seed has none. A bootstrap over three seeds is too
-    narrow: in simulations it told 10 to 22 % of equal arms apart, not 5."""
+    narrow: in simulations it called 10 to 22 % of equal arms different, not 5."""
     centre = float(np.mean(values))
     if len(values) < 2:
         return centre, None

@@ -214,7 +214,7 @@ class History:
         if number:
             self._parent = self._id(number, "merged_policy")
 
-    def turn(self, number: int) -> None:
+    def iterate(self, number: int) -> None:
         """Everything that iteration `number` writes."""
         iteration = f"{number:04d}"
         data = {kind: self._dataset(iteration, kind) for kind in ("ct", "sft")}
@@ -432,7 +432,7 @@ def make_history(home: Home, size: Size, *, begin: int = 0, together: int = 1) -
     else:
         history.seed()
     for number in range(begin + 1, size.iterations + 1):
-        history.turn(number)
+        history.iterate(number)
         if together > 1 and (number % together == 0 or number == size.iterations):
             history.commit()
         yield number

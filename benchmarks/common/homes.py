@@ -1,4 +1,4 @@
-"""Homes that benchmarks turn with `flywheel run`, and when: a home keeps commit, date and machine of each launch that worked on it, and
+"""Homes that benchmarks run with `flywheel run`, and when: a home keeps commit, date and machine of each launch that worked on it, and
 Dagster when each of its steps was at work.
 """
 
@@ -30,16 +30,16 @@ STAGES = {
     "release": ("orm_", "released_policy"),
     "collection": ("annotations", "human_annotations", "rollouts", "collection_gate"),
 }
-"""How the steps of a run begin that make a stage of the wheel; the others route."""
+"""By stage of the flywheel, the prefixes of its steps' names; other steps route."""
 
 
 def stage_of(place: str) -> str:
-    """The stage of the wheel that a step of a run, ITERATION/STEP, is of."""
+    """The stage of the flywheel that a step of a run, ITERATION/STEP, belongs to."""
     step = place.split("/")[1]
     return next((stage for stage, begins in STAGES.items() if step.startswith(begins)), "routing")
 
 
-def turn(home: Home, options: Sequence[str], settings: Mapping[str, Any], console: Console) -> None:
+def run_flywheel(home: Home, options: Sequence[str], settings: Mapping[str, Any], console: Console) -> None:
     """`flywheel run` with these options and settings, which goes on where an earlier call stopped. The wall time is kept where one launch
     did all of it."""
     is_fresh, started_s = not home.root.exists(), time.monotonic()

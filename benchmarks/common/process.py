@@ -1,4 +1,4 @@
-"""Processes: what a measured one tells of itself, and which ones run for a home."""
+"""Processes: what a measured one reports, and which ones run for a home."""
 
 from __future__ import annotations
 

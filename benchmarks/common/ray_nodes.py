@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",  # a head has it of itself, all others must be told
+    "RAY_AUTH_MODE": "token",  # a head's default; all others need it set
     "RAY_AUTH_TOKEN": "of-trials-on-this-machine-and-as-long-as-it-has-to-be",
     "RAY_FAKE_CLUSTER": "1",  # an autoscaler's nodes are processes here
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
@@ -176,7 +176,7 @@ def ray_nodes(num_nodes: int, *, job_server: bool = False, max_nodes: int = 0) -
 
 @contextmanager
 def _environment() -> Iterator[Path]:
-    """What Ray is told by the environment, and a folder for it: paths of sockets may have 107 bytes."""
+    """Ray's environment variables, and a folder for it: paths of sockets may have 107 bytes."""
     before, folder = dict(os.environ), Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     os.environ.update(ENVIRONMENT)
     try:

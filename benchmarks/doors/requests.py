@@ -27,7 +27,7 @@ ENDLESS = ("/events", "/stream")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """A server. `local` asks its application, `remote` its socket. `routes` are method, path and the schema of its body; `whole` is a
-    request that it takes at any time. `stored` tells what is stored, in whatever form shows a change, `untouched` what no request of ours
+    request that it takes at any time. `stored` returns what is stored, in any form that shows a change, `untouched` what no request of ours
     may change; `secrets` are names of what is another client's. `names` stand in paths beside PATHS; `open_paths` need no token.
     `prepare` brings back what a case may have ended. `examples`: bodies by path, or functions that make one."""
 
@@ -184,7 +184,7 @@ class _Requests:
             raise AssertionError(f"{said}: {status} without a word")
         leaked = [secret for secret in door.secrets() if secret in text and secret not in asked and secret.encode() not in body]
         if leaked or "Traceback (most recent call last)" in text or "root:x:0" in text:
-            raise AssertionError(f"{said}: {status} tells too much: {text[:500]}")
+            raise AssertionError(f"{said}: {status} reveals too much: {text[:500]}")
         if status < 400 and any(secret in place.partition("?")[0] for secret in door.secrets()):
             raise AssertionError(f"{said}: {status} for what is another client's: {text[:300]}")
         if status < 400 and not is_let_in and not place.startswith(tuple(door.open_paths)):

@@ -184,7 +184,7 @@ class _OpenEnv:
         except (WebSocketException, OSError, ValueError, UnicodeError):
             return "refused"
         if not is_let_in:
-            raise AssertionError(f"{said}: let in, and told {answer[:300]}")
+            raise AssertionError(f"{said}: let in, and answered {answer[:300]}")
         return checked(said, answer)
 
     async def after(self) -> None:

@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--memory", default="2GB")
-    parser.add_argument("--threads", type=int, help="all cores unless told")
+    parser.add_argument("--threads", type=int, help="all cores by default")
     arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="route-", dir=arguments.folder.parent))
     try:

@@ -1,7 +1,7 @@
 """Sampling of a routed iteration, as one process: prints samples, seconds and peak memory as JSON, with a digest of the ids.
 
 python -m benchmarks.ours.sample_episodes HOME make FOLDER    a home of the episodes in FOLDER, routed by how they ended
-python -m benchmarks.ours.sample_episodes HOME parts          as the wheel does it, then once more, which finds nothing to write
+python -m benchmarks.ours.sample_episodes HOME parts          as the flywheel does it, then once more, which finds nothing to write
 python -m benchmarks.ours.sample_episodes HOME whole          all chats of the iteration at once, as dicts
 """
 

@@ -1,6 +1,6 @@
 """torchrl's functions under the invariants of reinforcement learning. Runs in its own venv.
 
-Its value functions know the ends of episodes and no mask: rows with observations inside cannot be told to them. Of its GRPO loss the three
+Its value functions know the ends of episodes and no mask: they do not take rows with observations inside. Of its GRPO loss the three
 parts that a batch goes through are called one after the other, with the log-probabilities that an actor would have given.
 """
 

@@ -54,7 +54,7 @@ def arguments() -> tuple[str, Window]:
 
 
 def serve(contestant: Contestant) -> None:
-    """Answer until told to end."""
+    """Answer until asked to end."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print does not mix with replies
     for line in sys.stdin:

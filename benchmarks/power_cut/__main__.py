@@ -131,7 +131,7 @@ class Arm:
                 workloads.commits(disk, home, random.Random(self._seed))
             elif self.name == "commands":
                 if self._turned is None:
-                    raise SystemExit("the arm `commands` needs --turned, a home that the smoke profile has turned once")
+                    raise SystemExit("the arm `commands` needs --home, a home with one iteration of the smoke profile")
                 asked = workloads.commands(disk, home, self._turned, self._folder / "files")
                 (self._folder / "asked.json").write_text(json.dumps([[each.name, each.arguments, each.effect] for each in asked]))
             else:
@@ -228,7 +228,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--cuts", type=int, default=100, help="moments an arm")
     parser.add_argument("--go-on", type=int, default=5, help="cuts of the run that are worked to the end")
-    parser.add_argument("--turned", type=Path, help="a home that the smoke profile has turned once (else one is turned here)")
+    parser.add_argument("--home", type=Path, help="a home with one iteration of the smoke profile (else one is run here)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path(".bench/power_cut"))
     parser.add_argument("--json", type=Path)
@@ -239,7 +239,7 @@ def main() -> int:
         raise SystemExit(f"no disk can be logged here: {reason}")
     rows: list[dict[str, Any]] = []
     for name in options.arms:
-        arm = Arm(name, (options.folder / f"{name}-{options.seed}").absolute(), options.seed, options.turned and options.turned.absolute())
+        arm = Arm(name, (options.folder / f"{name}-{options.seed}").absolute(), options.seed, options.home and options.home.absolute())
         console.print(f"{name}: the workload")
         arm.record()
         rows += arm.cuts(options.cuts, options.go_on, console)

@@ -209,7 +209,7 @@ def serve(folder: Path) -> None:
             return [".", "..", "disk", "mark"]
 
         def open(self, path: str, fi: Any) -> int:
-            fi.direct_io = True  # each write and flush of the block layer is told of as it happens
+            fi.direct_io = True  # each write and flush of the block layer is reported as it happens
             return 0
 
         def read(self, path: str, size: int, offset: int, fi: Any) -> bytes:

@@ -26,7 +26,7 @@ from warehouse.storage.tables import Warehouse
 
 NUM_COMMITS = 60
 SETTLED_S = 3.0
-"""A commit that could be seen so long ago has returned. Nobody tells us when the processes of a run get their answers."""
+"""A commit that could be seen so long ago has returned. It is not known when the processes of a run get their answers."""
 RUN_TIMEOUT_S = 3600.0
 PROFILE = ROOT / "benchmarks" / "profiles" / "tiny.yaml"
 """The smoke profile with less work in each of its stages."""
@@ -85,7 +85,7 @@ class Command:
 
 
 def table_commands(home: Path, files: Path) -> list[Command]:
-    """Every command that changes a table, for a home that the smoke profile has turned once. Writes what it imports into `files`."""
+    """Every command that changes a table, for a home with one iteration of the smoke profile. Writes what it imports into `files`."""
     with connect(Warehouse(Home(home))) as con:
         sft, ct = (con.execute(f"select min(sample_id) from {kind}_samples where not withdrawn").fetchall()[0][0] for kind in ("sft", "ct"))
         (episode,) = con.execute("select min(episode_id) from episodes where purpose = 'rollout'").fetchall()[0]
@@ -142,11 +142,11 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def commands(disk: LoggedDisk, home: Path, turned: Path, files: Path) -> list[Command]:
-    """Every command of `table_commands` on a copy of a turned home, one after another; returns them."""
+    """Every command of `table_commands` on a copy of a finished home, one after another; returns them."""
     shutil.copytree(turned, home, ignore=shutil.ignore_patterns("locks", "server.json"))
     os.sync()
     digests, asked = Digests(home), table_commands(home, files)
-    disk.mark(Promise(said="turned home", tables=digests.of(digests.versions())).text())
+    disk.mark(Promise(said="finished home", tables=digests.of(digests.versions())).text())
     for command in asked:
         done = flywheel(home, *command.arguments)
         if done.returncode != 0:
@@ -194,7 +194,7 @@ class _Seen:
         self._looks.append((time.monotonic(), versions()))
 
     def settled(self) -> dict[str, int]:
-        """What has been there for SETTLED_S and was not told of yet."""
+        """What has been there for SETTLED_S and was not returned yet."""
         old = [found for at_s, found in self._looks if at_s < time.monotonic() - SETTLED_S]
         self._looks = self._looks[max(0, len(old) - 1) :]
         news = {table: version for table, version in (old[-1] if old else {}).items() if self._reported.get(table) != version}
