@@ -1,4 +1,4 @@
-"""What the critic of an RL stage begins with: the one that an earlier iteration left, and the episodes that are stored of before."""
+"""What the critic of an RL stage starts from: the one that an earlier iteration left, and stored episodes of earlier iterations."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,5 @@
-"""Which instances of the tasks each stage uses. Every stage of every iteration has a part of the train split of its own, so no
-two ever see the same instance; `eval` and `holdout` instances are the same for ever.
+"""Which instances of the tasks each stage uses. Every stage of every iteration has its own part of the train split, so no
+two ever see the same instance; `eval` and `holdout` instances never change.
 
 An iteration's block is cut into the parts of FIRST_IN_BLOCK; the seed's, which is block 0, is all demonstrations. A profile that asks for
 more than a part holds is refused (assets/profile.py).

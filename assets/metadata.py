@@ -1,5 +1,5 @@
 """What every materialization says about itself, in one shape: counts, figures, durations, digests of code and configuration, table
-versions, a data version, and a picture where a person would rather look.
+versions, a data version, and a picture where one helps.
 """
 
 from __future__ import annotations

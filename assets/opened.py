@@ -1,4 +1,4 @@
-"""Which iterations are open, as the home itself says. Dagster knows it too; to import it and to ask takes longer than all that `flywheel
+"""Which iterations are open, read from the home. Dagster knows it too, but importing and asking it takes longer than all that `flywheel
 status` reads. Iterations are opened by handoff.py alone, which writes this before it adds the partition to Dagster."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a plan (`flywheel run --dry-run`) reckons with and cannot read from anywhere else: the machine's speed and the weight of the work.
-Nothing of it changes what a run does.
+"""Assumptions of a plan (`flywheel run --dry-run`) that it cannot read from anywhere else: the machine's speed and the weight of the work.
+They do not change what a run does.
 
 Defaults of the CPU are measured on two cores (benchmarks/plan_accuracy.py measures them again); those of the GPU are an H100 SXM's data
 sheet and common shares of its peak, which were not measured here.

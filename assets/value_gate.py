@@ -1,4 +1,5 @@
-"""The check on each RL specialist that says whether its critic was fit to steer (UI-TARS-2 on value pretraining), and in how many rounds.
+"""The check on each RL specialist that says whether its critic was good enough to steer (UI-TARS-2 on value pretraining), and in how many
+rounds.
 
 A critic that never was is an error that keeps the specialist out of the merge where the run was to block (gate_policy), and a warning where
 the per-task baseline stood in for it or it steered all the same. A specialist of an algorithm without a critic passes.

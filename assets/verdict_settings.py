@@ -1,4 +1,4 @@
-"""Settings of verdicts that may err: the outcome reward model and how it is trained, the LLM judge, and what both are held to.
+"""Settings of verdicts that may err: the outcome reward model and how it is trained, the LLM judge, and the requirements on both.
 
 What a judge reads is agent/judging/prompt.py, who judges is models/judges, how thresholds come about is
 warehouse/evaluation/judge_reports.py.

@@ -1,4 +1,4 @@
-"""Where the annotation server of a home is: `flywheel annotate serve` says it in the home, and commands that print an address ask here.
+"""Where the annotation server of a home is: `flywheel annotate serve` writes its address into the home, and commands that print it read it.
 
 A server that was killed leaves its word behind: it is believed only while the process that wrote it lives. That is told by a lock, which
 the kernel takes from a process that ends and which is seen from other containers, where the process's id says nothing. Of a server that

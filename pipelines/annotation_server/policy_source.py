@@ -84,7 +84,7 @@ class ReleasedPolicies(RegisteredPolicies):
         self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
         """Those that episodes were given and still hold, whether or not the engine is open."""
         self._opening = asyncio.Lock()
-        """Held by whoever opens or closes an engine: one that is being closed is not opened beside itself."""
+        """Held while an engine is opened or closed: one that is being closed is not opened beside itself."""
         self._is_closed = False
 
     async def get(self, policy: str) -> Served:
@@ -170,6 +170,6 @@ class ReleasedPolicies(RegisteredPolicies):
                     await self._close(name)
 
     async def _close(self, name: str) -> None:
-        """Under the lock. Whoever asks for it from now on waits for that, and opens it again."""
+        """Under the lock. Later requests for it wait, and open it again."""
         engine = self._engines.pop(name)
         await asyncio.to_thread(engine.policy.close)

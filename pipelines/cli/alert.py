@@ -1,4 +1,4 @@
-"""`flywheel alert`: a word through every channel of alerts, to see that it arrives. What is sent by itself, and when, is
+"""`flywheel alert`: a test alert through every channel. What is sent automatically, and when, is
 pipelines/orchestration/alert_sensors.py's.
 """
 

@@ -1,4 +1,4 @@
-"""`flywheel forget`: a person, an episode or an import out of the home for good. What it does is pipelines/forgetting's."""
+"""`flywheel forget`: erases a person, an episode or an import from the home for good. What it does is pipelines/forgetting's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flywheel import …`: the commands that bring data and tasks of one's own in. What each does is pipelines/importing's."""
+"""`flywheel import …`: the commands that import your own data and tasks. What each does is pipelines/importing's."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def check(
     files: Annotated[list[Path] | None, typer.Argument(help="For an importer: files of its format.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="For a task source: instances of each task that are played.")] = 2,
 ) -> None:
-    """Check that a plug-in keeps what plug-ins of its kind promise. Exit status 1 where something is not kept.
+    """Check that a plug-in meets the contract of its kind. Exit status 1 where it does not.
 
     Of a task source a few tasks are played in live sessions: resets repeat, the oracle solves, doing nothing is not paid. A
     harness plays an episode with a model that knows nothing.

@@ -1,4 +1,4 @@
-"""`flywheel record …`: record one's own work on one's own machine, look through it, send it off. The recorder is annotation/recorder;
+"""`flywheel record …`: record your own work on your own machine, review it, upload it. The recorder is annotation/recorder;
 recordings are made in record_sessions.py.
 """
 

@@ -1,4 +1,4 @@
-"""`flywheel record start`, `browser` and `resume`: a recording is made. Whether it can be is looked at before anybody is asked to agree."""
+"""`flywheel record start`, `browser` and `resume`: make a recording. Whether it can be made is checked before anybody is asked to agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EpisodeCluster: runs episodes on the nodes of a Ray cluster, a worker a node. To whoever runs episodes it is what an EpisodeRunner is.
+"""EpisodeCluster: runs episodes on the nodes of a Ray cluster, a worker a node. Callers use it as an EpisodeRunner.
 
 Every node that has the resources gets a worker, up to `workers`, also one that joins later; where there is an autoscaler, it is asked for
 more nodes while all places are taken. A node with other code than this process is refused and named. One that is short of disk gets no

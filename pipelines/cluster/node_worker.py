@@ -1,7 +1,7 @@
 """NodeWorker: the episode worker of one node, as the stage holds it. It hands out episodes, answers questions, and notices that it is lost.
 
 A call that fails on the way is made again, since either side ignores what it knows; a worker that answered nothing for `lost_after_s`, or
-that Ray says is dead, is lost with all its episodes: they get WorkerCrashed, and whoever ran them runs them elsewhere. Time in which this
+that Ray says is dead, is lost with all its episodes: they get WorkerCrashed, and the caller runs them elsewhere. Time in which this
 process's own event loop stood still, and so heard nobody, does not count. A worker whose disk runs out gives its episodes back (GivenBack):
 first those that wait for a session, then all.
 """

@@ -391,7 +391,7 @@ def _actions(one: Answered, hand: Hand, lost: Counter[str], *, is_last: bool) ->
 
 
 def task_named(instruction: str) -> str:
-    """The name of the task that an instruction asks for: whoever is asked the same has the same task."""
+    """The name of the task that an instruction asks for: the same instruction is the same task."""
     return f"{slug(instruction)[:60]}-{hashlib.sha256(instruction.encode()).hexdigest()[:8]}"
 
 

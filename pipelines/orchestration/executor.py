@@ -25,7 +25,7 @@ from warehouse.core.home import Home
 
 START_METHOD = {"forkserver": {"preload_modules": [step_server.PRELOAD]}}
 LAUNCH_TAG = "flywheel/launch"
-"""On a run of pipelines/orchestration/run_process.py: by which whoever started that process finds it."""
+"""On a run of pipelines/orchestration/run_process.py: by which the starter of that process finds it."""
 LAUNCHED_TAG = "flywheel/launched_at"
 """On the same run: when that process began, in Unix seconds. Its imports come before what Dagster counts."""
 HANDOVER_S = 20.0

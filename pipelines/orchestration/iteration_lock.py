@@ -1,5 +1,5 @@
-"""Locks that say which process runs an iteration in a home, and of hosts that share an object store, on which of them. Light: whoever only
-asks does not import Dagster."""
+"""Locks that say which process runs an iteration in a home, and of hosts that share an object store, on which of them. Light: a query
+does not import Dagster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run failed, and whether whoever launches runs, the sensor (sensors.py) or `flywheel run` (pipelines/cli/run.py), launches it again.
+"""Why a run failed, and whether its launcher, the sensor (sensors.py) or `flywheel run` (pipelines/cli/run.py), launches it again.
 
 Only where nobody else has tried again: the run is cut off, or a step that Dagster does not retry failed of what may pass. Where
 Dagster has started a stage as often as it may, or a person must fix something, the run stays as it is (docs/failures.md).
@@ -17,7 +17,7 @@ from warehouse.core.errors import class_named
 from warehouse.core.machine import shortage
 
 MAX_RELAUNCHES = 2
-"""Of one run, by whoever launched it."""
+"""Of one run, by its launcher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

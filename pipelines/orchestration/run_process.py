@@ -46,7 +46,7 @@ JOBS = {"seed_iteration": seed_iteration, "iteration": iteration}
 
 
 def main(job: str, key: str | None, run_tag: str) -> int:
-    """What ends it by name is printed, left for whoever started it (LAST_WORDS), and kept with the run where that can still be written."""
+    """A named error that ends it is printed, left for the parent (LAST_WORDS), and kept with the run where that can still be written."""
     home = Home.from_env()
     try:
         return _run(home, job, key, run_tag)

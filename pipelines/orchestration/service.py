@@ -1,5 +1,5 @@
 """One service of a deployment on the home of FLYWHEEL_HOME, in this process: `python -m pipelines.orchestration.service NAME …`, options as
-the program's own. deploy/compose.yaml has each in a container of its own; `flywheel ui` starts them all on one machine.
+the program's own. deploy/compose.yaml runs each in its own container; `flywheel ui` starts them all on one machine.
 
     code        Dagster's code location; the runs are processes of it
     webserver   Dagster's page, for our own pages only

@@ -1,4 +1,4 @@
-"""The process from which a run's steps are forked. It has imported what they need, so that not each of them imports it again.
+"""The process from which a run's steps are forked. It has imported what they need, so that no step imports it again.
 
 Dagster's multiprocess executor would start such a server with its first step; `start` is earlier, so that the server imports while the run
 itself does. Imports nothing heavy for that reason.

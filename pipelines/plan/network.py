@@ -44,7 +44,7 @@ def network_parts(profile: Profile, shape: ModelShape, work: Work) -> dict[str, 
 
 
 def num_handed_on(config: PpoConfig, work: Work) -> int:
-    """How often an RL run hands weights to whoever answers."""
+    """How often an RL run hands weights to the policy servers."""
     batch = config.min_batch_episodes if config.streaming and config.min_batch_episodes else work.num_episodes / config.rounds
     return math.ceil(work.num_episodes / batch)
 

@@ -1,4 +1,4 @@
-"""`flywheel plan simulate`: what a profile's RL would come to on so many nodes (simulation.py), from the home's own episodes where it has
+"""`flywheel plan simulate`: time and cost of a profile's RL on so many nodes (simulation.py), from the home's own episodes where it has
 enough of them, else from the plan's assumptions.
 """
 

@@ -1,4 +1,4 @@
-"""Whether a plug-in keeps what plug-ins of its kind promise: `check`, which `flywheel check` and the test beside a plug-in call."""
+"""Whether a plug-in meets the contract of its kind: `check`, which `flywheel check` and the test beside a plug-in call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every harness promises, seen in one episode of a small task on a real page, with a model that only says that it does not know."""
+"""The contract of every harness, checked in one episode of a small task on a real page, with a model that only says it does not know."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def parse_value(text: str, source: str) -> Any:
 
 
 def _use_plugins(given: Any, source: str) -> None:
-    """Before the profile is read: other settings name them. What is not a reference is left to whoever reads it."""
+    """Before the profile is read: other settings name them. What is not a reference is left to its reader."""
     for kind, declared in given.items() if isinstance(given, Mapping) else ():
         names = declared.values() if isinstance(declared, Mapping) else declared if isinstance(declared, list) else [declared]
         if kind in PLUGINS and declared and all(isinstance(name, str) for name in names):

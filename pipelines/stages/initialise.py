@@ -1,4 +1,4 @@
-"""The seed policy: a tokenizer and a small model with the weights that a seed gives, or a model there is, taken in as it stands."""
+"""The seed policy: a tokenizer and a small model with weights drawn by a seed, or an existing model, taken in as it is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Episodes that a stage plays, kept in its folder as they finish: a stage that goes on after a kill plays only what is missing, and again
-what the infrastructure had ended. No more of them is in memory than what became of each."""
+"""Episodes that a stage plays, kept in its folder as they finish: a stage that resumes after a kill plays only what is missing, and again
+what the infrastructure had ended. Only the outcome of each stays in memory."""
 
 from __future__ import annotations
 

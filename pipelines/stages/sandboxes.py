@@ -59,7 +59,7 @@ async def open_local_collector(acting: ActingSettings, *, to_choose: bool = Fals
 
 
 class EpisodeService(ABC):
-    """Runs single episodes for callers in any thread: one event loop in one thread owns the sessions and whoever answers.
+    """Runs single episodes for callers in any thread: one event loop in one thread owns the sessions and the engine.
 
     Prefect runs each task in an event loop of its own, and a browser belongs to one loop; so tasks submit here.
     """

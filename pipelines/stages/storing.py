@@ -83,7 +83,7 @@ def store_checkpoint(
     """
     folder, made = context.checkpoints / card.checkpoint_id, draft or context.draft
     if _is_whole(folder):
-        shutil.rmtree(made)  # the same weights; whoever reads them now is not disturbed
+        shutil.rmtree(made)  # the same weights; a process that reads them now is not disturbed
     else:
         move(made, folder)
     return registry.register(

@@ -105,7 +105,7 @@ class PageView:
             return [dict(row) for row in connection.execute(sql, values)]
 
     def click(self, selector: str) -> Action:
-        """For an oracle: a click on the first shown element that a selector matches, or a turn of the wheel towards it. Raises NotThere
+        """For an oracle: a click on the first shown element that a selector matches, or a scroll towards it. Raises NotThere
         where none is shown."""
         node = next((each for each in self.query(selector) if each.shown), None)
         if node is None:

@@ -1,5 +1,5 @@
 """What benchmarks/wheel_curves.py reports: the reported split alone, and the last merged policy, whichever was the best. Its tables begin
-with what a wheel starts from: tutorials only and seed SFT, on the tasks that are learned and on the unseen.
+with what a run starts from: tutorials only and seed SFT, on the tasks that are learned and on the unseen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the wheel stands: an iteration is complete once the next was opened, whatever its rows look like before."""
+"""Where the flywheel stands: an iteration is complete once the next was opened, whatever its rows look like before."""
 
 from __future__ import annotations
 
