@@ -1,4 +1,4 @@
-"""Forks of an episode: siblings that begin at the state which it had come to before one of its steps, and go on by themselves.
+"""Forks of an episode: siblings that start from its state before one of its steps, and go on independently.
 
 A session cannot be copied, so a fork is an episode that is resumed (resume.py) where it never was: on a session of its own the parent's
 steps are carried out again and compared, up to the screen and the elements that the parent saw next. Where they are not the same the

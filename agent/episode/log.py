@@ -1,4 +1,4 @@
-"""The one store of a stage under way: its finished episodes, and the steps of those that still run, so that a killed worker goes on from
+"""The one store of a running stage: its finished episodes, and the steps of those that still run, so that a killed worker resumes from
 them, and so that they need not all be in memory.
 
 A file is append-only JSON lines; a line that a kill cut off was never acknowledged and is removed. Screenshots are files named by their

@@ -1,4 +1,4 @@
-"""Turn-exact resume: an episode that was cut off goes on at the step it was cut off at, by verified replay.
+"""Step-exact resume: an interrupted episode goes on at the step at which it was interrupted, by verified replay.
 
 A session cannot be kept over a kill, so its episode starts on another one: the recorded actions are carried out again, their responses are
 not asked for again, and at each step the prompt, the elements and the screen must be those that were recorded. Where one differs, the

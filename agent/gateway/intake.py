@@ -1,6 +1,6 @@
 """Spans of agents as they come in over OTLP/HTTP: each export is a line of the day's log,
-FLYWHEEL_HOME/logs/<day>/otel-genai/<project>.jsonl, which the import of that day reads (pipelines/orchestration/imported_logs.py). Nothing
-is looked at here but that it is such an export.
+FLYWHEEL_HOME/logs/<day>/otel-genai/<project>.jsonl, which the import of that day reads (pipelines/orchestration/imported_logs.py). Checked
+here is only that it is such an export.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every grammar promises, ours and yours."""
+"""The contract of every grammar, ours and yours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leased session as HTTP, for a program that is to drive it: a terminal, a desktop, a page. JSON in the form of sandbox/wire.py.
+"""A leased session over HTTP, for a program that drives it: a terminal, a desktop, a page. JSON in the form of sandbox/wire.py.
 
     GET  SESSION          → the observation
     POST SESSION/step     an action → {"observation": …, "terminated": …, "truncated": …}

@@ -1,4 +1,4 @@
-"""Runs a program, and ends whatever is left of it: also what began a session of its own, or whose parent is gone. It runs by itself, under
+"""Runs a program, and ends all processes that it leaves: also those in another session, or whose parent is gone. It runs standalone, under
 `python -I -S`, with the standard library alone.
 
     supervisor.py PARENT GRACE_S PROGRAM ARGUMENT …

@@ -67,7 +67,7 @@ def wheels_of(x: float, y: float, dx: float, dy: float, *, time_s: float) -> lis
 
 
 class PynputInput:
-    """The keyboard and pointer of whoever is logged in. macOS asks the person to allow it (Privacy, Accessibility and Input Monitoring)."""
+    """The keyboard and pointer of the logged-in user. macOS asks the person to allow it (Privacy, Accessibility and Input Monitoring)."""
 
     name = "pynput"
 

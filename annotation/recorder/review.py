@@ -1,6 +1,6 @@
 """The local page on which a person looks through a recording before it may be uploaded: a server on loopback for one recording.
 
-Whoever opens the address that the command prints proves by its fragment, which browsers send to nobody, that they may; the page trades it
+The address that the command prints authorises its visitor by its fragment, which browsers send to nobody; the page trades it
 for a cookie. Requests that change something have to be the page's own. What programs, speech or people wrote is set as text by the page,
 never as markup.
 """

@@ -1,4 +1,4 @@
-"""Files that go for good: overwritten, then removed. Whoever still has one of them in use keeps it whole."""
+"""Secure deletion of files: overwritten, then removed. A process that still has one of them open keeps it whole."""
 
 from __future__ import annotations
 

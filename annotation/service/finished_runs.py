@@ -1,4 +1,4 @@
-"""Finished runs, for whoever did them and for reviewers: lists of them, and one of them step by step. Judging them and taking them back is
+"""Finished runs, for their annotators and for reviewers: lists of them, and one of them step by step. Judging them and taking them back is
 review.py's."""
 
 from __future__ import annotations

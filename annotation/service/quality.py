@@ -25,7 +25,7 @@ from annotation.wire.review import Quality as QualityView
 
 DAY_S = 86400.0
 LONGEST_STEP_S = 300.0
-"""Whoever takes longer over one step has left the desk: as working time it counts as much as this."""
+"""A longer pause at one step counts as an absence: as working time it counts as much as this."""
 
 
 class Quality:

@@ -1,6 +1,6 @@
 """All that two people said of one thing, as agreement.py reckons with it.
 
-verdict            on a run: its annotator, and whoever reviewed it
+verdict            on a run: its annotator and its reviewers
 verdict_of_copies  on an instance: the people who annotated a copy of it each
 decision           at a step where two annotators of an instance saw the same screen and the same policy's proposals
 action             at a step where they saw the same screen: the kind of action, and the element or the text that it was about

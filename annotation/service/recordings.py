@@ -35,7 +35,7 @@ MAX_RECORDING_BYTES = 4 * 1024**3
 MOST_LISTED = 500
 DAY_S = 86400.0
 ANSWER_S = 10.0
-"""Whoever completes a recording hears after so long that its pictures are being looked at."""
+"""After so long the client that completes a recording gets the answer that its pictures are being checked."""
 
 
 class Recordings:

@@ -10,7 +10,7 @@ nobody guesses it, and nothing is counted.
 Names are kept as digests: people type their password there by mistake. An attempt counts as failed from when it begins, so that a hundred
 at once are a hundred. A success forgives what failed under its name from its source before it; the rest stays.
 
-An address of IPv6 counts as its network of 64 bits: whoever has one address there has all of them.
+An address of IPv6 counts as its network of 64 bits: a client with one address there has all of them.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Whoever asks for something: an account, and the login that says so."""
+    """The author of a request: an account, and the login that proves it."""
 
     user_id: str
     name: str

@@ -50,7 +50,7 @@ def campaigns_of(session: Session, user_id: str | None) -> Sequence[tuple[str, s
 
 
 def people(session: Session) -> Sequence[str]:
-    """Names of whoever finished a run."""
+    """Names of the people who finished a run."""
     query = select(User.name).where(User.user_id.in_(select(Run.user_id).where(Run.state == "finished")))
     return session.scalars(query.order_by(User.name)).all()
 

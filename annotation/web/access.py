@@ -76,7 +76,7 @@ def principal_or_none(request: Request) -> Principal | None:
 
 
 def address_of(request: Request) -> str:
-    """Of whoever asks, for limits and the audit log."""
+    """Of the client, for limits and the audit log."""
     return str(request.scope["address"])
 
 

@@ -1,4 +1,4 @@
-"""The HTTP interface of an annotation server: /api/v1 for pages and programs, and the pages. Whoever calls it has passed the guard.
+"""The HTTP interface of an annotation server: /api/v1 for pages and programs, and the pages. Every request has passed the guard.
 
 The routes are in routes_*.py, a noun each, with an `add_to(app)` that is listed here.
 """

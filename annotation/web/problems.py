@@ -73,7 +73,7 @@ _STATUS: Statuses = (
     (FlywheelError, 500, "The server failed"),
 )
 _WITHOUT_PATHS: dict[type[FlywheelError], FlywheelError] = {
-    StorageFull: StorageFull("The server's disk is full; this was not stored. Send it again once whoever runs the server has freed space."),
+    StorageFull: StorageFull("The server's disk is full; this was not stored. Send it again once its operator has freed space."),
     MachineLimit: MachineLimit("The server has no memory or files left; this was not stored. Send it again later."),
 }
 """What users see where the machine runs out of something; the log has the rest."""

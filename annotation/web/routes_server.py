@@ -1,4 +1,4 @@
-"""Routes of the server itself: whether it works, for whoever restarts it."""
+"""Routes of the server itself: health checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_to(app: FastAPI) -> None:
         **open_to_all(),
     )
     async def health(request: Request, response: Response) -> Health:
-        """Whoever asks needs no login, and learns no more than this."""
+        """Needs no login, and shows no more than this."""
         response.headers["cache-control"] = "no-store"
         try:
             await office_of(request).database.reading(_ask)

@@ -1,4 +1,4 @@
-"""The venvs that peers run in: what one holds is named by whoever measures, and it is made on first use."""
+"""The venvs that peers run in: the benchmark names the packages of each, and it is made on first use."""
 
 from __future__ import annotations
 

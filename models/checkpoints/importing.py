@@ -1,4 +1,4 @@
-"""A model that there is, taken in as a checkpoint of ours: its files copied or linked, its card written, its weights left as they are.
+"""An existing model, imported as a checkpoint: its files copied or linked, its card written, its weights unchanged.
 
 What a folder must hold to be taken: config.json, safetensors weights, a tokenizer. Nothing here trains or asks a model. Pickled weights
 (`pytorch_model.bin`) are refused: they can run code when they are opened.

@@ -1,5 +1,5 @@
-"""Which file of a model's folder is what: weights and their index, configuration, tokenizer, image processor, code, card. Names only, and
-no torch: what is in the files is the business of whoever opens them.
+"""Which file of a model's folder is what: weights and their index, configuration, tokenizer, image processor, code, card. Names only, no
+torch, and no content of the files.
 """
 
 from __future__ import annotations

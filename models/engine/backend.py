@@ -1,4 +1,4 @@
-"""What the scheduler wants of a kind of model: the Backend protocol, and what its implementations share."""
+"""What the scheduler needs of a kind of model: the Backend protocol, and what its implementations share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Who answers when a policy acts: the embedded engine, in this process or in servers of its own, or a policy server. Light: reading a
-profile imports no HTTP library and no torch. Engines are made of it by pipelines/stages/engines.py.
+profile imports no HTTP library and no torch. pipelines/stages/engines.py builds the engines.
 """
 
 from __future__ import annotations

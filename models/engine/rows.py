@@ -1,4 +1,4 @@
-"""What is asked of the generator and what comes of it: requests, and the rows that are answered. Tokens and numbers; no model."""
+"""Input and output of the generator: requests, and the rows that are answered. Tokens and numbers; no model."""
 
 from __future__ import annotations
 

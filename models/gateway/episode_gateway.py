@@ -1,5 +1,5 @@
-"""The gateway of a harness's episodes (agent/harness/runner.py): each has its name and its end from whoever runs it, so what passes is
-recorded as ever, and comes back as steps.
+"""The gateway of a harness's episodes (agent/harness/runner.py): each gets its name and its end from its runner, so its calls are
+recorded as always, and come back as steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wanted of a server, what it answers, and what may differ between kinds of servers: the words of routes.py and kinds.py. No server
+"""Requests to a server, its answers, and what may differ between kinds of servers: the types of routes.py and kinds.py. No server
 is known here.
 """
 

@@ -1,4 +1,4 @@
-"""One policy server: asked for answers, made to load weights. Which of several is asked is models/http/engine.py's business."""
+"""One policy server: gets answers from it, has it load weights. Which of several is asked is models/http/engine.py's business."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every judge of a user's own promises."""
+"""The contract of a user's own judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run's episodes are forked (agent/episode/fork.py), and how much better than the others each did of those that met at a state."""
+"""Where a run's episodes are forked (agent/episode/fork.py), and the advantage of each sibling over the others from the same state."""
 
 from __future__ import annotations
 

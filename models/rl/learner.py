@@ -1,4 +1,4 @@
-"""All that learns in one process of a run: policy, critic and their optimizers; how they are loaded, and what a round does with them.
+"""What is trained in one process of a run: policy, critic and their optimizers; how they are loaded, and what a round does with them.
 
 Each rank of a process group has one and does the same with it; what the critic learns before the run it is handed as a file. Episodes,
 counters, other files and the live policy are the trainer's.

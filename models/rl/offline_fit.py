@@ -1,4 +1,4 @@
-"""What value pretraining before a run came to, as the run's folder keeps it. No torch: who forgets episodes reads it, too."""
+"""The result of value pretraining before a run, as the run's folder keeps it. No torch: forgetting episodes reads it, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy server as a process of its own, on loopback, for as long as whoever started it lives: starting it, seeing that it ended, ending
+"""A policy server as a separate process on loopback that lives as long as its parent: starting it, seeing that it ended, ending
 it. What the process does is __main__.py's. Imports no torch."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loss of a checkpoint on texts that it was never trained on."""
+"""The loss of a checkpoint on held-out texts."""
 
 from __future__ import annotations
 

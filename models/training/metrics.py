@@ -1,4 +1,4 @@
-"""Training metrics on their way out: a JSON-lines file, TensorBoard, trackers (tracking.py), and a callback for whoever watches. No
+"""Training metrics on their way out: a JSON-lines file, TensorBoard, trackers (tracking.py), and a callback for observers. No
 orchestrator is known here.
 
 A resumed run drops the lines after the step it resumes from, so every step is in the file once.

@@ -1,4 +1,4 @@
-"""What processes that train together share, whoever starts them: the network that they use, how one ends with those that started it, the
+"""What processes that train together share: the network that they use, how one ends with those that started it, the
 error that it leaves behind, the last words of a log.
 
 Who starts them is launcher.py's business, what they do models/supervised/process.py's and models/rl/process.py's.

@@ -1,5 +1,5 @@
 """Where a home stands: iterations, stages, artefact ids, success with counts and intervals. Read from the home alone, printed by the
-CLI; Dagster is asked only of a home of before, which does not say which of its iterations have closed.
+CLI; Dagster is asked only for an older home, which does not say which of its iterations have closed.
 """
 
 from __future__ import annotations

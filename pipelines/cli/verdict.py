@@ -1,4 +1,4 @@
-"""`flywheel verdict`: what a person says of an episode, as a row of `verdicts` that goes before every other judge's word. Append-only: a
+"""`flywheel verdict`: a person's verdict on an episode, as a row of `verdicts` that overrides every other judge. Append-only: a
 person who changes their mind says so again, and the newest counts.
 """
 

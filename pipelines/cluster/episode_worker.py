@@ -1,5 +1,5 @@
-"""The episode worker of a node: sessions and the episode loop beside each other, as an actor of Ray. What it needs of the stage are answers
-of the policy; what the stage gets of it are finished episodes. Screens that no prompt shows stay on the node until then. Where the disk
+"""The episode worker of a node: sessions and the episode loop beside each other, as a Ray actor. The stage sends it answers
+of the policy, and gets finished episodes. Screens that no prompt shows stay on the node until then. Where the disk
 under the sessions runs out, the stage gets that report before the outcome of an episode there.
 
 This module knows nothing of Ray: the stage makes an actor of the class.

@@ -1,4 +1,4 @@
-"""What is being forgotten, on the disk before anything is erased, so that a process that is killed in between is gone on from: by then the
+"""What is being forgotten, on the disk before anything is erased, so that a killed process can be resumed: by then the
 annotation database may no longer say what the person gave. Once it is finished a receipt stays in its place: what was erased, how much of
 it and when, by ids and counts alone.
 """

@@ -1,4 +1,4 @@
-"""Who or what is to be forgotten, and what of theirs is where: an account's runs and recordings, the episodes and samples of an import."""
+"""Who or what is to be forgotten, and where their data is: an account's runs and recordings, the episodes and samples of an import."""
 
 from __future__ import annotations
 

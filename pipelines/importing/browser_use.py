@@ -1,4 +1,4 @@
-"""Histories of the browser-use library (`history.save_to_file`): a JSON document a run. An action's point is what its result says of it,
+"""Histories of the browser-use library (`history.save_to_file`): a JSON document a run. An action's point is the one in its result,
 else the middle of the element; what was asked is read from the message that the library saves with each step, and screenshots, which it
 names by paths of the machine that it ran on, are looked for beside the history and below --images: by the folder of the run and their file
 names, or by these alone where no other run has them there.

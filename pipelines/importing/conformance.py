@@ -1,4 +1,4 @@
-"""What every importer promises, on files of its format."""
+"""The contract of every importer, checked on files of its format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under which licence an import is: what its `--licence` says, else what the public collection of its format says of itself, else
+"""The licence of an import: `--licence`, else the one that the public collection of its format states, else
 unknown."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GIVEN = "whoever imported it"
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """What a collection says of itself."""
+    """What a collection states."""
 
     licence: str
     origin: str

@@ -1,4 +1,4 @@
-"""What an import of demonstrations or general data says of itself: what became of the records, in the terminal and in the files under
+"""The report of an import of demonstrations or general data: what became of the records, in the terminal and in the files under
 FLYWHEEL_HOME/imports/<name>. What the importers do is demonstrations.py's and general.py's.
 """
 

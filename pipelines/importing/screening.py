@@ -1,4 +1,4 @@
-"""What people did and wrote is looked through before it is stored, since no filter of a later iteration sees it: for personal data, and for
+"""Screens what people did and wrote before it is stored, since no filter of a later iteration sees it: for personal data, and for
 the scripts of its letters where some are asked for. What counts as either is warehouse/quality/personal_data.py's; what is withheld is kept
 aside by the importers.
 """

@@ -1,4 +1,4 @@
-"""Sensors that notice what alerts are sent for, and send them (alerts.py). They are on where a channel is configured."""
+"""Sensors that detect what alerts are about, and send them (alerts.py). They are on where a channel is configured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Names under which Dagster's page and the Prefect server answer besides loopback names and IP addresses: in a deployment, that of their
-container, by which the other services ask them."""
+"""Host names that Dagster's page and the Prefect server accept besides loopback names and IP addresses: in a deployment, that of their
+container, by which the other services reach them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dagster's webserver, which answers no page of another origin: `python -m pipelines.orchestration.dagster_webserver …`, options as
+"""Dagster's webserver, which refuses pages of another origin: `python -m pipelines.orchestration.dagster_webserver …`, options as
 Dagster's own.
 
 By itself it takes a GraphQL mutation from any page that is open in a browser of this machine, in the address of a picture even: such a page

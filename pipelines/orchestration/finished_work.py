@@ -1,4 +1,4 @@
-"""Whether a finished stage may be believed: what its result names is still there. Looked at before its result is used again."""
+"""Whether a finished stage's result still holds: what it names is still there. Checked before the result is used again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application that uvicorn serves as the Prefect server: Prefect's own, which answers pages of any origin, behind a guard."""
+"""The application that uvicorn serves as the Prefect server: Prefect's own, which accepts pages of any origin, behind a guard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command changes in the tables is reported to Dagster, so that its page shows it and what was made from it counts as stale.
+"""Reports to Dagster what a command changes in the tables, so that its page shows it and what was made from it counts as stale.
 
 Each asset whose rows are others now gets a materialization, and each open iteration its input again where that changed
 (assets/handoff.py). What a command does with an asset and leaves no rows of gets an observation, which makes nothing stale: a merge by hand

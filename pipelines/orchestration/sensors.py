@@ -1,4 +1,4 @@
-"""Sensors: what starts an iteration, an evaluation or a repair without a clock. Each is off until a person switches it on."""
+"""Sensors: what starts an iteration, an evaluation or a repair without a schedule. Each is off until a person switches it on."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
 """A browser's DevTools address for a program beside us: agents that are given a browser connect to it there, and drive a leased page.
 
 The browser listens in its own network (namespace.py), where no program is but the browser. Here is a port of this machine's loopback whose
-connections are carried there. Whoever reaches it drives the browser: it is for programs of this machine's own users.
+connections are carried there. Every program that reaches it can drive the browser: it is for programs of this machine's own users.
 """
 
 from __future__ import annotations

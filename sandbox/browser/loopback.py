@@ -1,4 +1,4 @@
-"""The loopback of a network of one's own, raised: here for the process that enters it, and as a program that raises its own and becomes
+"""Raises the loopback of a network namespace: here for the process that enters it, and as a program that raises its own and becomes
 the command that follows. No import of ours, so that it starts in milliseconds.
 """
 

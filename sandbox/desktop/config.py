@@ -1,5 +1,5 @@
-"""The file that says where the desktops of this machine's sessions come from, whoever lends the sessions (a pool, a fleet, a server, a
-profile's turn). It is named by the environment variable FLYWHEEL_DESKTOPS; without one, every desktop is a box of this machine.
+"""The file that says where the desktops of this machine's sessions come from, for every lender of sessions (a pool, a fleet, a server, an
+iteration). It is named by the environment variable FLYWHEEL_DESKTOPS; without one, every desktop is a box of this machine.
 
     provider: qemu              # a virtual machine, put back to a snapshot for every episode
     image: ~/vm-debian

@@ -1,4 +1,4 @@
-"""Starting an application on a desktop and waiting for its window, for sessions and for whoever sets a task up."""
+"""Starting an application on a desktop and waiting for its window, for sessions and for the setup of tasks."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Fleet:
         return slot
 
     async def _put_back(self, slot: _FleetSlot, session: FleetSession, *, keep: bool, unhealthy: str | None) -> None:
-        """Once for each lease, whoever ends it first: its user, or the fleet, because it was forgotten."""
+        """Once for each lease: its user ends it, or the fleet, because it was forgotten."""
         if self._leases.pop(session, None) is None:
             return
         session.end("The lease is over; take another one.")

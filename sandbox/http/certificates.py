@@ -1,4 +1,4 @@
-"""Which certificates our clients accept of a server at an https:// address, and what they say of one that they do not."""
+"""Which certificates our clients accept of a server at an https:// address, and their error for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, or never come to an end: a connection that does not send a request's head or body in time, or does not read its
+"""Slow or endless clients: a connection that does not send a request's head or body in time, or does not read its
 answer, is closed. uvicorn waits for all three without limit. How large a body may be is each server's own.
 """
 

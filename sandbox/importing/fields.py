@@ -1,4 +1,4 @@
-"""A record's fields, of which none is passed over unseen."""
+"""A record's fields, none of which is skipped silently."""
 
 from __future__ import annotations
 

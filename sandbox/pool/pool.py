@@ -2,7 +2,7 @@
 
 A pool belongs to the event loop that entered it, and ends with it. Who gets which session is the queue's business (lease_queue.py), how
 sessions and browsers live is the slots' (slots.py): let more episodes wait than there are sessions, and page loads are spared. A browser
-that crashed or hung is replaced; whoever used it gets the error and may lease again.
+that crashed or hung is replaced; its user gets the error and may lease again.
 """
 
 from __future__ import annotations

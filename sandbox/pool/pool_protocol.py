@@ -1,4 +1,4 @@
-"""Pool: what whoever needs sessions asks of whoever lends them. SessionPool (pool.py), Fleet (fleet/manager.py), SandboxClient
+"""Pool: the protocol between users and lenders of sessions. SessionPool (pool.py), Fleet (fleet/manager.py), SandboxClient
 (server/client.py, of one server) and ServersPool (server/servers_pool.py, of several) satisfy it, so that a collector, a server and an
 environment run on any of them.
 """

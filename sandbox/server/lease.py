@@ -22,7 +22,7 @@ from sandbox.tasks.task import Task
 from warehouse.core.errors import LeaseLost, SandboxError, TaskError
 
 End = Literal["released", "overdue", "lifetime", "failed", "shutdown", "unanswered"]
-"""Why a lease ended. `unanswered`: whoever asked for it went away before it was granted."""
+"""Why a lease ended. `unanswered`: its client went away before it was granted."""
 ENDS: tuple[End, ...] = ("released", "overdue", "lifetime", "failed", "shutdown", "unanswered")
 CLOSE_TIMEOUT_S = 20.0
 
@@ -212,7 +212,7 @@ EXPLANATIONS: dict[End, str] = {
     "lifetime": "it was reclaimed because it reached the longest lifetime",
     "failed": "the sandbox behind it failed",
     "shutdown": "the server is shutting down",
-    "unanswered": "whoever asked for it went away",
+    "unanswered": "the client that asked for it went away",
 }
 
 

@@ -5,7 +5,7 @@
 
 A lease goes to the server with the most free sessions. Every server is asked for its status all the time. One that does not answer, drains,
 has no disk left, refuses the token, or runs other code or other task sources than this process is named in the log and gets no lease until
-its answers say otherwise. One that fell silent loses its sessions: calls on them raise ServerUnreachable at once, so that whoever runs the
+its answers say otherwise. One that fell silent loses its sessions: calls on them raise ServerUnreachable at once, so that the caller of the
 episode leases again, elsewhere. A lease that one server cannot open goes to another. A pool belongs to the event loop that entered it.
 """
 

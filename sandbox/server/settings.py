@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ServerSettings(BaseModel):
-    """Limits of one server. A client is whoever holds a token; its name is the token's."""
+    """Limits of one server. A client is the holder of a token; its name is the token's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

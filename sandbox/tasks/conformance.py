@@ -1,4 +1,4 @@
-"""What every task source promises, ours and yours: promises about its description (STATIC) and about its sessions (`played`)."""
+"""The contract of every task source, ours and yours: rules for its description (STATIC) and for its sessions (`played`)."""
 
 from __future__ import annotations
 

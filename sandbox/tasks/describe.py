@@ -1,4 +1,4 @@
-"""What a task asks for, in a line, without a session: what its source says of it, else the instruction of its first instance."""
+"""What a task asks for, in a line, without a session: its source's description, else the instruction of its first instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under which licence the tasks of each source are, as rows of the table `sources`: task sources say it of themselves, or of each of their
+"""The licence of each source's tasks, as rows of the table `sources`: task sources state it for themselves, or for each of their
 groups, as sets of imported tasks do by what was given when they were imported."""
 
 from __future__ import annotations

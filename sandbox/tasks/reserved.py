@@ -4,7 +4,7 @@ none: sandbox/tasks/supply.py.
 
 The *content* of an instance is what makes it what it is. In a page it is what a policy sees first: the instruction and the elements,
 without where they lie, which is up to the machine's fonts. Seeds of one content are one instance played twice, so an instance is in a split
-by its content: the index reserves contents, and whoever starts an instance of another seed draws again where one of them comes up.
+by its content: the index reserves contents, and an instance of another seed is drawn again where one of them comes up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a generator of tasks says of an instance before anything runs: the seam between sources that generate their tasks and whoever
+"""What a generator of tasks says of an instance before anything runs: the seam between sources that generate their tasks and the code that
 counts, compares, lists or chooses them. And how a generator draws: candidates until one passes, each refusal with its reason.
 """
 

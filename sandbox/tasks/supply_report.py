@@ -1,5 +1,5 @@
 """How good a generator's supply is: its first instances counted, compared with each other, and played by their oracle in live sessions.
-What is printed and written of it is supply_page.py; what an instance says of itself is supply.py.
+What is printed and written of it is supply_page.py; the facts of an instance are supply.py.
 
 Families take turns, and within a family the splits: the n-th instance of each is of `train`, `eval`, `holdout`, `train` … (a held-out
 family has only the last two). So every split is compared with the others for instances that are in both.

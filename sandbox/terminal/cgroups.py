@@ -1,7 +1,7 @@
 """One control group for each jail: how much memory, how many processes and how much processor time all of it together may take.
 
 Version 1 and version 2 of Linux's control groups, whichever this process may write; where neither, the jail's resource limits must do
-(jail.py says which hold). Groups of processes that are gone are removed by whoever makes the next one.
+(jail.py says which hold). Groups of processes that are gone are removed when the next one is made.
 """
 
 from __future__ import annotations

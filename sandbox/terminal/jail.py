@@ -3,7 +3,7 @@
 Programs in a jail see a read-only /usr, an /etc of ours, a workspace and /tmp in memory (each of limited size), a process table and a
 loopback network of their own, and no environment but what they are given. They run without capabilities as a user without privileges:
 nobody where we are root, else ourselves. Process 1 of a jail is init.py; the host talks to it over one socket. When a jail is closed,
-or whoever made it dies, the kernel ends every process in it and its files are gone with it.
+or the process that made it dies, the kernel ends every process in it and its files are gone with it.
 """
 
 from __future__ import annotations

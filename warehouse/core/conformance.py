@@ -1,4 +1,4 @@
-"""What plug-ins of a kind promise, checked one by one: sandbox/tasks/conformance.py, agent/grammars/conformance.py,
+"""The contracts of plug-ins by kind, checked point by point: sandbox/tasks/conformance.py, agent/grammars/conformance.py,
 models/judges/conformance.py and pipelines/importing/conformance.py list the promises, `flywheel check` runs them."""
 
 from __future__ import annotations

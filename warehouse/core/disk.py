@@ -1,4 +1,4 @@
-"""Disks that are full: how that is recognised, whichever library says it, and how it is said to who can free space."""
+"""Full disks: how that is recognised, whichever library raises it, and how it is reported to the person who can free space."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ outside the project can catch it without importing it.
     ├── AnnotationError
     │   ├── DatabaseUnusable (RuntimeError) the annotation database cannot be opened, or its tables are of another release
     │   ├── UnknownSubject (LookupError)    no user, campaign, assignment, run … of that id, or it is somebody else's
-    │   ├── AssignmentLost (LookupError)    an assignment is no longer leased to whoever works on it
+    │   ├── AssignmentLost (LookupError)    an assignment is no longer leased to its annotator
     │   ├── OutOfDate (RuntimeError)        it was decided on something that has changed since
     │   ├── UnreadableAnswer (ValueError)   a person's thought or action is none in the grammar
     │   ├── BadUpload (ValueError)          what was uploaded is not what was announced, or not what it says it is
@@ -365,7 +365,7 @@ class UnknownSubject(AnnotationError, LookupError):
 
 
 class AssignmentLost(AnnotationError, LookupError):
-    """An assignment is no longer leased to whoever works on it: the lease ran out, and it went to the next."""
+    """An assignment is no longer leased to its annotator: the lease ran out, and it went to the next."""
 
 
 class OutOfDate(AnnotationError, RuntimeError):

@@ -1,5 +1,5 @@
 """Exclusive locks between hosts, in the object store that they share. A lock is a row of numbered objects, `locks/<name>/<number>`, each
-put only where there is none (`Store.create`): whoever puts the next number has the lock.
+put only where there is none (`Store.create`): the process that puts the next number has the lock.
 
 The holder puts the next number every HEARTBEAT_S. Another host takes the lock once it has seen no new number for LEASE_S, by its own clock
 alone; the holder has given up before, GIVE_UP_S after it began to put its last. No two clocks are compared, only that they run equally

@@ -1,4 +1,4 @@
-"""What the machine refuses, in errors of ours: a full or read-only disk, too few open files, too little memory, a damaged database file, a
+"""Failures of the machine as errors of ours: a full or read-only disk, too few open files, too little memory, a damaged database file, a
 library that is not installed.
 
 Libraries each say it in their own way (an errno, an SQLite message inside SQLAlchemy's, torch's RuntimeError). Entry points ask `refusal`

@@ -1,5 +1,5 @@
-"""YAML of settings as plain data. What is in a few lines of text may be without end once it is read: aliases of aliases, or a list that
-holds itself.
+"""YAML of settings as plain data. A few lines of text may be endless once they are read: aliases of aliases, or a list that
+contains itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was deleted from an SQLite database, out of its file. Which rows are deleted is its owner's to say."""
+"""Erases deleted rows of an SQLite database from its file. Its owner deletes the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""General chat and reasoning data in D_CT: what keeps a policy from forgetting all but interfaces. How a file of them is read is
+"""General chat and reasoning data in D_CT: keeps a policy from forgetting everything but interfaces. How a file of them is read is
 pipelines/importing/general.py's.
 
 They are samples of origin `general`, which CT and SFT draw from as they do from tutorials; how much of an epoch they make is the mixture's

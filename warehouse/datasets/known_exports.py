@@ -1,5 +1,5 @@
-"""Which exports were written from a home, and where: FLYWHEEL_HOME/exports.jsonl. An export is a copy, and whoever has to forget something
-must know where else it lies. Copies that people made of an export are not known here.
+"""Which exports were written from a home, and where: FLYWHEEL_HOME/exports.jsonl. An export is a copy, and to forget something
+one must know where else it lies. Copies that people made of an export are not known here.
 """
 
 from __future__ import annotations

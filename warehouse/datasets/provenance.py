@@ -1,4 +1,4 @@
-"""Where each sample comes from and under which licence: the table `sources`, and SQL that says of each sample which row of it is its own.
+"""Where each sample comes from and under which licence: the table `sources`, and SQL that finds each sample's row in it.
 
 A sample's source is the import that it came with, else the recording of a person's own work, else the source of the task that its episode
 played, else this project, whose generators wrote it. Samples that an annotator decided on are under what annotators agreed to as well.

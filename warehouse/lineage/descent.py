@@ -1,5 +1,5 @@
 """What descends from episodes, and from samples that were cut from none: rows that hold their content, datasets with these rows, the
-checkpoints that learned from these datasets, and all that was made from or played by those. For whoever has to forget them: walk.py draws
+checkpoints that learned from these datasets, and all that was made from or played by those. For forgetting: walk.py draws
 the lineage of one node, here it is complete and starts from many.
 """
 

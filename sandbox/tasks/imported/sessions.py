@@ -1,4 +1,4 @@
-"""How imported tasks run in the sessions that there are: as an instance of the terminal's, the desktop's or the android device's own kind.
+"""How imported tasks run in our kinds of sessions: as an instance of the terminal's, the desktop's or the android device's own kind.
 Nothing is started here.
 """
 

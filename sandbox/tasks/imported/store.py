@@ -1,4 +1,4 @@
-"""Task sets on disk: written whole or not at all, named by what they hold, read by whoever runs their tasks.
+"""Task sets on disk: written whole or not at all, named by what they hold, read by the sessions that run their tasks.
 
     FLYWHEEL_HOME/task_sets/<name>/current          the id of the version that counts
     FLYWHEEL_HOME/task_sets/<name>/<set id>/

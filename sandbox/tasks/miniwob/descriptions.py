@@ -1,4 +1,4 @@
-"""What a page of MiniWoB++ is, in a line: as the package itself says it."""
+"""A line on each page of MiniWoB++, from the package itself."""
 
 from __future__ import annotations
 
