@@ -114,8 +114,8 @@ def by_turns(stages: Mapping[int, str], num: int, dice: random.Random) -> list[i
 class Arm:
     """One workload, run once on a logged disk in `folder`, and its cuts."""
 
-    def __init__(self, name: str, folder: Path, seed: int, turned: Path | None) -> None:
-        self.name, self._folder, self._seed, self._turned = name, folder, seed, turned
+    def __init__(self, name: str, folder: Path, seed: int, finished: Path | None) -> None:
+        self.name, self._folder, self._seed, self._finished = name, folder, seed, finished
         self._results = folder / "cuts.jsonl"
 
     def record(self) -> None:
@@ -130,9 +130,9 @@ class Arm:
             if self.name == "commits":
                 workloads.commits(disk, home, random.Random(self._seed))
             elif self.name == "commands":
-                if self._turned is None:
+                if self._finished is None:
                     raise SystemExit("the arm `commands` needs --home, a home with one iteration of the smoke profile")
-                asked = workloads.commands(disk, home, self._turned, self._folder / "files")
+                asked = workloads.commands(disk, home, self._finished, self._folder / "files")
                 (self._folder / "asked.json").write_text(json.dumps([[each.name, each.arguments, each.effect] for each in asked]))
             else:
                 workloads.run(disk, home)

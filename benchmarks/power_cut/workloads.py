@@ -141,9 +141,9 @@ def _environment(home: Path) -> dict[str, str]:
     return {**kept, "FLYWHEEL_HOME": str(home), "FLYWHEEL_PROFILE": "smoke", "COLUMNS": "200"}
 
 
-def commands(disk: LoggedDisk, home: Path, turned: Path, files: Path) -> list[Command]:
+def commands(disk: LoggedDisk, home: Path, finished: Path, files: Path) -> list[Command]:
     """Every command of `table_commands` on a copy of a finished home, one after another; returns them."""
-    shutil.copytree(turned, home, ignore=shutil.ignore_patterns("locks", "server.json"))
+    shutil.copytree(finished, home, ignore=shutil.ignore_patterns("locks", "server.json"))
     os.sync()
     digests, asked = Digests(home), table_commands(home, files)
     disk.mark(Promise(said="finished home", tables=digests.of(digests.versions())).text())
@@ -194,7 +194,7 @@ class _Seen:
         self._looks.append((time.monotonic(), versions()))
 
     def settled(self) -> dict[str, int]:
-        """What has been there for SETTLED_S and was not returned yet."""
+        """What has been there for SETTLED_S and was not yielded yet."""
         old = [found for at_s, found in self._looks if at_s < time.monotonic() - SETTLED_S]
         self._looks = self._looks[max(0, len(old) - 1) :]
         news = {table: version for table, version in (old[-1] if old else {}).items() if self._reported.get(table) != version}

@@ -1,8 +1,8 @@
 """Where the annotation server of a home is: `flywheel annotate serve` writes its address into the home, and commands that print it read it.
 
-A server that was killed leaves its word behind: it is believed only while the process that wrote it lives. That is told by a lock, which
-the kernel takes from a process that ends and which is seen from other containers, where the process's id says nothing. Of a server that
-names no lock it is told by the process's id and by when it began, since another process may have the id by then.
+A killed server leaves its address behind: it counts only while the process that wrote it lives. A lock shows that: the kernel takes
+it from a process that ends, and other containers see it, where the process's id says nothing. A server that names no lock is
+recognised by the process's id and start time, since another process may have the id by then.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def promote(
     warehouse = warehouse_of(made_home(home))
     with reported(warehouse, "flywheel release promote", console):
         changed = change(warehouse, policy, by=by, reason=reason, seen=seen)
-    _tell(changed, as_json)
+    _print_change(changed, as_json)
 
 
 @release.command()
@@ -117,7 +117,7 @@ def hold(
     warehouse = warehouse_of(made_home(home))
     with reported(warehouse, "flywheel release hold", console):
         changed = change(warehouse, policy, by=by, reason=reason, seen=seen)
-    _tell(changed, as_json)
+    _print_change(changed, as_json)
 
 
 @release.command()
@@ -138,10 +138,10 @@ def rollback(
     warehouse = warehouse_of(made_home(home))
     with reported(warehouse, "flywheel release rollback", console):
         changed = change(warehouse, policy, by=by, reason=reason, seen=seen)
-    _tell(changed, as_json)
+    _print_change(changed, as_json)
 
 
-def _tell(change: Change, as_json: bool) -> None:
+def _print_change(change: Change, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_plain(change), indent=2))
         return

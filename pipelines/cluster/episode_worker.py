@@ -50,7 +50,7 @@ DISK_LOOK_S = 0.5
 
 
 class EpisodeWorker:
-    """`open`, then `tell` it orders and `read` its reports, until `close`."""
+    """`open`, then `submit` orders and `read` its reports, until `close`."""
 
     def __init__(self, open_pool: OpenPool = open_pool) -> None:
         self._open_pool = open_pool
@@ -84,7 +84,7 @@ class EpisodeWorker:
         self._disk = Disk((acting.sandbox.ray or RaySettings()).min_free_disk_mib)
         self._watching = asyncio.create_task(self._watch_disk(), name="disk")
 
-    async def tell(self, orders: Sequence[Order]) -> None:
+    async def submit(self, orders: Sequence[Order]) -> None:
         """Take orders; those that are known already are ignored."""
         for order in orders:
             match order:
@@ -182,8 +182,8 @@ class EpisodeActor:
     async def open(self, settings: str) -> None:
         await self._run(self._worker.open(settings))
 
-    async def tell(self, orders: Sequence[Order]) -> None:
-        await self._run(self._worker.tell(orders))
+    async def submit(self, orders: Sequence[Order]) -> None:
+        await self._run(self._worker.submit(orders))
 
     async def read(self, confirmed: int, wait_s: float) -> list[tuple[int, Report]]:
         return await self._run(self._worker.read(confirmed, wait_s))

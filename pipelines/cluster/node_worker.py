@@ -79,7 +79,7 @@ class NodeWorker:
         """Why it is lost."""
         self.trouble = ""
         """Why it is to get no episodes now; empty where it may."""
-        work = {"read": self._read(), "tell": self._tell(), "watch": self._watch()}
+        work = {"read": self._read(), "submit": self._submit(), "watch": self._watch()}
         self._tasks = [asyncio.create_task(each, name=f"{name}-{node}") for name, each in work.items()]
 
     @property
@@ -136,13 +136,13 @@ class NodeWorker:
             self._orders.append(order)
             self._has_orders.set()
 
-    async def _tell(self) -> None:
+    async def _submit(self) -> None:
         while self.loss is None:
             await self._has_orders.wait()
             orders, self._orders = self._orders, []
             self._has_orders.clear()
             with suppress(WorkerCrashed):
-                await self._until_done(partial(_call, self._actor.tell, orders))
+                await self._until_done(partial(_call, self._actor.submit, orders))
 
     async def _read(self) -> None:
         confirmed, wait_s = 0, self._lost_after_s / READS_IN_LOST

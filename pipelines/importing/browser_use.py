@@ -305,7 +305,7 @@ def _keys(call: ComputerCall) -> list[Action]:
 
 def _scroll(call: ComputerCall) -> list[Action]:
     x, y = call.point() if call.any("x") is not None else (None, None)
-    call.lost["how far the wheel turned"] += 1
+    call.lost["scroll distance"] += 1
     return [Scroll(direction="up" if call.any("down") is False else "down", x=x, y=y)]
 
 

@@ -229,7 +229,7 @@ def _scroll(call: ComputerCall) -> list[Action]:
     found: Direction | None = next((known for known in ("up", "down", "left", "right") if known == direction), None)
     if found is None:
         raise BadRecord(f"{call.name} has the direction {direction!r:.40}, expected up, down, left or right")
-    call.lost["how far the wheel turned"] += 1
+    call.lost["scroll distance"] += 1
     x, y = call.point() if call.has_point() else (None, None)
     return _while_held(call.held("text", "keys", "modifiers"), [Scroll(direction=found, x=x, y=y)])
 

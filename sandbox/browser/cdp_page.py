@@ -315,5 +315,5 @@ async def create_target(browser: Browser, settings: PageSettings, context_id: st
 
 
 def answers_without_frame(phase: tuple[Gesture, ...]) -> bool:
-    """Presses and keys are answered at once; moves and wheel turns wait for a frame, unless a press after them flushes them out."""
+    """Presses and keys are answered at once; moves and scrolls wait for a frame, unless a press after them flushes them out."""
     return not isinstance(phase[-1], PointerMove | Wheel)
