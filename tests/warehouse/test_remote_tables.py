@@ -60,21 +60,22 @@ def test_what_one_host_commits_the_others_read_at_once_and_at_every_version(tmp_
     assert not (one.home.root / "tables").exists()
 
 
-def test_appends_of_two_hosts_are_all_there_once(tmp_path: Path, store: Store) -> None:
+@pytest.mark.parametrize("num_hosts", [2, 3])
+def test_appends_of_several_hosts_are_all_there_once(tmp_path: Path, store: Store, num_hosts: int) -> None:
     code = """
 row = verdicts(1, name)[0]
 for number in range(25):
     warehouse.append_partition("verdicts", [row | {"episode_id": f"{name}-{number}"}], iteration="0001", stage="verdicts")
 """
-    names = ("host-0", "host-1")
+    names = [f"host-{index}" for index in range(num_hosts)]
     processes = [_start(tmp_path / name, name, code) for name in names]
     for process in processes:
         process.communicate(timeout=150)
-    assert [process.returncode for process in processes] == [0, 0]
-    third = Warehouse(Home(tmp_path / "host-2"))
-    found = third.read("verdicts", columns=["episode_id"]).column(0).to_pylist()
+    assert [process.returncode for process in processes] == [0] * num_hosts
+    reader = Warehouse(Home(tmp_path / "reader"))
+    found = reader.read("verdicts", columns=["episode_id"]).column(0).to_pylist()
     assert sorted(found) == sorted(f"{name}-{number}" for name in names for number in range(25))
-    assert sum(commit.stage == "verdicts" for commit in third.history("verdicts")) == 50
+    assert sum(commit.stage == "verdicts" for commit in reader.history("verdicts")) == 25 * num_hosts
 
 
 def test_two_hosts_that_write_one_partition_leave_one_of_the_two_whole_at_every_version(tmp_path: Path, store: Store) -> None:
