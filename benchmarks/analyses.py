@@ -56,7 +56,7 @@ from assets.profile import Profile
 from benchmarks.common.gains import judged
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.page import write_between
-from benchmarks.common.provenance import MEASURED, publish_rows
+from benchmarks.common.provenance import MEASURED, Publish, publish_rows
 from benchmarks.common.rl_arms import page, published, sections
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start, sampled, start_recipe
 from benchmarks.common.splits import add_split
@@ -290,7 +290,7 @@ def main() -> None:
     add_split(parser)
     parser.add_argument("--only-measured", action="store_true", help="measure nothing: only what lies there")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/analyses.json and docs/rl.md")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/analyses.json and docs/rl.md")
     arguments = parser.parse_args()
     if arguments.publish and arguments.split is not Split.HOLDOUT:
         parser.error("--publish reports figures, and those are on holdout instances: add --split holdout")

@@ -45,7 +45,7 @@ from assets.requests import SupervisedRequest
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
-from benchmarks.common.provenance import publish_rows
+from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.small_policy import demonstrations, sampled
 from models.checkpoints.checkpoint import move, save
 from models.families.seed_policy import seed_policy
@@ -497,7 +497,7 @@ def main() -> None:
     )
     parser.add_argument("--no-retraining", action="store_true", help="leave true leave-one-source-out away")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/blame.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/blame.json")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)

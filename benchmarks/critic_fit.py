@@ -31,7 +31,7 @@ from rich.table import Table
 from agent.episode.log import EpisodeLog
 from assets.profile import Profile
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
-from benchmarks.common.provenance import publish_rows
+from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.small_policy import Bar, sampled
 from benchmarks.seed_policies import make
 from models.families.registry import load_codec, load_policy
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--amounts", nargs="+", choices=AMOUNTS, default=list(AMOUNTS), help="what is fitted (default: both)")
     parser.add_argument("--episodes", type=int, default=60, help="episodes a task (default: 60)")
     parser.add_argument("--passes", type=int, default=4, help="passes of a critic over what it is fitted to (default: 4)")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/critic_fit.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/critic_fit.json")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     console = Console()

@@ -39,7 +39,7 @@ from agent.policy.policy import Message
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, success, summary
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
-from benchmarks.common.provenance import publish_rows
+from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.small_policy import Bar, collected, demonstrations, evaluation, tutorial_samples
 from benchmarks.seed_policies import make
 from models.engine.embedded import EmbeddedEngine
@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--failure-share", type=float, default=0.3, help="share of CT's draws that are of failures (default: 0.3)")
     parser.add_argument("--holdout", type=int, default=12, help="holdout instances a task (default: 12)")
     parser.add_argument("--root", type=Path, default=ROOT, help=f"where state is kept (default: {ROOT})")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/ct_objectives.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/ct_objectives.json")
     chosen = parser.parse_args()
     if unknown := sorted(set(chosen.arms) - {arm.name for arm in ARMS}):
         parser.error(f"--arms {', '.join(unknown)}: the arms are {', '.join(arm.name for arm in ARMS)}")

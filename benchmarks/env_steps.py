@@ -35,7 +35,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.provenance import provenance, publish
+from benchmarks.common.provenance import Publish, provenance, publish
 from benchmarks.common.venv import python_of
 from sandbox.browser.chromium import find_chromium
 from sandbox.tasks.miniwob.source import MiniWobSource
@@ -299,7 +299,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help=f"leave some out: {names}")
     parser.add_argument("--root", type=Path, default=Path(".bench"), help="where the peers' venvs are made (default: .bench)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action="store_true", help="write docs/measured/env_steps.json")
+    parser.add_argument("--publish", action=Publish, help="write docs/measured/env_steps.json")
     arguments = parser.parse_args()
     console = Console()
     contestants = [contestant for contestant in CONTESTANTS if contestant.name not in arguments.without]

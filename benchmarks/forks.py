@@ -42,7 +42,7 @@ from agent.policy.policy import Response
 from agent.prompts.prompt import PromptBuilder
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.page import Section, page_text, write_between
-from benchmarks.common.provenance import MEASURED, distinct, publish_rows
+from benchmarks.common.provenance import MEASURED, Publish, distinct, publish_rows
 from benchmarks.common.small_policy import Bar
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.sources import tasks_in
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="times each is done an instance and depth (default: 5)")
     parser.add_argument("--root", type=Path, default=ROOT, help="where state lies (default: .bench/forks)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/forks.json and docs/rl.md")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/forks.json and docs/rl.md")
     arguments = parser.parse_args()
     known = tasks_in(SELECTIONS)
     if unknown := sorted(set(arguments.tasks) - known.keys()):

@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import fuzz_imports
-from benchmarks.common.provenance import provenance, publish
+from benchmarks.common.provenance import Publish, provenance, publish
 from benchmarks.doors import peers, servers, sockets
 from benchmarks.doors.files import FILES
 from benchmarks.doors.player import Player, Tracebacks
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--doors", default=",".join(SHARES), help="only these of them")
     parser.add_argument("--log", type=Path, default=Path(".bench/doors.jsonl"))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no block after so long")
-    parser.add_argument("--publish", action="store_true", help="put what the log has into docs/measured/fuzz_doors.json")
+    parser.add_argument("--publish", action=Publish, help="put what the log has into docs/measured/fuzz_doors.json")
     given = parser.parse_args()
     given.log.parent.mkdir(parents=True, exist_ok=True)
     until_s = time.monotonic() + given.seconds

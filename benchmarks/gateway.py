@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.gateway.log import read_calls
-from benchmarks.common.provenance import provenance, publish_rows
+from benchmarks.common.provenance import Publish, provenance, publish_rows
 from warehouse.core.home import Home
 
 NUM_BLOCKS, TURNS = 4, 5
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, nargs="+", default=[1, 200], help="how many at once")
     parser.add_argument("--think-ms", type=float, default=2000.0, help="how long the server thinks")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/gateway.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/gateway.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         figures = measure(Path(scratch), arguments.conversations, arguments.think_ms)

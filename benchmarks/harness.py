@@ -30,7 +30,7 @@ from agent.harness.registry import HARNESSES
 from agent.policy.policy import Message
 from assets.profile import ActingSettings, HarnessSettings, SandboxSettings, TaskSettings
 from benchmarks.common.kept import claim, fingerprint
-from benchmarks.common.provenance import provenance, publish_rows
+from benchmarks.common.provenance import Publish, provenance, publish_rows
 from benchmarks.common.tiny_qwen3 import byte_tokenizer, tiny_qwen3_of
 from benchmarks.common.venv import python_of
 from models.checkpoints.checkpoint import read_card, save
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=8, help="episodes of each task in a round of RL")
     parser.add_argument("--at-once", type=int, default=2, help="programs that run at once")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/harness.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/harness.json")
     asked = parser.parse_args()
     python = python_of(asked.venv.resolve(), BROWSER_USE)
     register(asked.root, python)

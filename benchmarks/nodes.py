@@ -46,7 +46,7 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.episode.log import EpisodeLog
 from benchmarks.common.hosts import Host, Hosts
 from benchmarks.common.kept import Row, claim, fingerprint, kept_row
-from benchmarks.common.provenance import provenance, publish_rows
+from benchmarks.common.provenance import Publish, provenance, publish_rows
 from benchmarks.common.venv import python_of
 from benchmarks.common.waiting_hosts import PLACEMENTS, Placed, Processors, WaitingHosts, processors
 from benchmarks.common.waiting_node import CLICKS, TASK, ClickingPolicy
@@ -231,7 +231,7 @@ def recovery(placement: str, what: str, settings: Settings) -> Row:
                     again = {"used_again_s": await used_again(made, placed)}
                 await asyncio.sleep(AFTER_S)
                 over.set()
-                return {**recovery_row(await playing, policy, failed_s), **again}
+                return {**recovery_row(await playing, policy, failed_s), **again, "load": os.getloadavg()[0]}
 
         return asyncio.run(main())
 
@@ -302,6 +302,7 @@ def deaths(placement: str, folder: Path, settings: Settings) -> Row:
         "num_other_rewards": sum(line["reward"] not in (1.0, None) for line in lines),
         "num_retried": sum(line["num_retries"] > 0 for line in lines),
         **counts,
+        "load": os.getloadavg()[0],
     }
 
 
@@ -382,7 +383,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sessions", type=int, default=4, help="sessions a node [default: 4]")
     parser.add_argument("--episodes", type=int, default=WHOLE, help="of the part deaths [default: 10000]")
-    parser.add_argument("--publish", action="store_true", help="write docs/measured/nodes.json")
+    parser.add_argument("--publish", action=Publish, help="write docs/measured/nodes.json")
     parser.add_argument("--json", type=Path, help="write the figures here")
     chosen = parser.parse_args()
     console = Console()

@@ -34,7 +34,7 @@ from agent.policy.policy import Policy, Prompt, Response
 from assets.profile import ActingSettings, Profile
 from benchmarks.common.homes import run_flywheel, seconds
 from benchmarks.common.kept import fingerprint, kept_row
-from benchmarks.common.provenance import distinct, publish_rows
+from benchmarks.common.provenance import Publish, distinct, publish_rows
 from pipelines import profiles
 from pipelines.stages.engines import open_engine
 from pipelines.stages.evaluate import greedy_requests, task_counts
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=3, help="0: run nothing, read homes as they are")
     parser.add_argument("--profile", default="pixels", help="name, or path of a profile that extends it")
     parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--publish", action="store_true", help="write docs/measured/pixels.json")
+    parser.add_argument("--publish", action=Publish, help="write docs/measured/pixels.json")
     options = parser.parse_args()
     console, rows = Console(width=180), {}
     for seed in options.seeds:

@@ -36,7 +36,7 @@ from assets.seed_data.vocabulary import words
 from benchmarks.common.cluster_home import PROFILE as CLUSTER
 from benchmarks.common.cluster_home import a_cluster_home
 from benchmarks.common.network_traffic import measure_traffic
-from benchmarks.common.provenance import provenance, publish_rows
+from benchmarks.common.provenance import Publish, provenance, publish_rows
 from models.engine.embedded import EmbeddedEngine
 from models.families.seed_policy import seed_policy
 from models.families.shapes import ModelShape
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--profile", default="quickstart")
     parser.add_argument("--cluster", action="store_true", help=f"run an iteration by {CLUSTER} on three hosts, and take its home")
     parser.add_argument("--stages-only", action="store_true", help="measure neither this CPU nor traffic")
-    parser.add_argument("--publish", action="store_true", help="write docs/measured/plan_accuracy.json")
+    parser.add_argument("--publish", action=Publish, help="write docs/measured/plan_accuracy.json")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     console, loads = Console(), [os.getloadavg()[0]]

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.homes import launches, run_flywheel, seconds
-from benchmarks.common.provenance import MEASURED, publish
+from benchmarks.common.provenance import MEASURED, Publish, publish
 from warehouse.core.home import Home
 from warehouse.evaluation.novelty import reported_counts
 from warehouse.evaluation.statistics import TaskCount, macro_average, wilson
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("turns", nargs="*", help=f"which of {', '.join(TURNS)} to run (default: all, unless --homes are given)")
     parser.add_argument("--homes", type=Path, nargs="*", default=[], help="homes of earlier runs, to report as well")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/profile_turns.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/profile_turns.json")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.turns if name not in TURNS]:
         parser.error(f"no run is called {', '.join(unknown)}: there are {', '.join(TURNS)}")

@@ -33,7 +33,7 @@ from rich.table import Table
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from agent.policy.policy import Response, Sampling
-from benchmarks.common.provenance import provenance, publish_rows
+from benchmarks.common.provenance import Publish, provenance, publish_rows
 from benchmarks.common.small_policy import Bar, collected
 from benchmarks.generation import IdCodec, prompt_of
 from models.engine.embedded import EmbeddedEngine
@@ -172,7 +172,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=9)
     parser.add_argument("--policy", type=Path, help="a checkpoint's folder: measure success, and not speed")
     parser.add_argument("--profile", default="quickstart", help="whose holdout it plays")
-    parser.add_argument("--publish", action="store_true", help="write docs/measured/quantised.json")
+    parser.add_argument("--publish", action=Publish, help="write docs/measured/quantised.json")
     options = parser.parse_args()
     if find_spec("torchao") is None:
         return with_torchao(["-m", "benchmarks.quantised", *sys.argv[1:]])

@@ -23,7 +23,7 @@ from typing import Any
 
 from agent.policy.policy import Prompt, Response
 from assets.profile import ActingSettings, RaySettings, SandboxSettings, TaskSettings
-from benchmarks.common.provenance import provenance, publish_rows
+from benchmarks.common.provenance import Publish, provenance, publish_rows
 from benchmarks.common.ray_nodes import ROOT, ray_nodes
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import StageCollector, open_collector
@@ -117,7 +117,7 @@ def main() -> None:
     options.add_argument("--episodes", type=int, default=12)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--local", action="store_true", help="only how long a stage waits for `address: local`")
-    options.add_argument("--publish", action="store_true", help="write docs/measured/ray_overhead.json")
+    options.add_argument("--publish", action=Publish, help="write docs/measured/ray_overhead.json")
     chosen = options.parse_args()
     load = os.getloadavg()[0]
     if chosen.local:

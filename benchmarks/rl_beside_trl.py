@@ -47,7 +47,7 @@ from agent.policy.policy import Prompt, Response
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, mean_success, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
-from benchmarks.common.provenance import publish_rows
+from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.small_policy import Bar, Start, demonstrations, evaluation, make_start, start_recipe
 from benchmarks.common.venv import TRL, python_of
 from models.checkpoints import checkpoint
@@ -370,7 +370,7 @@ def main() -> None:
     parser.add_argument("--per-task", type=int, default=40, help="episodes a task and split (default: 40)")
     parser.add_argument("--root", type=Path, default=Path(".bench/rl_beside_trl"), help="where state lies (default: .bench/rl_beside_trl)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/rl_beside_trl.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/rl_beside_trl.json")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     arguments.root.mkdir(parents=True, exist_ok=True)

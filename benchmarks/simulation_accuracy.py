@@ -31,7 +31,7 @@ from agent.episode.pool_collector import CollectorSettings, PoolCollector
 from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from benchmarks.common.kept import Row, fingerprint, kept_row
-from benchmarks.common.provenance import publish_rows
+from benchmarks.common.provenance import Publish, publish_rows
 from benchmarks.common.waiting_hosts import server_nodes
 from benchmarks.common.waiting_node import TASK
 from benchmarks.nodes import NODES
@@ -175,7 +175,7 @@ def measure(settings: Settings, repeats: int, console: Console) -> dict[str, Row
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--publish", action="store_true", help="write docs/measured/simulation.json")
+    parser.add_argument("--publish", action=Publish, help="write docs/measured/simulation.json")
     chosen = parser.parse_args()
     console = Console()
     found = measure(Settings(), chosen.repeats, console)

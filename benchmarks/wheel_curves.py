@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.homes import launches, run_flywheel
-from benchmarks.common.provenance import sentence
+from benchmarks.common.provenance import Publish, require_no_changes, sentence
 from sandbox.tasks.miniwob.source import load_tasks
 from warehouse.core.home import Home, atomic_write
 from warehouse.evaluation.evaluations import REPORTED_SPLIT
@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--unseen-per-task", type=int, default=20, help="episodes per unseen task (default: 20)")
     parser.add_argument("--only-report", action="store_true", help="run nothing; report what is there")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action="store_true", help=f"write {PUBLISHED}, {PAGE} and {DRAWING}")
+    parser.add_argument("--publish", action=Publish, help=f"write {PUBLISHED}, {PAGE} and {DRAWING}")
     parser.add_argument("--from-published", action="store_true", help=f"write {PAGE} and {DRAWING} from {PUBLISHED}, and nothing else")
     arguments = parser.parse_args()
     if arguments.from_published:
@@ -347,6 +347,7 @@ def main() -> None:
     if arguments.json:
         atomic_write(arguments.json, json.dumps({"points": [asdict(p) for p in points], "gains": gains}, indent=2).encode())
     if arguments.publish:
+        require_no_changes(homes)
         publish(published() | homes)
 
 

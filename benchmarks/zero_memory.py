@@ -7,7 +7,7 @@ Adam, several times. Processes are forks of one that has imported everything; wh
 then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on with those that are missing. Remove that folder to measure
 again.
 
-    python -m benchmarks.zero_memory --json docs/measured/zero_memory.json
+    python -m benchmarks.zero_memory --publish
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.common.kept import Row, fingerprint, kept_row
+from benchmarks.common.provenance import Publish, publish_rows
 from models.families.shapes import ModelShape, shape_of
 from models.rl.optimizers import MakeOptimizer, Optimizer, WholeOptimizer, ZeroOptimizer
 from models.rl.process_group import ProcessGroup
@@ -203,19 +204,22 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="which (default: all)")
     parser.add_argument("--processes", type=int, default=2, help="that train together (default: 2)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/zero_memory.json")
     arguments = parser.parse_args()
     prepare_deepspeed()
     import deepspeed  # noqa: F401  before the processes are forked
 
     recipe = fingerprint(SIZES[arguments.size], NUM_TOKENS, PASSES, STEPS, arguments.processes)
-    rows = []
+    rows = dict[str, Row]()
     for stage in arguments.stages:
         names = {"size": arguments.size, "stage": stage, "processes": arguments.processes}
-        file = ROOT / f"{arguments.size}-{stage}-{arguments.processes}.json"
-        rows.append(kept_row(file, recipe, names, partial(measure, arguments.size, stage, arguments.processes)))
-    Console().print(table(rows))
+        name = f"{arguments.size}-{stage}-{arguments.processes}"
+        rows[name] = kept_row(ROOT / f"{name}.json", recipe, names, partial(measure, arguments.size, stage, arguments.processes))
+    Console().print(table(list(rows.values())))
     if arguments.json:
         atomic_write(arguments.json, json.dumps(rows, indent=1).encode())
+    if arguments.publish:
+        publish_rows("zero_memory", rows)
 
 
 if __name__ == "__main__":
