@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
@@ -69,7 +68,7 @@ class EpisodeWorker:
         self._watching: asyncio.Task[None] | None = None
 
     async def about(self) -> About:
-        return About(code=own_code(), host=socket.gethostname(), pid=os.getpid())
+        return About(code=own_code())
 
     async def open(self, settings: str) -> None:
         """Get the sessions ready; may be called twice. Raises ConfigError for other plug-ins, and what the pool raises."""

@@ -44,8 +44,6 @@ class About:
     """Who a worker is. `code`: its `own_code()`."""
 
     code: str
-    host: str
-    pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,13 +26,13 @@ from sandbox import wire
 from sandbox.actions import ACTION, Action
 from sandbox.http.certificates import rejection, verification
 from sandbox.http.tokens import sendable
-from sandbox.server.bodies import STARTED, STEPPED, ServerStatus, SteppedSession
+from sandbox.server.bodies import STARTED, ServerStatus
 from sandbox.server.problems import error_of
 from sandbox.server.tokens import client_token
 from sandbox.session import FileEntry, Observation, Transition, Verdict, require_open
 from sandbox.tasks.task import Task
 from sandbox.wire import MSGPACK_TYPE, Codec
-from warehouse.core.errors import FlywheelError, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable
+from warehouse.core.errors import FlywheelError, SandboxBusy, SandboxError, ServerUnreachable
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 300.0
@@ -198,20 +198,6 @@ class SandboxClient:
             self._heart = asyncio.create_task(self._beat(started.ttl_s / HEARTBEATS_PER_TTL), name="heartbeats")
         return session
 
-    async def step_all(self, steps: Sequence[tuple[RemoteSession, Action]]) -> list[Transition | FlywheelError]:
-        """One action in each of several sessions, in one request, carried out side by side; an error where there is no transition."""
-        numbers = [await session._next() for session, _ in steps]
-        body = {
-            "steps": [
-                {"session_id": session.session_id, "action": ACTION.dump_python(action, mode="json"), "number": number}
-                for (session, action), number in zip(steps, numbers, strict=True)
-            ]
-        }
-        outcomes = [_outcome(one) for one in await self._call("POST", "/v1/step", STEPPED, body)]
-        for (session, _), number, outcome in zip(steps, numbers, outcomes, strict=True):
-            session._num_calls = number if isinstance(outcome, Transition) else None
-        return outcomes
-
     async def sessions(self) -> list[dict[str, Any]]:
         """What the server says of this client's sessions, whoever leased them."""
         found: list[dict[str, Any]] = (await self._send("GET", "/v1/sessions")).json()
@@ -367,9 +353,3 @@ def _error(response: httpx.Response) -> FlywheelError:
     except ValueError:
         problem = None
     return error_of(problem, response.status_code)
-
-
-def _outcome(one: SteppedSession) -> Transition | FlywheelError:
-    if one.transition is not None:
-        return one.transition
-    return error_of(one.problem, 0) if one.problem else LeaseLost(f"No answer for session {one.session_id}.")

@@ -14,11 +14,11 @@ import pytest
 from sandbox.actions import Click, Finished, ToolCall, Wait
 from sandbox.http.tokens import Tokens
 from sandbox.loop_thread import LoopThread
-from sandbox.server.client import RemoteSession, SandboxClient
+from sandbox.server.client import SandboxClient
 from sandbox.server.client_sync import SyncSandbox
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.session import Session, Transition
+from sandbox.session import Session
 from tests.sandbox.counting import TASK, CountingPool
 from warehouse.core.errors import AccessDenied, BrowserCrashed, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable, TaskError
 
@@ -187,22 +187,6 @@ def test_leaving_in_the_middle_of_a_step_releases_at_once() -> None:
                     async with asyncio.timeout(0.3):
                         await session.step(Wait(seconds=60))
             assert len(pool.free) == pool.size and pool.errors == ["CancelledError"]
-
-    asyncio.run(main())
-
-
-def test_many_sessions_step_in_one_request() -> None:
-    async def main() -> None:
-        async with served() as (url, _), SandboxClient(url, TOKEN) as client:
-            sessions = [await client.open(TASK) for _ in range(3)]
-            for seed, session in enumerate(sessions[:2]):
-                await session.reset(TASK, seed)
-            for number in (1, 2):
-                first, second, third = await client.step_all([(session, CLICK) for session in sessions])
-                assert isinstance(first, Transition) and first.observation.instruction == f"seed 0, count {number}"
-                assert isinstance(second, Transition) and isinstance(third, SandboxError)
-            assert {one["session_id"] for one in await client.sessions()} == {session.session_id for session in sessions}
-        assert isinstance(sessions[0], RemoteSession)
 
     asyncio.run(main())
 

@@ -40,11 +40,6 @@ class DataFile:
         return (pc.field("iteration") == self.iteration) & (pc.field("stage") == self.stage) if self.stage else None
 
 
-def partition_predicate(iteration: str, stage: str) -> str:
-    """The predicate of what Delta replaces: one partition."""
-    return f"iteration = '{iteration}' AND stage = '{stage}'"
-
-
 def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:
     """The Arrow filter of one partition, or of everything up to an iteration; None when nothing is filtered."""
     if not spec.partitioned:
