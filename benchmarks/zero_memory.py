@@ -123,6 +123,7 @@ def measure(size: str, stage: str, num_processes: int) -> Row:
         "steps_mib": max(each["steps_mib"] for each in found),
         "estimated_mib": round(estimated_mib(shape, int(stage[-1]), num_processes), 1),
         "step_s": round(statistics.median(each["step_s"] for each in found), 2),
+        "load": round(os.getloadavg()[0], 1),
     }
 
 

@@ -1,5 +1,5 @@
-"""README.md and docs/results.md quote no figure that does not lie in a file of docs/measured, and none otherwise than it lies there. The
-quotes are in quotes.toml: what the pages say, with the path of each number in the place of the number.
+"""README.md, docs/results.md and docs/cluster.md quote no figure that does not lie in a file of docs/measured, and none otherwise than it
+lies there. The quotes are in quotes.toml: what the pages say, with the path of each number in the place of the number.
 
 A path is names divided by slashes. Of a list it is the index, or the `name` (with window and workers where it has them) or `arm` of
 an entry. Points of wheel_curves are home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
@@ -22,7 +22,7 @@ from benchmarks.common.provenance import CHANGED
 from benchmarks.wheel_curves import gain, points_in
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "cluster.md")
 LISTED = tomllib.loads((ROOT / "tests" / "benchmarks" / "quotes.toml").read_text(encoding="utf-8"))
 QUOTES = [(quote["file"], quote["text"]) for quote in LISTED["quote"]]
 FIGURE = re.compile(
@@ -123,7 +123,7 @@ def test_nothing_else_on_the_pages_looks_measured() -> None:
     for said in [*LISTED["settings"], *(filled(*quote) for quote in QUOTES)]:
         text = text.replace(without_code(said), "")
     left = [text[max(0, found.start() - 40) : found.end() + 20] for found in FIGURE.finditer(text)]
-    assert not left, "README.md or docs/results.md has figures that quotes.toml does not trace to a file under docs/measured"
+    assert not left, "a page has figures that quotes.toml does not trace to a file under docs/measured"
 
 
 @pytest.mark.parametrize("said", ["gains +.3 here", "success of 0.912", "5/60", "9 of 10 runs", "takes 12 %", "it is 13 times as fast"])
