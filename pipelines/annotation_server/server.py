@@ -71,7 +71,7 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     """Raises ConfigError for an address that other machines reach, unless that was asked for by name."""
     if not is_loopback(host) and not allow_remote:
         raise ConfigError(
-            f"{host} can be reached from other machines, and what travels here, passwords too, is not encrypted. Listen on 127.0.0.1 and "
+            f"{host} can be reached from other machines, and traffic, passwords too, is not encrypted. Listen on 127.0.0.1 and "
             "put a proxy that ends TLS in front (then add --behind-proxy), or tunnel (`ssh -L`); --allow-remote where the network itself "
             "is trusted."
         )
@@ -155,7 +155,7 @@ def _print_address(listener: socket.socket, plan: ServerPlan, database: Database
         link = f"{plan.public_url or address}/join#{first}"
         console.print(f"nobody may administer yet; within a day this link makes the first account: {link}", soft_wrap=True, highlight=False)
     if not is_loopback(plan.host):
-        console.print(f"[yellow]{plan.host} can be reached from other machines, and what travels is not encrypted.[/]")
+        console.print(f"[yellow]{plan.host} can be reached from other machines, and traffic is not encrypted.[/]")
     sys.stdout.flush()
 
 

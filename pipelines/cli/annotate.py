@@ -39,7 +39,7 @@ UrlOption = Annotated[
 
 @annotate.command()
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's want --allow-remote.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --allow-remote.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     sandbox: Annotated[
         str | None,
@@ -51,7 +51,7 @@ def serve(
     sessions: Annotated[int, typer.Option(min=1, help="Sessions of its own, at once: one for each person at work.")] = 8,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that they live in \\[default: one a core].")] = None,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Listen where other machines reach it, though what travels is not encrypted.")
+        bool, typer.Option("--allow-remote", help="Listen where other machines can connect, though traffic is not encrypted.")
     ] = False,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name that requests may ask for, beside loopback names, IP addresses and --host; may repeat.")
@@ -124,7 +124,7 @@ def invite(
 @annotate.command()
 def withdraw(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Runs and recordings, by id.")] = None,
-    of: Annotated[str | None, typer.Option("--of", help="All that this account ever gave.")] = None,
+    of: Annotated[str | None, typer.Option("--of", help="Everything from this account.")] = None,
     reason: Annotated[str, typer.Option(help="Why; it is kept in the audit log.")] = "from the command line",
     erase: Annotated[bool, typer.Option("--erase", help="Then remove what withdrawn recordings hold from the server's disk.")] = False,
     database: DatabaseOption = None,

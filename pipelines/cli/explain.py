@@ -25,7 +25,7 @@ RULE_FIELDS = ("threshold", "effect", "precedence")
 
 
 def explain(
-    episode: Annotated[str, typer.Argument(help="An episode's id, or the beginning of one that is unambiguous.")],
+    episode: Annotated[str, typer.Argument(help="An episode's id, or an unambiguous prefix of it.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     profile: ProfileOption = None,
     set_: SetOption = None,

@@ -20,7 +20,7 @@ def forget(
     person: Annotated[
         str | None, typer.Option(metavar="NAME", help="Everything that an account of the annotation server contributed, and the account.")
     ] = None,
-    episode: Annotated[str | None, typer.Option(metavar="ID", help="One episode, by id or the beginning of one.")] = None,
+    episode: Annotated[str | None, typer.Option(metavar="ID", help="One episode, by its id or a prefix of it.")] = None,
     import_: Annotated[
         str | None, typer.Option("--import", metavar="NAME", help="An import by its name: demonstrations, general data or manuals.")
     ] = None,

@@ -47,7 +47,7 @@ def serve(
     ] = None,
     candidate: Annotated[str | None, typer.Option(help="A second upstream, which answers a share of the episodes (--share).")] = None,
     share: Annotated[float, typer.Option(min=0, max=1, help="Share of the episodes that the candidate answers.")] = 0.1,
-    host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; traffic is not encrypted: better use a tunnel.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     tokens: Annotated[
         Path | None, typer.Option(help="File of lines `project token`; without it one token, for the project `default`, is in the home.")
@@ -221,7 +221,7 @@ async def _serve(
             if candidate is not None:
                 say.append(f"candidate: {candidate}, {settings.candidate_share:.0%} of the episodes")
             if not is_loopback(host):
-                say.append(f"{host} can be reached from other machines, and what travels is not encrypted")
+                say.append(f"{host} can be reached from other machines, and traffic is not encrypted")
             for line in say:
                 console.print(line, soft_wrap=True, highlight=False, markup=False)
             sys.stdout.flush()

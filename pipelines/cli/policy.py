@@ -45,7 +45,7 @@ def serve(
     follow: Annotated[
         bool, typer.Option("--follow", help="Serve whichever release is live, now and from then on: after a promotion, after a rollback.")
     ] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; traffic is not encrypted: better use a tunnel.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     token_env: Annotated[str, typer.Option(help="Variable that holds the token; not set: a file in the home.")] = TOKEN_VARIABLE,
     allow_host: Annotated[
@@ -199,7 +199,7 @@ async def _serve(
             console.print(f"serves: {served}", soft_wrap=True, highlight=False)
             console.print(f"token: in {token_place}", soft_wrap=True, highlight=False)
             if not is_loopback(host):
-                console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
+                console.print(f"[yellow]{host} can be reached from other machines, and traffic is not encrypted.[/]")
             sys.stdout.flush()
 
         await run_server(engine, token, settings, listener, ready, beside=follower.follow if follower is not None else None)

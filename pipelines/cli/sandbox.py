@@ -30,7 +30,7 @@ UrlOption = Annotated[str, typer.Option("--url", envvar=URL_VARIABLE, help="Addr
 
 @sandbox.command()
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; traffic is not encrypted: better use a tunnel.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     size: Annotated[int, typer.Option(min=1, help="Sessions that run at once.")] = 4,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes they live in \\[default: one a core].")] = None,
@@ -92,7 +92,7 @@ async def _serve(home: Home, host: str, port: int, size: int, workers: int | Non
             console.print(f"sandbox server: {address_of(listener)}", soft_wrap=True)
             console.print(f"token: in {place}", soft_wrap=True, highlight=False)
             if not is_loopback(host):
-                console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
+                console.print(f"[yellow]{host} can be reached from other machines, and traffic is not encrypted.[/]")
             sys.stdout.flush()
 
         async with Fleet(fleet) as pool:

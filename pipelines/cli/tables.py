@@ -62,7 +62,7 @@ def export(
 
 
 def replay(
-    episode: Annotated[str, typer.Argument(help="An episode's id, or the beginning of one that is unambiguous.")],
+    episode: Annotated[str, typer.Argument(help="An episode's id, or an unambiguous prefix of it.")],
     html: Annotated[Path | None, typer.Option(help="Write a page with thoughts, actions and screens.")] = None,
     webp: Annotated[Path | None, typer.Option(help="Write an animated WebP.")] = None,
     mp4: Annotated[Path | None, typer.Option(help="Write an MP4, where ffmpeg is installed.")] = None,
@@ -85,7 +85,7 @@ def replay(
 
 def withdraw(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID...", help="Samples or annotations, by id or the beginning of one that is unambiguous.")
+        list[str] | None, typer.Argument(metavar="ID...", help="Samples or annotations, by id or an unambiguous prefix of it.")
     ] = None,
     iteration: Annotated[
         str | None, typer.Option(help="The first iteration that --as-of shows without them \\[default: the newest].")

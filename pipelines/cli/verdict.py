@@ -20,7 +20,7 @@ JUDGE = "human"
 
 
 def verdict(
-    episode: Annotated[str, typer.Argument(help="The episode, by id or the beginning of one that is unambiguous.")],
+    episode: Annotated[str, typer.Argument(help="The episode, by id or an unambiguous prefix of it.")],
     is_good: Annotated[bool, typer.Option("--good/--bad", help="Whether the task was solved.")],
     reason: Annotated[list[str] | None, typer.Option("--reason", help="Why (required: judges learn from it); may be repeated.")] = None,
     person: Annotated[str | None, typer.Option("--by", help="Who says so; kept with the reasons.")] = None,
