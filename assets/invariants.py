@@ -223,7 +223,7 @@ INVARIANTS = (
     Invariant(
         name="instances_of_one_split",
         asset="rollouts",
-        meaning="an instance belongs to one split, whoever played it: what is evaluated on is never trained on",
+        meaning="an instance belongs to one split, whichever policy played it: what is evaluated on is never trained on",
         sql="""select task_id, task_name, seed, list(distinct split order by split) as splits, min(episode_id) as episode_id
                from episodes semi join (select task_id, seed from episodes where iteration = $iteration) using (task_id, seed)
                group by task_id, task_name, seed having count(distinct split) > 1 and max(iteration) = $iteration

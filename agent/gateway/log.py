@@ -59,7 +59,7 @@ class GatewayLog:
             batch, self._waiting = self._waiting, []
             try:
                 await asyncio.to_thread(self._write, batch)
-            except Exception as error:  # whoever waits for the batch gets it
+            except Exception as error:  # the callers that wait for the batch get it
                 for _, _, done in batch:
                     if not done.done():
                         done.set_exception(error)

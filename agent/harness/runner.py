@@ -61,7 +61,7 @@ class Gateway(Protocol):
     """Answers episodes, and records what is asked and answered. models/gateway/episode_gateway.py is one."""
 
     def begin(self, name: str, calls: Calls) -> ModelAddress:
-        """Where the episode of this name is answered, until its end. Whoever knows the name can call in it."""
+        """Where the episode of this name is answered, until its end. Every client that knows the name can call in it."""
         ...
 
     async def end(self, name: str, verdict: Verdict) -> Recorded:

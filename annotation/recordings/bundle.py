@@ -113,7 +113,7 @@ class Word(_Model):
 
 class Thought(_Model):
     """What was said before an action, since the action before it. `raw` is what the recogniser heard and stays; `text` is the wording in
-    use, by whoever `origin` says."""
+    use, by the author that `origin` names."""
 
     text: Annotated[str, Field(max_length=20_000)]
     raw: Annotated[str, Field(max_length=20_000)] = ""

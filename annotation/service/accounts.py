@@ -231,7 +231,7 @@ class Accounts:
         await self.database.writing(work)
 
     async def set_role(self, user_id: str, role: str, *, by: Principal | None, address: str | None = None) -> User:
-        """Whoever is not an admin any more: their invitations end. Raises ConfigError, UnknownSubject, NotNow for the last admin."""
+        """Ends the invitations of a person who is no longer an admin. Raises ConfigError, UnknownSubject, NotNow for the last admin."""
 
         def work(session: Session) -> User:
             user, now_s = accounts.get(session, user_id, for_update=True), self.clock()

@@ -86,7 +86,7 @@ class LiveRun:
         self.phase: RunPhase = "starting"
         self.problem: str | None = None
         self.lock = asyncio.Lock()
-        """Held by whoever changes the run on somebody's behalf."""
+        """Held while the run is changed on somebody's behalf."""
         self.task: asyncio.Task[None] | None = None
         self.context: StepContext | None = None
         self.observation: Observation | None = None
@@ -234,7 +234,7 @@ def attempt_of(run_id: str) -> int:
 
 
 async def surely(work: Awaitable[T]) -> T:
-    """What has begun is waited for, even by whoever is cancelled meanwhile: nothing is stored after they were believed to be gone."""
+    """What has begun is waited for, even by a caller that is cancelled meanwhile: nothing is stored after they were believed to be gone."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

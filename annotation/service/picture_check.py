@@ -65,7 +65,7 @@ def _ends(path: Path) -> tuple[bytes, bytes]:
 
 
 def _fault_of_pixels(wanted: Wanted, part: str) -> str | None:
-    """What is broken is found here, not by whoever trains on it. A file may have several headers: the size is compared again."""
+    """Broken pictures are found here, not in training. A file may have several headers: the size is compared again."""
     try:
         for look in ("verify", "load"):  # the checksums of all chunks, then the pixels
             with pictures.opened(Path(wanted.path), formats=("PNG",)) as image:

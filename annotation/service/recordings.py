@@ -136,7 +136,7 @@ class Recordings:
         return check.task.result()
 
     async def close(self) -> None:
-        """Whoever was uploading asks the next server."""
+        """Clients that were uploading ask the next server."""
         tasks = {check.task for check in self._checks.values() if not check.task.done()}
         for task in tasks:
             task.cancel()
@@ -332,7 +332,7 @@ class Recordings:
             if found.state != "withdrawn":
                 raise NotNow(f"{recording_id} is {found.state}: only what was withdrawn is erased")
             own = {part["sha256"] for part in found.parts}
-            # On the disk first: whoever is interrupted finds the names of what is left.
+            # On the disk first: after an interruption the names of what is left are known.
             parts = self._store.of(found.user_id)
             num = parts.erase(sorted(own - recordings.parts_of_others(session, found)))
             parts.answers(recording_id).erase()
@@ -356,11 +356,11 @@ class _Check:
     def __init__(self, recordings_: Recordings, found: Recording, by: Principal, address: str | None) -> None:
         self.digest, self.num_checked, self.num_pictures = found.digest, 0, 0
         self.task = asyncio.create_task(recordings_._check(self, found, by, address), name=f"check {found.recording_id}")
-        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever asks hears it; nobody may ask
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # callers get it; there may be none
 
 
 def parts_of(store: PartStore, recording: Recording) -> Parts:
-    """Where the bytes of a recording are, e.g. for whoever makes samples of it: `bundles.read_manifest(parts, recording.digest)`."""
+    """Where the bytes of a recording are, e.g. to make samples of it: `bundles.read_manifest(parts, recording.digest)`."""
     return store.of(recording.user_id)
 
 

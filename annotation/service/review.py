@@ -27,7 +27,7 @@ from warehouse.core.errors import AccessDenied, ConfigError, NotNow, OutOfDate, 
 MOST_LISTED = 200
 DAY_S = 86400.0
 SPOT_CHECKS = tuple(f"run-{number:02x}" for number in range(26))
-"""What the ids of one run in ten begin with, which are by chance: those are looked at whoever agrees."""
+"""What the ids of one run in ten begin with, which are by chance: those are reviewed even if all agree."""
 MAY_REVIEW = ("reviewer", "admin")
 
 
@@ -42,7 +42,7 @@ class Reviews:
         return await self._database.reading(_queue, reviewer_id, self._clock())
 
     async def look(self, run_id: str, viewer_id: str) -> RunReview:
-        """All that is looked at. Earlier opinions are shown to whoever adjudicates, and to all once it is settled. Raises UnknownSubject,
+        """All that is looked at. Earlier opinions are shown to the adjudicator, and to all once it is settled. Raises UnknownSubject,
         NotNow for a run that is not finished."""
         return await self._database.reading(_look, run_id, viewer_id)
 

@@ -111,7 +111,7 @@ class RunKeeper:
                 await self._park(run_id)
 
     def end_streams(self) -> None:
-        """The server is shutting down: whoever waits for changes is notified."""
+        """The server is shutting down: clients that wait for changes are notified."""
         self.is_closing = True
         for run in self._live.values():
             run.leave()
@@ -244,7 +244,7 @@ class RunKeeper:
         run.open = None
 
     def _let_go(self, run_id: str, phase: str) -> None:
-        """Does nothing where it was let go meanwhile: the sweep and whoever takes the assignment next may come at once."""
+        """Does nothing where it was let go meanwhile: the sweep and the next holder of the assignment may come at once."""
         run = self._live.pop(run_id, None)
         if run is None:
             return

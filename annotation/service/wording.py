@@ -1,5 +1,5 @@
 """What a model adds to recordings that are taken in: other wordings of their tasks, and thoughts that say why (recording/enrichment.py).
-Each thing is asked once: answers are kept beside the recording, so that whoever takes it in again gets the same samples and asks nobody.
+Each request is made once: answers are kept beside the recording, so that importing it again gives the same samples without a request.
 
 Nothing is sent of a recording whose person did not agree to that, nor what looks private in spite of all that was taken out.
 """

@@ -1,7 +1,7 @@
 """The work queue's rows: which assignment is whose, for how long. Every change of hands is one transaction that locks the row, so that an
 assignment is never with two people.
 
-A lease has a number that grows with each: whoever still holds an earlier one finds out by `held_by` before anything is written. One that
+A lease has a number that grows with each: the holder of an earlier one finds out by `held_by` before anything is written. One that
 ran out may go on for as long as nobody else has taken the assignment; that is done last, when nothing lies open.
 """
 
@@ -137,7 +137,7 @@ def flag(session: Session, assignment: Assignment, reason: str, *, now_s: float)
 
 
 def reopen(session: Session, assignment_id: str, *, now_s: float) -> Assignment:
-    """What was flagged goes back into the queue, also to whoever passed it on. Raises AssignmentLost, UnknownSubject."""
+    """What was flagged goes back into the queue, also to the one who flagged it. Raises AssignmentLost, UnknownSubject."""
     assignment = session.get(Assignment, assignment_id, with_for_update=True)
     if assignment is None:
         raise UnknownSubject(f"there is no assignment {assignment_id[:80]!r}")

@@ -2,7 +2,7 @@
 is in the other files of this folder, as functions of a session. How its tables come to be those of today is migrating.py's.
 
 Sessions are synchronous and run in threads of the database's own, a bounded number: a transaction is a few short statements, SQLite has no
-other way, and a shared thread pool (`asyncio.to_thread`) would let slow readers starve whoever else needs one. SQLite lets one write at a
+other way, and a shared thread pool (`asyncio.to_thread`) would let slow readers starve its other users. SQLite lets one write at a
 time, so that its writers queue up in one thread here, in order; between processes they wait for each other (`BUSY_TIMEOUT_S`).
 """
 
@@ -150,7 +150,7 @@ def make_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
         connection.isolation_level = None  # we say when a transaction begins; the driver would only at the first change
         cursor = connection.cursor()
         cursor.execute("pragma journal_mode=wal")
-        # Each commit reaches the disk: whoever has read a landing may rely on its number.
+        # Each commit reaches the disk: a reader of a landing may rely on its number.
         cursor.execute("pragma synchronous=full")
         cursor.execute(f"pragma foreign_keys={'on' if foreign_keys else 'off'}")
         cursor.close()

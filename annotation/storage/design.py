@@ -14,7 +14,7 @@ from warehouse.core.errors import UnknownSubject
 
 
 def hold(session: Session) -> None:
-    """Whoever changes the design does so one after another: names stay unique, and trees trees."""
+    """Serialises changes of the design: names stay unique, and trees trees."""
     lock(session, "task design")
 
 

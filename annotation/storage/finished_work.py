@@ -1,5 +1,5 @@
 """What people have finished, as figures are made of it: rows without their pictures and prompts. What they amount to is
-service/quality.py's. Withdrawn runs are among them: whoever did them did them."""
+service/quality.py's. Withdrawn runs are among them: the work was done."""
 
 from __future__ import annotations
 

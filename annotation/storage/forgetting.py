@@ -101,7 +101,7 @@ def erase_runs(session: Session, blobs: Blobs, run_ids: Iterable[str], *, now_s:
         if run.state == "finished":
             run_endings.withdraw(session, run, now_s=now_s)
         run.instruction = run.note = None
-    # On the disk first: whoever is interrupted finds the names of what is left.
+    # On the disk first: after an interruption the names of what is left are known.
     blobs.erase(_pictures_of_these_alone(session, ids))
     steps = select(RunStep.step_id).where(RunStep.run_id.in_(ids))
     num = len(session.scalars(steps).all())

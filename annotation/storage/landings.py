@@ -12,7 +12,7 @@ from annotation.storage.schema import Landing
 
 
 def append(session: Session, kind: str, subject_id: str, *, now_s: float) -> int:
-    """Land a run, a recording or a withdrawal; its number. Whoever lands holds a lock until its commit, so that numbers are committed in
+    """Land a run, a recording or a withdrawal; its number. The caller holds a lock until its commit, so that numbers are committed in
     their order: call it last in a transaction."""
     lock(session, "landings")
     row = Landing(kind=kind, subject_id=subject_id, at_s=now_s)

@@ -59,7 +59,7 @@ def is_named(session: Session, recording_id: str, user_id: str, sha256: str) -> 
 
 
 def lock_parts(session: Session, user_id: str) -> None:
-    """Held by whoever announces, completes or erases recordings of a person: what one relies on the other does not remove."""
+    """Held while recordings of a person are announced, completed or erased: what one relies on the other does not remove."""
     lock(session, f"parts of {user_id}")
 
 

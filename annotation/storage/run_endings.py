@@ -66,7 +66,7 @@ def dispute(session: Session, run: Run, *, now_s: float) -> None:
 
 
 def settle(session: Session, run: Run, *, approves: bool, now_s: float) -> None:
-    """The word of whoever may settle it."""
+    """The verdict of the person who may settle it."""
     has_landed, run.review_state = counts(run), "approved" if approves else "rejected"
     if counts(run) != has_landed:
         landings.append(session, "withdrawal" if has_landed else "run", run.run_id, now_s=now_s)

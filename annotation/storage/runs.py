@@ -1,4 +1,4 @@
-"""Annotated runs: their steps, proposals and drafts. Whoever changes a run holds its assignment's lease first (`hold`), so that one whose
+"""Annotated runs: their steps, proposals and drafts. To change a run, hold its assignment's lease first (`hold`), so that one whose
 lease has gone to the next person can change nothing any more.
 """
 

@@ -195,7 +195,7 @@ class Assignment(Base):
     state: Mapped[str] = mapped_column(String(16))
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.user_id"))
     lease_number: Mapped[int]
-    """Counts leases: whoever holds an earlier one can change nothing any more."""
+    """Counts leases: the holder of an earlier one can no longer change anything."""
     lease_until_s: Mapped[float | None]
     changed_at_s: Mapped[float]
     """When it was last leased, returned, or brought to an end."""

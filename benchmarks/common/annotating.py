@@ -182,7 +182,7 @@ class Annotator:
         return {"version": state["version"], "decision": "override", "thought": thought, "action": f"click [{chosen['index']}]"}
 
     async def _settled(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
-        """The state once it waits for a person, from the run's events. Whoever said nothing for too long comes back to it by and by."""
+        """The state once it waits for a person, from the run's events. An annotator that was silent for too long comes back to it later."""
         num_looks = 0
         while state["phase"] in WAITING:
             try:

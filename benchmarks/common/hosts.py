@@ -100,7 +100,7 @@ class Host:
         _ip("-n", self._switch, "link", "set", self._port, "up")
 
     def pids(self) -> list[int]:
-        """Of all processes whose network is the host's, whoever started them."""
+        """Of all processes whose network is the host's."""
         return [int(pid) for pid in _ip("netns", "pids", self.name).split()]
 
     def kill(self) -> None:

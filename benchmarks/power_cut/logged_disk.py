@@ -116,7 +116,7 @@ class LoggedDisk:
 
 
 def unmount(folder: Path) -> None:
-    """Unmount, and wait for whoever still holds a file there; after ten seconds detach it all the same."""
+    """Unmount, and wait for processes that still hold a file there; after ten seconds detach it all the same."""
     for _ in range(50):
         if subprocess.run(["umount", str(folder)], stderr=subprocess.DEVNULL).returncode == 0 or not os.path.ismount(folder):
             return

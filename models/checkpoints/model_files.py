@@ -58,7 +58,7 @@ def is_plain_name(name: str) -> bool:
 
 
 def links_out(folder: Path) -> list[Path]:
-    """What of a model's folder is a link that leads out of it: whoever opens it reads a file that is not the model's. A snapshot of the
+    """What of a model's folder is a link that leads out of it: to open it is to read a file that is not the model's. A snapshot of the
     hub's cache consists of links to the blobs beside it."""
     places = [folder.resolve()]
     if folder.resolve().parent.name == "snapshots":

@@ -29,7 +29,7 @@ from warehouse.core.errors import RequestRefused
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, ShiftQwen3ForCausalLM)
 """Exactly these classes: what is derived from them may compute something else."""
 MOST_BYTES = 2**28
-"""Of a model's weights, which are kept twice. From about here on the matrices take most of the time, whoever multiplies by them."""
+"""Of a model's weights, which are kept twice. From about here on the matrices take most of the time, with any library."""
 
 
 @dataclass(frozen=True, slots=True)

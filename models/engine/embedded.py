@@ -160,7 +160,7 @@ class EmbeddedEngine:
                 answer.cancel()
 
     def start(self, request: Request, on_token: OnToken) -> Future[Response]:
-        """Begin to answer tokens, for whoever wants to see each as it is written: `on_token` is called in the worker's thread, and must
+        """Begin to answer tokens, for callers that want each as it is written: `on_token` is called in the worker's thread, and must
         neither block nor raise. Cancelling the future takes the request back; one with no room for an answer gets a Response without
         tokens. Raises ModelError for a closed engine."""
         answer: Future[Response] = Future()

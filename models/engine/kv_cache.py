@@ -147,7 +147,7 @@ class KVCache:
             values[place, :, :num_tokens] = value[:, :num_tokens]
 
     def wipe(self, place: int) -> None:
-        """Forget what a row that failed has written: what is not a number would reach whoever comes there next, even with weight 0."""
+        """Forget what a row that failed has written: NaNs would reach the next row in that place, even with weight 0."""
         for part in (*self._keys, *self._values):
             part[place] = 0
 

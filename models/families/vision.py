@@ -221,7 +221,7 @@ def pixel_loader(codec: ChatCodec, read_image: ReadImage | None) -> PixelLoader 
 
 class KeptPixels:
     """A PixelLoader. What was made first is kept, up to `max_bytes`: samples come in another order in each pass, where leaving out what was
-    used longest ago would hardly ever find one. Whoever is handed tensors must not write into them."""
+    used longest ago would hardly ever find one. Callers must not write into the tensors."""
 
     def __init__(self, codec: VisionCodec, read_image: ReadImage | None, max_bytes: int = KEPT_PIXEL_BYTES) -> None:
         self._codec, self._read_image, self._bytes_left = codec, read_image, max_bytes

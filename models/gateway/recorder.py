@@ -42,7 +42,7 @@ class Caller:
 
 
 class Owner(Protocol):
-    """Whoever runs the episodes of a gateway: names them, ends them, and says which calls are answered."""
+    """The owner of a gateway's episodes: names them, ends them, and says which calls are answered."""
 
     async def admit(self, caller: Caller) -> None:
         """Before a call begins. Raises ApiError for one that is not answered."""
@@ -102,7 +102,7 @@ class Recorder:
         return self._owner is not None
 
     async def begin(self, caller: Caller, route: Route, asked: ChatRequest) -> UnderWay:
-        """Raises ApiError for what is not taken. Whoever begins ends by `record` or `leave`."""
+        """Raises ApiError for what is not taken. The caller ends by `record` or `leave`."""
         if self.is_closing:
             raise closing()
         if self._owner is None:

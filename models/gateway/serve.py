@@ -79,7 +79,7 @@ async def serve(
     listener: socket.socket,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, in the main thread. Whoever opened the log closes it."""
+    """Serve until SIGINT or SIGTERM, in the main thread. The caller that opened the log closes it."""
     async with _server(log, live, candidate, tokens, settings) as (server, _):
         await serve_until_signalled(server, listener, ready)
 

@@ -98,7 +98,7 @@ def _aside(work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         settled: tuple[Callable[[Any], None], Any]
         try:
             settled = (found.set_result, work(*arguments))
-        except Exception as error:  # handed on to whoever waits
+        except Exception as error:  # passed to the waiting callers
             settled = (found.set_exception, ModelError(f"weights could not be sent: {error}"))
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, *settled)

@@ -275,7 +275,7 @@ class _Stream(AsyncIterator[EpisodeRequest]):
         self._changed.set()
 
     def end(self) -> None:
-        """No more will come: whoever waits for one gets StopAsyncIteration."""
+        """No more will come: callers that wait for one get StopAsyncIteration."""
         self._is_ended = True
         self._changed.set()
 

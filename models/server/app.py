@@ -50,7 +50,7 @@ CLIENT_GONE = 499
 
 
 def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None = None) -> tuple[ASGIApp, Service]:
-    """The ASGI application of a server, and what it runs on. Whoever opened the engine closes it. Raises ConfigError for a token that is
+    """The ASGI application of a server, and what it runs on. The engine's opener closes it. Raises ConfigError for a token that is
     not usable. Call it in the event loop that serves."""
     settings = settings or ServerSettings()
     metrics = Metrics()

@@ -44,7 +44,7 @@ async def serve(
     *,
     beside: Beside | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, in the main thread. Whoever opened the engine closes it."""
+    """Serve until SIGINT or SIGTERM, in the main thread. The caller that opened the engine closes it."""
     server, service = _server(engine, token, settings)
     async with _running_beside(service, beside):
         await serve_until_signalled(server, listener, ready)

@@ -101,7 +101,7 @@ def _cut_packed(rows: Sequence[int], lengths: Lengths, batch_tokens: int) -> lis
 
 
 def share_out(rows: Sequence[int], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
-    """The rows of one batch for each of `num_ranks` processes: the longest first, each to whoever has fewest tokens."""
+    """The rows of one batch for each of `num_ranks` processes: the longest first, each to the process with the fewest tokens."""
     shares: list[list[int]] = [[] for _ in range(num_ranks)]
     loads = [0] * num_ranks
     for row in sorted(rows, key=lambda row: (-lengths[row], row)) if num_ranks > 1 else rows:

@@ -150,7 +150,7 @@ class ReleasedPolicies(RegisteredPolicies):
                 before = list(self._engines) if self._is_server else []
                 policy = await asyncio.to_thread(open_engine, folder, self._acting.engine)
                 engine = self._engines[checkpoint_id] = _Engine(policy=policy, folder=folder, asked_s=time.monotonic())
-                for name in before:  # the server has other weights now, whoever asks
+                for name in before:  # the server has other weights now, for all clients
                     await self._close(name)
             return engine
 

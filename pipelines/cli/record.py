@@ -163,7 +163,7 @@ def delete(name: NameArgument, yes: Annotated[bool, typer.Option("--yes", help="
     from annotation.recorder.vault import OpenVault
 
     folder = root_of(home) / name
-    store = stores.Store(folder, stores.read_cover(folder), OpenVault())  # whoever forgot the passphrase may still delete
+    store = stores.Store(folder, stores.read_cover(folder), OpenVault())  # deletion needs no passphrase
     os.close(store.lock())
     if yes or typer.confirm(f"Erase the recording {name}?"):
         store.erase()

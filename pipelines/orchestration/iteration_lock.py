@@ -16,7 +16,7 @@ LOCK_NAME = "iteration.lock"
 
 
 def lock_path(home: Home) -> Path:
-    """Held by the process that works an iteration: no two on a home, whoever started them, and a run without it is dead (executor.py)."""
+    """Held by the process that works an iteration: no two on a home, and a run without it is dead (executor.py)."""
     return home.locks / LOCK_NAME
 
 

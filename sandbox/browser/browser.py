@@ -137,7 +137,7 @@ class Browser:
 
     def refuse_target(self, info: Params, session_id: str) -> None:
         """A page or worker that somebody opened beside ours: nothing that it asks for is answered, and a page is closed. It has to run for
-        that: whoever opened it waits until it does."""
+        that: its opener waits until it does."""
         self.connection.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}, session_id)
         self.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
         if info["type"] == "page":

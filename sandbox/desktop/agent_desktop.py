@@ -27,7 +27,7 @@ POLL_S = 0.2
 
 
 class AgentDesktop(RequestedDesktop):
-    """The desktop behind an agent. `close` leaves the agent running: whoever started its machine ends it."""
+    """The desktop behind an agent. `close` leaves the agent running: the starter of its machine ends it."""
 
     def __init__(self, host: str, port: int, token: str, *, call_s: float = 60.0) -> None:
         """For `open`. `call_s` is the longest that one request may take."""

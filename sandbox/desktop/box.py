@@ -188,7 +188,7 @@ class Box:
                 cwd="/",
                 process_group=0,
                 pass_fds=(filter_fd, telling, held),
-                env={},  # whoever is in the box can read what its process 1 was started with
+                env={},  # programs in the box can read what its process 1 was started with
             )
         except BaseException:
             os.close(self._info_fd)

@@ -218,7 +218,7 @@ class QemuDesktops:
 
 @lru_cache(maxsize=1)
 def agent_files() -> dict[str, bytes]:
-    """What runs in the guest, by its path there. Read once, so that all machines of a process have the same, whoever edits it meanwhile."""
+    """What runs in the guest, by its path there. Read once, so that all machines of a process have the same, even after an edit."""
     parts = [HERE.parent / "__init__.py", HERE / "__init__.py", *sorted(path for path in (HERE / "inside").iterdir() if path.is_file())]
     files = {f"sandbox/{path.relative_to(HERE.parent).as_posix()}": path.read_bytes() for path in parts}
     return files | {"guest_agent.py": (HERE / "guest_agent.py").read_bytes()}

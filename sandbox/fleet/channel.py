@@ -117,7 +117,7 @@ class Channel(asyncio.Protocol):
         kind, number, value = message
         future = self._pending.get(number)
         if future is None or future.done():
-            return  # whoever asked has given up
+            return  # the caller has given up
         if kind == REPLY:
             future.set_result(value)
         else:

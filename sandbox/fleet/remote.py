@@ -83,7 +83,7 @@ class FleetSession:
             self.end("The session was closed; lease another one.")
 
     async def _ask(self, method: str, **params: Any) -> Any:
-        """About the instance that runs: never about one of whoever had the session before."""
+        """About the instance that runs: never about one of the session's previous user."""
         if not self._is_reset and self._over is None:
             raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
         return await self._call(method, **params)

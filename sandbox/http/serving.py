@@ -39,7 +39,7 @@ def api_version() -> str:
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to whoever runs it, who calls `end`, once or more often."""
+    """Leaves signals to its caller, who calls `end`, once or more often."""
 
     def __init__(
         self,

@@ -214,7 +214,7 @@ class SandboxClient:
         return _status(await self._send("POST", "/v1/drain", {"is_draining": is_draining}))
 
     def give_up(self, error: FlywheelError) -> None:
-        """For whoever knows that the server is gone: calls under way, and every later one on a session that is held now, raise `error`."""
+        """For callers that know the server is gone: calls under way, and every later one on a session that is held now, raise `error`."""
         for session in self._held.values():
             session._lose(error)
         if self._given_up is not None:

@@ -25,7 +25,7 @@ def _server(pool: Pool, tokens: Tokens, settings: ServerSettings | None) -> Serv
 async def serve(
     pool: Pool, tokens: Tokens, settings: ServerSettings, listener: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve until SIGINT or SIGTERM, in the main thread. The pool has been entered; whoever did that leaves it."""
+    """Serve until SIGINT or SIGTERM, in the main thread. The caller has entered the pool, and leaves it."""
     await serve_until_signalled(_server(pool, tokens, settings), listener, ready)
 
 

@@ -109,4 +109,4 @@ class Control:
         for waiting in awaited:
             if not waiting.done():
                 waiting.set_exception(JailCrashed("The jail's process 1 has ended. Start another jail."))
-                waiting.exception()  # whoever awaits gets it; nobody need
+                waiting.exception()  # a caller that awaits gets it; there may be none

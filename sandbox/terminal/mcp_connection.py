@@ -124,7 +124,7 @@ class McpConnection:
             ):
                 self._session.set_result(session)
                 await self._closing.wait()
-        except Exception as error:  # a group of what the transport's tasks raised; whoever asks gets the SDK's error
+        except Exception as error:  # a group of what the transport's tasks raised; the caller gets the SDK's error
             self._end = f"cannot be spoken to at {without_secrets(self._server.url)}: {_first(error)!r}"
 
     async def _start_in(self, jail: Jail) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

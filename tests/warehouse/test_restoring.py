@@ -31,7 +31,7 @@ def test_rows_and_types_are_as_they_were_and_nothing_is_lost(warehouse: Warehous
     assert restore(warehouse, "routes", good) == damaged + 1 == warehouse.version("routes", as_of="0001")
     assert sorted(warehouse.read("routes").column("route").to_pylist()) == ["ct", "ct"]
     assert warehouse.read("routes").schema == stored.schema
-    assert warehouse.replace_partition("routes", rows[:1], **ROUTED) == damaged + 2, "the wheel writes on"
+    assert warehouse.replace_partition("routes", rows[:1], **ROUTED) == damaged + 2, "the flywheel writes on"
     assert warehouse.read("routes", version=good).num_rows == 2, "every version stays readable"
 
 

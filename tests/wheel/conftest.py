@@ -1,4 +1,4 @@
-"""Homes on which the wheel really turns: `turned_home` is turned once for all tests (read it, do not write), `copy_of` gives one to
+"""Homes of real iterations: `turned_home` is run once for all tests (read it, do not write), `copy_of` gives one to
 write on.
 """
 
@@ -209,7 +209,7 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[Served]]:
 
 @dataclass(frozen=True)
 class Turned(Wheel):
-    """A wheel that has turned once, with what the command printed and how long it took."""
+    """A home with one finished iteration, with what the command printed and how long it took."""
 
     output: str = ""
     seconds: float = 0.0
@@ -306,5 +306,5 @@ def _turn(base: Path, num_iterations: int, settings: dict[str, str] | None = Non
     if ran.returncode != 0:
         logs = "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in wheel.home.work.glob("*.log"))
         wheel.remove()
-        pytest.fail(f"the wheel did not turn:\n{ran.stdout}\n{ran.stderr}\n{logs}", pytrace=False)
+        pytest.fail(f"the iteration did not finish:\n{ran.stdout}\n{ran.stderr}\n{logs}", pytrace=False)
     return Turned(base, settings=settings or {}, output=ran.stdout, seconds=seconds)

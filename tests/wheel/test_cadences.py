@@ -1,7 +1,7 @@
-"""What starts by itself does, with nobody there: Dagster's own daemons tick every schedule and sensor on a home that has turned once, with
+"""What starts by itself does, with nobody there: Dagster's own daemons tick every schedule and sensor on a home with an iteration, with
 a code server, a queue and runs as `dagster dev` has them. Only the clock is ours: a week of ticks takes seconds.
 
-That such a run turns the wheel to its end is test_unattended.py's. Here most are ended once they stand in the queue.
+That such a run completes an iteration is test_unattended.py's. Here most are ended once they stand in the queue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wheel on three machines, played as network namespaces (benchmarks/common/hosts.py), by the profile `cluster-smoke`: the head has
+"""An iteration on three machines, played as network namespaces (benchmarks/common/hosts.py), by the profile `cluster-smoke`: the head has
 Dagster on Postgres, Prefect, the tables in an object store and one training process; one node sandboxes and the other training process; the
 last sandboxes and the policy server. Nodes are killed whole while stages work; what a person does then is to start their services again.
 """

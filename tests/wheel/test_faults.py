@@ -1,8 +1,8 @@
 """`kill -9` of everything that can be killed, and a disk that fills up, while an iteration runs. Whatever had been acknowledged is there
 once; nothing is left behind.
 
-Each trial turns iterations on a copy of a turned home until its kills are done, goes on as a person would (the same command again), and
-asks SQL. Moments are random and seeded, as fractions of what each stage took in the turned home and, after a kill that came too late, of
+Each trial runs iterations on a copy of a finished home until its kills are done, goes on as a person would (the same command again), and
+asks SQL. Moments are random and seeded, as fractions of what each stage took in the finished home and, after a kill that came too late, of
 the time that its target really lived.
 """
 
@@ -53,7 +53,7 @@ def acknowledged(wheel: Any) -> set[str]:
 
 
 def assert_nothing_lost(wheel: Any, promised: set[str], *, outdated: str | None = None) -> None:
-    """Every promised episode is stored, none twice, and no rule of the wheel is broken in any iteration; those of the asset that is
+    """Every promised episode is stored, none twice, and no rule of the flywheel is broken in any iteration; those of the asset that is
     outdated, because what it is made of was made again, are not asked."""
     stored = [episode for (episode,) in wheel.sql("select episode_id from episodes")]
     assert len(stored) == len(set(stored)), "an episode is counted twice"

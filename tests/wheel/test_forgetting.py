@@ -1,4 +1,4 @@
-"""An episode that a policy has learned from, forgotten in a home on which the wheel really turned: nothing of it is left in any byte, what
+"""An episode that a policy has learned from, forgotten in a home with a real iteration: nothing of it is left in any byte, what
 descends from it is marked, and Dagster is told."""
 
 from __future__ import annotations

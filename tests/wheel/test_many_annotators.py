@@ -1,4 +1,4 @@
-"""Fifty simulated annotators at once on one server with real sandboxes and a policy that the wheel has trained, on either database; the
+"""Fifty simulated annotators at once on one server with real sandboxes and a policy that the flywheel has trained, on either database; the
 server is killed in the middle and started again. `python -m benchmarks.annotators` does the same for longer."""
 
 from __future__ import annotations

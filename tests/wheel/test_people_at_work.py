@@ -1,4 +1,4 @@
-"""The wheel with people in it: what they decided live and what they recorded of their own work comes in beside what the scripted annotator
+"""An iteration with people: what they decided live and what they recorded of their own work comes in beside what the scripted annotator
 decides, who works through the same service; the next iteration learns from it, and what is taken back leaves its datasets."""
 
 from __future__ import annotations

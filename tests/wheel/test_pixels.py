@@ -1,4 +1,4 @@
-"""The profile `pixels`, cut down, turned once: a vision-language policy from random weights goes through the whole wheel by screenshots
+"""The profile `pixels`, cut down, run once: a vision-language policy from random weights goes through a whole iteration by screenshots
 alone. What it learns of them is benchmarks/pixels.py's business.
 """
 

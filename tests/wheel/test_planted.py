@@ -1,8 +1,8 @@
-"""Faults planted in the tables of a home on which the wheel really turned, past all that writes there: a leak, an unsolved episode in SFT,
+"""Faults planted in the tables of a home with a real iteration, past all that writes there: a leak, an unsolved episode in SFT,
 rows twice, a screenshot that is gone, a column of another type. Each stops the iteration at a gate, in words that name the rows and how to
 fix them; fixed, the iteration goes on from there, and nothing is lost.
 
-A copy of the turned home is opened again where its iteration was just about to close: finished stages are not worked twice, so a run goes
+A copy of the finished home is opened again where its iteration was just about to close: finished stages are not worked twice, so a run goes
 through every gate in seconds.
 """
 
@@ -35,7 +35,7 @@ ITERATION = "0001"
 
 @pytest.fixture
 def reopened(turned_home: Any, copy_of: Callable[..., Any]) -> Any:
-    """A copy of the turned home whose iteration has all its stages but has not closed."""
+    """A copy of the finished home whose iteration has all its stages but has not closed."""
     wheel = copy_of(turned_home)
     with open_instance(wheel.home) as instance:
         instance.wipe_assets([ITERATION_OUTPUT])

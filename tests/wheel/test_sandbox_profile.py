@@ -1,4 +1,4 @@
-"""The profile `sandbox`, cut down to a task or a few of each domain, turned once: every kind of session goes through the whole wheel."""
+"""The profile `sandbox`, cut down to a task or a few of each domain, run once: every kind of session goes through a whole iteration."""
 
 from __future__ import annotations
 

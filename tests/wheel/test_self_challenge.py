@@ -1,4 +1,4 @@
-"""Two small turns of the wheel on generated tasks, with self-challenge: the second collection plays what the first one taught to choose."""
+"""Two small iterations on generated tasks, with self-challenge: the second collection plays what the first one taught to choose."""
 
 from __future__ import annotations
 

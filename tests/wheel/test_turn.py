@@ -50,7 +50,7 @@ READERS = (*(name for name in WORKED if not name.startswith("seed")), "released_
 
 
 class Records:
-    """What Dagster knows of a turned home."""
+    """What Dagster knows of a finished home."""
 
     def __init__(self, turned: Any) -> None:
         self.instance = open_instance(turned.home)

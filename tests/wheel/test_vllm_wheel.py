@@ -1,4 +1,4 @@
-"""The wheel with vLLM as its policy server: one server, started on a tiny Qwen3, answers whenever a checkpoint acts in an iteration, each
+"""An iteration with vLLM as its policy server: one server, started on a tiny Qwen3, answers whenever a checkpoint acts in it, each
 time with that checkpoint's weights. vLLM is in a venv of its own (benchmarks/common/vllm_server.py)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLOSE = 1e-3
 
 @pytest.fixture
 def turned(vllm_python: Path, new_wheel: Callable[..., Wheel]) -> Wheel:
-    """A home that turned once on one vLLM."""
+    """A home with one iteration on one vLLM."""
     wheel = new_wheel()
     profile, start, scratch = profiles.load(PROFILE), wheel.base / "start", wheel.base / "vllm"
     model, codec = tiny_qwen3_policy(words(*profile.seed_data.curricula), profile.seed, initializer_range=0.02)

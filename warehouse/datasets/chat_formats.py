@@ -91,7 +91,7 @@ def _sharegpt(*, has_images: bool, has_prompt_loss: bool) -> Layout:
 
 
 def _provenance(row: Row) -> dict[str, str]:
-    """Columns that readers pass over, for whoever has to know what a sample may be used for."""
+    """Columns that readers skip: they say what a sample may be used for."""
     return {"source": row["source"], "licence": row["licence"]}
 
 

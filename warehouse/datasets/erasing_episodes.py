@@ -116,7 +116,7 @@ def _places(warehouse: Warehouse, table: str, ids: Mapping[str, Collection[str]]
     rows = warehouse.read(table, columns=["iteration", "stage", _KEY[table], _MARK[table], *who])
     rows = rows.filter(_is_full(table, rows, ids))
     found = zip(rows["iteration"].to_pylist(), rows["stage"].to_pylist(), strict=True)
-    # A task of a source has its name whoever worked at it.
+    # A task of a source keeps its name.
     return [(iteration, stage) for iteration, stage in found if table != "tasks" or stage == STAGE or stage.startswith(IMPORTED_STAGE)]
 
 

@@ -1,6 +1,6 @@
 """Parquet files of a table: written, synced and checksummed before a commit names them, and checked whenever a process first reads one.
 
-A file is called `<random>-<CRC-32 of its bytes>.parquet`, so whoever knows its name can check it: the commit that adds it, the checkpoint
+A file is called `<random>-<CRC-32 of its bytes>.parquet`, so it can be checked by its name: the commit that adds it, the checkpoint
 of a log, any reader. Files of before have other names and are read as they are.
 """
 

@@ -358,7 +358,7 @@ class TableLog:
 
     def _ends_anothers_purge(self, version: int) -> str | None:
         """What is wrong with the end of a purge whose beginning another process has put: what it is to delete, only that one knew. The
-        purge is done again by whoever gives it next."""
+        purge is done again by its next call."""
         if commit_info(read_log(self.file(version))).get("operation") == VACUUMED and self._listed is None:
             return "ends a purge that was cut off"
         return None

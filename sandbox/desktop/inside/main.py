@@ -175,7 +175,7 @@ class DesktopCommands:
         except OSError:
             return False, b""
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:  # whoever reads it would run out of memory
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:  # a reader would run out of memory
             os.close(descriptor)
             return False, b""
         with os.fdopen(descriptor, "rb") as file:

@@ -135,7 +135,7 @@ def has_oracle(task: Task) -> bool:
 def oracle_action(task: Task, observation: Observation, history: Sequence[Action]) -> Action | None:
     """The next right action in any state a policy may have reached, or None where the state is beyond repair or no oracle knows it.
 
-    `history` holds the episode's actions so far, oldest first, whoever chose them.
+    `history` holds the episode's actions so far, oldest first, from any policy.
     """
     oracle = ORACLES.get(task.name)
     if oracle is None or not observation.instruction:
