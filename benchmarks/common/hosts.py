@@ -4,6 +4,7 @@ else. For tests and benchmarks of work on many machines; needs Linux, root and i
     with Hosts(3) as (head, one, two):
         server = one.start(["python", "-m", "http.server", "--bind", one.address])
         one.cut(); one.restore(); one.kill()
+        TrainingHosts(hosts=(head.address, one.address), launch=head.launch)
 
 What is not separate: processors, memory, files and the clock. Whether a machine can do this, `can_make_hosts` says.
 """
@@ -80,6 +81,12 @@ class Host:
         """`subprocess.run` on the host; raises CalledProcessError unless `check=False`."""
         options = {"check": True, "text": True, "capture_output": True, **options}
         return subprocess.run([*self._enter, *map(str, command)], **options)
+
+    @property
+    def launch(self) -> str:
+        """A `training.launch` that reaches all of its `Hosts`: a namespace's name ends with the last number of its address."""
+        namespace = f"/run/netns/{self.name.rpartition('-')[0]}-${{0##*.}}"
+        return f"""sh -c 'exec nsenter --net={namespace} sh -c "$1"' {{host}} {{command}}"""
 
     @contextmanager
     def entered(self) -> Iterator[None]:

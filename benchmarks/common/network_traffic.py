@@ -103,9 +103,7 @@ def _prompts() -> Iterator[Prompt]:
 def _gradients(folder: Path, scratch: Path) -> dict[str, Any]:
     """SFT in two processes over two hosts."""
     with Hosts(2) as (head, other):
-        prefix = head.name.rpartition("-")[0]
-        launch = f"""sh -c 'exec ip netns exec {prefix}-${{0##*.}} sh -c "$1"' {{host}} {{command}}"""
-        where = TrainingHosts(hosts=(head.address, other.address), launch=launch)
+        where = TrainingHosts(hosts=(head.address, other.address), launch=head.launch)
         before = _interface_bytes(head)
         arguments = (str(folder), str(scratch / "out"), where.model_dump_json())
         command = [sys.executable, "-m", "benchmarks.common.network_traffic", *arguments]

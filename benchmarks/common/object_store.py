@@ -1,9 +1,10 @@
-"""An object store for as long as a test or a measurement lasts: moto's S3 server, in a process of its own, on loopback.
+"""An object store for as long as a test or a measurement lasts: moto's S3 server, in a process of its own, on loopback or on an address
+that other hosts reach.
 
 moto looks whether an object is there and puts it afterwards, in threads: two conditional puts of one name could both win. So requests that
 write are taken one at a time here, as a store takes those of one name.
 
-    python -m benchmarks.common.object_store PORT
+    python -m benchmarks.common.object_store HOST PORT
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "flywheel"
+LOOPBACK = "127.0.0.1"
 START_S = 120
 
 
@@ -31,10 +33,11 @@ class Server:
     """A running one. `environment` is what a client of it needs."""
 
     port: int
+    host: str = LOOPBACK
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -48,18 +51,18 @@ def environment(address: str) -> dict[str, str]:
 
 
 @contextmanager
-def an_object_store(log: Path) -> Iterator[Server]:
-    """A server with the bucket `flywheel`, which is empty; what it says goes to `log`."""
+def an_object_store(log: Path, host: str = LOOPBACK) -> Iterator[Server]:
+    """A server with the bucket `flywheel`, which is empty; what it says goes to `log`. `host`: the address that it listens on."""
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.common.object_store", "0"],
+            [sys.executable, "-m", "benchmarks.common.object_store", host, "0"],
             cwd=ROOT,
             stdout=said,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )
         try:
-            server = Server(_port(process, log))
+            server = Server(_port(process, log), host)
             request = urllib.request.Request(f"{server.address}/{BUCKET}", method="PUT", headers={"Host": "s3.amazonaws.com"})
             with urllib.request.urlopen(request, timeout=START_S):
                 yield server
@@ -90,7 +93,7 @@ class _OneWriteAtATime:
             return list(self._application(environ, start_response))
 
 
-def main(port: int) -> None:
+def main(host: str, port: int) -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -102,10 +105,10 @@ def main(port: int) -> None:
                 super().log(type, message, *args)
 
     application = _OneWriteAtATime(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", port, application, threaded=True, request_handler=Quiet)
+    server = make_server(host, port, application, threaded=True, request_handler=Quiet)
     print(f"listens on {server.port}")
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1], int(sys.argv[2]))

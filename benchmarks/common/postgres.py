@@ -1,5 +1,5 @@
-"""A Postgres for as long as a measurement or a test lasts: a cluster in a folder of its own, reached by a socket in it; nothing listens on
-a port, unless one is asked for. Postgres refuses to run as root, so that a root session runs it as `nobody`.
+"""A Postgres for as long as a measurement or a test lasts: a cluster in a folder of its own, reached by a socket in it; it listens on no
+address, unless one is asked for. Postgres refuses to run as root, so that a root session runs it as `nobody`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from warehouse.core.errors import ConfigError
 
 USER = "flywheel"
 """The superuser."""
+PASSWORD = "password-of-the-tests-0123"
+"""Its password, for who comes by an address: by the socket none is asked for."""
+PORT = 5432
 TIMEOUT_S = 120
 MISSING = "Postgres is not installed (Debian: apt-get install postgresql)"
 
@@ -30,10 +33,10 @@ def programs() -> Path | None:
 
 
 @contextmanager
-def a_postgres(*, is_durable: bool = True, port: int | None = None) -> Iterator[Path]:
-    """The folder with the socket of a running Postgres. `is_durable` False: it does not wait for the disk, as a test need not. `port`: it
-    listens there on 127.0.0.1 as well, and asks for passwords (the socket is then of that number). Raises ConfigError where it is not
-    installed."""
+def a_postgres(*, is_durable: bool = True, listen: str | None = None, port: int = PORT) -> Iterator[Path]:
+    """The folder with the socket of a running Postgres, which has the number `port`. `is_durable` False: it does not wait for the disk, as
+    a test need not. `listen`: an address that it listens on as well, where it takes who is in the same network and asks for passwords.
+    Raises ConfigError where it is not installed."""
     found = programs()
     if found is None:
         raise ConfigError(MISSING)
@@ -44,10 +47,12 @@ def a_postgres(*, is_durable: bool = True, port: int | None = None) -> Iterator[
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         as_whom |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
     data = folder / "data"
-    listening = ["listen_addresses="] if port is None else ["listen_addresses=127.0.0.1", f"port={port}"]
-    settings = [*listening, f"unix_socket_directories={folder}", "max_connections=60", "shared_buffers=16MB"]
+    where = [f"listen_addresses={listen or ''}", f"port={port}", f"unix_socket_directories={folder}"]
+    settings = [*where, "max_connections=60", "shared_buffers=16MB"]
     options = " ".join(f"-c {setting}" for setting in [*settings, *([] if is_durable else ["fsync=off"])])
     try:
+        password = folder / "password"
+        password.write_text(PASSWORD)
         _run(
             [
                 found / "initdb",
@@ -57,6 +62,7 @@ def a_postgres(*, is_durable: bool = True, port: int | None = None) -> Iterator[
                 USER,
                 "--auth-local=trust",
                 "--auth-host=scram-sha-256",
+                f"--pwfile={password}",
                 "-E",
                 "UTF8",
                 "--no-sync",
@@ -64,6 +70,8 @@ def a_postgres(*, is_durable: bool = True, port: int | None = None) -> Iterator[
             ],
             as_whom,
         )
+        with (data / "pg_hba.conf").open("a") as file:
+            file.write("host all all samenet scram-sha-256\n")
         _run([found / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start"], as_whom, log=folder / "log")
         yield folder
     finally:
@@ -88,10 +96,13 @@ def _run(command: list[str | Path], as_whom: dict[str, Any], log: Path | None = 
         raise ConfigError(f"{Path(command[0]).name} ended with {ran.returncode}: {said[-2000:]}")
 
 
-def new_database(socket: Path, name: str, *, template: str = "template1") -> str:
-    """The address of a new database there: empty, or a copy of another that nobody is connected to."""
+def new_database(socket: Path, name: str, *, template: str = "template1", listen: str | None = None) -> str:
+    """The address of a new database there: empty, or a copy of another that nobody is connected to. `listen`: of a server that listens
+    there; other hosts reach that address too."""
     import psycopg
 
     with psycopg.connect(host=str(socket), user=USER, dbname="postgres", autocommit=True) as connection:
         connection.execute(f'create database "{name}" template "{template}"'.encode())
+    if listen is not None:
+        return f"postgresql+psycopg://{USER}:{PASSWORD}@{listen}/{name}"
     return f"postgresql+psycopg://{USER}@/{name}?host={socket}"

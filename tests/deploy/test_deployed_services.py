@@ -109,7 +109,7 @@ def database(variables: dict[str, str]) -> Iterator[Path]:
     """The folder with the socket of a Postgres that has run deploy/databases.sh."""
     if postgres.programs() is None:
         pytest.skip(postgres.MISSING)
-    with postgres.a_postgres(is_durable=False, port=int(variables["POSTGRES_PORT"])) as folder:
+    with postgres.a_postgres(is_durable=False, listen="127.0.0.1", port=int(variables["POSTGRES_PORT"])) as folder:
         own = {"POSTGRES_USER": postgres.USER, "PGHOST": str(folder), "PGPORT": variables["POSTGRES_PORT"], "PATH": os.environ["PATH"]}
         made = subprocess.run([str(FOLDER / "databases.sh")], env=SECRETS | own, capture_output=True, text=True, timeout=60)
         assert made.returncode == 0, made.stderr

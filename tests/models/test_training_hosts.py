@@ -39,10 +39,7 @@ test_training_hosts.main(*sys.argv[1:])
 
 
 def training_hosts(*hosts: Host, timeout_s: float = 600.0) -> TrainingHosts:
-    """A host is reached by its namespace, whose name ends with the last number of its address."""
-    prefix = hosts[0].name.rpartition("-")[0]
-    launch = f"""sh -c 'exec ip netns exec {prefix}-${{0##*.}} sh -c "$1"' {{host}} {{command}}"""
-    return TrainingHosts(hosts=tuple(host.address for host in hosts), launch=launch, timeout_s=timeout_s)
+    return TrainingHosts(hosts=tuple(host.address for host in hosts), launch=hosts[0].launch, timeout_s=timeout_s)
 
 
 def main(what: str, init: str, folder: str, hosts: str, settings: str) -> None:

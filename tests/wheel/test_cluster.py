@@ -5,37 +5,30 @@ last sandboxes and the policy server. Nodes are killed whole while stages work; 
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from assets.seed_data.vocabulary import words
-from benchmarks.common.hosts import Host, Hosts, can_make_hosts
-from benchmarks.common.object_store import BUCKET, an_object_store
+from benchmarks.common.cluster_hosts import PROFILE, ClusterHosts, cluster_hosts
+from benchmarks.common.hosts import Host, can_make_hosts
+from benchmarks.common.object_store import BUCKET
 from benchmarks.common.postgres import a_postgres, new_database
-from models.checkpoints.checkpoint import save
-from models.families.seed_policy import seed_policy
-from pipelines import profiles
 from pipelines.orchestration import progress
 from pipelines.orchestration.instance import DRIVER
-from tests.wheel.conftest import ROOT, Turned, Wheel
+from tests.wheel.conftest import Turned, Wheel
 from tests.wheel.repeatable import assert_same_rows
 from tests.wheel.test_faults import assert_nothing_lost
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400), pytest.mark.skipif(not can_make_hosts(), reason="needs root and iproute2")]
 
-PROFILE = "cluster-smoke"
 MAX_COMMANDS = 8
 POLL_S = 0.1
 BEFORE = ("samples encoded",)
 """Units of progress of what a stage does on the head, before a node takes part."""
 AWAY_S = 4.0
 """How long a killed node is gone."""
-SERVERS = {"FLYWHEEL_SANDBOX_TOKEN": "token-of-the-sandboxes-0123", "FLYWHEEL_POLICY_TOKEN": "token-of-the-policy-0123"}
 
 
 @dataclass
@@ -43,30 +36,12 @@ class Cluster:
     """Three hosts and a home on the first. `killed`: (stage, node) of each kill."""
 
     wheel: Wheel
-    head: Host
-    nodes: tuple[Host, Host]
+    hosts: ClusterHosts
     killed: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def changes(self) -> list[str]:
-        """A host is reached by its namespace, whose name ends with the last number of its address."""
-        prefix = self.head.name.rpartition("-")[0]
-        enter = self.wheel.base / "enter"
-        enter.write_text(f'#!/bin/sh\nexec nsenter --net=/run/netns/{prefix}-${{1##*.}} sh -c "$2"\n')
-        enter.chmod(0o755)
-        return ["--set", f"engine.http.exchange={self.wheel.base / 'exchange'}", "--set", f"training.launch={enter} {{host}} {{command}}"]
 
     def start(self, node: Host) -> None:
         """The services of a node, as its service manager would."""
-        flywheel = [sys.executable, "-m", "pipelines.cli"]
-        log = self.wheel.base / f"{node.address}.log"
-        env = self.wheel.environment | {"FLYWHEEL_HOME": str(self.wheel.base / node.address)}
-        sandbox = ["sandbox", "serve", "--host", node.address, "--port", "8421", "--size", "6", "--oracles"]
-        node.start([*flywheel, *sandbox], env=env, cwd=ROOT, output=log)
-        if node is self.nodes[1]:
-            roots = ["--weights-root", self.wheel.base / "exchange", "--weights-root", self.wheel.home.root]
-            policy = ["policy", "serve", self.wheel.base / "start", "--host", node.address, "--port", "8431", *roots]
-            node.start([*flywheel, *policy], env=env, cwd=ROOT, output=log)
+        self.hosts.start(node, self.wheel.environment)
 
     def run(self, num_iterations: int, kills: dict[str, int]) -> None:
         """Give the command again and again, as a person would; the first time that a stage of `kills` has done a part of its work, its node
@@ -74,7 +49,7 @@ class Cluster:
         output = self.wheel.base / "command.log"
         for _ in range(MAX_COMMANDS):
             with output.open("a") as log:
-                arguments = ["run", "--iterations", str(num_iterations), "--profile", PROFILE, *self.changes]
+                arguments = ["run", "--iterations", str(num_iterations), "--profile", PROFILE, *self.hosts.settings]
                 command = self.wheel.start("-m", "pipelines.cli", *arguments, stdout=log)
             while command.poll() is None:
                 for stage in kills.keys() & self._half_done(num_iterations):
@@ -87,7 +62,7 @@ class Cluster:
         pytest.fail("\n".join([str(self.killed), *(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)]))
 
     def _kill(self, stage: str, number: int) -> None:
-        node = self.nodes[number]
+        node = self.hosts.nodes[number]
         node.kill()
         self.killed.append((stage, node.address))
         time.sleep(AWAY_S)
@@ -102,24 +77,12 @@ class Cluster:
 
 @pytest.fixture
 def cluster(new_wheel: Callable[..., Wheel]) -> Iterator[Cluster]:
-    with Hosts(3) as (head, one, two), head.entered(), contextlib.ExitStack() as stack:
-        wheel = new_wheel(**SERVERS)
-        store = stack.enter_context(an_object_store(wheel.base / "store.log"))
-        socket = stack.enter_context(a_postgres(is_durable=False))
-        dagster = new_database(socket, "dagster").replace("postgresql+psycopg", DRIVER, 1)
-        wheel.settings.update(
-            store.environment,
-            FLYWHEEL_STORE=f"s3://{BUCKET}/home",
-            FLYWHEEL_POSTGRES_URL=dagster,
-            PYTHONPATH=str(ROOT),
-            OMP_NUM_THREADS="1",
-        )
-        (wheel.base / "exchange").mkdir()
-        profile = profiles.load("smoke")
-        model, tokenizer = seed_policy(words(*profile.seed_data.curricula), profile.seed)
-        save(wheel.base / "start", model, tokenizer, stage="start", iteration="0000", config={})
-        made = Cluster(wheel, head, (one, two))
-        for node in made.nodes:
+    wheel = new_wheel()
+    with cluster_hosts(wheel.base) as hosts, a_postgres(is_durable=False, listen=hosts.head.address) as socket:
+        dagster = new_database(socket, "dagster", listen=hosts.head.address).replace("postgresql+psycopg", DRIVER, 1)
+        wheel.settings.update(hosts.environment, FLYWHEEL_POSTGRES_URL=dagster)
+        made = Cluster(wheel, hosts)
+        for node in hosts.nodes:
             made.start(node)
         yield made
 
