@@ -1,5 +1,5 @@
 """Two hosts that launch: each has a home of its own, Dagster's history is in one Postgres, tables are in one object store. What one host
-runs, the other neither starts as well nor takes for dead."""
+runs, the other neither starts as well nor takes for dead. And two that reach both over a network, of which one is cut off for a while."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from assets.stage_assets import POOL
 from benchmarks.common import postgres
+from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from benchmarks.common.object_store import BUCKET, an_object_store
 from pipelines.cli.run import run_until
 from pipelines.orchestration.instance import POSTGRES_VARIABLE, open_instance
@@ -27,8 +28,41 @@ from warehouse.core.errors import IterationLocked
 from warehouse.core.home import HOME_VARIABLE, Home
 from warehouse.core.processes import end_group
 from warehouse.core.store import STORE_VARIABLE
+from warehouse.storage.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = ("DAGSTER_HOME", HOME_VARIABLE, "DAGSTER_DISABLE_TELEMETRY", "FLYWHEEL_PROFILE", "FLYWHEEL_PROFILE_OVERRIDES")
+CUT_S = 8.0
+MORE = 5
+"""Appends that a host makes before its link is cut, while the other's is, and after it is restored."""
+PAUSE_S = 0.5
+"""After each: a host that does nothing but append can commit first every time, until another's attempts are used up."""
+
+APPENDING = """
+import sys
+import time
+from itertools import count
+from pathlib import Path
+import dagster as dg
+from pipelines.orchestration.instance import open_instance
+from warehouse.core.home import Home
+from warehouse.storage.tables import Warehouse
+
+home, stop = Home(Path(sys.argv[1])), Path(sys.argv[2])
+warehouse, name = Warehouse(home), home.root.name
+row = {"judge": name, "judge_version": "1", "kind": "verdict", "origin": "verifier", "score": 1.0, "threshold": 0.5, "passed": True}
+with open_instance(home) as instance:
+    for number in count():
+        if stop.exists():
+            break
+        episode = f"{name}-{number}"
+        rows = [row | {"reasons": [], "episode_id": episode}]
+        version = warehouse.append_partition("verdicts", rows, iteration="0001", stage="verdicts")
+        about = {"episode": episode, "version": version}
+        instance.report_runless_asset_event(dg.AssetMaterialization("verdicts", partition="0001", metadata=about))
+        print(version, flush=True)
+        time.sleep(float(sys.argv[3]))
+"""
 
 
 @pytest.fixture
@@ -36,7 +70,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hom
     """Of two hosts, on one Postgres and one store."""
     if postgres.programs() is None:
         pytest.skip(postgres.MISSING)
-    for name in ("DAGSTER_HOME", HOME_VARIABLE, "DAGSTER_DISABLE_TELEMETRY", "FLYWHEEL_PROFILE", "FLYWHEEL_PROFILE_OVERRIDES"):
+    for name in SETTINGS:
         monkeypatch.setenv(name, "")  # set by what is called here
     with an_object_store(tmp_path / "store.log") as server, postgres.a_postgres(is_durable=False) as folder:
         for name, value in server.environment.items():
@@ -102,3 +136,69 @@ def test_of_two_hosts_that_start_at_once_one_works_and_the_other_starts_no_step(
         for process in processes:
             end_group(process.pid)
             process.wait()
+
+
+def _num_appends(log: Path) -> int:
+    """That a host has made and reported so far."""
+    return sum(line.isdigit() for line in log.read_text().splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root and iproute2")
+def test_a_host_that_is_cut_off_for_a_while_goes_on_and_nothing_is_lost_or_there_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if postgres.programs() is None:
+        pytest.skip(postgres.MISSING)
+    for name in SETTINGS:
+        monkeypatch.setenv(name, "")
+    stop = tmp_path / "stop"
+    with (
+        Hosts(3) as (head, one, two),
+        head.entered(),
+        an_object_store(tmp_path / "store.log", head.address) as server,
+        postgres.a_postgres(is_durable=False, listen=head.address) as socket,
+    ):
+        dagster = postgres.new_database(socket, "dagster", listen=head.address).replace("postgresql+psycopg", "postgresql", 1)
+        places = {STORE_VARIABLE: f"s3://{BUCKET}/network", POSTGRES_VARIABLE: dagster, "PYTHONPATH": str(ROOT)}
+        for name, value in {**server.environment, **places}.items():
+            monkeypatch.setenv(name, value)
+        with open_instance(Home(tmp_path / "head")):
+            pass  # makes Dagster's tables, which two at once cannot
+        logs, processes = {host: tmp_path / f"{host.address}.log" for host in (one, two)}, []
+        environment = {name: value for name, value in os.environ.items() if value and name not in SETTINGS}
+        for host, log in logs.items():
+            with log.open("wb") as file:
+                command = [sys.executable, "-c", APPENDING, tmp_path / host.address, stop, str(PAUSE_S)]
+                processes.append(host.start(command, env=environment, cwd=ROOT, output=file))
+
+        def wait_for(host: Host, num: int) -> None:
+            while _num_appends(logs[host]) < num:
+                assert all(process.poll() is None for process in processes), [log.read_text()[-3000:] for log in logs.values()]
+                time.sleep(0.1)
+
+        for host in (one, two):
+            wait_for(host, MORE)
+        two.cut()
+        time.sleep(CUT_S / 2)
+        before = _num_appends(logs[one]), _num_appends(logs[two])
+        time.sleep(CUT_S / 2)
+        wait_for(one, before[0] + MORE)
+        assert _num_appends(logs[two]) == before[1], "nothing gets out of it"
+        two.restore()
+        wait_for(two, before[1] + MORE)
+        stop.touch()
+        assert [process.wait() for process in processes] == [0, 0], [log.read_text()[-3000:] for log in logs.values()]
+
+        versions = {host: [int(line) for line in log.read_text().split()] for host, log in logs.items()}
+        wanted = {f"{host.address}-{number}": version for host, found in versions.items() for number, version in enumerate(found)}
+        third = Warehouse(Home(tmp_path / "head"))
+        assert sorted(third.read("verdicts", columns=["episode_id"]).column(0).to_pylist()) == sorted(wanted), "each once"
+        assert all(found == sorted(found) for found in versions.values())
+        assert sorted(wanted.values()) == [commit.version for commit in reversed(third.history("verdicts")) if commit.stage == "verdicts"]
+        with open_instance(third.home) as instance:
+            records = instance.fetch_materializations(dg.AssetKey("verdicts"), limit=10 * len(wanted)).records
+        metadata = [record.asset_materialization.metadata for record in records if record.asset_materialization is not None]
+        assert len(metadata) == len(wanted)
+        assert {str(each["episode"].value): each["version"].value for each in metadata} == wanted
