@@ -5,7 +5,8 @@ nothing had run (assumed lengths), and again with the lengths of its episodes.
     python -m benchmarks.plan_accuracy --cluster --publish
 
 `--cluster` first runs an iteration by `cluster-smoke` on three hosts (benchmarks/common/cluster_home.py: network namespaces, which share
-this machine's processors), some minutes. `--publish` puts what was found into docs/measured/plan_accuracy.json, under the profile's name.
+this machine's processors), some minutes. `--publish` puts what was found into docs/measured/plan_accuracy.json, stages under the profile's
+name and bytes under `traffic`; without a home and `--cluster` the bytes alone.
 The tables of a home may lie in an object store: FLYWHEEL_STORE then has to be set as it was for the run.
 
 It also measures, unless `--stages-only` is given, what `plan` assumes of this machine's CPU, training and generation of the tiny policy in
@@ -165,15 +166,20 @@ def main() -> None:
     for label, of in summary.items():
         share, factor = of["planned_share"], of["stage_factor"]
         console.print(f"{label}: in all {share:.2f} of what it took; a stage is off by a factor of {factor:.2f} on average")
-    if arguments.publish:
+    published: dict[str, Any] = {}
+    if found:
         stages = {f"{row['iteration']}/{row['stage']}": {name: round(row[name], 1) for name in ("took_s", *LABELS)} for row in found}
         means = {label: {name: round(value, 2) for name, value in of.items()} for label, of in summary.items()}
         load = {"load_before_and_after": [round(value, 1) for value in loads]} if arguments.cluster else {}
-        publish_rows("plan_accuracy", {profile: {"stages": stages, "in all": means, **load, "measured": provenance()}})
+        published[profile] = {"stages": stages, "in all": means, **load, "measured": provenance()}
     measured: dict[str, Any] = {"stages": found, "in all": summary}
     if not arguments.stages_only:
         measured |= {"cpu": measure_cpu(console), "traffic": measure_traffic()}
         console.print(traffic_table(measured["traffic"]))
+        by_name = {row["what"]: {name: round(row[name]) for name in ("measured", "planned")} for row in measured["traffic"]}
+        published["traffic"] = {"bytes": by_name, "measured": provenance()}
+    if arguments.publish:
+        publish_rows("plan_accuracy", published)
     if arguments.json is not None:
         atomic_write(arguments.json, json.dumps(measured, indent=2).encode())
 
