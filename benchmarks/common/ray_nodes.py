@@ -33,8 +33,11 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # nor to have them wait: by 15, Ray's own, they were not ready after two minutes beside other work
 }
 PORT = 6379
+PAGE_PORT = 8265
 STORE_BYTES = 80 * 1024**2
 """Of a node's object store; less is refused."""
+OWN_PROCESSES = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""A host that sees no process of others: what Ray starts there joins whichever raylet it finds among all processes, the head's first."""
 START_LIMIT_S = 300.0
 """For a head to start, on a busy machine."""
 
@@ -70,7 +73,7 @@ class Nodes:
         if max_nodes:
             (self.folder / "autoscaling.json").write_text(json.dumps(_autoscaling(self.address, max_nodes)))
             scaling = [f"--autoscaling-config={self.folder / 'autoscaling.json'}"]
-        page = (f"--dashboard-host={self._head}", f"--dashboard-port={self.page_port}") if job_server else ("--include-dashboard=false",)
+        page = _page(self._head, self.page_port if job_server else None)
         self._start("--head", f"--port={self._port}", f"--temp-dir={self.folder}", *page, *scaling, cpus=0)
         _wait_for(self._head, self._port, self.output)
         if job_server:
@@ -125,30 +128,40 @@ def _autoscaling(address: str, max_nodes: int) -> dict[str, Any]:
 
 
 class RayHosts:
-    """A head on the first host, and a node on each other with so many processors. `address`: for what runs on one of them."""
+    """A head on the first host, and a node on each other with so many processors, and with these resources beside them. `address`: for what
+    runs on one of them; `page`: of the head's page and job server, if any."""
 
-    def __init__(self, hosts: Sequence[Host], folder: Path, cpus: int) -> None:
+    def __init__(
+        self, hosts: Sequence[Host], folder: Path, cpus: int, *, job_server: bool, resources: Sequence[Mapping[str, float]]
+    ) -> None:
         self.head, *self.others = hosts
         self.address, self._folder, self._cpus = f"{self.head.address}:{PORT}", folder, cpus
+        self.page = f"http://{self.head.address}:{PAGE_PORT}"
+        self._resources = dict(zip((host.address for host in self.others), resources, strict=False))
         self.output = folder / "output.txt"
         head = start_command(
             f"--node-ip-address={self.head.address}",
             "--head",
             f"--port={PORT}",
             f"--temp-dir={folder}",
-            "--include-dashboard=false",
+            *_page(self.head.address, PAGE_PORT if job_server else None),
             cpus=0,
         )
         self.head.start(head, env=dict(os.environ), output=self.output)
         _wait_for_text("Ray runtime started", self.output)  # stages connect to its raylet
+        if job_server:
+            with self.head.entered():
+                _wait_for(self.head.address, PAGE_PORT, self.output)
+                _wait_for_jobs(self.page)
         for host in self.others:
             self.start(host)
 
     def start(self, host: Host) -> subprocess.Popen[bytes]:
         """A node on a host."""
         own = f"--temp-dir={self._folder / host.address}"  # one for all, and sometimes one of two that start at once waits for ever
-        command = start_command(f"--node-ip-address={host.address}", f"--address={self.address}", own, cpus=self._cpus)
-        return host.start(command, env=dict(os.environ), output=self.output)
+        resources = f"--resources={json.dumps(self._resources.get(host.address, {}))}"
+        command = start_command(f"--node-ip-address={host.address}", f"--address={self.address}", own, resources, cpus=self._cpus)
+        return host.start([*OWN_PROCESSES, *command], env=dict(os.environ), output=self.output)
 
     def run(self, function: str, *arguments: Any, output: Path) -> subprocess.Popen[bytes]:
         """`module:function` in a process on the head's host, with these arguments as strings."""
@@ -158,9 +171,12 @@ class RayHosts:
 
 
 @contextmanager
-def ray_hosts(num_nodes: int, *, cpus: int = 1) -> Iterator[RayHosts]:
+def ray_hosts(
+    num_nodes: int, *, cpus: int = 1, job_server: bool = False, resources: Sequence[Mapping[str, float]] = ()
+) -> Iterator[RayHosts]:
+    """`resources`: of each node in turn, beside its processors."""
     with _environment() as folder, Hosts(1 + num_nodes) as hosts:
-        yield RayHosts(hosts, folder, cpus)
+        yield RayHosts(hosts, folder, cpus, job_server=job_server, resources=resources)
 
 
 @contextmanager
@@ -185,6 +201,11 @@ def _environment() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         os.environ.clear()
         os.environ.update(before)
+
+
+def _page(address: str, port: int | None) -> tuple[str, ...]:
+    """Options of a head for its page and job server, or for none."""
+    return ("--include-dashboard=false",) if port is None else (f"--dashboard-host={address}", f"--dashboard-port={port}")
 
 
 def _free_port(address: str) -> int:
