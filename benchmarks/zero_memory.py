@@ -8,6 +8,10 @@ then. Kept under .bench/zero_memory, a file a stage; interrupted, it goes on wit
 again.
 
     python -m benchmarks.zero_memory --publish
+    python -m benchmarks.zero_memory --loading --processes 4 --publish
+
+With `--loading` such a model is read from a checkpoint and shared out at stage 3 in each of the ways of LOADINGS, and the leader's memory
+stands apart from that of the other that held most: until the model is loaded, until all is ready, and in the steps.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import argparse
 import ctypes
 import json
 import os
+import socket
 import statistics
 import traceback
 from datetime import timedelta
@@ -32,9 +37,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.provenance import Publish, publish_rows
+from models.checkpoints.checkpoint import write
+from models.families.registry import load_policy, policy_without_weights
 from models.families.shapes import ModelShape, shape_of
 from models.rl.optimizers import MakeOptimizer, Optimizer, WholeOptimizer, ZeroOptimizer
 from models.rl.process_group import ProcessGroup
+from models.supervised.config import SupervisedConfig
+from models.supervised.fitting import training_arguments
 from models.training.estimates import FLOAT32, FLOAT32_IN_ZERO, training_memory
 from models.training.forward import LogitsWhere
 from models.training.zero import prepare_deepspeed
@@ -46,6 +55,10 @@ SIZES = {"2M": (128, 4, 4096), "50M": (576, 10, 8192), "100M": (768, 12, 16384)}
 STAGES = ("0", "deepspeed-0", "1", "2", "3")
 NUM_TOKENS, PASSES, STEPS, MAX_NORM = 16, 2, 2, 1.0
 MIB = 2**20
+LOADINGS = ("whole", "sft", "rl")
+"""Each process reads all the weights, and they are shared out when all have them; CT's and SFT's way (models/supervised/process.py): the
+leader reads a tensor, and all take their pieces of it; RL's (models/rl/learner.py): the leader reads all, then hands on one after the
+other."""
 M_MMAP_THRESHOLD = -3
 """glibc's number of the size from which memory is mapped by itself."""
 
@@ -127,6 +140,61 @@ def measure(size: str, stage: str, num_processes: int) -> Row:
     }
 
 
+def measure_loading(size: str, how: str, num_processes: int, stored: str) -> Row:
+    folder = ROOT / f"{size}-loading-{how}-{num_processes}-{stored}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config, checkpoint = config_of(size), ROOT / f"{size}-checkpoint-{stored}"
+    if not checkpoint.exists():
+        _finished([_forked(partial(_write_checkpoint, config, checkpoint, stored))])
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(num_processes)}
+    work = partial(_load_and_train, config, checkpoint, how, store.port, folder)
+    _finished([_forked(partial(work, rank, {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})) for rank in range(num_processes)])
+    leader, *others = (json.loads((folder / f"{rank}.json").read_text()) for rank in range(num_processes))
+    figures = {f"leader_{name}": value for name, value in leader.items()}
+    figures |= {f"others_{name}": max(each[name] for each in others) for name in leader}
+    return {"parameters": shape_of(config.to_dict()).num_parameters, **figures}
+
+
+def _write_checkpoint(config: LlamaConfig, folder: Path, stored: str) -> None:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).to(getattr(torch, stored))
+    write(folder, model.save_pretrained, stage="zero_memory", iteration="0000")
+
+
+def _load_and_train(
+    config: LlamaConfig, checkpoint: Path, how: str, port: int, folder: Path, rank: int, environment: dict[str, str]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(environment)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MIB)
+    group = ProcessGroup(rank, int(environment["WORLD_SIZE"]), timedelta(minutes=30))
+    group.join(TCPStore("127.0.0.1", port, is_master=False), "127.0.0.1", on_gpu=False)
+    settings, arguments = SupervisedConfig(num_processes=group.size, deepspeed_stage=3), None
+    before = _peak_again()
+    if how == "sft":
+        arguments = training_arguments(settings, folder / "run")
+    model = policy_without_weights(checkpoint) if how == "rl" and rank else load_policy(checkpoint)
+    found = {"loaded_mib": (_status("VmHWM") - before) / MIB}
+    optimizer = _optimizer(LogitsWhere(model), "3", group)
+    found["ready_mib"] = (_status("VmHWM") - before) / MIB
+    _peak_again()
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(STEPS):
+        _step(optimizer, config.vocab_size, generator)
+    found["steps_mib"] = (_status("VmHWM") - before) / MIB
+    atomic_write(folder / f"{rank}.json", json.dumps({name: round(value, 1) for name, value in found.items()}).encode())
+    del arguments
+    group.leave()
+
+
+def _finished(pids: list[int]) -> None:
+    if sum(os.waitpid(pid, 0)[1] for pid in pids):
+        raise SystemExit("a process failed: see what it said above")
+
+
 def _forked(work: Any) -> int:
     if pid := os.fork():
         return pid
@@ -165,7 +233,9 @@ def _optimizer(module: LogitsWhere, stage: str, group: ProcessGroup) -> Optimize
     make = partial(torch.optim.Adam, lr=1e-4)
     if stage == "deepspeed-0":
         return DeepSpeedWhole(module, make, group.size)
-    return ZeroOptimizer(module, make, group, stage=int(stage), max_norm=MAX_NORM) if stage != "0" else WholeOptimizer(module, make, group)
+    if stage == "0":
+        return WholeOptimizer(module, make, group)
+    return ZeroOptimizer(module, make, group, stage=int(stage), max_norm=MAX_NORM, device="cpu")
 
 
 def _step(optimizer: Optimizer | DeepSpeedWhole, vocabulary: int, generator: torch.Generator) -> None:
@@ -199,28 +269,46 @@ def table(rows: list[Row]) -> Table:
     return drawn
 
 
+def loading_table(rows: list[Row]) -> Table:
+    drawn = Table(title=f"MiB a process at stage 3, {rows[0]['parameters'] / 1e6:.0f} M parameters, {rows[0]['processes']} processes")
+    names = [f"{who}_{what}_mib" for who in ("leader", "others") for what in ("loaded", "ready", "steps")]
+    for column in ("loading", *(name.removesuffix("_mib").replace("_", " ") for name in names)):
+        drawn.add_column(column, justify="right")
+    for row in rows:
+        drawn.add_row(row["loading"], *(str(row[name]) for name in names))
+    return drawn
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=list(SIZES), default="50M", help="parameters, about (default: 50M)")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="which (default: all)")
     parser.add_argument("--processes", type=int, default=2, help="that train together (default: 2)")
+    parser.add_argument("--loading", action="store_true", help="measure how weights are read at stage 3, and no stages")
+    parser.add_argument("--stored", choices=("bfloat16", "float32"), default="bfloat16", help="what the checkpoint that is read is in")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/zero_memory.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured")
     arguments = parser.parse_args()
     prepare_deepspeed()
     import deepspeed  # noqa: F401  before the processes are forked
 
     recipe = fingerprint(SIZES[arguments.size], NUM_TOKENS, PASSES, STEPS, arguments.processes)
     rows = dict[str, Row]()
-    for stage in arguments.stages:
+    for how in LOADINGS if arguments.loading else ():
+        names = {"size": arguments.size, "loading": how, "processes": arguments.processes, "stored": arguments.stored}
+        name = f"{arguments.size}-loading-{how}-{arguments.processes}-{arguments.stored}"
+        work = partial(measure_loading, arguments.size, how, arguments.processes, arguments.stored)
+        rows[name] = kept_row(ROOT / f"{name}.json", recipe, names, work)
+    for stage in () if arguments.loading else arguments.stages:
         names = {"size": arguments.size, "stage": stage, "processes": arguments.processes}
         name = f"{arguments.size}-{stage}-{arguments.processes}"
         rows[name] = kept_row(ROOT / f"{name}.json", recipe, names, partial(measure, arguments.size, stage, arguments.processes))
-    Console().print(table(list(rows.values())))
+    drawn = loading_table if arguments.loading else table
+    Console().print(drawn(list(rows.values())))
     if arguments.json:
         atomic_write(arguments.json, json.dumps(rows, indent=1).encode())
     if arguments.publish:
-        publish_rows("zero_memory", rows)
+        publish_rows("zero_loading" if arguments.loading else "zero_memory", rows)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,28 @@ def load_policy(folder: Path, *, dtype: str = "float32", device: str | torch.dev
     return opened
 
 
+def policy_without_weights(folder: Path, *, device: str | torch.device | None = None) -> PreTrainedModel:
+    """The same model in float32, but that its parameters, on torch's `meta` device, have no values and take no memory: another process
+    gives them theirs (models/training/zero.py). Buffers are on `device`."""
+    _verify_model(folder, weights=False)
+    import torch
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig
+
+    try:
+        with quiet(), init_empty_weights(include_buffers=False):
+            opens = model_class(folder)
+            model: Any = opens.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    except (ValueError, ImportError) as error:
+        raise ModelError(f"transformers cannot open the model in {folder}: {error}") from error
+    model.tie_weights()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)
+    opened: PreTrainedModel = model.eval()
+    return opened
+
+
 def _verify_model(folder: Path, *, weights: bool = True) -> None:
     card = verify(folder, weights=weights)
     if card.kind != "model":

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from transformers import PreTrainedModel
 
 from agent.episode.episode import Episode
-from models.checkpoints.checkpoint import Card
+from models.checkpoints.checkpoint import Card, read_card
 from models.engine.vision_units import placeholder_ids
-from models.families.registry import load_codec, load_policy
+from models.families.registry import load_codec, load_policy, policy_without_weights
 from models.families.vision import VisionCodec
 from models.rl.buffer import Trajectory, trajectory
 from models.rl.config import PpoConfig
@@ -60,7 +60,9 @@ class Learner:
     def __init__(self, init: Path, config: PpoConfig, *, replay: ReplayPool, device: str, group: ProcessGroup = SINGLE_PROCESS) -> None:
         """Raises CheckpointError for a checkpoint that is not whole, ConfigError for settings that it cannot learn by."""
         self.config, self._init = config, init
-        self.model = load_policy(init, device=device)
+        self._gets_pieces = config.zero_stage == 3 and not group.is_leader
+        """Whether its weights are the leader's, who hands on each by itself when they are shared out."""
+        self.model = policy_without_weights(init, device=device) if self._gets_pieces else load_policy(init, device=device)
         self.codec = load_codec(init)
         self.never = placeholder_ids(self.model.config)
         if isinstance(self.codec, VisionCodec) and not config.screenshots:
@@ -95,7 +97,8 @@ class Learner:
         CheckpointError."""
         if critic is not None and critic.exists():
             self.load_critic(critic)
-        counters = load_state(folder, self.modules(), {} if self._will_share_out else self.optimizers())
+        modules = {} if self._gets_pieces else self.modules()
+        counters = load_state(folder, modules, {} if self._will_share_out else self.optimizers())
         self.policy.num_updates = counters.num_updates
         if self.values is not None and counters.round_index:
             self.values.gate = counters.gate
@@ -105,7 +108,7 @@ class Learner:
         """Begin with a critic that was fitted before: each round's fresh episodes judge it. Raises CheckpointError, ConfigError."""
         if self.values is None:
             raise ConfigError(f"algorithm {self.config.algorithm} has no critic: use ppo, or none from before")
-        card = load_critic(folder, self.values.critic)
+        card = read_card(folder) if self._gets_pieces else load_critic(folder, self.values.critic)
         self.values.gate = Gate(num_fits=1)
         return card
 
@@ -114,9 +117,9 @@ class Learner:
         from under `folder`. Raises CheckpointError, ProcessLost."""
         if self._will_share_out:
             with deepspeed_raising_process_lost():
-                self.policy.share_out()
+                self.policy.share_out(self._device)
                 if self.values is not None:
-                    self.values.share_out()
+                    self.values.share_out(self._device)
             load_optimizers(folder, self.optimizers())
 
     @property
@@ -195,7 +198,7 @@ class Learner:
         return any(is_shared_out(parameter) for parameter in self.model.parameters())
 
     def check_same_weights(self) -> None:
-        """Raises ModelError where the ranks hold different weights."""
-        if self._is_in_pieces():
+        """Raises ModelError where the ranks hold different weights. What is in pieces, or will be, is one rank's to begin with."""
+        if self._group.size > 1 and self.config.zero_stage == 3:
             return
         self._group.check_same_weights([parameter for module in self.modules().values() for parameter in trained_parameters(module)])

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from models.rl.process_group import ProcessGroup
 from models.training.adapters import trained_parameters
-from models.training.zero import prepare_deepspeed, use_timeout
+from models.training.zero import prepare_deepspeed, share_out_weights, use_timeout
 
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 WEIGHT = "weight"
@@ -130,17 +130,32 @@ class ZeroOptimizer:
 
     is_lockstep = True
 
-    def __init__(self, module: nn.Module, make: MakeOptimizer, group: ProcessGroup, *, stage: int, max_norm: float) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        make: MakeOptimizer,
+        group: ProcessGroup,
+        *,
+        stage: int,
+        max_norm: float,
+        device: str | torch.device | None = None,
+    ) -> None:
+        """`device`: where this process computes, unless the parameters say so. At stage 3 all but the leader's may be without values."""
         self._group, self._stage = group, stage
         self._parameters = trained_parameters(module)
         self.part = (group.rank, group.size)
-        prepare_deepspeed(self._parameters[0].device)
+        settings = _settings(stage, max_norm, group.size)
+        device = torch.device(device) if device is not None else self._parameters[0].device
+        prepare_deepspeed(device)
         import deepspeed
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what it imports
+            deepspeed.init_distributed(dist_init_required=False)
+            if stage == 3:
+                share_out_weights(module, settings, device)
             self.module, self._zero, _, _ = deepspeed.initialize(
-                model=module, optimizer=make(self._parameters), config=_settings(stage, max_norm, group.size), dist_init_required=False
+                model=module, optimizer=make(self._parameters), config=settings, dist_init_required=False
             )
         use_timeout(group.timeout)
         self._places = list(self._found_places())

@@ -102,11 +102,11 @@ class PolicyLearner:
         self._make = partial(torch.optim.Adam, lr=config.learning_rate, betas=betas)
         self.optimizer: Optimizer = WholeOptimizer(LogitsWhere(model), self._make, group)
 
-    def share_out(self) -> None:
-        """From now on by ZeRO, with the other processes of the group; before the first update."""
+    def share_out(self, device: str | None = None) -> None:
+        """From now on by ZeRO, with the other processes of the group; before the first update. `device` as ZeroOptimizer's."""
         config = self._config
         self.optimizer = ZeroOptimizer(
-            LogitsWhere(self.model), self._make, self._group, stage=config.zero_stage, max_norm=config.max_grad_norm
+            LogitsWhere(self.model), self._make, self._group, stage=config.zero_stage, max_norm=config.max_grad_norm, device=device
         )
 
     def update(

@@ -132,10 +132,12 @@ class ValueLearner:
         self._make = partial(torch.optim.AdamW, lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay)
         self.optimizer: Optimizer = WholeOptimizer(critic, self._make, group)
 
-    def share_out(self) -> None:
-        """From now on by ZeRO, with the other processes of the group; before the first fit."""
+    def share_out(self, device: str | None = None) -> None:
+        """From now on by ZeRO, with the other processes of the group; before the first fit. `device` as ZeroOptimizer's."""
         config = self._config
-        self.optimizer = ZeroOptimizer(self.critic, self._make, self._group, stage=config.zero_stage, max_norm=config.max_grad_norm)
+        self.optimizer = ZeroOptimizer(
+            self.critic, self._make, self._group, stage=config.zero_stage, max_norm=config.max_grad_norm, device=device
+        )
 
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""

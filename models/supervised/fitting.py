@@ -36,7 +36,7 @@ from models.training.hosts import TIMEOUT
 from models.training.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
 from models.training.packing import check_can_pack, segments_attention
 from models.training.shards import save_in_shards
-from models.training.zero import use_timeout
+from models.training.zero import num_dims, use_timeout
 from warehouse.core.disk import is_full_disk, storage_full
 from warehouse.core.errors import TrainingDiverged
 from warehouse.core.machine import FULL_DISK_BYTES
@@ -57,11 +57,13 @@ def fit(
     pixels: PixelLoader | None = None,
     plan: Sequence[Sequence[int]] | None = None,
     timeout: timedelta = TIMEOUT,
+    arguments: TrainingArguments | None = None,
 ) -> dict[str, float]:
     """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In processes of a run's
     own the weights are written into `weights_folder` instead (models/training/shards.py): none may hold them all. `pixels` loads the
     images that samples show. What of the model is trained is settled before (models/training/adapters.py). `plan`: which samples to read at
     each step, where that is not for models.training.batching.plan_batches to say. `timeout`: how long a process waits for the others.
+    `arguments`: what `training_arguments` gave, where that was asked for before the model was loaded.
 
     Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is full, ConfigError for a model that cannot be packed.
     """
@@ -80,7 +82,7 @@ def fit(
     trainer = _WeightedTrainer(
         model=model,
         config=config,
-        args=_arguments(config, run_folder, last, timeout),
+        args=arguments or training_arguments(config, run_folder, timeout),
         callbacks=[_Reporter(log, config)],
         train_dataset=batches,
         data_collator=lambda items: items[0],
@@ -176,8 +178,8 @@ class _WeightedTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         trained: Any = model or self.model
         named = [(name, parameter) for name, parameter in trained.named_parameters() if parameter.requires_grad]
-        matrices = [parameter for name, parameter in named if parameter.dim() == 2 and "embed" not in name]
-        others = [parameter for name, parameter in named if parameter.dim() != 2 or "embed" in name]
+        matrices = [parameter for name, parameter in named if num_dims(parameter) == 2 and "embed" not in name]
+        others = [parameter for name, parameter in named if num_dims(parameter) != 2 or "embed" in name]
         groups = [{"params": matrices, "weight_decay": self._config.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = AdamW(groups, lr=self._config.learning_rate, betas=(0.9, self._config.adam_beta2), fused=True)
         return self.optimizer
@@ -315,8 +317,11 @@ def _rank_and_number(config: SupervisedConfig) -> tuple[int, int]:
     return (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if config.is_distributed else (0, 1)
 
 
-def _arguments(config: SupervisedConfig, run_folder: Path, last: Path | None, timeout: timedelta) -> TrainingArguments:
-    has_gpu = torch.cuda.is_available()
+def training_arguments(config: SupervisedConfig, run_folder: Path, timeout: timedelta = TIMEOUT) -> TrainingArguments:
+    """The Trainer's, for a run that goes on from what is in `run_folder`. Of several processes each joins the others. At ZeRO-3, as long as
+    they exist, what `from_pretrained` loads is in pieces from the first on: the first process reads one tensor after the other, and each
+    keeps its part."""
+    has_gpu, last = torch.cuda.is_available(), last_complete(run_folder)
     return TrainingArguments(
         output_dir=str(run_folder),
         max_steps=config.steps,

@@ -34,13 +34,16 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
 
     from models.families.registry import load_codec, load_policy
     from models.families.vision import pixel_loader
-    from models.supervised.fitting import fit
+    from models.supervised.fitting import fit, training_arguments
     from models.supervised.sample_file import SampleFile
     from models.training.adapters import prepare_for_training
 
-    model: Any = load_policy(job.init)
-    if job.config.bf16 and job.config.deepspeed_stage is not None:
-        model.to(dtype=torch.bfloat16)
+    timeout = timedelta(seconds=job.timeout_s)
+    is_half = job.config.bf16 and job.config.deepspeed_stage is not None
+    # At ZeRO-3 before the model is loaded, which then is in pieces at once; it cannot be put into another dtype afterwards.
+    is_in_pieces = job.config.deepspeed_stage == 3 and (is_half or job.config.lora_base_dtype == "float32" or not job.config.lora_rank)
+    arguments = training_arguments(job.config, run_folder, timeout) if is_in_pieces else None
+    model: Any = load_policy(job.init, dtype="bfloat16" if is_half else "float32")
     prepare_for_training(model, job.config, seed=job.config.seed)
     images = run_folder / IMAGES_FOLDER
     metrics = fit(
@@ -50,7 +53,8 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
         run_folder,
         held_out=SampleFile(job.held_out),
         weights_folder=run_folder / WEIGHTS_FOLDER,
-        timeout=timedelta(seconds=job.timeout_s),
+        timeout=timeout,
+        arguments=arguments,
         pixels=pixel_loader(load_codec(job.init), lambda name: (images / name).read_bytes()),
     )
     if torch.distributed.is_initialized():

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 def prepare_deepspeed(device: torch.device | None = None) -> None:
@@ -67,6 +67,26 @@ def _number_from_zero() -> None:
     counted[0][0] = Init.param_id = 0
 
 
+def share_out_weights(module: nn.Module, settings: Mapping[str, Any], device: torch.device) -> None:
+    """Give each process its piece of every parameter (ZeRO-3), with the first process's values, one parameter after the other. In the
+    others they may be without values, on torch's `meta` device: then none of these has more than one of them whole, on `device`. All
+    processes call this at once, after `prepare_deepspeed`."""
+    import torch
+    from deepspeed import zero
+
+    class OneByOne(torch.nn.Module):
+        def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+            for parameter in module.parameters(recurse):
+                if parameter.is_meta:
+                    found = torch.nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=parameter.requires_grad)
+                    torch.utils.swap_tensors(parameter, found)
+                yield parameter
+
+    zero.Init(module=OneByOne(), config_dict_or_path=dict(settings), dtype=torch.float32)
+    for buffer in module.buffers():
+        torch.distributed.broadcast(buffer, 0)
+
+
 def is_shared_out(parameter: Tensor) -> bool:
     """Whether each process has a piece of the parameter (ZeRO-3)."""
     return hasattr(parameter, "ds_tensor")
@@ -75,6 +95,11 @@ def is_shared_out(parameter: Tensor) -> bool:
 def num_elements(parameter: Tensor) -> int:
     """Of the whole of it, also where this process has a piece."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def num_dims(parameter: Tensor) -> int:
+    """Of the whole of it, also where this process has a piece, which is flat."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def gathered(parameters: Sequence[Tensor]) -> AbstractContextManager[None]:

@@ -124,8 +124,9 @@ def test_two_processes_learn_what_one_does(stage: int | None, alone: Path, seed_
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_one_process_of_zero_learns_packed_rows_in_bfloat16(seed_checkpoint: Path, tmp_path: Path) -> None:
-    config = CONFIG.model_copy(update={"steps": 40, "deepspeed_stage": 1, "bf16": True, "packing": "packed"})
+@pytest.mark.parametrize("stage", [1, 3])
+def test_one_process_of_zero_learns_packed_rows_in_bfloat16(stage: int, seed_checkpoint: Path, tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"steps": 40, "deepspeed_stage": stage, "bf16": True, "packing": "packed"})
     train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / "end", stage="sft_model", iteration="0001")
     losses = [point.metrics["loss"] for point in read_metrics(tmp_path / "end.run")]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
@@ -162,7 +163,9 @@ def test_weights_in_pieces_are_gathered_once_when_all_is_learned(
     train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / "end", stage="sft_model", iteration="0001")
     gathers = (tmp_path / "end.run" / logged_gathers.LOG_FILE).read_text().splitlines()
     num_tensors = len(dict(load_policy(alone).named_parameters()))
-    assert gathers == ["['checkpoint-12']"] * 2 * num_tensors, "tensor by tensor, by both processes"
+    at_start = gathers.count("[]")
+    assert 0 < at_start <= 2 * (num_tensors + 1), "what is read is in pieces from the first on; once more for what is not in the file"
+    assert gathers[at_start:] == ["['checkpoint-12']"] * 2 * num_tensors, "tensor by tensor, by both processes"
 
 
 KILLED = """

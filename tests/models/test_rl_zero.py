@@ -19,6 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from models.checkpoints.checkpoint import save
+from models.families.registry import load_policy, policy_without_weights
 from models.rl.config import PpoConfig
 from models.rl.process_group import ProcessGroup
 from models.rl.state import Counters, load_optimizers, load_state, save_optimizers, save_state
@@ -26,6 +28,7 @@ from models.rl.value_learner import Gate
 from models.training.zero import gathered, is_shared_out, prepare_deepspeed
 from tests.models.ppo_episodes import per_token
 from tests.models.test_rl_together import BATCHES, SETTINGS, Part, assert_same, broken, parts
+from tests.models.vision_models import VISION_MODELS
 from warehouse.core.errors import CheckpointError
 
 TOLERANCE = 5e-6
@@ -69,6 +72,49 @@ def modules(part: Part) -> dict[str, torch.nn.Module]:
 
 def optimizers(part: Part) -> dict[str, Any]:
     return {"policy": part.policy.optimizer} | ({"critic": part.values.optimizer} if part.values else {})
+
+
+def has_the_same_tensors(folder: Path) -> None:
+    model, bare = load_policy(folder), policy_without_weights(folder)
+    assert all(parameter.is_meta for parameter in bare.parameters())
+    named, theirs = list(model.named_parameters()), list(bare.named_parameters())
+    for (name, parameter), (other, empty) in zip(named, theirs, strict=True):
+        assert (name, parameter.shape, parameter.dtype) == (other, empty.shape, empty.dtype)
+    for (name, buffer), (other, computed) in zip(model.named_buffers(), bare.named_buffers(), strict=True):
+        assert name == other and torch.equal(buffer, computed), name
+    assert not bare.training and list(bare.state_dict()) == list(model.state_dict())
+
+
+def test_a_policy_that_waits_for_its_weights_is_the_same_but_for_them(seed_checkpoint: Path, tmp_path: Path) -> None:
+    has_the_same_tensors(seed_checkpoint)
+    for name, make in VISION_MODELS.items():
+        save(tmp_path / name, *make(), stage="seed_policy", iteration="0000")
+        has_the_same_tensors(tmp_path / name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_read_in_pieces_is_what_is_stored(seed_checkpoint: Path, tmp_path: Path) -> None:
+    """As CT and SFT read it, also where a family stores its weights under other names."""
+    folders = {"seed": seed_checkpoint} | {name: tmp_path / name for name in VISION_MODELS}
+    for name, make in VISION_MODELS.items():
+        save(folders[name], *make(), stage="seed_policy", iteration="0000")
+    stored = {name: load_policy(folder).state_dict() for name, folder in folders.items()}
+
+    def read(part: Part) -> None:
+        import deepspeed
+        from transformers.integrations import HfDeepSpeedConfig
+
+        deepspeed.init_distributed(dist_init_required=False)
+        os.environ["LOCAL_RANK"] = "0"
+        settings = HfDeepSpeedConfig({"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1})
+        for name, folder in folders.items():
+            model = load_policy(folder)
+            assert settings.is_zero3() and all(is_shared_out(parameter) for parameter in model.parameters())
+            with gathered(list(model.parameters())):
+                assert_same(model.state_dict(), stored[name])
+
+    at_once(2, {}, read)
 
 
 def share_out(part: Part) -> None:
