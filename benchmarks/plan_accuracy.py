@@ -176,7 +176,7 @@ def main() -> None:
     if not arguments.stages_only:
         measured |= {"cpu": measure_cpu(console), "traffic": measure_traffic()}
         console.print(traffic_table(measured["traffic"]))
-        by_name = {row["what"]: {name: round(row[name]) for name in ("measured", "planned")} for row in measured["traffic"]}
+        by_name = {row["what"]: {"passed": round(row["measured"]), "planned": round(row["planned"])} for row in measured["traffic"]}
         published["traffic"] = {"bytes": by_name, "measured": provenance()}
     if arguments.publish:
         publish_rows("plan_accuracy", published)
