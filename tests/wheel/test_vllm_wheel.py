@@ -50,7 +50,9 @@ def turned(vllm_python: Path, new_wheel: Callable[..., Wheel]) -> Wheel:
     with vllm_server(vllm_python, start, scratch, *OPTIONS, environment={"VLLM_SERVER_DEV_MODE": "1"}, start_s=900.0) as server:
         changes = settings(server.url, start, wheel.base / "exchange")
         ran = wheel.flywheel("run", "--iterations", "1", *changes, timeout_s=2 * TURN_TIMEOUT_S)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    if ran.returncode:
+        (log,) = scratch.glob("vllm-*.log")
+        pytest.fail(f"{ran.stdout}{ran.stderr}\nThe end of vLLM's log:\n{log.read_text(errors='replace')[-6000:]}")
     return wheel
 
 
