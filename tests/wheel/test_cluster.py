@@ -1,25 +1,34 @@
 """An iteration on three machines, played as network namespaces (benchmarks/common/hosts.py), by the profile `cluster-smoke`: the head has
 Dagster on Postgres, Prefect, the tables in an object store and one training process; one node sandboxes and the other training process; the
 last sandboxes and the policy server. Nodes are killed whole while stages work; what a person does then is to start their services again.
+
+And on four with Ray: the head has Dagster and Ray's job server; one node the stages, each a job of Ray; two nodes the episodes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+import psutil
 import pytest
 
 from benchmarks.common.cluster_hosts import PROFILE, ClusterHosts, cluster_hosts
 from benchmarks.common.hosts import Host, can_make_hosts
 from benchmarks.common.object_store import BUCKET
 from benchmarks.common.postgres import a_postgres, new_database
+from benchmarks.common.ray_nodes import RayHosts, ray_hosts
+from pipelines.cluster.stage_jobs import JOB
 from pipelines.orchestration import progress
 from pipelines.orchestration.instance import DRIVER
+from pipelines.orchestration.work_folder import RESULT
 from tests.wheel.conftest import Turned, Wheel
 from tests.wheel.repeatable import assert_same_rows
-from tests.wheel.test_faults import assert_nothing_lost
+from tests.wheel.test_faults import GONE_S, acknowledged, assert_nothing_lost
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400), pytest.mark.skipif(not can_make_hosts(), reason="needs root and iproute2")]
 
@@ -32,28 +41,33 @@ AWAY_S = 4.0
 
 
 @dataclass
-class Cluster:
-    """Three hosts and a home on the first. `killed`: (stage, node) of each kill."""
+class Machines(ABC):
+    """Hosts and a home on the first. `killed`: (stage, node) of each kill."""
 
+    profile: ClassVar[str]
     wheel: Wheel
-    hosts: ClusterHosts
     killed: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    @abstractmethod
+    def changes(self) -> Sequence[str]:
+        """Options of the command."""
+
+    @abstractmethod
     def start(self, node: Host) -> None:
         """The services of a node, as its service manager would."""
-        self.hosts.start(node, self.wheel.environment)
 
-    def run(self, num_iterations: int, kills: dict[str, int]) -> None:
+    def run(self, num_iterations: int, kills: dict[str, Host]) -> None:
         """Give the command again and again, as a person would; the first time that a stage of `kills` has done a part of its work, its node
         is killed."""
         output = self.wheel.base / "command.log"
         for _ in range(MAX_COMMANDS):
             with output.open("a") as log:
-                arguments = ["run", "--iterations", str(num_iterations), "--profile", PROFILE, *self.hosts.settings]
+                arguments = ["run", "--iterations", str(num_iterations), "--profile", self.profile, *self.changes]
                 command = self.wheel.start("-m", "pipelines.cli", *arguments, stdout=log)
             while command.poll() is None:
-                for stage in kills.keys() & self._half_done(num_iterations):
-                    self._kill(stage, kills.pop(stage))
+                for stage in kills.keys() & self.ready(num_iterations):
+                    self.kill(stage, kills.pop(stage))
                 time.sleep(POLL_S)
             if command.returncode == 0:
                 assert not kills, f"{kills} never met their stages"
@@ -61,18 +75,35 @@ class Cluster:
         logs = [output, *self.wheel.base.glob("10.*.log"), *self.wheel.home.work.glob("*/*.log"), *self.wheel.home.work.glob("*.log")]
         pytest.fail("\n".join([str(self.killed), *(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)]))
 
-    def _kill(self, stage: str, number: int) -> None:
-        node = self.hosts.nodes[number]
+    def ready(self, num_iterations: int) -> set[str]:
+        """Stages that have done a part of what they do: episodes, steps or rounds."""
+        found = [snapshot for name in iterations(num_iterations) for snapshot in progress.working(self.wheel.home, name)]
+        return {each.stage for each in found if each.unit not in BEFORE and 0 < each.done < each.total}
+
+    def kill(self, stage: str, node: Host) -> None:
         node.kill()
         self.killed.append((stage, node.address))
         time.sleep(AWAY_S)
         self.start(node)
 
-    def _half_done(self, num_iterations: int) -> set[str]:
-        """Stages that have done a part of what they do: episodes, steps or rounds."""
-        names = ["0000", *(f"{number:04d}" for number in range(1, num_iterations + 1))]
-        found = [snapshot for name in names for snapshot in progress.working(self.wheel.home, name)]
-        return {each.stage for each in found if each.unit not in BEFORE and 0 < each.done < each.total}
+
+def iterations(num: int) -> list[str]:
+    return ["0000", *(f"{number:04d}" for number in range(1, num + 1))]
+
+
+@dataclass
+class Cluster(Machines):
+    """Three hosts."""
+
+    profile = PROFILE
+    hosts: ClusterHosts = field(kw_only=True)
+
+    @property
+    def changes(self) -> Sequence[str]:
+        return self.hosts.settings
+
+    def start(self, node: Host) -> None:
+        self.hosts.start(node, self.wheel.environment)
 
 
 @pytest.fixture
@@ -81,7 +112,7 @@ def cluster(new_wheel: Callable[..., Wheel]) -> Iterator[Cluster]:
     with cluster_hosts(wheel.base) as hosts, a_postgres(is_durable=False, listen=hosts.head.address) as socket:
         dagster = new_database(socket, "dagster", listen=hosts.head.address).replace("postgresql+psycopg", DRIVER, 1)
         wheel.settings.update(hosts.environment, FLYWHEEL_POSTGRES_URL=dagster)
-        made = Cluster(wheel, hosts)
+        made = Cluster(wheel, hosts=hosts)
         for node in hosts.nodes:
             made.start(node)
         yield made
@@ -103,7 +134,7 @@ def assert_as_on_one_machine(copy: Wheel, turned_home: Turned) -> None:
 
 @pytest.mark.ci
 def test_an_iteration_on_three_machines_survives_the_loss_of_one(cluster: Cluster, turned_home: Turned) -> None:
-    cluster.run(1, {"rl_pointing": 0})
+    cluster.run(1, {"rl_pointing": cluster.hosts.nodes[0]})
     copy = local_copy(cluster)
     assert_nothing_lost(copy, set())
     assert_as_on_one_machine(copy, turned_home)
@@ -112,18 +143,108 @@ def test_an_iteration_on_three_machines_survives_the_loss_of_one(cluster: Cluste
 
 
 def test_two_iterations_on_three_machines_of_which_one_dies_in_each_stage(cluster: Cluster, turned_home: Turned) -> None:
+    one, two = cluster.hosts.nodes
     kills = {
-        "seed_demonstrations": 0,
-        "sft_model": 0,
-        "rl_forms": 0,
-        "rl_pointing": 1,
-        "merged_policy": 1,
-        "evaluation": 0,
-        "annotations": 1,
-        "rollouts": 0,
+        "seed_demonstrations": one,
+        "sft_model": one,
+        "rl_forms": one,
+        "rl_pointing": two,
+        "merged_policy": two,
+        "evaluation": one,
+        "annotations": two,
+        "rollouts": one,
     }
     cluster.run(2, kills)
     copy = local_copy(cluster)
     assert_nothing_lost(copy, set())
     assert_as_on_one_machine(copy, turned_home)
     assert len(copy.sql("select distinct iteration from routes")) == 2
+
+
+STAGE, SANDBOX = "stage", "sandbox"
+"""Resources of Ray's nodes: those with the first take stages, those with the second play episodes."""
+HIT = ("seed_policy", "ct_model", "sft_model", "rl_pointing", "rollouts", "annotations")
+"""Stages whose node is killed."""
+QUICK = ("seed_policy",)
+"""Stages that are over before they are seen half done: their node is killed as soon as they work."""
+EPISODES = "ray::EpisodeActor"
+"""How the process of an episode worker begins its command."""
+
+
+@dataclass
+class RayCluster(Machines):
+    """A head, a node on which stages are jobs, and two on which they play their episodes."""
+
+    profile = "smoke"
+    ray: RayHosts = field(kw_only=True)
+    jobs: dict[str, str] = field(default_factory=dict)
+    """Of the stages that were hit, the job that worked then."""
+    promised: set[str] = field(default_factory=set)
+
+    @property
+    def changes(self) -> Sequence[str]:
+        runner = {"kind": "ray", "address": self.ray.page, "cpus": 1, f"resources.{STAGE}": 1}
+        episodes = {"address": "auto", "cpus": 1, f"resources.{SANDBOX}": 1}
+        settings = {
+            "max_parallel": 1,  # each node plays the episodes of one stage at a time
+            "sandbox.num_sessions": 2,
+            **{f"runner.{name}": value for name, value in runner.items()},
+            **{f"sandbox.ray.{name}": value for name, value in episodes.items()},
+        }
+        return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+    def start(self, node: Host) -> None:
+        self.ray.start(node)
+
+    def kill(self, stage: str, node: Host) -> None:
+        (folder,) = self.wheel.home.work.glob(f"*/{stage}")
+        self.jobs[stage] = (folder / JOB).read_text()
+        self.promised |= acknowledged(self.wheel)
+        super().kill(stage, node)
+
+    def ready(self, num_iterations: int) -> set[str]:
+        folders = [self.wheel.home.work / name / stage for name in iterations(num_iterations) for stage in QUICK]
+        quick = [folder for folder in folders if (folder / JOB).exists() and not (folder / RESULT).exists()]
+        return super().ready(num_iterations) | {each.name for each in quick if works_on(self.ray.others[0], str(each))}
+
+
+def works_on(host: Host, word: str) -> bool:
+    """Whether a process of the host has a word of its command that begins so."""
+    for pid in host.pids():
+        with contextlib.suppress(psutil.Error):
+            if any(part.startswith(word) for part in psutil.Process(pid).cmdline()):
+                return True
+    return False
+
+
+@pytest.fixture
+def ray_cluster(new_wheel: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+    wheel = new_wheel()
+    monkeypatch.setenv("TMPDIR", str(wheel.base / "tmp"))
+    with ray_hosts(3, job_server=True, resources=({STAGE: 1}, {SANDBOX: 1}, {SANDBOX: 1})) as ray, ray.head.entered():
+        yield RayCluster(wheel, ray=ray)
+
+
+def assert_as_many_episodes(wheel: Wheel, turned_home: Turned) -> None:
+    """Of the stages that play a fixed number."""
+    stages = "('seed_demonstrations', 'evaluation', 'rollouts')"
+    asked = f"select stage, split, count(*) from episodes where stage in {stages} group by all order by all"
+    assert wheel.sql(asked) == turned_home.sql(asked)
+
+
+@pytest.mark.timeout(5400)  # that a node is lost Ray says after 20 s, and all that its stage loads is loaded again
+def test_an_iteration_on_ray_survives_the_loss_of_the_node_of_its_stages(ray_cluster: RayCluster, turned_home: Turned) -> None:
+    ray_cluster.run(1, dict.fromkeys(HIT, ray_cluster.ray.others[0]))
+    wheel = ray_cluster.wheel
+    print(ray_cluster.killed)
+    assert_nothing_lost(wheel, ray_cluster.promised)
+    assert_same_rows(turned_home.warehouse, wheel.warehouse)
+    assert_as_many_episodes(wheel, turned_home)
+    assert wheel.sql("select episode_id, stage, error from episodes where outcome = 'crashed'") == []
+    for stage, job in ray_cluster.jobs.items():
+        (last,) = wheel.home.work.glob(f"*/{stage}/{JOB}")
+        assert last.read_text() != job, stage
+    deadline = time.monotonic() + GONE_S
+    while left := [node.address for node in ray_cluster.ray.others if works_on(node, EPISODES)]:
+        assert time.monotonic() < deadline, f"episode workers are left on {left}"
+        time.sleep(POLL_S)
