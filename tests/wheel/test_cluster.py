@@ -8,6 +8,7 @@ And on four with Ray: the head has Dagster and Ray's job server; one node the st
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import ClassVar
 import psutil
 import pytest
 
+from benchmarks.common.acknowledged import acknowledged_episodes
 from benchmarks.common.cluster_hosts import PROFILE, ClusterHosts, cluster_hosts
 from benchmarks.common.hosts import Host, can_make_hosts
 from benchmarks.common.object_store import BUCKET
@@ -42,11 +44,12 @@ AWAY_S = 4.0
 
 @dataclass
 class Machines(ABC):
-    """Hosts and a home on the first. `killed`: (stage, node) of each kill."""
+    """Hosts and a home on the first. `killed`: (stage, node) of each kill; `promised`: episodes that were acknowledged by then."""
 
     profile: ClassVar[str]
     wheel: Wheel
     killed: list[tuple[str, str]] = field(default_factory=list)
+    promised: set[str] = field(default_factory=set)
 
     @property
     @abstractmethod
@@ -56,6 +59,10 @@ class Machines(ABC):
     @abstractmethod
     def start(self, node: Host) -> None:
         """The services of a node, as its service manager would."""
+
+    @abstractmethod
+    def acknowledged(self) -> set[str]:
+        """Episodes that are stored, or in the log of a stage."""
 
     def has_work(self, node: Host) -> bool:
         """Whether killing it now costs the stage that is under way something."""
@@ -87,6 +94,7 @@ class Machines(ABC):
         return {each.stage for each in found if each.unit not in BEFORE and 0 < each.done < each.total}
 
     def kill(self, stage: str, node: Host) -> None:
+        self.promised |= self.acknowledged()
         node.kill()
         self.killed.append((stage, node.address))
         time.sleep(AWAY_S)
@@ -111,6 +119,11 @@ class Cluster(Machines):
     def start(self, node: Host) -> None:
         self.hosts.start(node, self.wheel.environment)
 
+    def acknowledged(self) -> set[str]:
+        stored = self.wheel.flywheel("sql", "select episode_id from episodes", "--json")
+        assert stored.returncode == 0, stored.stderr
+        return acknowledged_episodes(self.wheel.home, (json.loads(line)["episode_id"] for line in stored.stdout.splitlines()))
+
 
 @pytest.fixture
 def cluster(new_wheel: Callable[..., Wheel]) -> Iterator[Cluster]:
@@ -134,15 +147,23 @@ def local_copy(cluster: Cluster) -> Wheel:
 
 
 def assert_as_on_one_machine(copy: Wheel, turned_home: Turned) -> None:
-    """All but SFT, of which a second process has its share: there the seed's rows and CT's checkpoint, to the bit."""
+    """All but SFT, of which a second process has its share: there the seed's rows and CT's checkpoint, to the bit; and as many episodes."""
     assert_same_rows(turned_home.warehouse, copy.warehouse, but=("sft_model",))
+    assert_as_many_episodes(copy, turned_home)
+
+
+def assert_as_many_episodes(wheel: Wheel, turned_home: Turned) -> None:
+    """In the seed and the first iteration, of the stages that play a fixed number."""
+    stages = "('seed_demonstrations', 'evaluation', 'rollouts')"
+    asked = f"select stage, split, count(*) from episodes where iteration <= '0001' and stage in {stages} group by all order by all"
+    assert wheel.sql(asked) == turned_home.sql(asked)
 
 
 @pytest.mark.ci
 def test_an_iteration_on_three_machines_survives_the_loss_of_one(cluster: Cluster, turned_home: Turned) -> None:
     cluster.run(1, {"rl_pointing": cluster.hosts.nodes[:1]})
     copy = local_copy(cluster)
-    assert_nothing_lost(copy, set())
+    assert_nothing_lost(copy, cluster.promised)
     assert_as_on_one_machine(copy, turned_home)
     kept = [path.name for path in cluster.wheel.home.root.iterdir()]
     assert not (cluster.wheel.home.root / "tables").exists(), kept
@@ -162,7 +183,7 @@ def test_two_iterations_on_three_machines_of_which_one_dies_in_each_stage(cluste
     }
     cluster.run(2, kills)
     copy = local_copy(cluster)
-    assert_nothing_lost(copy, set())
+    assert_nothing_lost(copy, cluster.promised)
     assert_as_on_one_machine(copy, turned_home)
     assert len(copy.sql("select distinct iteration from routes")) == 2
 
@@ -188,7 +209,6 @@ class RayCluster(Machines):
     ray: RayHosts = field(kw_only=True)
     jobs: dict[str, str] = field(default_factory=dict)
     """Of the stages that were hit, the job that worked then."""
-    promised: set[str] = field(default_factory=set)
 
     @property
     def changes(self) -> Sequence[str]:
@@ -205,13 +225,15 @@ class RayCluster(Machines):
     def start(self, node: Host) -> None:
         self.ray.start(node)
 
+    def acknowledged(self) -> set[str]:
+        return acknowledged(self.wheel)
+
     def has_work(self, node: Host) -> bool:
         return node is self.ray.others[0] or works_on(node, EPISODES)
 
     def kill(self, stage: str, node: Host) -> None:
         (folder,) = self.wheel.home.work.glob(f"*/{stage}")
         self.jobs[stage] = (folder / JOB).read_text()
-        self.promised |= acknowledged(self.wheel)
         super().kill(stage, node)
 
     def ready(self, num_iterations: int) -> set[str]:
@@ -235,13 +257,6 @@ def ray_cluster(new_wheel: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TMPDIR", str(wheel.base / "tmp"))
     with ray_hosts(3, job_server=True, resources=({STAGE: 1}, {SANDBOX: 1}, {SANDBOX: 1})) as ray, ray.head.entered():
         yield RayCluster(wheel, ray=ray)
-
-
-def assert_as_many_episodes(wheel: Wheel, turned_home: Turned) -> None:
-    """Of the stages that play a fixed number."""
-    stages = "('seed_demonstrations', 'evaluation', 'rollouts')"
-    asked = f"select stage, split, count(*) from episodes where stage in {stages} group by all order by all"
-    assert wheel.sql(asked) == turned_home.sql(asked)
 
 
 @pytest.mark.timeout(5400)  # that a node is lost Ray says after 20 s, and all that its stage loads is loaded again
