@@ -94,8 +94,8 @@ class Machines(ABC):
         return {each.stage for each in found if each.unit not in BEFORE and 0 < each.done < each.total}
 
     def kill(self, stage: str, node: Host) -> None:
-        self.promised |= self.acknowledged()
         node.kill()
+        self.promised |= self.acknowledged()
         self.killed.append((stage, node.address))
         time.sleep(AWAY_S)
         self.start(node)
