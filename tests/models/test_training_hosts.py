@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from models.checkpoints.checkpoint import read_card
 from models.supervised.run import train_supervised
-from models.training.hosts import TrainingHosts
+from models.training.hosts import SSH, TrainingHosts
 from models.training.launcher import Launch, shares
 from models.training.metrics import read_metrics
 from tests.models import test_deepspeed as supervised
@@ -52,6 +53,37 @@ def main(what: str, init: str, folder: str, hosts: str, settings: str) -> None:
         config = supervised.CONFIG.model_copy(update={"steps": 40, "num_processes": 2, **changes})
         output = Path(folder) / "out"
         train_supervised(config, supervised.samples(), init=Path(init), output=output, stage="sft_model", iteration="0001", hosts=where)
+
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+ALIVE_S = 30.0
+"""After which ssh's ServerAliveInterval gives a host up."""
+
+
+def hosts_by_ssh(head: Host, other: Host, folder: Path) -> TrainingHosts:
+    """With the default `launch`, a server on the other host, and keys of this trial's own."""
+    folder.mkdir()
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    Path("/run/sshd").mkdir(exist_ok=True)  # sshd asks for it
+    (folder / "known").write_text(f"{other.address} {(folder / 'host.pub').read_text()}")
+    server = {
+        "ListenAddress": other.address,
+        "HostKey": folder / "host",
+        "AuthorizedKeysFile": folder / "user.pub",
+        "StrictModes": "no",
+        "UsePAM": "no",
+        "PidFile": "none",
+    }
+    client = {"IdentityFile": folder / "user", "UserKnownHostsFile": folder / "known", "IdentitiesOnly": "yes"}
+    (folder / "server.conf").write_text("".join(f"{name} {value}\n" for name, value in server.items()))
+    (folder / "client.conf").write_text("".join(f"{name} {value}\n" for name, value in client.items()))
+    other.start([SSHD, "-D", "-e", "-f", folder / "server.conf"], output=folder / "log.txt")
+    launch = SSH.replace("ssh", f"ssh -F {folder / 'client.conf'}", 1)
+    hosts = TrainingHosts(hosts=(head.address, other.address), launch=launch)
+    while head.run(hosts.command_on(other.address, "true"), check=False).returncode:
+        time.sleep(0.1)
+    return hosts
 
 
 @pytest.fixture
@@ -158,6 +190,29 @@ def test_two_hosts_learn_together_what_one_does(seed_checkpoint: Path, tmp_path:
     ended(started(two[0], training_hosts(*two), "sft", seed_checkpoint, tmp_path / "two", json.dumps(changes)), tmp_path / "two")
     losses = [[point.metrics["loss"] for point in read_metrics(path / "out.run")] for path in (tmp_path, tmp_path / "two")]
     assert len(losses[0]) == 6 and losses[1] == pytest.approx(losses[0], abs=supervised.TOLERANCE, rel=0)
+
+
+@needs_hosts
+@pytest.mark.skipif(not Path(SSHD).exists(), reason="needs openssh-server")
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_ssh_starts_the_processes_of_another_host_and_gives_up_one_that_is_cut_off(
+    seed_checkpoint: Path, tmp_path: Path, two: list[Host]
+) -> None:
+    head, other = two
+    hosts, folder = hosts_by_ssh(head, other, tmp_path / "ssh"), tmp_path / "cut"
+    process = started(head, hosts, "sft", seed_checkpoint, folder)
+    wait_until(has_steps(folder, 13), process, folder)
+    other.cut()
+    was_cut = time.monotonic()
+    assert process.wait() == 1
+    assert time.monotonic() - was_cut < 3 * ALIVE_S < hosts.timeout_s
+    assert f"ProcessLost: training host {other.address} ended" in (folder / "log.txt").read_text()
+    other.restore()
+    assert nothing_runs_on(head)
+    ended(started(head, hosts, "sft", seed_checkpoint, folder), folder)
+    assert read_card(folder / "out").metrics["resumed_from_step"] >= 10
+    assert [point.step for point in read_metrics(folder / "out.run")] == list(range(1, 41)), "every step is reported once"
 
 
 @needs_hosts
