@@ -13,7 +13,7 @@ from warehouse.core.errors import FlywheelError
 from warehouse.core.home import Home
 
 SHORT_TIMEOUTS = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
-START = "Start it (docs/full-size.md) or fix engine.http; stages that act cannot run without it"
+START = "Start it (docs/serving.md) or fix engine.http; stages that act cannot run without it"
 NO_CHECKPOINTS = "it cannot load another checkpoint, as RL, evaluation and the search for merge weights need"
 
 
@@ -54,7 +54,7 @@ def check_server(profile: Profile, home: Home) -> Check:
             fix = f"Start it with --home {home.root}" + (f" --weights-root {http.exchange}" if http.exchange else "")
             return Check(name="server", status="fail", found=f"{url}: {found}; it loads nothing from {where}", fix=fix)
     if NO_CHECKPOINTS in found:
-        fix = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
+        fix = "Take one that loads checkpoints: flywheel policy serve, or vLLM in its development mode (docs/serving.md)"
         status: Status = "fail" if profile.tasks.specialists else "warn"
         return Check(name="server", status=status, found=f"{http.base_url}: {found}", fix=fix)
     return Check(name="server", status="ok", found=f"{http.base_url}: {found}")
