@@ -5,8 +5,9 @@ nothing had run (assumed lengths), and again with the lengths of its episodes.
     python -m benchmarks.plan_accuracy --cluster --publish
 
 `--cluster` first runs an iteration by `cluster-smoke` on three hosts (benchmarks/common/cluster_home.py: network namespaces, which share
-this machine's processors), some minutes. `--publish` puts what was found into docs/measured/plan_accuracy.json, stages under the profile's
-name and bytes under `traffic`; without a home and `--cluster` the bytes alone.
+this machine's processors), some minutes, and compares the memory of the first host's processes too, of the largest in each stage.
+`--publish` puts what was found into docs/measured/plan_accuracy.json, stages under the profile's name and bytes under `traffic`; without a
+home and `--cluster` the bytes alone.
 The tables of a home may lie in an object store: FLYWHEEL_STORE then has to be set as it was for the run.
 
 It also measures, unless `--stages-only` is given, what `plan` assumes of this machine's CPU, training and generation of the tiny policy in
@@ -22,6 +23,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -58,10 +60,12 @@ from warehouse.storage.tables import Warehouse
 STEPS, BATCH_TOKENS, SAMPLES = 60, 1024, 600
 LABELS = ("assumed", "lengths known")
 """Estimates made as if nothing had run, and with the lengths of the home's episodes."""
+FIGURES = ("took_s", *LABELS, "memory_mib", "planned_mib")
 
 
-def rows(home: Home, profile_name: str) -> list[dict[str, Any]]:
-    """Each finished stage of a home: the seconds that it took, and both estimates."""
+def rows(home: Home, profile_name: str, memory: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:
+    """Each finished stage of a home: the seconds that it took, and both estimates; with `memory`, the bytes of its largest process beside
+    those of the plan."""
     profile = profiles.load(profile_name)
     shape, _ = policy_shape(profile)
     machine = Machine(num_cores=os.cpu_count() or 1, num_gpus=0, gpu_memory_bytes=0.0)
@@ -76,9 +80,11 @@ def rows(home: Home, profile_name: str) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"home": home.root.name, "iteration": iteration, "stage": stage, "took_s": took_s}
         for label, plan in plans.items():
             stages = plan.seed if iteration == "0000" else plan.first if iteration == "0001" else plan.later
-            estimate = next((of.seconds for of in stages if of.stage == name), 0.0)
-            if estimate:
-                row[label] = estimate
+            planned = next((of for of in stages if of.stage == name), None)
+            if planned is not None and planned.seconds:
+                row[label] = planned.seconds
+                if (iteration, stage) in memory:
+                    row |= {"memory_mib": memory[iteration, stage] / 2**20, "planned_mib": planned.memory_bytes / 2**20}
         if "assumed" in row:
             found.append(row)
     return found
@@ -135,6 +141,16 @@ def stages_table(found: list[dict[str, Any]]) -> Table:
     return table
 
 
+def memory_table(found: list[dict[str, Any]]) -> Table:
+    table = Table("iteration", "stage", title="MiB of a stage's largest process, and the plan's")
+    for column in ("taken", "planned", "planned/taken"):
+        table.add_column(column, justify="right")
+    for row in found:
+        taken, planned = row["memory_mib"], row["planned_mib"]
+        table.add_row(row["iteration"], row["stage"], f"{taken:.0f}", f"{planned:.0f}", f"{planned / taken:.2f}")
+    return table
+
+
 def summary_of(found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """By label: what was planned in all over what it took, and the factor by which a stage is off on average."""
     summary = {}
@@ -156,19 +172,21 @@ def main() -> None:
     arguments = parser.parse_args()
     console, loads = Console(), [os.getloadavg()[0]]
     profile = CLUSTER if arguments.cluster else arguments.profile
-    found = [row for home in arguments.homes for row in rows(Home(home.absolute()), profile)]
+    found = [row for home in arguments.homes for row in rows(Home(home.absolute()), profile, {})]
     if arguments.cluster:
-        with a_cluster_home() as home:
+        with a_cluster_home() as run:
             loads += os.getloadavg()[:2]
-            found += rows(home, profile)
+            found += rows(run.home, profile, run.memory)
     console.print(stages_table(found))
+    if with_memory := [row for row in found if "memory_mib" in row]:
+        console.print(memory_table(with_memory))
     summary = summary_of(found)
     for label, of in summary.items():
         share, factor = of["planned_share"], of["stage_factor"]
         console.print(f"{label}: in all {share:.2f} of what it took; a stage is off by a factor of {factor:.2f} on average")
     published: dict[str, Any] = {}
     if found:
-        stages = {f"{row['iteration']}/{row['stage']}": {name: round(row[name], 1) for name in ("took_s", *LABELS)} for row in found}
+        stages = {f"{row['iteration']}/{row['stage']}": {name: round(row[name], 1) for name in FIGURES if name in row} for row in found}
         means = {label: {name: round(value, 2) for name, value in of.items()} for label, of in summary.items()}
         load = {"load_before_and_after": [round(value, 1) for value in loads]} if arguments.cluster else {}
         published[profile] = {"stages": stages, "in all": means, **load, "measured": provenance()}
