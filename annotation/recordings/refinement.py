@@ -9,20 +9,16 @@ What comes back has not been looked at: it takes the confirmation back.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
-
-import httpx
 
 from annotation.recordings.addresses import is_here
 from annotation.recordings.bundle import RecordedAction
 from sandbox.actions import ACTION
-from warehouse.core.errors import WordingFailed
+from sandbox.http.chat import ChatClient
+from warehouse.core.errors import ServerUnreachable, WordingFailed
 
-LIMIT_S = 120.0
 MAX_TOKENS = 512
-REPEATED = frozenset({408, 429, 500, 502, 503, 504})
 MAX_GROWTH = 3.0
 INSTRUCTIONS = """A person thought aloud while using a computer, and speech recognition wrote it down with errors. Rewrite what was said
 as one or two plain sentences in the first person. Keep the meaning; correct words that were misheard, using the action that followed; add
@@ -35,42 +31,21 @@ class Refiner:
 
     def __init__(self, base_url: str, model: str, api_key: str = "", *, attempts: int = 3, pause_s: float = 1.0) -> None:
         """`pause_s`: before the second attempt; it doubles. Raises ConfigError for an address to which texts would go in the clear."""
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        trusts_proxies = not is_here(base_url)  # of the environment: none gets what stays on this machine
-        self._client = httpx.Client(base_url=base_url.rstrip("/") + "/", headers=headers, timeout=LIMIT_S, trust_env=trusts_proxies)
-        self.model, self._attempts, self._pause_s = model, attempts, pause_s
+        uses_proxies = not is_here(base_url)  # no proxy gets what stays on this machine
+        self.model = model
+        self._client = ChatClient(
+            base_url, model, token=api_key, max_tokens=MAX_TOKENS, max_attempts=attempts, pause_s=pause_s, uses_proxies=uses_proxies
+        )
 
     def close(self) -> None:
         self._client.close()
 
     def ask(self, instructions: str, text: str) -> str:
         """The model's answer. Raises WordingFailed where the endpoint fails."""
-        body = {
-            "model": self.model,
-            "temperature": 0,
-            "max_tokens": MAX_TOKENS,
-            "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": text}],
-        }
-        reason = ""
-        for attempt in range(self._attempts):
-            time.sleep(self._pause_s * 2 ** (attempt - 1) if attempt else 0)
-            try:
-                answer = self._client.post("chat/completions", json=body)
-                if answer.status_code == 200:
-                    return str(answer.json()["choices"][0]["message"]["content"] or "")
-            except httpx.TransportError as error:
-                reason = type(error).__name__
-                continue
-            except httpx.HTTPError as error:  # e.g. a packed body that cannot be unpacked
-                reason = type(error).__name__
-                break
-            except (ValueError, KeyError, IndexError, TypeError):
-                reason = "what it says is not a chat completion"
-                break
-            reason = f"HTTP {answer.status_code}: {answer.text[:200]}"
-            if answer.status_code not in REPEATED:
-                break
-        raise WordingFailed(f"The model {self.model} at {self._client.base_url} did not answer: {reason}. Start it, or name another.")
+        try:
+            return self._client.complete([{"role": "system", "content": instructions}, {"role": "user", "content": text}])
+        except ServerUnreachable as error:
+            raise WordingFailed(f"{error} Start it, or name another.") from error
 
     def refine(self, actions: Sequence[RecordedAction]) -> list[RecordedAction]:
         """Actions whose thoughts are reworded where the answer can be used: JSON, not empty, not much longer than what was said, with

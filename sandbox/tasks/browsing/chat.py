@@ -1,19 +1,16 @@
-"""A model behind any OpenAI-compatible server, as Rewriter and as ClosedBook: one request each, sampled at temperature 0."""
+"""A model behind any OpenAI-compatible server, as Rewriter and as ClosedBook: one request each."""
 
 from __future__ import annotations
 
 import os
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.http.certificates import verification
+from sandbox.http.chat import ChatClient
 from sandbox.http.tokens import sendable
-from warehouse.core.errors import ConfigError, ServerUnreachable
+from warehouse.core.errors import ConfigError
 
-REPEATED = frozenset({408, 429, 500, 502, 503, 504})
 REWRITE = (
     "Put this question into natural English, in fewer sentences if that reads better. Keep every number, every quoted text, every name and "
     "every initial letter exactly as it stands. Add nothing, and do not answer it. Reply with the question alone.\n\n"
@@ -41,14 +38,20 @@ class ChatModel:
     def __init__(self, settings: ChatSettings) -> None:
         """Raises ConfigError where the token's variable is not set."""
         self._settings = settings
-        headers = {}
+        token = ""
         if settings.token_env is not None:
             token = os.environ.get(settings.token_env, "").strip()
             if not token:
                 raise ConfigError(f"token_env is {settings.token_env!r}, but that environment variable is empty: set it to the token.")
-            headers["authorization"] = f"Bearer {sendable(token, f'the variable {settings.token_env}')}"
-        self._http = httpx.Client(
-            base_url=settings.base_url, headers=headers, timeout=settings.timeout_s, trust_env=False, verify=verification(settings.base_url)
+            token = sendable(token, f"the variable {settings.token_env}")
+        self._client = ChatClient(
+            settings.base_url,
+            settings.model,
+            token=token,
+            timeout_s=settings.timeout_s,
+            max_tokens=settings.max_tokens,
+            max_attempts=settings.max_attempts,
+            pause_s=settings.pause_s,
         )
 
     @property
@@ -64,37 +67,7 @@ class ChatModel:
         return (self._ask(ANSWER + question).splitlines() or [""])[-1].strip()
 
     def close(self) -> None:
-        self._http.close()
+        self._client.close()
 
     def _ask(self, prompt: str) -> str:
-        body = {
-            "model": self._settings.model,
-            "temperature": 0,
-            "max_tokens": self._settings.max_tokens,
-            "messages": [{"role": "user", "content": prompt}],
-        }
-        reason = ""
-        for attempt in range(self._settings.max_attempts):
-            if attempt:
-                time.sleep(self._settings.pause_s * 2 ** (attempt - 1))
-            try:
-                response = self._http.post("/chat/completions", json=body)
-            except httpx.TransportError as error:
-                reason = repr(error)
-                continue
-            if response.status_code == 200:
-                return _content(response)
-            reason = f"HTTP {response.status_code}: {response.text[:200]}"
-            if response.status_code not in REPEATED:
-                break
-        raise ServerUnreachable(f"{self._settings.model} at {self._settings.base_url} did not answer: {reason}")
-
-
-def _content(response: httpx.Response) -> str:
-    """What the model said, without what it thought before."""
-    try:
-        parsed: Any = response.json()
-        content = parsed["choices"][0]["message"]["content"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ServerUnreachable(f"The server's answer is not a chat completion: {response.text[:200]!r}") from error
-    return str(content or "").rpartition("</think>")[2].strip()
+        return self._client.complete([{"role": "user", "content": prompt}])
