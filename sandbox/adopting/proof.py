@@ -21,6 +21,7 @@ PROOFS = "proofs.jsonl"
 WRONG_ANSWER = "no such text"
 LIMITS = Limits(ready_s=120.0, step_s=60.0)
 """Nobody waits for a proof: a busy machine has time."""
+MAX_TRIES = 2
 MAX_FAILURES = 5
 """So many plays in a row that fail for another reason than the task: the application is gone, or the machine has no room."""
 OnProof = Callable[[int, int, int], None]
@@ -35,7 +36,7 @@ class Prover:
     on_proof: OnProof
 
     async def run(self, num_sessions: int) -> list[Proof]:
-        """Play what is not proved yet. Raises SandboxError where the application is gone."""
+        """Play what is not proved yet. Raises SandboxError where the application is gone, or a person must fix something."""
         done = {proof.task_id: proof for proof in self.folder.lines(PROOFS, Proof)}
         waiting = [number for number, task in enumerate(self.candidates) if task.task_id not in done]
         queue = iter(waiting)
@@ -52,7 +53,7 @@ class Prover:
                         proof = await self._prove(session, number, others[number])
                     except (SandboxError, TaskError) as error:  # it may be well the next time: not kept
                         failures.append(error)
-                        if len(failures) > MAX_FAILURES:
+                        if _needs_a_person(error) or len(failures) > MAX_FAILURES:
                             raise
                         proof = Proof(task_id=self.candidates[number].task_id, why_not=f"could not be played: {type(error).__name__}")
                     else:
@@ -85,11 +86,14 @@ class Prover:
         return found
 
     async def _prove(self, session: AdoptedSession, number: int, other: int | None) -> Proof:
-        """Raises SandboxError or TaskError where it fails twice."""
-        try:
-            return await self._play(session, self.candidates[number], number, other)
-        except SandboxError:
-            return await self._play(session, self.candidates[number], number, other)
+        """Raises TaskError, and SandboxError where each of `MAX_TRIES` plays fails, or a person must fix something."""
+        for _ in range(MAX_TRIES - 1):
+            try:
+                return await self._play(session, self.candidates[number], number, other)
+            except SandboxError as error:
+                if not error.is_retryable:
+                    raise
+        return await self._play(session, self.candidates[number], number, other)
 
     async def _play(self, session: AdoptedSession, task: AdoptedTask, number: int, other: int | None) -> Proof:
         played = session_task(self.site, task)
@@ -130,6 +134,10 @@ class Prover:
         answer = other.answer if other is not None and normal(other.answer) != normal(task.answer) else ""
         await session.step(Finished(answer=answer or WRONG_ANSWER))
         return (await session.evaluate()).success
+
+
+def _needs_a_person(error: Exception) -> bool:
+    return isinstance(error, SandboxError) and not error.is_retryable
 
 
 def is_wrong_for(task: AdoptedTask, other: AdoptedTask) -> bool:

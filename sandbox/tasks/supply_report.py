@@ -174,7 +174,7 @@ def _of_split(task: Task, split: Split, dropped: Counter[str]) -> Iterator[Suppl
 
 async def prove_supply(supply: Supply, *, settings: FleetSettings | None = None, on_progress: OnProgress | None = None) -> Supply:
     """The same with every instance played by its oracle on a fleet. An environment that fails `MAX_TRIES` times is recorded with the
-    instance, and proves nothing. Raises SandboxError where no environment can be started."""
+    instance, and proves nothing. Raises SandboxError for what a person must fix, e.g. a missing browser."""
     begun = time.monotonic()
     async with Fleet(settings or FleetSettings()) as fleet:
         places = asyncio.Semaphore(fleet.size)
@@ -200,6 +200,8 @@ async def _play(fleet: Fleet, each: Supplied) -> Supplied:
                 proof = await attempt(session, each.task, each.seed, watch=_describing(taken))
             return replace(each, proof=proof, played_s=time.monotonic() - begun, actions=tuple(taken))
         except SandboxError as problem:
+            if not problem.is_retryable:
+                raise
             error = f"{type(problem).__name__}: {problem}"
     return replace(each, error=error)
 

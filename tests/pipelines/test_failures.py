@@ -20,6 +20,8 @@ import dagster as dg
 import psutil
 import pytest
 from rich.console import Console
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
@@ -28,8 +30,11 @@ from agent.episode.runner import crashed_episode
 from agent.policy.action_source import OracleActionSource
 from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
+from annotation.config import WordingConfig
 from annotation.platform.live import MAX_IN_A_ROW
 from annotation.recorder import upload
+from annotation.recordings.refinement import Refiner
+from annotation.storage.database import Database
 from assets.failures import RETRY, retried
 from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest
@@ -48,15 +53,30 @@ from pipelines.orchestration.stage_runner import PipesStageRunner
 from pipelines.orchestration.work_folder import work_folder
 from pipelines.stages.context import requests_for
 from pipelines.stages.sandboxes import PolicyService
+from sandbox.adopting import proof
+from sandbox.adopting.records import AdoptedTask, AnswerCheck, Folder, Proof, Site
+from sandbox.android.device import DUMP_ATTEMPTS
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE
 from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.pool.pool import SessionPool
-from sandbox.tasks import prove
+from sandbox.tasks import prove, supply_report
+from sandbox.tasks.browsing.chat import ChatModel, ChatSettings
 from sandbox.tasks.miniwob.source import load_tasks
+from sandbox.tasks.supply import Facts
 from sandbox.tasks.task import Split
 from warehouse.core import store
-from warehouse.core.errors import BrowserMissing, ConfigError, EngineUnreachable, SandboxError, StageFailed, UploadFailed
+from warehouse.core.errors import (
+    BrowserCrashed,
+    BrowserMissing,
+    ConfigError,
+    EngineUnreachable,
+    SandboxError,
+    ServerUnreachable,
+    StageFailed,
+    UploadFailed,
+    WordingFailed,
+)
 from warehouse.core.home import Home
 from warehouse.storage.commits import MAX_ATTEMPTS
 
@@ -77,7 +97,7 @@ BY_PERSON = TABLE["anything that a person must fix"]
 
 def test_the_settings_are_those_of_the_table() -> None:
     """What is counted elsewhere: requests in tests/models/test_http_failures.py, commits in tests/warehouse/test_tables.py."""
-    assert len(TABLE) == 17 and BY_PERSON == 1
+    assert len(TABLE) == 23 and BY_PERSON == 1
     assert TABLE["the start of a browser"] == TABLE["the start of a worker process of a fleet, where no other lives"] == 1
     assert SandboxSettings().max_retries + 1 == CollectorSettings().max_retries + 1 == EPISODE
     assert TABLE["an episode that a person annotates, without a decision in between"] == MAX_IN_A_ROW
@@ -85,8 +105,13 @@ def test_the_settings_are_those_of_the_table() -> None:
     assert TABLE["one commit that another writer beat"] == MAX_ATTEMPTS
     assert TABLE["an episode whose Ray node was lost or has a full disk"] == SandboxSettings().max_retries + 1
     assert TABLE["an episode of an oracle in `flywheel tasks prove`"] == prove.MAX_TRIES
+    assert TABLE["an episode of an oracle in `flywheel tasks supply`"] == supply_report.MAX_TRIES
+    assert TABLE["the play of an adopted task in `flywheel adopt`"] == proof.MAX_TRIES
     assert TABLE["the request that lets a policy server go on after weights could not be loaded"] == replica.RELEASE_RETRIES + 1
     assert TABLE["one request of a recording's upload"] == upload.ATTEMPTS
+    assert TABLE["one request to a model that words thoughts and tasks"] == WordingConfig().attempts
+    assert TABLE["one request to a model that screens questions of `browsing`"] == ChatSettings.model_fields["max_attempts"].default
+    assert TABLE["one tree of an Android screen by UI Automator, within a try of its episode"] == DUMP_ATTEMPTS
     assert TABLE["one request to the object store"] == store.MAX_RETRIES + 1
     assert TABLE["one read of the object store whose answer was cut off"] == store._RESUMPTIONS + 1
 
@@ -167,6 +192,58 @@ def test_the_proof_of_an_oracle_leases_as_often_as_the_table_says(monkeypatch: p
     asyncio.run(main())
 
 
+def supplied() -> supply_report.Supplied:
+    request = one_request()
+    facts = Facts(instruction="Press the button.", content={}, difficulty=0.0, provenance={})
+    return supply_report.Supplied(task=request.task, seed=request.seed, split=Split.TRAIN, facts=facts, made_ms=0.0)
+
+
+def test_an_instance_of_a_supply_is_played_as_often_as_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    async def main() -> None:
+        async with Fleet(FleetSettings(min_workers=0, max_workers=1, sessions_per_worker=1, kind="plain")) as fleet:
+            played = await supply_report._play(fleet, supplied())
+            await asyncio.sleep(1.0)
+            assert "No sandbox process could be started" in played.error and played.proof is None
+            assert fleet.stats().num_workers_started == TABLE["an episode of an oracle in `flywheel tasks supply`"]
+
+    asyncio.run(main())
+
+
+def test_a_supply_without_a_browser_is_not_played_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with SessionPool(size=1, kind="plain") as pool:
+            monkeypatch.setenv(EXECUTABLE_VARIABLE, str(tmp_path / "nowhere"))
+            with pytest.raises(BrowserMissing):
+                await supply_report._play(pool, supplied())
+            assert pool.stats().num_leases == BY_PERSON
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [BrowserCrashed("gone"), BrowserMissing("nowhere")])
+def test_an_adopted_task_is_played_as_often_as_the_table_says(error: SandboxError, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plays: list[int] = []
+
+    async def fail(prover: proof.Prover, session: Any, task: AdoptedTask, number: int, other: int | None) -> Proof:
+        plays.append(number)
+        raise error
+
+    monkeypatch.setattr(proof.Prover, "_play", fail)
+    task = AdoptedTask(family="read-value", instruction="What?", start="/", checks=(AnswerCheck(text="1"),), steps=(), answer="1")
+    site = Site(name="shop", origin="http://127.0.0.1:9")
+    prover = proof.Prover(folder=Folder(tmp_path), site=site, candidates=[task], on_proof=lambda done, num, sound: None)
+    if error.is_retryable:
+        (found,) = asyncio.run(prover.run(1))
+        assert found.why_not == "could not be played: BrowserCrashed"
+        assert len(plays) == TABLE["the play of an adopted task in `flywheel adopt`"]
+    else:
+        with pytest.raises(BrowserMissing):
+            asyncio.run(prover.run(1))
+        assert len(plays) == BY_PERSON
+
+
 def test_an_episode_of_rl_is_asked_for_as_often_as_the_table_says() -> None:
     request: EpisodeRequest | None = one_request()
     starts = 0
@@ -176,7 +253,9 @@ def test_an_episode_of_rl_is_asked_for_as_often_as_the_table_says() -> None:
     assert starts == TABLE["an episode of RL that was recorded as `crashed`"]
 
 
-def test_an_upload_is_sent_as_often_as_the_table_says() -> None:
+@contextmanager
+def failing_server() -> Iterator[tuple[str, list[str]]]:
+    """Its address, and the paths that were asked for: each gets a 503."""
     asked: list[str] = []
 
     class Failing(BaseHTTPRequestHandler):
@@ -185,17 +264,59 @@ def test_an_upload_is_sent_as_often_as_the_table_says() -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_error(503)
 
+        do_POST = do_PUT
+
         def log_message(self, format: str, *args: Any) -> None:
             """Said by the assertion."""
 
     with HTTPServer(("127.0.0.1", 0), Failing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        sender = upload.Uploader(f"http://127.0.0.1:{server.server_port}", "a token of thirty-two characters", wait_s=0.01)
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+def test_an_upload_is_sent_as_often_as_the_table_says() -> None:
+    with failing_server() as (url, asked):
+        sender = upload.Uploader(url, "a token of thirty-two characters", wait_s=0.01)
         with pytest.raises(UploadFailed, match="could not be reached"):
             sender._call("PUT", "/parts/one", b"bytes", "application/octet-stream")
         sender.close()
-        server.shutdown()
     assert len(asked) == TABLE["one request of a recording's upload"]
+
+
+def test_a_model_that_words_texts_is_asked_as_often_as_the_table_says() -> None:
+    with failing_server() as (url, asked):
+        refiner = Refiner(url, "small", pause_s=0.0)
+        with pytest.raises(WordingFailed, match="HTTP 503"):
+            refiner.ask("Reword.", "text")
+        refiner.close()
+    assert len(asked) == TABLE["one request to a model that words thoughts and tasks"]
+    with failing_server() as (url, asked):
+        model = ChatModel(ChatSettings(base_url=url, model="small", pause_s=0.0))
+        with pytest.raises(ServerUnreachable, match="HTTP 503"):
+            model.answer("Which?")
+        model.close()
+    assert len(asked) == TABLE["one request to a model that screens questions of `browsing`"]
+
+
+class Deadlock(Exception):
+    """As a driver of Postgres reports it."""
+
+    sqlstate = "40P01"
+
+
+def test_a_transaction_runs_as_often_as_the_table_says(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'annotation.db'}")
+    starts: list[int] = []
+
+    def work(session: Session) -> None:
+        starts.append(1)
+        raise DBAPIError("update", {}, Deadlock())
+
+    with pytest.raises(DBAPIError):
+        database.transact(work)
+    database.close()
+    assert len(starts) == TABLE["one transaction of the annotation database that Postgres broke off (deadlock, serialization failure)"]
 
 
 class Refusing:
