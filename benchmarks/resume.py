@@ -4,13 +4,13 @@ A process plays 24 instances of MiniWoB tasks of several steps, four at once, th
 one of every stage (agent/episode/log.py). It is killed with its browsers up to 0.8 s after its first new decision and started again, until
 every episode has ended; then come other instances. What is in the log is then compared with the same instances played by a process that
 nobody killed: each episode once, every step, screen, reward and token as there (so nothing was done twice to a page, nor left out), and no
-process is left. `anew` is the same without the steps in the log, as it was before there were any: each episode under way begins again.
+process is left. `restart` is the same without the steps in the log, as it was before there were any: each episode under way begins again.
 `forks` plays the instances, then a fork of each at its middle step (agent/episode/fork.py), and these are killed in the same way.
 
 A decision is a response that was asked for. `again` counts those beyond one a step; replayed steps are actions that were carried out again
 on a new page, in their recorded order, without asking anybody.
 
-    python -m benchmarks.resume --kills 1000 --anew 200 --json .bench/resume.json
+    python -m benchmarks.resume --kills 1000 --restart 200 --json .bench/resume.json
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from warehouse.core.identity import stable_fraction
 TASKS = ("login-user", "click-checkboxes-large", "click-checkboxes", "phone-book")
 NUM_SEEDS = 6
 BUILDER = PromptBuilder("compact")
-ARMS = ("resume", "anew", "forks")
+ARMS = ("resume", "restart", "forks")
 SHORTEST_S, LONGEST_S = 0.0, 0.8
 GONE_S = 15.0
 DECISIONS, READY = "decisions", "ready"
@@ -97,7 +97,7 @@ def requests(number: int) -> list[EpisodeRequest]:
 
 
 async def _play(folder: Path, number: int, arm: str) -> None:
-    log = (WithoutSteps if arm == "anew" else EpisodeLog)(folder / "log")
+    log = (WithoutSteps if arm == "restart" else EpisodeLog)(folder / "log")
     log.repair()
     async with SessionPool(size=2, num_browsers=1) as pool:
         collector = PoolCollector(pool, BUILDER, settings=CollectorSettings(concurrency=4))
@@ -246,7 +246,7 @@ def table(totals: Mapping[str, Counter[str]]) -> Table:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000, help="of the arm `resume`")
-    parser.add_argument("--anew", type=int, default=200, help="kills of the arm `anew`")
+    parser.add_argument("--restart", type=int, default=200, help="kills of the arm `restart`")
     parser.add_argument("--forks", type=int, default=200, help="kills of the arm `forks`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--root", type=Path, default=Path(".bench/resume"), help="where state lies")
@@ -254,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     console = Console()
     with Progress(console=console) as bars:
-        wanted = dict(zip(ARMS, (given.kills, given.anew, given.forks), strict=True))
+        wanted = dict(zip(ARMS, (given.kills, given.restart, given.forks), strict=True))
         totals = {arm: measure(given.root, arm, num, given.seed, bars) for arm, num in wanted.items() if num}
     console.print(table(totals))
     if given.json is not None:

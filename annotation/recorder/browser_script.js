@@ -1,10 +1,10 @@
-// What a person does in a page, told to the recorder. Runs in a world of its own in every frame, before the page's scripts: they can
+// What a person does in a page, sent to the recorder. Runs in a world of its own in every frame, before the page's scripts: they can
 // neither see it nor call what it calls. `ELEMENTS` is sandbox/browser/elements.js, `SIGN` the sign's place, `SECRET_NAMES` what fields
 // for secrets are called (secret_names.py); `TELL` takes a JSON text.
 //
-// What is typed into a password field never leaves the page: a key is told as a dot. A field that was one once stays one, also while the
+// What is typed into a password field never leaves the page: a key is sent as a dot. A field that was one once stays one, also while the
 // page shows what is in it. Points are pixels of the top page's viewport, as far as frames are of its own origin; in others nothing is
-// told.
+// sent.
 ((ELEMENTS, SIGN, SECRET_NAMES, TELL) => {
   "use strict";
   if (window.__flywheelRecorder) return;
@@ -66,10 +66,10 @@
     try { return window.top.location.href; } catch { return ""; }
   };
 
-  const tell = (event, told, withElements) => {
+  const tell = (event, details, withElements) => {
     const at = place();
     if (!at || !event.isTrusted) return;
-    const message = { ...told, epoch_ms: performance.timeOrigin + event.timeStamp, url: location.href, title: document.title };
+    const message = { ...details, epoch_ms: performance.timeOrigin + event.timeStamp, url: location.href, title: document.title };
     message.origin = window.origin;
     message.top_url = topUrl();
     message.size = [window.top.innerWidth, window.top.innerHeight];

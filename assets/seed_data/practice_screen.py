@@ -104,11 +104,11 @@ class _Names:
     """Names of one screen, no two alike."""
 
     def __init__(self, sampler: TextSampler) -> None:
-        self._pen, self._taken = sampler, set[str]()
+        self._sampler, self._taken = sampler, set[str]()
 
     def draw(self, num: int) -> list[str]:
         while True:
-            names = self._pen.names(num)
+            names = self._sampler.names(num)
             if not self._taken & {name.lower() for name in names}:
                 self._taken |= {name.lower() for name in names}
                 return names

@@ -187,8 +187,8 @@
   // ---- roles, names, states ----
 
   function roleOf(element, style) {
-    const told = look("roles", element);
-    if (told !== undefined) return told || null;
+    const given = look("roles", element);
+    if (given !== undefined) return given || null;
     const tag = element.tagName;
     if (tag === "INPUT") return BUTTON_TYPES.has(element.type) ? "button" : INPUT_ROLES[element.type] || "input";
     if (tag === "A" && (element.hasAttribute("href") || style.cursor === "pointer")) return "link";

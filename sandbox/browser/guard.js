@@ -35,10 +35,10 @@
     }
     return String(getSelection());
   };
-  const told = (event) => {
+  const report = (event) => {
     const text = event.defaultPrevented ? event.clipboardData.getData("text/plain") : selected();
     if (text && typeof flywheelCopied === "function") flywheelCopied(text);
   };
-  addEventListener("copy", told);
-  addEventListener("cut", told);
+  addEventListener("copy", report);
+  addEventListener("cut", report);
 })

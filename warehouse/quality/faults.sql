@@ -6,7 +6,7 @@
 --
 -- Steps of an episode are numbered from 0 without a gap.
 with tried as (select n, state, signature, min(step_index) as first_step from retried group by n, state, signature having count(*) > 1),
-told as (
+found as (
     select n, 'format' as judge, step_index as place, ': ' || invalid as reason from actions_taken where is_new and invalid is not null
     union all select n, 'contradiction', step_index, ': ' || contradicts from actions_taken where contradicts is not null
     union all select n, 'too_short', step_index, ' is empty' from actions_taken where is_new and not is_written
@@ -19,5 +19,5 @@ told as (
         where s.is_new and s.unsettled is not null and d.is_active
             and (not s.is_blank or s.n in (select n from screens where is_new and not is_blank))
 )
-select n, judge, place, 'step ' || place || reason as reason from told
+select n, judge, place, 'step ' || place || reason as reason from found
 union all from leaks

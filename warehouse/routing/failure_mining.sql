@@ -23,7 +23,7 @@ where not f.is_solved and s.is_solved and s.route = 'sft' and f.step_index = 0 a
 
 -- The first wrong step of each failed episode, as far as anything tells. $attempts_tell: whether a solved attempt does.
 create or replace temp view first_wrong_steps as
-with told as (
+with wrong_steps as (
     -- an annotator corrected it afterwards, or found it beyond repair
     select episode_id, step_index from annotations
     where mode = 'relabel' and decision in ('edit', 'override', 'beyond_repair') and not withdrawn
@@ -38,4 +38,4 @@ with told as (
     select f.episode_id, f.step_index from mined_steps f join compared using (episode_id) anti join shared_steps using (episode_id, step_index)
     where $attempts_tell
 )
-select episode_id, min(step_index) as step_index from told group by episode_id;
+select episode_id, min(step_index) as step_index from wrong_steps group by episode_id;

@@ -1,7 +1,7 @@
 -- Where each finished episode goes: a pure function of `episodes`, `heard` and `rules`. One row an episode, exactly one route.
 --
 --   $iteration     the iteration to route; null routes every one
---   heard          verdicts; of an episode that one judge judged twice `is_judged_twice` is told instead of a route to rely on
+--   heard          verdicts; of an episode that one judge judged twice `is_judged_twice` is given instead of a route to rely on
 --   rules          (judge, effect, threshold, precedence): what failing a judge means; a null threshold keeps the stored one
 --     decide       the judge gives V(s); where several do, the lowest precedence speaks. A judge that may err and that nothing passes (a
 --                  threshold of 1, which its scores never reach) may not be trusted: it abstains, and the next one speaks
@@ -55,7 +55,7 @@ summary as (
         arg_min(score, place) filter (demotes) as demoted_score, arg_min(least, place) filter (demotes) as demoted_least
     from judged group by episode_id
 ),
-told as (
+worded as (
     select
         *, printf('%s %.3g %s %.3g', decided_by, decided_score, case when solved then '>=' else '<' end, decided_least) as decided,
         case when withheld_by is not null then printf('%s %.3g < %.3g', withheld_by, withheld_score, withheld_least)
@@ -84,5 +84,5 @@ select
         else 'V=1: ' || t.decided || ', ' || t.num_filters || ' filters passed'
     end as reason,
     t.solved as decided_verdict, t.decided_by, t.decided_score
-from candidates c left join told t using (episode_id)
+from candidates c left join worded t using (episode_id)
 order by c.episode_id

@@ -41,7 +41,7 @@ function change(path, body, text) {
 
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`;
 
-function told(action) {
+function described(action) {
   const say = (name, value) => name === "text" ? `“${value}”` : Array.isArray(value) ? value.join("+") : `${name} ${value}`;
   const rest = Object.entries(action.action).map(([name, value]) => say(name, value)).join(", ");
   return `${action.kind.replace("_", " ")} ${rest}`;
@@ -83,7 +83,7 @@ function list() {
     text.className = "text";
     const did = document.createElement("div");
     did.className = "did";
-    did.textContent = `${index + 1}. ${told(action)}`;
+    did.textContent = `${index + 1}. ${described(action)}`;
     const said = document.createElement("div");
     said.className = "said";
     said.textContent = action.thought || "no thought";
@@ -111,7 +111,7 @@ function select(index, move = true) {
   $("actions").children[current].scrollIntoView({ block: "nearest" });
   if (action.screen_id) $("picture").src = `/api/screens/${action.screen_id}`;
   else $("picture").removeAttribute("src");
-  $("what").textContent = `${current + 1}. ${told(action)} — ${action.window}` + (action.hidden.length ? ` (taken out: ${action.hidden.join(", ")})` : "");
+  $("what").textContent = `${current + 1}. ${described(action)} — ${action.window}` + (action.hidden.length ? ` (taken out: ${action.hidden.join(", ")})` : "");
   $("thought").value = action.thought;
   $("raw").textContent = action.raw && action.raw !== action.thought ? `heard: ${action.raw}` : "";
   if (move) {

@@ -1,5 +1,5 @@
 // Talking to the server: JSON over /api/v1 with the session's cookie, and the session's CSRF token on whatever changes something.
-// A failure is either `Refused`, with the problem that the server told, or `Unreachable`; nothing else is thrown.
+// A failure is either `Refused`, with the problem that the server reported, or `Unreachable`; nothing else is thrown.
 
 const BASE = "/api/v1";
 const TIMEOUT_MS = 30_000;

@@ -31,7 +31,7 @@ export async function ask_form({ title, fields, ok = "Save", send, wide = false 
   return values;
 }
 
-/** Something that is told once, with a button that copies it. */
+/** Something that is shown once, with a button that copies it. */
 export function show_once({ title, words, label, value, id }) {
   const field = make("input", { id, class: "mono", readonly: true, value, on: { focus: (event) => event.target.select() } });
   const copy = make("button", { type: "button", class: "primary", on: { click: () => copy_text(field) } }, "Copy");

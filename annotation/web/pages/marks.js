@@ -39,8 +39,8 @@ function merged(marks, distance) {
   const found = [];
   for (const mark of marks) {
     for (const point of mark.points) {
-      const twin = found.find((other) => other.kind === mark.kind && is_same(other.point, point, distance));
-      if (twin) twin.label = twin.label.split("·").includes(mark.label) ? twin.label : `${twin.label}·${mark.label}`;
+      const same = found.find((other) => other.kind === mark.kind && is_same(other.point, point, distance));
+      if (same) same.label = same.label.split("·").includes(mark.label) ? same.label : `${same.label}·${mark.label}`;
       else found.push({ point, label: mark.label, kind: mark.kind });
     }
   }

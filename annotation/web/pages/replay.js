@@ -49,7 +49,7 @@ export class Replay {
       const unit = Math.max(screen.width_px / 420, screen.height_px / 300);
       const name = step.is_end ? "Enlarge the picture of the end" : `Enlarge the picture of step ${this.index + 1}`;
       this.shot.replaceChildren(
-        make("img", { src: this.address_of(screen.screenshot_id), alt: this.told(step) }),
+        make("img", { src: this.address_of(screen.screenshot_id), alt: this.caption_of(step) }),
         draw("svg", { viewBox: `0 0 ${screen.width_px} ${screen.height_px}`, "aria-hidden": "true" }, this.marks_of(step, unit)),
         make("button", { type: "button", class: "enlarge", "aria-label": name, title: name }, "⤢", this.key && make("kbd", {}, this.key)),
       );
@@ -66,7 +66,7 @@ export class Replay {
   }
 
   /** What a step's picture is of. */
-  told(step) {
+  caption_of(step) {
     return step.is_end ? "Screen after the last step" : `Screen before step ${this.index + 1}`;
   }
 

@@ -24,7 +24,7 @@ function in_order({ waiting, recordings }) {
   ];
 }
 
-/** By a key or a button: what goes wrong is told, and the run that is open stays. */
+/** By a key or a button: what goes wrong is shown, and the run that is open stays. */
 async function back_to_queue() {
   await attempt(show_queue);
 }

@@ -72,7 +72,7 @@ function show_rows(num) {
   at("list").replaceChildren(...[table(items, columns, "Finished runs"), older].filter(Boolean));
 }
 
-/** Opens here; with a key held, where the browser is told to. */
+/** Opens here; with a key held, where the browser is asked to. */
 function opened(event, item) {
   if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();

@@ -77,7 +77,7 @@ export function log_in_again() {
   return new Promise(() => {});
 }
 
-/** Runs what a form or button asks for; problems are told, never lost. Answers whether it worked. */
+/** Runs what a form or button asks for; problems are shown, never lost. Answers whether it worked. */
 export async function attempt(action, done_text = null) {
   try {
     await action();

@@ -144,7 +144,7 @@ class Work extends Decisions {
     at("cards").scrollTop = 0;
   }
 
-  /** Once for each end; the end may be told before the last decision's own answer has come. */
+  /** Once for each end; the end may be announced before the last decision's own answer has come. */
   ask_when_over() {
     const { phase, version } = this.state;
     if (phase === "ended" && this.asked_verdict !== version && !this.outbox.item) this.finish();

@@ -1,4 +1,4 @@
-// Auto-completion of the action editor: a list of what may stand at the cursor, driven by the keyboard, told to screen readers.
+// Auto-completion of the action editor: a list of what may stand at the cursor, driven by the keyboard, announced to screen readers.
 // The server knows the grammar; this only asks, shows and inserts.
 
 import { part, post } from "/pages/api.js";

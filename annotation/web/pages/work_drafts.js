@@ -18,7 +18,7 @@ function sent(draft) {
 }
 
 export class Drafts {
-  /** `said(kind)` is told "saving", "saved", "local" (kept here only), "unkept" (not even here). */
+  /** `said(kind)` gets "saving", "saved", "local" (kept here only), "unkept" (not even here). */
   constructor(said) {
     this.said = said;
     this.run_id = null;

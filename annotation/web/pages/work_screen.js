@@ -1,5 +1,5 @@
 // The live screen: the newest picture at an integer scale, and over it the points of the candidates, the element beneath the pointer,
-// the pointer's place. A click or a drag on it is told as a point in the screen's own pixels; what it means the server says.
+// the pointer's place. A click or a drag on it is sent as a point in the screen's own pixels; what it means the server says.
 
 import { address, part } from "/pages/api.js";
 import { at, draw, shortened, show } from "/pages/dom.js";

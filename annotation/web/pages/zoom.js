@@ -35,7 +35,7 @@ export function enlarge(replay) {
     picture.classList.toggle("is-crisp", Number.isInteger(scale) && scale > 1);
     show(text, `${Math.round(scale * 100)} %${zoom === null ? " fit" : ""}`);
     picture.replaceChildren(
-      make("img", { src: replay.address_of(screen.screenshot_id), alt: `${replay.told(step)}${step.action ? `: ${step.action}` : ""}` }),
+      make("img", { src: replay.address_of(screen.screenshot_id), alt: `${replay.caption_of(step)}${step.action ? `: ${step.action}` : ""}` }),
       draw("svg", { viewBox: `0 0 ${screen.width_px} ${screen.height_px}`, "aria-hidden": "true" }, replay.marks_of(step, 1 / scale)),
     );
   }
