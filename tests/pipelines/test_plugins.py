@@ -258,7 +258,7 @@ def test_machines_compare_the_files_of_all_plug_ins(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("FLYWHEEL_TASK_SOURCES", f"{{shop: '{shop}:SOURCE'}}")
     monkeypatch.setenv("FLYWHEEL_GRAMMARS", f"['{terse}:GRAMMAR', my_package.words:TERSE]")
     found = plugin_ids()
-    assert found["shop"] == "not there" and found["grammars my_package.words:TERSE"] == "my_package.words:TERSE"
+    assert found["shop"] == "not there" and found["grammars my_package.words:TERSE"] == "not there", "my_package is not installed"
     assert found[f"grammars {terse}:GRAMMAR"] == f"{file_digest(terse)}:GRAMMAR"
     monkeypatch.setenv("FLYWHEEL_GRAMMARS", "{")
     with pytest.raises(ConfigError, match="FLYWHEEL_GRAMMARS is not YAML"):

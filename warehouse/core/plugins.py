@@ -64,6 +64,13 @@ def declared() -> Iterator[tuple[str, str]]:
         yield from ((kind, reference) for _, reference in _pairs(data or []))
 
 
+def of_other_packages() -> Iterator[tuple[str, str]]:
+    """Kind and reference of each plug-in that another installed package than ours brings."""
+    for kind in VARIABLES:
+        others = [point for point in _entry_points(f"flywheel.{kind}") if point.dist is None or point.dist.name != "flywheel"]
+        yield from ((kind, point.value) for point in others)
+
+
 class Plugins(Mapping[str, T], Generic[T]):
     """Every registered plug-in of one kind by name. Names are read from the packages' metadata and the environment; only an access by name
     imports a plug-in. All of it raises ConfigError for references that cannot be used.
