@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ from jsonschema import Draft202012Validator
 
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts
 from benchmarks.common.venv import python_of
+from models.training.hosts import TrainingHosts
+from pipelines import profiles
+from pipelines.cli.options import overrides
 from tests.deploy.deployment import FOLDER, ROOT, SCHEMAS, variables_of
 from tests.deploy.test_compose_file import SECRETS, SERVICES, check_command
 
@@ -59,7 +63,7 @@ def test_every_file_is_named_and_every_service_is_there() -> None:
     kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))
     named = {Path(name).name for name in kustomization["resources"]} | {Path(patch["path"]).name for patch in kustomization["patches"]}
     assert named == {path.name for path in (FOLDER / "kubernetes").glob("*.yaml")}
-    assert WORKLOADS.keys() - {"policy"} == SERVICES.keys()
+    assert WORKLOADS.keys() - {"policy", "engine"} == SERVICES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"postgres"}))
@@ -111,8 +115,9 @@ def test_whom_sessions_open_reaches_no_database() -> None:
 
 def pods() -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
     """The pods of everything: their metadata's labels and their containers, by name."""
-    (workers,) = RAY["spec"]["workerGroupSpecs"]
-    templates = {**WORKLOADS, "ray-head": RAY["spec"]["headGroupSpec"]["template"], "ray-worker": workers["template"]}
+    workers, trainers = RAY["spec"]["workerGroupSpecs"]
+    head = RAY["spec"]["headGroupSpec"]["template"]
+    templates = {**WORKLOADS, "ray-head": head, "ray-worker": workers["template"], "ray-trainer": trainers["template"]}
     return {name: (found["metadata"]["labels"], found["spec"]["containers"]) for name, found in templates.items()}
 
 
@@ -154,7 +159,7 @@ def test_every_pod_reaches_the_addresses_that_it_is_given() -> None:
             asked = behind[host]
             rules = [rule for policy in policies if selects(policy["podSelector"], asked) for rule in policy.get("ingress", [])]
             assert asked == labels or any(admits(rule, labels, port) for rule in rules), f"{name} cannot reach {host}:{port}"
-    assert {("prefect", 4200), ("sandbox", 8421)} <= walked["ray-head"] & walked["dagster-code"]
+    assert {("prefect", 4200), ("sandbox", 8421)} <= walked["ray-head"] & walked["ray-trainer"] & walked["dagster-code"]
     assert ("ray-head-svc", 8265) in walked["dagster-code"] and not walked["ray-worker"]
 
 
@@ -164,6 +169,26 @@ def test_what_plays_episodes_has_neither_the_home_nor_a_token() -> None:
     assert environment(worker).keys() == {"RAY_USAGE_STATS_ENABLED"}
     (_, (head,)) = pods()["ray-head"]
     assert environment(head).keys() >= {"FLYWHEEL_PREFECT_URL", "FLYWHEEL_SANDBOX_TOKEN", "FLYWHEEL_POLICY_TOKEN"}
+    (_, (trainer,)) = pods()["ray-trainer"]
+    assert environment(trainer) == environment(head), "stages run on either"
+    assert trainer["volumeMounts"][0] == head["volumeMounts"][0] and trainer["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_stages_reach_the_engine_and_it_may_load_what_they_hand_over(tmp_path: Path) -> None:
+    """`policy` follows the release and takes no other weights; `engine` loads from the home's checkpoints and from the exchange folder."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (block,) = (found for found in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "http://engine" in found)
+    (tmp_path / "mine.yaml").write_text((FOLDER / "profile.yaml").read_text(encoding="utf-8") + block)
+    profile = profiles.load(str(tmp_path / "mine.yaml"))
+    http, args = profile.engine.http, main_of("engine")["args"]
+    assert http is not None and args[args.index("--weights-root") + 1] == http.exchange and "--follow" not in args
+    assert http.exchange.startswith(environment(main_of("engine"))["FLYWHEEL_HOME"]["value"])
+    assert profile.runner.kind == "ray" and profile.runner.resources == {"trainer": 1}
+    behind = {"app": "engine"}
+    policies = [document["spec"] for _, document in DOCUMENTS if document["kind"] == "NetworkPolicy"]
+    rules = [rule for policy in policies if selects(policy["podSelector"], behind) for rule in policy.get("ingress", [])]
+    for asker in ("dagster-code", "ray-head", "ray-trainer"):
+        assert any(admits(rule, {"app": asker}, 8000) for rule in rules)
 
 
 def test_ray_reads_its_cluster() -> None:
@@ -177,6 +202,9 @@ def test_ray_reads_its_cluster() -> None:
     kinds = config["available_node_types"]
     assert kinds["headgroup"]["resources"]["CPU"] == 0, "no episode runs on the head"
     assert kinds["episodes"]["resources"]["CPU"] == 8 and kinds["episodes"]["max_workers"] == 32
+    trainers = kinds["trainers"]
+    assert trainers["resources"]["CPU"] == 0, "no episode runs beside a training"
+    assert trainers["resources"]["GPU"] == trainers["resources"]["trainer"] == trainers["max_workers"] == 1
     assert RAY["spec"]["rayVersion"] == PINS["ray"]
 
 
@@ -257,14 +285,57 @@ def test_skypilot_takes_its_task(tmp_path: Path) -> None:
 
 
 def test_scripts_are_bash_and_their_commands_exist() -> None:
-    slurm, node = ((FOLDER / name).read_text(encoding="utf-8") for name in ("slurm.sbatch", "every-node.sh"))
+    slurm, node, on_node = ((FOLDER / name).read_text(encoding="utf-8") for name in ("slurm.sbatch", "every-node.sh", "on-node.sh"))
     sky = yaml.safe_load((FOLDER / "skypilot.yaml").read_text(encoding="utf-8"))["run"]
-    for script in (slurm, node, sky):
+    for script in (slurm, node, on_node, sky):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=10)
-    assert (FOLDER / "every-node.sh").stat().st_mode & 0o111
+    assert all((FOLDER / name).stat().st_mode & 0o111 for name in ("every-node.sh", "on-node.sh"))
     for script in (slurm, sky):
         ((_, words),) = re.findall(r'deploy/every-node.sh ("[^"]+") "[^"]+" (flywheel run .*)', script)
-        check_command([word.strip('"').replace("$ITERATIONS", "1") for word in words.split() if word != '"$@"'])
+        check_command([word.replace("$ITERATIONS", "1") for word in shlex.split(words) if "@" not in word])
+    assert "--set sandbox.ray.address=auto" in sky, "of three machines two would do nothing"
+
+
+FAKES = {
+    "scontrol": """case "$2" in
+hostnames) printf 'n1\\nn2\\n' ;;
+node) echo "NodeName=$3 NodeAddr=10.0.0.${3#n} Version=1" ;;
+esac""",
+    "getent": 'echo "$2 STREAM $2"',
+    "srun": "printf '%s\\n' \"$@\"",
+    "ray": "",
+}
+"""Slurm's programs for two nodes, played; `srun` prints its arguments."""
+
+
+def played(tmp_path: Path) -> dict[str, str]:
+    """The environment of a Slurm job in which FAKES are found first, in a copy of deploy/."""
+    shutil.copytree(FOLDER, tmp_path / "deploy")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for name, code in FAKES.items():
+        program = tmp_path / ".venv" / "bin" / name
+        program.write_text(f"#!/bin/bash\n{code}\n")
+        program.chmod(0o755)
+    path = f"{tmp_path / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+
+
+def test_slurm_trains_over_the_nodes_of_its_job(tmp_path: Path) -> None:
+    """With Slurm's own programs played."""
+    env = played(tmp_path)
+    ran = subprocess.run(
+        ["bash", "deploy/slurm.sbatch", "--profile", "smoke"], env=env, cwd=tmp_path, text=True, capture_output=True, check=True
+    )
+    words = ran.stdout.splitlines()
+    assert words[words.index("deploy/every-node.sh") + 1] == "10.0.0.1:6379" and words[-2:] == ["--profile", "smoke"]
+    hosts = TrainingHosts.model_validate(
+        {key.removeprefix("training."): value for key, value in overrides([word for word in words if word.startswith("training.")]).items()}
+    )
+    assert hosts.hosts == ("10.0.0.1", "10.0.0.2")
+    command = hosts.command_on("10.0.0.2", "echo 'a b'")
+    ran = subprocess.run(command, env=env, cwd="/", text=True, capture_output=True, check=True)
+    wanted = ["--overlap", "--nodes", "1", "--ntasks", "1", "--nodelist", "n2", "sh", "-c", "echo 'a b'"]
+    assert ran.stdout.splitlines() == wanted, "beside the step that holds all nodes"
 
 
 SLURM = """\
