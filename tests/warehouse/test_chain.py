@@ -1,4 +1,6 @@
-"""The chain of commits, and what becomes of commits that nobody acknowledged: real tables, real files, damaged by hand."""
+"""The chain of commits, and what becomes of commits that nobody acknowledged: real tables, real files, damaged by hand. On a disk, where
+the chain alone says what was acknowledged. In an object store a commit counts once its log file is there, by a conditional put, and the
+chain is of the copy: test_remote_tables.py and test_store_faults.py."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ITERATION = "0001"
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
+def warehouse(tmp_path: Path, tables_place: str) -> Warehouse:
     return Warehouse(Home(tmp_path / "home"))
 
 

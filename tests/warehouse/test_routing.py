@@ -215,6 +215,29 @@ def test_only_routed_purposes_and_the_asked_iteration() -> None:
     assert routed(episodes, verdicts, iteration="0002").keys() == {"later"}, "an episode is routed once, in the first iteration that has it"
 
 
+@pytest.mark.usefixtures("tables_place")
+def test_rows_of_tables_are_routed_as_rows_in_memory_and_the_routes_come_back_whole(tmp_path: Path) -> None:
+    """Through the views of a warehouse, from rows that several commits wrote."""
+    episodes = [
+        episode(f"e{number}", outcome="success" if number % 3 else "failure", reward=float(bool(number % 3))) for number in range(12)
+    ]
+    verdicts = [verdict(row["episode_id"], "verifier", row["reward"]) for row in episodes]
+    verdicts += [verdict(row["episode_id"], "loop", 0.9 if number % 2 else 0.1) for number, row in enumerate(episodes)]
+    warehouse = Warehouse(Home(tmp_path))
+    for half in (episodes[:5], episodes[5:]):
+        warehouse.append_partition("episodes", half, iteration="0001", stage="rollouts")
+    for judge in ("verifier", "loop"):
+        of_judge = [row for row in verdicts if row["judge"] == judge]
+        warehouse.append_partition("verdicts", of_judge, iteration="0001", stage="verdicts")
+    with connect(warehouse) as con:
+        there = route(con, iteration="0001")
+    assert there.equals(route_rows(episodes, verdicts, iteration="0001"))
+    assert len(set(there.column("route").to_pylist())) > 1
+    warehouse.replace_partition("routes", there, iteration="0001", stage="routing")
+    read = Warehouse(Home(tmp_path)).read("routes", columns=there.column_names)
+    assert sorted(read.to_pylist(), key=str) == sorted(there.to_pylist(), key=str)
+
+
 def test_v_its_judge_and_its_score_are_columns_whatever_the_route() -> None:
     episodes = [episode(name) for name in ("demoted", "solved", "unjudged", "withheld")]
     rows = route_rows(

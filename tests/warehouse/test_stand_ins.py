@@ -1,4 +1,5 @@
-"""A lost log file in the middle of a history: after the repair only the rows of its commit are missing, whatever came after it."""
+"""A lost log file in the middle of a history: after the repair only the rows of its commit are missing, whatever came after it. On a disk,
+which has the only one: in an object store the log is the store's, a copy's file is fetched again, and there is nothing to repair."""
 
 from __future__ import annotations
 
@@ -99,6 +100,20 @@ def test_only_the_rows_of_lost_commits_are_missing(tmp_path: Path, monkeypatch: 
     assert [commit.version for commit in fresh.history("routes")] == list(range(13, -1, -1))
     fresh.replace_partition("routes", [route("new")], iteration="0001", stage="one")
     assert rows_of(fresh) == history.without(lost) | {"one": ["new"]}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_lost_log_file_of_a_store_s_copy_needs_no_stand_in(tmp_path: Path, version: int) -> None:
+    warehouse = Warehouse(Home(tmp_path))
+    for stage in ("one", "two", "three"):
+        warehouse.replace_partition("routes", [route(stage)], iteration="0001", stage=stage)
+    digest = warehouse.commit_digest("routes", version)
+    (lost := TableLog(warehouse.home, "routes").file(version)).unlink()
+    fresh = Warehouse(Home(tmp_path))
+    assert rows_of(fresh) == {name: [name] for name in ("one", "two", "three")}
+    assert repaired(fresh) == [] and fresh.commit_digest("routes", version) == digest and lost.is_file()
 
 
 def test_the_first_log_file_is_made_again(tmp_path: Path) -> None:

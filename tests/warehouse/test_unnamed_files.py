@@ -1,5 +1,6 @@
 """Data files in an object store that no commit names: a purge deletes what killed writers left, however young, and nothing of a writer that
-is at work. And copies of the store's files, of which a home keeps so many bytes."""
+is at work. And copies of the store's files, of which a home keeps so many bytes. All of it is of a store, hence not by `tables_place`;
+those of a disk are in test_withdrawal.py."""
 
 from __future__ import annotations
 
