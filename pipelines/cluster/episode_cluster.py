@@ -2,8 +2,8 @@
 
 Every node that has the resources gets a worker, up to `workers`, also one that joins later; where there is an autoscaler, it is asked for
 more nodes while all places are taken. A node with other code than this process is refused and named. One that is short of disk gets no
-episodes until it has space again. The episodes of a lost node, or of one whose disk is full, run again elsewhere; one that lost more nodes
-than `max_retries` is recorded as crashed.
+episodes until it has space again; one whose steps take much longer than the others' is named. The episodes of a lost node, or of one whose
+disk is full, run again elsewhere; one that lost more nodes than `max_retries` is recorded as crashed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pipelines.cluster.node_worker import GivenBack, NodeWorker
 from pipelines.cluster.sessions import num_waiting, open_pool
 from pipelines.cluster.wire import About, WorkerSettings, own_code
 from sandbox.server.identity import plugin_ids
+from sandbox.slowness import Slowness
 from warehouse.core.errors import ConfigError, FlywheelError, SandboxBusy, SandboxError
 from warehouse.core.plugins import environment
 
@@ -84,6 +85,7 @@ class EpisodeCluster:
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._slow: dict[str, str] = {}
         """By the id of the node, of workers that should have been ready: what is said of them."""
+        self._slowness = Slowness("Ray:", _LOG)
         self._ending: set[asyncio.Task[None]] = set()
         self._refused: dict[str, str] = {}
         """By the id of the node, why it gets no work."""
@@ -253,6 +255,7 @@ class EpisodeCluster:
                     lost_after_s=self._settings.lost_after_s,
                     on_lost=lambda worker: self._lost(node_id, worker),
                     on_trouble=self._note_trouble,
+                    on_step=lambda worker, seconds: self._slowness.note(worker.node, seconds),
                 )
                 actor = None
                 _LOG.info("episodes run on %s", name)
@@ -322,6 +325,7 @@ class EpisodeCluster:
         if self._workers.get(node_id) is not worker:
             return
         del self._workers[node_id]
+        self._slowness.forget(worker.node)
         self._without_s = time.monotonic()
         self._has_lost = self._has_lost or node_id not in self._refused
         if not self._is_closed:

@@ -2,7 +2,8 @@
 
 A call that fails on the way is made again, since either side ignores what it knows; a worker that answered nothing for `lost_after_s`, or
 that Ray says is dead, is lost with all its episodes: they get WorkerCrashed, and the caller runs them elsewhere. Time in which this
-process's own event loop stood still, and so heard nobody, does not count. A worker whose disk runs out gives its episodes back (GivenBack):
+process's own event loop stood still, and so heard nobody, does not count. How long a node takes from an answer to the next question is told
+to `on_step`, by which the stage names a slow one. A worker whose disk runs out gives its episodes back (GivenBack):
 first those that wait for a session, then all.
 """
 
@@ -47,6 +48,10 @@ class _Run:
     act: Callable[[Prompt], Awaitable[Response]] | None
     live: Live
     has_session: bool = False
+    since_s: float | None = None
+    """Since when the node has been at work for it, without a question."""
+    worked_s: float | None = None
+    """How long it was at work for an episode that asks nothing."""
     slot: ExitStack = field(default_factory=ExitStack)
 
 
@@ -63,10 +68,13 @@ class NodeWorker:
         lost_after_s: float,
         on_lost: Callable[[NodeWorker], None],
         on_trouble: Callable[[NodeWorker], None],
+        on_step: Callable[[NodeWorker, float], None],
     ) -> None:
-        """`on_trouble` is called where `trouble` has changed, before any of the episodes is given back."""
+        """`on_trouble` is called where `trouble` has changed, before any of the episodes is given back; `on_step` with the seconds that
+        each step of an episode took."""
         self.node, self.num_places = node, num_places
         self._ray, self._actor, self._lost_after_s, self._on_lost, self._on_trouble = ray, actor, lost_after_s, on_lost, on_trouble
+        self._on_step = on_step
         self._runs: dict[int, _Run] = {}
         self._numbers = count(1)
         self._orders: list[Order] = []
@@ -196,6 +204,7 @@ class NodeWorker:
             return
         match report:
             case Question():
+                self._note_step(run)
                 task = asyncio.create_task(self._answer(report, run), name=f"answer-{report.run}")
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
@@ -203,12 +212,28 @@ class NodeWorker:
                 run.slot.close()
                 run.has_session = report.has_session
                 if report.has_session:
+                    run.since_s = time.monotonic()
+                else:
+                    self._note_step(run)
+                if report.has_session:
                     run.slot.enter_context(run.live())
             case Ended():
+                if run.worked_s is not None and report.episode.steps:
+                    self._on_step(self, run.worked_s / len(report.episode.steps))
                 run.ended.set_result(report.episode)
             case Failed():
                 said = {**report.error, "message": f"on {self.node}: {report.error.get('message')}"}
                 run.ended.set_exception(from_plain(said, SandboxError))
+
+    def _note_step(self, run: _Run) -> None:
+        """The node is at work for the episode no more: it has asked something, or given up its session."""
+        if run.since_s is None:
+            return
+        seconds, run.since_s = time.monotonic() - run.since_s, None
+        if run.act is None:
+            run.worked_s = seconds  # of all its steps, whose number is known when it has ended
+        else:
+            self._on_step(self, seconds)
 
     def _note_disk(self, disk: FreeDisk) -> None:
         had_trouble = bool(self.trouble)
@@ -229,6 +254,7 @@ class NodeWorker:
             if not run.ended.done():
                 run.ended.set_exception(error)
         else:
+            run.since_s = time.monotonic()
             self._send(Answer(run=question.run, question=question.question, response=response))
 
 

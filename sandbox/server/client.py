@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -106,8 +106,11 @@ class RemoteSession:
     async def _numbered_call(self, name: str, codec: Codec[T], body: dict[str, Any]) -> T:
         require_open(self._is_closed)
         number = await self._next()
+        begun_s = time.monotonic()
         answer = await self._call(name, codec, {**body, "number": number})
         self._num_calls = number
+        if name == "step" and self._client.on_step is not None:
+            self._client.on_step(time.monotonic() - begun_s)
         return answer
 
     async def _call(
@@ -154,6 +157,8 @@ class SandboxClient:
         self._http: httpx.AsyncClient | None = None
         self._heart: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.on_step: Callable[[float], None] | None = None
+        """Called after each step with the seconds until its answer."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,7 +6,8 @@
 A lease goes to the server with the most free sessions. Every server is asked for its status all the time. One that does not answer, drains,
 has no disk left, refuses the token, or runs other code or other task sources than this process is named in the log and gets no lease until
 its answers say otherwise. One that fell silent loses its sessions: calls on them raise ServerUnreachable at once, so that the caller of the
-episode leases again, elsewhere. A lease that one server cannot open goes to another. A pool belongs to the event loop that entered it.
+episode leases again, elsewhere. A lease that one server cannot open goes to another. A server whose steps take much longer than the others'
+is named too (sandbox/slowness.py). A pool belongs to the event loop that entered it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -26,6 +28,7 @@ from sandbox.server import identity
 from sandbox.server.address import ServerAddress
 from sandbox.server.bodies import ServerStatus
 from sandbox.server.client import RemoteSession, SandboxClient
+from sandbox.slowness import Slowness
 from sandbox.tasks.task import Task
 from warehouse.core.errors import AccessDenied, ConfigError, FlywheelError, SandboxBusy, SandboxError, ServerUnreachable
 
@@ -105,6 +108,9 @@ class ServersPool:
             raise ConfigError("A pool of sandbox servers needs at least one address.")
         self._timeouts = timeouts or Timeouts()
         self._servers = [_Server(url=each.url, client=SandboxClient(each.url, each.token())) for each in servers]
+        self._slowness = Slowness("The sandbox server", _LOG)
+        for each in self._servers:
+            each.client.on_step = partial(self._slowness.note, each.url)
         self._size, self._places = size, asyncio.Semaphore(size)
         self._line: list[_Waiter] = []
         self._watches: list[asyncio.Task[None]] = []
@@ -292,6 +298,7 @@ class ServersPool:
         is_new = server.status is None and not server.is_hopeless
         if is_new or now_s - server.heard_s >= self._timeouts.silent_s or refused_s >= self._timeouts.refused_s:
             server.client.give_up(ServerUnreachable(f"The sandbox server {server.url} does not answer any more; its sessions are lost."))
+            self._slowness.forget(server.url)
             self._note(server, f"does not answer ({error.__cause__ or error})", is_hopeless=not error.is_retryable)
 
     def _note(self, server: _Server, trouble: str, *, is_hopeless: bool = False) -> None:

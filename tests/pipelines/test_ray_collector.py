@@ -378,7 +378,7 @@ def uneven() -> Iterator[tuple[Nodes, str, Path]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_slow_node_gets_fewer_episodes(uneven: tuple[Nodes, str, Path]) -> None:
+def test_a_slow_node_gets_fewer_episodes(uneven: tuple[Nodes, str, Path], caplog: pytest.LogCaptureFixture) -> None:
     wanted = [EpisodeRequest(purpose="seed", task=TASK, seed=seed, policy_id="clicking") for seed in range(90)]
     ray = RaySettings(address=uneven[0].address, min_free_disk_mib=40)
     settings = acting(ray).model_copy(update={"agent": AgentSettings(grammar="uitars15")})
@@ -393,6 +393,8 @@ def test_a_slow_node_gets_fewer_episodes(uneven: tuple[Nodes, str, Path]) -> Non
     assert len({episode.episode_id for episode in found}) == len(found) == len(wanted) and all(episode.is_success for episode in found)
     num = Counter(episode.environment for episode in found)
     assert 0 < num[SLOW_MS] < num[QUICK_MS] / 2 and num[SLOW_MS] + num[QUICK_MS] == len(wanted)
+    (named,) = [message for message in caplog.messages if " is slow" in message]
+    assert f" {uneven[1]} " in named and "the median of its last calls is" in named, "once, with its address and both figures"
 
 
 @pytest.mark.long

@@ -297,7 +297,7 @@ def test_a_link_that_is_cut_and_mended_costs_retries_and_the_node_is_used_again(
 
 @pytest.mark.long
 @on_hosts
-def test_a_slow_node_gets_fewer_episodes(site: Site) -> None:
+def test_a_slow_node_gets_fewer_episodes(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     urls = [site.serve(node) for node in site.nodes]
     num_bytes = []
 
@@ -314,12 +314,15 @@ def test_a_slow_node_gets_fewer_episodes(site: Site) -> None:
         thread = threading.Thread(target=lambda: asyncio.run(proxied(stop, found)))
         thread.start()
     try:
-        site.play([found.get(timeout=20), found.get(timeout=20)], 60, lambda done: None)
+        addresses = [found.get(timeout=20), found.get(timeout=20)]
+        site.play(addresses, 60, lambda done: None)
     finally:
         stop.set()
         thread.join()
     slow, quick = num_bytes
     assert 0 < slow < quick / 2, f"{urls[0]} answers a second later"
+    assert caplog.text.count(f"{addresses[0]} is slow: the median of its last calls is") == 1, "named once, with both figures"
+    assert f"{addresses[1]} is slow" not in caplog.text and "is slow no more" not in caplog.text
 
 
 @pytest.mark.long
