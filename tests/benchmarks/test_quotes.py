@@ -1,5 +1,6 @@
-"""README.md, docs/results.md and docs/cluster.md quote no figure that does not lie in a file of docs/measured, and none otherwise than it
-lies there. The quotes are in quotes.toml: what the pages say, with the path of each number in the place of the number.
+"""README.md, docs/results.md, docs/cluster.md and docs/serving.md quote no figure that does not lie in a file of docs/measured, and
+none otherwise than it lies there. The quotes are in quotes.toml: what the pages say, with the path of each number in the place of the
+number.
 
 A path is names divided by slashes. Of a list it is the index, or the `name` (with window and workers where it has them) or `arm` of
 an entry. Points of wheel_curves are home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
@@ -22,7 +23,7 @@ from benchmarks.common.provenance import CHANGED
 from benchmarks.wheel_curves import gain, points_in
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "cluster.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "cluster", "serving")))
 LISTED = tomllib.loads((ROOT / "tests" / "benchmarks" / "quotes.toml").read_text(encoding="utf-8"))
 QUOTES = [(quote["file"], quote["text"]) for quote in LISTED["quote"]]
 FIGURE = re.compile(
@@ -55,9 +56,17 @@ def figures(name: str) -> Mapping[str, Any]:
     stored = json.loads((ROOT / "docs" / "measured" / f"{name}.json").read_text(encoding="utf-8"))
     if name == "wheel_curves":
         return dict(_flat("", _of_wheels(stored["homes"])))
+    if name == "quantised":
+        stored = {**stored, "times": _of_rounded(stored["rows"])}
     if name == "rl-conformance":
         stored = {key: {"results": _counted(library["results"].values())} for key, library in stored.items()}
     return dict(_flat("", stored))
+
+
+def _of_rounded(rows: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Of the random model: each figure of rounded weights by the same of full precision."""
+    whole, fields = rows["768 x 9, full precision"], ("read_tokens_per_cpu_s", "written_tokens_per_cpu_s", "weight_bytes")
+    return {bits: {field: rows[f"768 x 9, {bits}"][field] / whole[field] for field in fields} for bits in ("int8", "int4")}
 
 
 def _counted(results: Any) -> dict[str, int]:
