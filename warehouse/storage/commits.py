@@ -33,7 +33,8 @@ def retry_commit(what: str, place: Path, write: Callable[[], int], *, attempts: 
         except CommitFailedError as error:
             if attempt == attempts:
                 raise WriteConflict(
-                    f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice?"
+                    f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice? In "
+                    "an object store another host that commits to the table without a pause has the same effect: have it write more at once"
                 ) from error
         time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt) * random.uniform(0.5, 1.0))
         attempt += 1
