@@ -38,6 +38,7 @@ EXPECTED_SKIPS = (
     ("tests/deploy/*", "only root gives each service a user of its own", "a container's root may not be allowed to"),
     ("tests/*", "needs root and iproute2", "a container's root may not make networks of its own"),
     ("tests/*", "within which long tests begin", "on a slow machine not all of them fit into the time of continuous integration"),
+    ("tests/benchmarks/test_commits.py::*", "clone", "a clone may be shallow"),
     ("tests/models/test_gpu_training.py::*", "torch sees no accelerator", "there is no GPU in continuous integration"),
 )
 """Test (a pattern), words of the reason that pytest is given, and why it may be so in continuous integration."""
