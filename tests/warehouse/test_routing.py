@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.core.home import Home
-from warehouse.routing.routes import RoutingConfig, Rule, reason_label, route
+from warehouse.routing.routes import RoutingConfig, Rule, cause_label, route
 from warehouse.storage.catalogue import ROUTES, TABLES
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
@@ -267,6 +267,11 @@ def test_routes_from_before_there_were_these_columns_say_it_all_the_same(tmp_pat
         "failed": ("ct", "V=0: verifier 0 < 0.5"),
         "demoted": ("ct", "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why"),
         "leaked": ("withheld", "leak 0 < 1: V=1 verifier 1"),
+        "wasteful": ("ct", "V=1 (verifier 1 >= 1), demoted by no-waste 0.25 < 0.5: why"),
+        "crashed": ("withheld", "crashed: V=0"),
+        "foreign": ("withheld", "contamination: the instance belongs to the eval split"),
+        "unjudged": ("withheld", "unjudged: no judge gave V"),
+        "erased": ("withheld", "erased"),
     }
     place = {"iteration": "0001", "stage": "routing"}
     old = [place | {"episode_id": name, "route": to, "reason": reason} for name, (to, reason) in reasons.items()]
@@ -275,32 +280,60 @@ def test_routes_from_before_there_were_these_columns_say_it_all_the_same(tmp_pat
     write_deltalake(warehouse.folder("routes"), table, partition_by=["iteration", "stage"])
     with connect(warehouse) as con:
         rows = con.execute("select episode_id, decided_verdict, decided_by, decided_score from routes").fetchall()
+        causes = con.execute("select episode_id, cause, withheld_by, demoted_by from routes").fetchall()
     reported = {name: rest for name, *rest in rows}
     assert reported == {
         "solved": [True, "orm", 0.45],
         "failed": [False, "verifier", 0.0],
         "demoted": [True, "verifier", 1.0],
-        "leaked": [None] * 3,
+        "wasteful": [True, "verifier", 1.0],
+        **{name: [None] * 3 for name in ("leaked", "crashed", "foreign", "unjudged", "erased")},
+    }
+    assert {name: tuple(rest) for name, *rest in causes} == {
+        "solved": ("solved", None, None),
+        "failed": ("not_solved", None, None),
+        "demoted": ("demoted", None, "loop"),
+        "leaked": ("withheld", "leak", None),
+        "wasteful": ("demoted", None, "no-waste"),
+        "crashed": ("crashed", None, None),
+        "foreign": ("contamination", None, None),
+        "unjudged": ("unjudged", None, None),
+        "erased": ("erased", None, None),
     }
 
 
-def test_rows_for_the_table_and_labels_to_count_by() -> None:
+def test_rows_for_the_table() -> None:
     with duckdb.connect() as con:
         con.register("episodes", arrow("episodes", [episode("a"), episode("b", iteration="0002")]))
         con.register("verdicts", arrow("verdicts", [verdict("a", "verifier", 0)]))
         rows = route(con, iteration="0001").to_pylist()
-        reported = {"reason": "V=0: verifier 0 < 0.5", "decided_verdict": False, "decided_by": "verifier", "decided_score": 0.0}
+        causes = {"cause": "not_solved", "withheld_by": None, "demoted_by": None}
+        reported = {**causes, "reason": "V=0: verifier 0 < 0.5", "decided_verdict": False, "decided_by": "verifier", "decided_score": 0.0}
         assert rows == [{"episode_id": "a", "route": "ct", **reported}]
         assert con.execute("select count(*) from duckdb_views() where view_name = 'rules'").fetchone() == (0,)
-    labels = {
-        "V=1: verifier 1 >= 0.5, 9 filters passed": "solved",
-        "V=0: verifier 0 < 0.5": "not solved",
-        "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why": "loop",
-        "duplicate 0 < 0.1: 1.00 like e": "duplicate",
-        "crashed: browser gone": "crashed",
-        "unjudged: no judge gave V": "unjudged",
+
+
+def test_a_row_says_what_decided_whatever_the_judges_are_called() -> None:
+    episodes = [episode(name) for name in ("solved", "failed", "demoted", "withheld", "unjudged")]
+    episodes += [episode("crashed", outcome="crashed", reward=None), episode("foreign", split="eval"), episode("gone", task_name="erased")]
+    verdicts = [verdict(row["episode_id"], "verifier", 1) for row in episodes if row["episode_id"] not in ("failed", "unjudged")]
+    verdicts += [verdict("failed", "verifier", 0), verdict("failed", "no-waste", 0), verdict("solved", "no-waste", 1)]
+    verdicts += [verdict("demoted", "no-waste", 0.1), verdict("withheld", "keep out: V=1", 0.1), verdict("withheld", "no-waste", 0.1)]
+    verdicts += [verdict("crashed", "keep out: V=1", 0.1)]
+    rows = route_rows(episodes, verdicts, RoutingConfig(rules={"keep out: V=1": Rule(effect="withhold")})).to_pylist()
+    columns = ("cause", "withheld_by", "demoted_by")
+    assert {row["episode_id"]: tuple(row[name] for name in columns) for row in rows} == {
+        "solved": ("solved", None, None),
+        "failed": ("not_solved", None, None),
+        "demoted": ("demoted", None, "no-waste"),
+        "withheld": ("withheld", "keep out: V=1", None),
+        "unjudged": ("unjudged", None, None),
+        "crashed": ("crashed", None, None),
+        "foreign": ("contamination", None, None),
+        "gone": ("erased", None, None),
     }
-    assert {reason: reason_label(reason) for reason in labels} == labels
+    labels = {row["episode_id"]: cause_label(*(row[name] for name in columns)) for row in rows}
+    assert [labels[name] for name in ("failed", "demoted", "withheld", "crashed")] == ["not solved", "no-waste", "keep out: V=1", "crashed"]
 
 
 def test_routing_leaves_nothing_of_its_own_on_the_connection() -> None:
@@ -314,7 +347,7 @@ def test_routing_leaves_nothing_of_its_own_on_the_connection() -> None:
         (kept,) = con.execute("select list(view_name order by view_name) from duckdb_views() where not internal").fetchall()
     assert kept == (["episodes", "heard", "verdicts"],)
     assert [(row["episode_id"], row["route"]) for row in found] == [("a", "sft"), ("b", "ct"), ("c", "sft"), ("d", "sft")]
-    columns = ["episode_id", "route", "reason", "decided_verdict", "decided_by", "decided_score"]
+    columns = ["episode_id", "route", "reason", "cause", "withheld_by", "demoted_by", "decided_verdict", "decided_by", "decided_score"]
     assert [list(row) for row in found] == [columns] * 4
 
 

@@ -35,7 +35,7 @@ EMPTY: dict[str, dict[str, Any]] = {
     "episodes": {"instruction": None, "error": ERASED, "task_name": ERASED, "fork_refused": ERASED},
     "tasks": {"name": ERASED},
     "verdicts": {"reasons": []},
-    "routes": {"route": "withheld", "reason": ERASED},
+    "routes": {"route": "withheld", "reason": ERASED, "cause": ERASED, "withheld_by": None, "demoted_by": None},
 }
 """What stands in place of the content, by table; what was null stays so. A task's name is made of what the person set out to do."""
 _KEY = {"steps": "episode_id", "episodes": "episode_id", "tasks": "task_id", "verdicts": "episode_id", "routes": "episode_id"}

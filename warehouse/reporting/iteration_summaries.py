@@ -34,7 +34,7 @@ TABLES_READ = (
 )
 FIRST_MEMBERS = 3
 """Of a dataset's samples, and of the episodes that a checkpoint learned from, those that a summary names."""
-FORM = 4
+FORM = 5
 """Counts up when a summary says something else of the same rows."""
 
 
@@ -84,7 +84,7 @@ class Evaluated(BaseModel):
 
 
 class Flow(BaseModel):
-    """Episodes of one purpose that one route took for one reason (routing.reason_label)."""
+    """Episodes of one purpose that one route took for one reason (routes.cause_label)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -141,7 +141,7 @@ def _read(path: Path, inputs: str) -> IterationSummary | None:
 
 def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSummary]:
     """All that are missing, each table read once."""
-    from warehouse.routing.routes import reason_label  # only where one is missing
+    from warehouse.routing.routes import cause_label  # only where one is missing
 
     with connect(warehouse, tables=TABLES_READ, iterations=inputs, natively=True) as con:
         checkpoints: dict[str, list[Made]] = {}
@@ -167,8 +167,8 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
         for iteration, stage, component, weight in _rows(con, inputs, _DRAWS):
             draws.setdefault(iteration, {}).setdefault(stage, {})[component] = weight
         flows: dict[str, dict[tuple[str, str, str], int]] = {}
-        for iteration, purpose, route, reason, num in _rows(con, inputs, _FLOWS):
-            of, key = flows.setdefault(iteration, {}), (purpose, route, reason_label(reason))
+        for iteration, purpose, route, *decided, num in _rows(con, inputs, _FLOWS):
+            of, key = flows.setdefault(iteration, {}), (purpose, route, cause_label(*decided))
             of[key] = of.get(key, 0) + num
         counts = {name: _counts(_rows(con, inputs, query)) for name, query in _COUNTS.items()}
         played = {iteration: of for iteration, *of in _rows(con, inputs, _EPISODES)}
@@ -213,7 +213,8 @@ where {{wanted}} and split = '{REPORTED_SPLIT}' group by all order by all
 _RUNS = "select distinct iteration, run from training_metrics where {wanted} order by all"
 _DRAWS = "select iteration, stage, component, sum(weight) from datasets where {wanted} group by all order by iteration, stage, component"
 _FLOWS = """
-select iteration, e.purpose, r.route, r.reason, count(*) from routes r join episodes e using (episode_id, iteration)
+select iteration, e.purpose, r.route, r.cause, r.withheld_by, r.demoted_by, count(*)
+from routes r join episodes e using (episode_id, iteration)
 where {wanted} group by all order by all
 """
 _COUNTS = {

@@ -5,6 +5,7 @@ and where it was learned from. The route is never reasoned about here: routes.sq
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -132,16 +133,17 @@ def explain(con: duckdb.DuckDBPyConnection, episode: str, config: RoutingConfig 
     episodes = con.sql("from episodes where episode_id = $id order by iteration, stage", params={"id": episode_id}).to_arrow_table()
     verdicts = con.sql("from verdicts where episode_id = $id", params={"id": episode_id}).to_arrow_table()
     row = episodes.slice(0, 1).to_pylist()[0]
-    destination, reason = _route(episodes, verdicts, rules)
+    routed = _route(episodes, verdicts, rules)
     stored = con.execute(
         "select route, reason from routes where episode_id = $1 and iteration = $2 order by stage", [episode_id, row["iteration"]]
     ).fetchall()
-    judgements = _judgements(verdicts, rules, reason)
+    judgements = _judgements(verdicts, rules, _deciding(routed) if routed is not None else frozenset())
+    destination = None if routed is None else routed["route"]
     return Explanation(
         episode_id=episode_id,
         task=row["task_name"],
         route=destination,
-        reason=reason,
+        reason=f"episodes of the purpose {row['purpose']} are not routed" if routed is None else routed["reason"],
         judgements=judgements,
         **{name: row[name] for name in ("iteration", "purpose", "domain", "seed", "split", "outcome", "reward")},
         stored_route=stored[0][0] if stored else None,
@@ -172,18 +174,23 @@ def resolve_episode(con: duckdb.DuckDBPyConnection, episode: str) -> str:
     raise UnknownId(f"no episode has the id {episode!r}: {shown}")
 
 
-def _route(episodes: pa.Table, verdicts: pa.Table, rules: RoutingConfig) -> tuple[str | None, str]:
+def _route(episodes: pa.Table, verdicts: pa.Table, rules: RoutingConfig) -> dict[str, Any] | None:
+    """The episode's row of `routes`; None where its purpose is not routed."""
     with duckdb.connect(":memory:") as con:
         con.execute("set threads = 1")
         con.register("episodes", episodes)
         con.register("verdicts", verdicts)
         rows = route(con, rules).to_pylist()
-    if not rows:
-        return None, f"episodes of the purpose {episodes['purpose'][0]} are not routed"
-    return rows[0]["route"], rows[0]["reason"]
+    return rows[0] if rows else None
 
 
-def _judgements(verdicts: pa.Table, rules: RoutingConfig, reason: str) -> list[Judgement]:
+def _deciding(routed: Mapping[str, Any]) -> frozenset[str | None]:
+    """The judge who gave V, as far as it mattered, and the filter that decided."""
+    gave_v = routed["decided_by"] if routed["cause"] in ("solved", "not_solved", "demoted") else None
+    return frozenset({gave_v, routed["withheld_by"], routed["demoted_by"]})
+
+
+def _judgements(verdicts: pa.Table, rules: RoutingConfig, deciding: frozenset[str | None]) -> list[Judgement]:
     """The newest verdict of each judge, in the order in which they speak."""
     newest: dict[str, dict[str, Any]] = {}
     for row in sorted(verdicts.to_pylist(), key=lambda row: (row["iteration"], row["judge_version"], row["stage"], -row["score"])):
@@ -201,19 +208,13 @@ def _judgements(verdicts: pa.Table, rules: RoutingConfig, reason: str) -> list[J
                 threshold=threshold,
                 stored_threshold=row["threshold"],
                 passed=row["score"] >= threshold,
-                decided=_names_judge(reason, judge),
+                decided=judge in deciding,
                 abstains=rule.effect == "decide" and row["origin"] in MAY_ERR and threshold >= NOTHING_PASSES,
                 **{name: row[name] for name in ("judge_version", "origin", "score", "reasons", "iteration")},
             )
         )
     order = {"decide": 0, "withhold": 1, "demote": 2}
     return sorted(found, key=lambda judgement: (order[judgement.effect], judgement.precedence, judgement.judge))
-
-
-def _names_judge(reason: str, judge: str) -> bool:
-    """Whether a reason of routes.sql, which begins with the judge or names it after `V=`, `(` or `demoted by`, is this judge's."""
-    starts = (f"V=0: {judge} ", f"V=1: {judge} ", f"V=1 ({judge} ", f"demoted by {judge} ")
-    return reason.startswith(f"{judge} ") or any(start in reason for start in starts)
 
 
 def _changes(
@@ -225,9 +226,9 @@ def _changes(
         if threshold > 1:
             continue  # a full score passes whatever is asked
         rule = Rule(effect=judgement.effect, threshold=threshold, precedence=judgement.precedence)
-        other, reason = _route(episodes, verdicts, RoutingConfig(rules=rules.rules | {judgement.judge: rule}))
-        if other is not None and other != destination:
-            changes.append(Change(judge=judgement.judge, threshold=threshold, route=other, reason=reason))
+        other = _route(episodes, verdicts, RoutingConfig(rules=rules.rules | {judgement.judge: rule}))
+        if other is not None and other["route"] != destination:
+            changes.append(Change(judge=judgement.judge, threshold=threshold, route=other["route"], reason=other["reason"]))
     return changes
 
 

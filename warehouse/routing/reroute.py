@@ -16,7 +16,7 @@ from warehouse.core.errors import ConfigError
 from warehouse.routing.failure_mining import FailureMiningConfig
 from warehouse.routing.hindsight import ReadElements
 from warehouse.routing.routed_samples import STAGE, Stored, follow_routes, store_routed_samples
-from warehouse.routing.routes import DEFAULT_RULES, RoutingConfig, reason_label, route
+from warehouse.routing.routes import DEFAULT_RULES, RoutingConfig, cause_label, route
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
@@ -30,6 +30,8 @@ class Move:
     before: str
     after: str
     reason: str
+    label: str
+    """The judge or cause that now decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Rerouted:
     @property
     def counts(self) -> Counter[tuple[str, str, str]]:
         """Moves by (from, to, judge or cause that now decides)."""
-        return Counter((move.before, move.after, reason_label(move.reason)) for move in self.moves)
+        return Counter((move.before, move.after, move.label) for move in self.moves)
 
 
 class _Written(TypedDict):
@@ -110,6 +112,7 @@ def _reroute(
             before=before.get(row["episode_id"], "unrouted"),
             after=row["route"],
             reason=row["reason"],
+            label=cause_label(row["cause"], row["withheld_by"], row["demoted_by"]),
         )
         for row in routes.to_pylist()
         if before.get(row["episode_id"]) != row["route"]

@@ -6,7 +6,6 @@ anything. What the routed episodes turn into is warehouse/routing/samples.py's b
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -106,11 +105,6 @@ def _routes(con: duckdb.DuckDBPyConnection, heard: str, iteration: str | None) -
     return con.sql(QUERY.read_text(), params={"iteration": iteration}).to_arrow_table()
 
 
-def reason_label(reason: str) -> str:
-    """A reason without its figures, to count by: `solved`, `not solved`, or the judge or cause that decided otherwise."""
-    demoted = re.search(r"demoted by (\w+)", reason)
-    if demoted:
-        return demoted.group(1)
-    if reason.startswith("V="):
-        return "solved" if reason.startswith("V=1") else "not solved"
-    return re.split(r"[ :]", reason, maxsplit=1)[0]
+def cause_label(cause: str, withheld_by: str | None, demoted_by: str | None) -> str:
+    """What decided, to count by: `solved`, `not solved`, or the filter or cause that decided otherwise."""
+    return withheld_by or demoted_by or cause.replace("_", " ")

@@ -63,26 +63,37 @@ worded as (
         case when demoted_by is not null then printf('%s %.3g < %.3g', demoted_by, demoted_score, demoted_least)
             || coalesce(': ' || demoted_why[1], '') end as demoted
     from summary
+),
+caused as (
+    select
+        c.episode_id, c.split, c.error, t.* exclude (episode_id),
+        case
+            when c.task_name = 'erased' then 'erased'
+            when c.outcome = 'crashed' or c.reward is null then 'crashed'
+            when c.split <> 'train' then 'contamination'
+            when t.withheld_by is not null then 'withheld'
+            when t.solved is null then 'unjudged'
+            when not t.solved then 'not_solved'
+            when t.demoted_by is not null then 'demoted'
+            else 'solved'
+        end as cause
+    from candidates c left join worded t using (episode_id)
 )
 select
-    c.episode_id, coalesce(t.is_judged_twice, false) as is_judged_twice,
-    case
-        when c.task_name = 'erased' then 'withheld'
-        when c.outcome = 'crashed' or c.reward is null or c.split <> 'train' or t.withheld is not null or t.solved is null then 'withheld'
-        when t.solved and t.demoted is null then 'sft'
-        else 'ct'
-    end as route,
-    case
-        when c.task_name = 'erased' then 'erased'
-        when c.outcome = 'crashed' or c.reward is null then 'crashed: ' || coalesce(c.error, 'no reward')
-        when c.split <> 'train' then 'contamination: the instance belongs to the ' || c.split || ' split'
-        when t.withheld is not null then t.withheld
-        when t.solved is null then 'unjudged: no judge gave V'
-            || coalesce('; not to be trusted with it: ' || array_to_string(list_sort(t.abstaining), ', '), '')
-        when not t.solved then 'V=0: ' || t.decided
-        when t.demoted is not null then 'V=1 (' || t.decided || '), demoted by ' || t.demoted
-        else 'V=1: ' || t.decided || ', ' || t.num_filters || ' filters passed'
+    episode_id, coalesce(is_judged_twice, false) as is_judged_twice,
+    case cause when 'solved' then 'sft' when 'demoted' then 'ct' when 'not_solved' then 'ct' else 'withheld' end as route,
+    case cause
+        when 'erased' then 'erased'
+        when 'crashed' then 'crashed: ' || coalesce(error, 'no reward')
+        when 'contamination' then 'contamination: the instance belongs to the ' || split || ' split'
+        when 'withheld' then withheld
+        when 'unjudged' then 'unjudged: no judge gave V'
+            || coalesce('; not to be trusted with it: ' || array_to_string(list_sort(abstaining), ', '), '')
+        when 'not_solved' then 'V=0: ' || decided
+        when 'demoted' then 'V=1 (' || decided || '), demoted by ' || demoted
+        else 'V=1: ' || decided || ', ' || num_filters || ' filters passed'
     end as reason,
-    t.solved as decided_verdict, t.decided_by, t.decided_score
-from candidates c left join worded t using (episode_id)
-order by c.episode_id
+    cause, case when cause = 'withheld' then withheld_by end as withheld_by, case when cause = 'demoted' then demoted_by end as demoted_by,
+    solved as decided_verdict, decided_by, decided_score
+from caused
+order by episode_id

@@ -76,6 +76,7 @@ RELEASE_STATES = ("held", "refused", "live", "superseded", "rolled_back")
 """What becomes of a candidate. One that has no row in `releases` has not been decided on."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
+ROUTE_CAUSES = ("solved", "not_solved", "demoted", "withheld", "crashed", "contamination", "unjudged", "erased")
 SAMPLE_ORIGINS = (
     "tutorial",
     "demonstration",
@@ -94,6 +95,18 @@ called the gateway."""
 ROUTED_PURPOSES = ("annotation", "rollout", "gateway")
 """Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
 PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation", "second_browser", "gateway")
+
+
+_CAUSE_BEFORE = """case
+    when reason = 'erased' then 'erased'
+    when starts_with(reason, 'V=0') then 'not_solved'
+    when starts_with(reason, 'V=1 (') then 'demoted'
+    when starts_with(reason, 'V=1') then 'solved'
+    when reason = 'crashed' or starts_with(reason, 'crashed: ') then 'crashed'
+    when starts_with(reason, 'contamination: ') then 'contamination'
+    when starts_with(reason, 'unjudged: ') then 'unjudged'
+    else 'withheld' end"""
+"""Of `routes`: reasons began with the cause, or with the judge and a space."""
 
 
 def _col(name: str, type_: pa.DataType, meaning: str, **rest: Any) -> Column:
@@ -282,6 +295,28 @@ _TABLES = (
         _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
         _col("route", STRING, "its one destination", values=ROUTES),
         _col("reason", STRING, "the rule that decided, with the deciding values, for people"),
+        _col(
+            "cause",
+            STRING,
+            "what decided: V (solved, not_solved), a filter (demoted, withheld), or what keeps an episode out whatever was said of it",
+            nullable=True,
+            values=ROUTE_CAUSES,
+            before=_CAUSE_BEFORE,
+        ),
+        _col(
+            "withheld_by",
+            STRING,
+            "the filter that withheld it, of the cause `withheld`",
+            nullable=True,
+            before=f"case when {_CAUSE_BEFORE} = 'withheld' then split_part(reason, ' ', 1) end",
+        ),
+        _col(
+            "demoted_by",
+            STRING,
+            "the filter that sent it to CT, of the cause `demoted`",
+            nullable=True,
+            before=f"case when {_CAUSE_BEFORE} = 'demoted' then split_part(split_part(reason, '), demoted by ', 2), ' ', 1) end",
+        ),
         _col(
             "decided_verdict",
             BOOL,
