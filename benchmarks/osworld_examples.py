@@ -15,7 +15,6 @@ from typing import Annotated
 import typer
 
 from sandbox.tasks.imported.collecting import collect
-from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES
 from sandbox.tasks.imported.spec import GivesUp, ImportedTask
 
 ROWS: Mapping[str, tuple[str, ...]] = {
@@ -53,14 +52,9 @@ HERE = frozenset(("os", "libreoffice_calc", "libreoffice calc", "calc", "excel",
 def row_of(task: ImportedTask) -> str:
     if task.is_runnable:
         return "run here"
-    rest = [reason.lower() for reason in task.not_runnable if not reason.startswith((NEEDS_FILE, NEEDS_PACKAGES))]
+    rest = [reason.lower() for reason in task.not_runnable if reason not in task.lacks]
     if not rest:
-        lacking = [
-            what
-            for start, what in ((NEEDS_FILE, "files"), (NEEDS_PACKAGES, "packages"))
-            if any(reason.startswith(start) for reason in task.not_runnable)
-        ]
-        return f"would run with their {' and '.join(lacking)}"
+        return f"would run with their {' and '.join(sorted(set(task.lacks.values())))}"
     return next((row for row, parts in ROWS.items() if any(part in reason for part in parts for reason in rest)), "; ".join(rest))
 
 

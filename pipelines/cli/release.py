@@ -172,7 +172,7 @@ def _plain(change: Change) -> dict[str, Any]:
 
 def _when(entry: Entry) -> str:
     number = f"change {entry.number}, {entry.decided_at[:16].replace('T', ' ')}" if entry.number else "before releases were recorded"
-    return f"{number}: " if entry.reason.startswith(f"{entry.decided_by}: ") else f"{number}, {entry.decided_by}: "
+    return f"{number}, {entry.decided_by}: " if entry.is_persons else f"{number}: "  # a rule's reason says which it is
 
 
 def _figures(entry: Entry) -> str:

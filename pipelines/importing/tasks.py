@@ -21,7 +21,6 @@ from pipelines.cli.terminal import ROWS_SHOWN, counted, print_counts, print_reas
 from pipelines.importing.licences import source_of_import
 from sandbox.tasks.imported.collecting import Collected, collect
 from sandbox.tasks.imported.holdouts import Holdouts
-from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES
 from sandbox.tasks.imported.source import SOURCE, task_of
 from sandbox.tasks.imported.spec import ImportedTask
 from sandbox.tasks.imported.store import MANIFEST, TASKS, TaskSet, check_name, read_set, set_names, write_set
@@ -131,15 +130,12 @@ def _print_found(found: Collected, console: Console, *, verbose: bool) -> None:
         f"{counted(len(found.records), 'record')}: {counted(len(found.tasks), 'task')}, {found.num_runnable} of them run here, "
         f"{len(found.tasks) - found.num_runnable} not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
     )
-    if would := [
-        f"{num} with {what}"
-        for what, beginnings in (
-            ("files, given with --assets", (NEEDS_FILE,)),
-            ("Debian packages", (NEEDS_PACKAGES,)),
-            ("both", (NEEDS_FILE, NEEDS_PACKAGES)),
-        )
-        if (num := found.num_lacking(*beginnings))
-    ]:
+    lacking = {
+        "files, given with --assets": found.num_lacking("files"),
+        "Debian packages": found.num_lacking("packages"),
+        "both": found.num_lacking("files", "packages"),
+    }
+    if would := [f"{num} with {what}" for what, num in lacking.items() if num]:
         console.print(f"of those that do not, these would: {', '.join(would)}.", highlight=False)
     print_counts("does not run because it", "tasks", found.reasons, console, kept_in=MANIFEST)
     print_counts("mapped with a loss", "tasks", found.notes, console, kept_in=TASKS)

@@ -15,7 +15,7 @@ from sandbox.tasks.imported import metrics
 from sandbox.tasks.imported.android_world import HOLDS_AT_THE_START
 from sandbox.tasks.imported.collecting import Collected, collect
 from sandbox.tasks.imported.machine import DESKTOP_HOME
-from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files
+from sandbox.tasks.imported.mapping import Files
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.source import filled, find, instance_spec, load_tasks
 from sandbox.tasks.imported.spec import Compare, DeviceSays, Getter, SetupStep, TaskSpec
@@ -165,7 +165,7 @@ def test_what_would_run_with_files_or_packages_is_counted_apart(tmp_path: Path) 
     evaluator = {"func": "compare_table", "result": {"type": "vm_file", "path": f"{DESKTOP_HOME}/a.xlsx"}, "expected": wanted}
     records.append(osworld("no rule", instruction="no rule", evaluator=evaluator | {"options": {"rules": [{"type": "pivot_table"}]}}))
     found = collected(tmp_path, "osworld", *records)
-    assert (found.num_runnable, found.num_lacking(NEEDS_FILE), found.num_lacking(NEEDS_FILE, NEEDS_PACKAGES)) == (1, 1, 0)
+    assert (found.num_runnable, found.num_lacking("files"), found.num_lacking("files", "packages")) == (1, 1, 0)
 
 
 def test_of_several_files_the_one_that_is_given_is_compared(tmp_path: Path) -> None:

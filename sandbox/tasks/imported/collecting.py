@@ -21,7 +21,7 @@ from sandbox.tasks.imported.android_world import map_android_world
 from sandbox.tasks.imported.lists import map_mind2web, map_miniwob, map_plain
 from sandbox.tasks.imported.mapping import Files, Mapped
 from sandbox.tasks.imported.osworld import map_osworld
-from sandbox.tasks.imported.spec import ImportedTask
+from sandbox.tasks.imported.spec import ImportedTask, Lack
 from sandbox.tasks.imported.store import Record
 from warehouse.core.errors import ConfigError
 from warehouse.core.identity import stable_fraction
@@ -75,12 +75,9 @@ class Collected:
     def num_runnable(self) -> int:
         return sum(task.is_runnable for task in self.tasks)
 
-    def num_lacking(self, *beginnings: str) -> int:
-        """How many tasks would run but for reasons that begin so, each of which is one of theirs."""
-        found = (
-            {next((each for each in beginnings if reason.startswith(each)), reason) for reason in task.not_runnable} for task in self.tasks
-        )
-        return sum(each == set(beginnings) for each in found)
+    def num_lacking(self, *what: Lack) -> int:
+        """How many tasks would run once they were given this, and all of it."""
+        return sum({task.lacks.get(reason) for reason in task.not_runnable} == set(what) for task in self.tasks)
 
 
 def collect(
@@ -143,6 +140,7 @@ def _add(
             spec=spec,
             held_out=held_out or fraction >= TRAINED_ON,
             not_runnable=tuple(dict.fromkeys(mapped.not_runnable)),
+            lacks=mapped.lacks,
             notes=tuple(mapped.notes),
             unknown_fields=tuple(dict.fromkeys(mapped.unknown)),
             record=digest,

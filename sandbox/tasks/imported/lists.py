@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from sandbox.importing.fields import BadRecord, Fields, listed, slug
 from sandbox.tasks.imported.machine import DESKTOP_HOME, TERMINAL_HOME, relative
-from sandbox.tasks.imported.mapping import NEEDS_FILE, Files, Mapped, digest_of
+from sandbox.tasks.imported.mapping import Files, Mapped, digest_of
 from sandbox.tasks.imported.rules import faults
 from sandbox.tasks.imported.source import page_of
-from sandbox.tasks.imported.spec import GOALS, Answers, Compare, DeviceSays, GivesUp, Goal, Not, Several, TaskSpec, fill
+from sandbox.tasks.imported.spec import GOALS, Answers, Compare, DeviceSays, GivesUp, Goal, Lack, Not, Several, TaskSpec, fill
 from warehouse.core.errors import ConfigError
 
 LEVELS = {"easy": 0.25, "medium": 0.5, "hard": 0.8}
@@ -85,10 +85,13 @@ def map_plain(record: Any, files: Files) -> Mapped:
     named = data.pop("asset_files", {})
     assets: dict[str, bytes] = {}
     reasons: list[str] = []
+    lacks: dict[str, Lack] = {}
     for path, name in named.items() if isinstance(named, Mapping) else ():
         found = files.find(str(name))
         if found is None:
-            reasons.append(f"{NEEDS_FILE}, {name}, that does not lie with the task file")
+            reason = f"needs a file, {name}, that does not lie with the task file"
+            reasons.append(reason)
+            lacks[reason] = "files"
         else:
             assets[digest_of(found)] = found
             data["assets"] = {**data.get("assets", {}), str(path): digest_of(found)}
@@ -97,7 +100,7 @@ def map_plain(record: Any, files: Files) -> Mapped:
     except ValidationError as error:
         raise BadRecord("; ".join(_kindly(item) for item in error.errors())) from None
     reasons += _lacking(spec)
-    return Mapped(spec=spec.model_copy(update={"name": slug(spec.name)}), not_runnable=reasons, assets=assets)
+    return Mapped(spec=spec.model_copy(update={"name": slug(spec.name)}), not_runnable=reasons, lacks=lacks, assets=assets)
 
 
 def _kindly(item: Any) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from sandbox.importing.fields import BadRecord
-from sandbox.tasks.imported.spec import TaskSpec
-
-NEEDS_FILE, NEEDS_PACKAGES = "needs a file", "needs Debian packages that are not installed"
-"""How a reason begins that goes away once files are given with --assets, or packages are installed."""
+from sandbox.tasks.imported.spec import Lack, TaskSpec
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +19,8 @@ class Mapped:
 
     spec: TaskSpec
     not_runnable: list[str] = field(default_factory=list)
+    lacks: dict[str, Lack] = field(default_factory=dict)
+    """Of those reasons that go away once something is given, what."""
     notes: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     assets: dict[str, bytes] = field(default_factory=dict)
@@ -51,6 +51,11 @@ class Files:
                 except (OSError, ValueError):  # a name that no file can have
                     continue
         return None
+
+
+def needs_packages(names: Iterable[str]) -> str:
+    """The reason of a task that lacks Debian packages."""
+    return f"needs Debian packages that are not installed: {', '.join(names)}"
 
 
 def digest_of(data: bytes) -> str:

@@ -18,7 +18,7 @@ from sandbox.importing.fields import Fields, slug
 from sandbox.importing.pyautogui_calls import BadCode
 from sandbox.importing.pyautogui_code import parse_code
 from sandbox.tasks.imported.machine import DESKTOP_HOME, relative
-from sandbox.tasks.imported.mapping import NEEDS_PACKAGES, Files, Mapped
+from sandbox.tasks.imported.mapping import Files, Mapped, needs_packages
 from sandbox.tasks.imported.osworld_checks import goals_of
 from sandbox.tasks.imported.osworld_task import OsworldTask, split_words
 from sandbox.tasks.imported.spec import SetupStep, TaskSpec
@@ -99,7 +99,14 @@ def map_osworld(record: Any, files: Files) -> Mapped:
     )
     if not goals and not task.reasons:
         task.refuse("has no evaluator that is understood")
-    return Mapped(spec=spec, not_runnable=task.reasons, notes=task.notes, unknown=[*fields.unknown(), *task.unknown], assets=task.assets)
+    return Mapped(
+        spec=spec,
+        not_runnable=task.reasons,
+        lacks=task.lacks,
+        notes=task.notes,
+        unknown=[*fields.unknown(), *task.unknown],
+        assets=task.assets,
+    )
 
 
 def _steps(steps: Sequence[Any], where: str, task: OsworldTask) -> list[SetupStep]:
@@ -221,7 +228,7 @@ def _opened(app: str, files: Sequence[str], task: OsworldTask) -> list[SetupStep
         task.refuse("opens a file outside of the home folder")
         return []
     if lacking := missing_packages([app]):
-        task.refuse(f"{NEEDS_PACKAGES}: {', '.join(lacking)}")
+        task.refuse(needs_packages(lacking), lacks="packages")
     return [SetupStep(launch=APPS[app].name, files=tuple(path for path in inside if path))]
 
 

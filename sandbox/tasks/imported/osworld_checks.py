@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.importing.fields import Fields, listed
-from sandbox.tasks.imported.mapping import NEEDS_PACKAGES
+from sandbox.tasks.imported.mapping import needs_packages
 from sandbox.tasks.imported.metrics import METRICS, OF_POPPLER, POPPLER
 from sandbox.tasks.imported.osworld_task import OsworldTask
 from sandbox.tasks.imported.rules import EXISTENCE, faults
@@ -53,7 +53,7 @@ def _goal(function: Any, result: Any, expected: Any, options: Any, task: Osworld
         task.refuse(f"no such evaluator here: {function}")
         return None
     if function in OF_POPPLER and shutil.which("pdftotext") is None:
-        task.refuse(f"{NEEDS_PACKAGES}: {POPPLER}")
+        task.refuse(needs_packages([POPPLER]), lacks="packages")
     if function == "literal_match" and isinstance(options, Mapping) and options.get("type", "str") != "str":
         task.refuse("compares lists literally")
         return None

@@ -14,8 +14,9 @@ from typing import Any
 from sandbox.desktop.apps import missing_packages
 from sandbox.importing.fields import BadRecord
 from sandbox.tasks.imported.machine import DESKTOP_HOME
-from sandbox.tasks.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files, digest_of
+from sandbox.tasks.imported.mapping import Files, digest_of, needs_packages
 from sandbox.tasks.imported.shell_words import programs
+from sandbox.tasks.imported.spec import Lack
 
 _BUILTINS = frozenset(
     (
@@ -97,14 +98,18 @@ class OsworldTask:
     def __init__(self, task_id: str, files: Files) -> None:
         self.task_id, self._files = task_id, files
         self.reasons: list[str] = []
+        self.lacks: dict[str, Lack] = {}
         self.notes: list[str] = []
         self.unknown: list[str] = []
         self.assets: dict[str, bytes] = {}
         self.placed: dict[str, str] = {}
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, lacks: Lack | None = None) -> None:
+        """`lacks`: what the reason goes away with, where anything that can be given."""
         if reason not in self.reasons:
             self.reasons.append(reason)
+        if lacks is not None:
+            self.lacks[reason] = lacks
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -114,7 +119,8 @@ class OsworldTask:
         """Digest of a file that the record names; None, and a reason, where it cannot be had."""
         data = self._files.find(address, self.task_id, target)
         if data is None:
-            self.refuse(f"{NEEDS_FILE} from the network" if "://" in address else f"{NEEDS_FILE} that does not lie with the record")
+            where = "from the network" if "://" in address else "that does not lie with the record"
+            self.refuse(f"needs a file {where}", lacks="files")
             return None
         self.assets[digest_of(data)] = data
         return digest_of(data)
@@ -165,7 +171,7 @@ class OsworldTask:
             self.refuse("needs systemd, which a desktop here does not have")
         elif name in _OFFICE:
             if lacking := missing_packages(["calc"]):
-                self.refuse(f"{NEEDS_PACKAGES}: {', '.join(lacking)}")
+                self.refuse(needs_packages(lacking), lacks="packages")
         elif shutil.which(name, path="/usr/bin:/bin:/usr/games") is None and not PurePosixPath(name).is_absolute():
             self.refuse(f"needs the program {name}")
 

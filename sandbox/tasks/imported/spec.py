@@ -225,12 +225,17 @@ def fill(value: Any, row: Mapping[str, str]) -> Any:
     return [fill(item, row) for item in value] if isinstance(value, list) else value
 
 
+Lack = Literal["files", "packages"]
+"""What a task would run with that does not run: files given with --assets, or Debian packages that are not installed."""
+
+
 class ImportedTask(_Part):
     """One line of a task set: the task, whether it runs here and why not, and what of the record was not understood."""
 
     spec: TaskSpec
     held_out: Annotated[bool, Field(description="never trained on")] = False
     not_runnable: Annotated[tuple[str, ...], Field(description="reasons; none where it runs")] = ()
+    lacks: Annotated[dict[str, Lack], Field(description="of those reasons that go away once something is given, what")] = {}
     notes: Annotated[tuple[str, ...], Field(description="what was mapped with a loss")] = ()
     unknown_fields: tuple[str, ...] = ()
     record: Annotated[str, Field(description="digest of the record that it came from, in records.jsonl")]
