@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from agent.grammars.compact import elements_named
+from agent.grammars.compact import read_elements
 from agent.judging.samples import without_verifier
 from assets.metadata import data_version, data_version_in_parts, describe, picture
 from assets.resources import ProfileResource, WarehouseResource
@@ -114,7 +114,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
     left_out: Counter[str] = Counter()
-    made = store_routed_samples(warehouse, iteration, settings.failure_mining, left_out=left_out, read_elements=elements_named)
+    made = store_routed_samples(warehouse, iteration, settings.failure_mining, left_out=left_out, read_elements=read_elements)
     for table, stored in made.items():
         of_table = {f"steps without/{name}": num for name, num in left_out.items()} if table == "ct_samples" else {}
         by_origin = {f"samples/{origin}": num for origin, num in stored.by_origin.items()}

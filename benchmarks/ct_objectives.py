@@ -34,7 +34,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from agent.episode.rows import rows as episode_rows
-from agent.grammars.compact import elements_named
+from agent.grammars.compact import read_elements
 from agent.policy.policy import Message
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, success, summary
@@ -133,9 +133,7 @@ def routed(warehouse: Warehouse, table: RoutedTable, objectives: tuple[CtObjecti
     """What the stored episodes give. Solved attempts show a first error: nobody annotated."""
     mining = FailureMiningConfig(ct_objectives=objectives or ("answers",), solved_attempts_tell=True)
     with connect_to_scan(warehouse, ("episodes", "steps"), memory_limit=MEMORY_LIMIT, threads=1) as con:
-        rows = [
-            row for part in sample_parts(con, table, ITERATION, mining=mining, read_elements=elements_named) for row in part.to_pylist()
-        ]
+        rows = [row for part in sample_parts(con, table, ITERATION, mining=mining, read_elements=read_elements) for row in part.to_pylist()]
     chats = {row["sample_id"]: tuple(Message(**message) for message in row["messages"]) for row in rows}
     return [TrainingSample(messages=messages, sample_id=sample_id) for sample_id, messages in chats.items()]
 

@@ -83,6 +83,7 @@ _ACTION_WORD = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s", re.DOTALL)
 _THOUGHT_WORD = re.compile(r"\s*Thought\s*[:：]?(?:\s|$)")
 _QUOTED = re.compile(r'"\s*((?:[^"\\]|\\.)*?)\s*"', re.DOTALL)
 _ANY_QUOTED = re.compile(r'"[^"]*"')
+_ELEMENT = re.compile(r'"([^"\\]*)" <(\w+)> \[(\d+)\]')
 _ELEMENT_NUMBER = re.compile(r"\[(\d{1,4})\]")
 
 
@@ -365,6 +366,12 @@ def elements_named(response: str, observation: str) -> list[str]:
         if found := _ELEMENT_NUMBER.search(line.rsplit(">", 1)[-1]):
             lines[found.group(1)] = line
     return [lines[number] for number in numbers if number in lines]
+
+
+def read_elements(response: str, observation: str) -> list[tuple[str, str, str]]:
+    """(name, role, number) of those elements; none where one of their lines cannot be read."""
+    found = [_ELEMENT.search(line) for line in elements_named(response, observation)]
+    return [(each[1], each[2], each[3]) for each in found if each is not None] if all(found) else []
 
 
 GRAMMAR = CompactGrammar()

@@ -62,7 +62,7 @@ def reroute(
     Makes new versions of routes, ct_samples and sft_samples; the old ones stay readable, and datasets that exist stay as they are.
     The rules of later iterations are the profile's: put there what you keep (routing.rules).
     """
-    from agent.grammars.compact import elements_named
+    from agent.grammars.compact import read_elements
     from pipelines.profiles import load
     from warehouse.routing.reroute import reroute as route_again
     from warehouse.routing.reroute import routed_iterations
@@ -87,7 +87,7 @@ def reroute(
             )
         try:
             with reported(warehouse, "flywheel reroute", console):
-                results = route_again(warehouse, rules, wanted, settings.failure_mining, read_elements=elements_named)
+                results = route_again(warehouse, rules, wanted, settings.failure_mining, read_elements=read_elements)
         finally:
             lock.release()
     if as_json:

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from pydantic import ValidationError
 
-from agent.grammars.compact import elements_named
+from agent.grammars.compact import read_elements
 from agent.policy.policy import Message
 from models.families.tokenizer import build_tokenizer, encode_chat
 from pipelines import profiles
@@ -47,7 +47,7 @@ def of(task: str, outcome: str) -> list[list[dict[str, Any]]]:
     return [trajectory(each) for each in PLAYED if each["task"] == task and each["outcome"] == outcome]
 
 
-WORDINGS = wordings_of((trajectory(each) for each in PLAYED if each["outcome"] == "success"), elements_named)
+WORDINGS = wordings_of((trajectory(each) for each in PLAYED if each["outcome"] == "success"), read_elements)
 FAILED = of("login-user", "failure")[0]
 
 
@@ -139,8 +139,8 @@ def test_hindsight_tells_fields_without_a_name_apart() -> None:
 def test_solved_attempts_that_disagree_tell_nothing() -> None:
     solved = of("click-link", "success")
     odd = [row | {"instruction": "Press what is not " + row["response"].split('"')[1]} for row in solved[0]]
-    assert wordings_of(solved, elements_named).of_form and not wordings_of([*solved, odd], elements_named).of_form
-    assert not wordings_of([solved[0]], elements_named).of_form, "one attempt does not tell a wording from its words"
+    assert wordings_of(solved, read_elements).of_form and not wordings_of([*solved, odd], read_elements).of_form
+    assert not wordings_of([solved[0]], read_elements).of_form, "one attempt does not tell a wording from its words"
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_stored_episodes_give_what_each_trajectory_gives(con: duckdb.DuckDBPyCon
     stored(con)
     left_out: Counter[str] = Counter()
     mining = FailureMiningConfig(ct_objectives=(objective,))
-    rows = sampled(con, mining=mining, left_out=left_out, read_elements=elements_named)["ct_samples"]
+    rows = sampled(con, mining=mining, left_out=left_out, read_elements=read_elements)["ct_samples"]
     attempts = [trajectory(each) for each in PLAYED if each["purpose"] == "rollout"]
     expected = {(s["episode_id"], s["step_index"]): messages for steps in attempts for s, messages in made(objective, steps)}
     assert {(row["episode_id"], row["step_index"]): row["messages"] for row in rows} == expected

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
-ReadElements = Callable[[str, str], Sequence[str]]
-"""(answer, screen) → the lines of the screen's elements that the answer acts on. How answers are written is the agent's to know."""
+ReadElements = Callable[[str, str], Sequence[tuple[str, str, str]]]
+"""(answer, screen) → (name, role, number) of each of the screen's elements that the answer acts on. How answers and screens are written is
+the agent's to know."""
 _QUOTED = re.compile(r'"([^"]*)"')
-_NAME = re.compile(r'"([^"\\]*)" <(\w+)> (\[\d+\])')
 
 
 class ElementAction(NamedTuple):
@@ -132,11 +132,11 @@ def _read(step: Row, read_elements: ReadElements) -> tuple[str, str, str] | None
     if kind == "type":
         return "type", "", str(action.get("text", ""))
     response = step["response"] or ""
-    named = read_elements(response, step["observation"] or "")
-    name = _NAME.search(named[0]) if len(named) == 1 else None
-    if kind != "click" or name is None or _speaks_of_another(response, name[1]):
+    elements = read_elements(response, step["observation"] or "") if kind == "click" else ()
+    if len(elements) != 1:
         return None
-    return f"click {action.get('count', 1)}", name[2], name[1] or name[3]
+    name, role, number = elements[0]
+    return None if _speaks_of_another(response, name) else (f"click {action.get('count', 1)}", role, name or f"[{number}]")
 
 
 def _speaks_of_another(response: str, name: str) -> bool:

@@ -121,7 +121,7 @@ def sample_parts(
         wordings = NO_WORDINGS
         if "hindsight" in objectives:
             if read_elements is None:
-                raise ConfigError("the objective 'hindsight' needs read_elements, e.g. elements_named of agent/grammars/compact.py")
+                raise ConfigError("the objective 'hindsight' needs read_elements, e.g. that of agent/grammars/compact.py")
             wordings = wordings_of(_episodes(con.sql(_SOLVED_STEPS, params=asked)), read_elements)
         yield from _in_tables(_taught(kind, _episodes(con.sql(steps, params=asked)), objectives, wordings, left_out))
     if kind == "sft":
