@@ -237,7 +237,7 @@ INVARIANTS = (
         meaning="the first screen of an evaluated page was in no training episode: pages are identified by it, not by seeds",
         fix="withdraw the samples of these episodes, and make its contents.json again (`python -m sandbox.tasks.contents`)",
         sql="""with shown as (
-                 select e.* from episodes e join (select task_id from tasks where source = 'miniwob' group by task_id) using (task_id)
+                 select e.* from episodes e join (select distinct task_id from tasks where is_known_by_first_screen) using (task_id)
                  where e.content_id is not null and e.iteration <= $iteration)
                select content_id, list(distinct split order by split) as splits, list(distinct task_name order by task_name) as tasks,
                  min(episode_id) filter (split = 'train') as learned_from, min(episode_id) filter (split <> 'train') as evaluated

@@ -4,6 +4,8 @@ with random weights.
 Unpartitioned; in the warehouse its rows carry iteration 0000.
 """
 
+from typing import Any
+
 import dagster as dg
 
 from assets.handoff import open_iteration
@@ -15,7 +17,9 @@ from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.seed_data.tutorials import tutorials
 from assets.stage_assets import stage_asset
 from sandbox.tasks.licences import task_sources
+from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_in
+from sandbox.tasks.task import Task
 from warehouse.core.stages import SEED_ITERATION
 from warehouse.datasets.provenance import add_sources
 from warehouse.lineage import registry
@@ -34,7 +38,7 @@ GROUP = "seed"
 )
 def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse = profile.load(), tables.warehouse
-    rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in tasks_in(settings.tasks.lists).values()]
+    rows = [_row(task) for task in tasks_in(settings.tasks.lists).values()]
     evaluated = list(evaluated_instances(settings))
     wrote = {
         "tasks": warehouse.replace_partition("tasks", rows, iteration=SEED_ITERATION, stage="tasks"),
@@ -46,6 +50,11 @@ def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.Materialize
         data_version=data_version(content_digest(warehouse, wrote, iteration=SEED_ITERATION, stage="tasks")),
         metadata=describe(counts=counts, wrote=wrote),
     )
+
+
+def _row(task: Task) -> dict[str, Any]:
+    is_known = SOURCES[task.source].is_known_by_first_screen
+    return {**task.model_dump(mode="json"), "task_id": task.task_id, "is_known_by_first_screen": is_known}
 
 
 @stage_asset(

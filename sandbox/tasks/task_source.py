@@ -83,13 +83,16 @@ class TaskSource:
     """The index of reserved instances, contents.json (reserved.py). Only where the source does not draw its instances by split."""
     content: Callable[[Task, int], str] | None = None
     """(task, seed) → id of what a seed draws first, for whoever makes that index. Pages need none: there a session looks."""
+    is_known_by_first_screen: bool = False
+    """Instances that show the same first screen are the same one: such a screen is in one split alone, and counts as new where no episode
+    that was learned from had it. Without it instances differ deeper, in files, pages or what a game does next."""
     licence: str = "unknown"
     """Of the tasks and of what they show, as an SPDX id or in words; samples of their episodes carry it."""
     origin: str = ""
     """What the tasks are and where they are from, in a line: it stands on dataset cards."""
     provenance: Callable[[Home | None], Iterable[Source]] | None = None
-    """Instead of these two, where each group has its own: rows of the table `sources`, called SOURCE:GROUP. Of the environment's home where
-    none is given."""
+    """Instead of these two, where each group has its own: rows of the table `sources`, called SOURCE:GROUP, whose tasks are called
+    GROUP:NAME. Of the environment's home where none is given."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":/, "):

@@ -85,6 +85,14 @@ def test_an_instance_is_novel_where_nobody_learned_from_its_first_screen(warehou
     }
 
 
+def test_a_source_says_whether_its_first_screens_are_its_instances(warehouse: Warehouse) -> None:
+    fill(warehouse, keeps_contents=True)
+    tasks = [Make.task("task-a"), Make.task("task-c", source="mine", is_known_by_first_screen=True)]
+    warehouse.replace_partition("tasks", tasks, iteration="0000", stage="tasks")
+    found = novelty(warehouse, "0001")
+    assert found is not None and {each.task: each.num_novel for each in found.tasks} == {"click-button": 2, "count": 0, "press": 1}
+
+
 def test_nothing_is_said_of_an_iteration_that_evaluated_nothing(warehouse: Warehouse) -> None:
     fill(warehouse, keeps_contents=True)
     assert novelty(warehouse, "0002") is None and novelty(warehouse, "0001", "eval") is None

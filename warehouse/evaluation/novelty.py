@@ -1,6 +1,9 @@
 """How much of what was evaluated is new to the policy: instances whose first screen, and instances whose instruction, no episode that was
 played to learn from had (learned_contents.py). Which instances are kept out of training is sandbox/tasks/reserved.py's.
 
+That a first screen makes an instance is what its source says (`tasks.is_known_by_first_screen`). Instances of others differ deeper, in
+files, pages and what a game does next; their splits are disjoint by that content, so that all evaluated instances are new.
+
 A first screen is known by `episodes.content_id`. Homes of before that column are read by the stored text of the first step instead.
 """
 
@@ -22,14 +25,10 @@ from warehouse.storage.query import connect
 from warehouse.storage.table_files import Listing
 from warehouse.storage.tables import Warehouse
 
-SCREEN_IS_CONTENT = ("miniwob",)
-"""Sources whose instances are identified by their first screens. Those of others differ deeper, in files, pages and what a game does next;
-their splits are disjoint by that content, so that all evaluated instances are new."""
-
 _SEEN = """
 create temp table seen as
-select e.policy_id, e.task_id, e.task_name, e.seed, e.outcome, screen, asked, coalesce(s.source in ({screen_sources}), true) as is_screen
-from ({episodes}) e left join sources s using (task_id)
+select e.policy_id, e.task_id, e.task_name, e.seed, e.outcome, screen, asked, coalesce(t.is_screen, true) as is_screen
+from ({episodes}) e left join known_tasks t using (task_id)
 where e.iteration = $iteration and e.outcome <> 'crashed' and e.purpose = 'evaluation' and e.split = $split
 """
 _NOVEL = """
@@ -139,15 +138,13 @@ def _look(warehouse: Warehouse, iteration: str, split: str, listing: Listing | N
     """A connection with what that iteration evaluated, and which of it is novel. Of earlier iterations it reads the notes alone."""
     learned = learned_contents(warehouse, iteration, listing)
     with connect(warehouse, tables=["tasks"], natively=True) as con:
-        sources = con.sql("select task_id, min(source) as source from tasks group by task_id").to_arrow_table()
+        tasks = con.sql("select task_id, bool_or(is_known_by_first_screen) as is_screen from tasks group by task_id").to_arrow_table()
     tables = ("evaluations", *(EPISODES_AND_TEXT if learned.by_text else EPISODES))
     with connect(warehouse, tables=tables, iterations=[iteration], natively=True) as con:
-        con.register("sources", sources)
+        con.register("known_tasks", tasks)
         for name in ("screens", "instructions"):
             con.register(f"learned_{name}", pa.table({"hash": _arrow(getattr(learned, name))}))
-        named = ", ".join(f"'{source}'" for source in SCREEN_IS_CONTENT)
-        seen = _SEEN.format(screen_sources=named, episodes=FIRST_SCREENS[learned.by_text])
-        con.execute(seen, {"iteration": iteration, "split": split})
+        con.execute(_SEEN.format(episodes=FIRST_SCREENS[learned.by_text]), {"iteration": iteration, "split": split})
         con.execute(_NOVEL)
         yield con
 

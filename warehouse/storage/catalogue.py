@@ -135,6 +135,13 @@ _TABLES = (
         _col("max_steps", INT, "steps after which an episode is truncated", minimum=1),
         _col("held_out", BOOL, "whole task never trained on"),
         _col("version", STRING, "version of the source"),
+        _col(
+            "is_known_by_first_screen",
+            BOOL,
+            "instances with the same first screen are the same one, as the source says; null where it was not asked",
+            nullable=True,
+            before="source = 'miniwob'",
+        ),
     ),
     _table(
         "task_instances",

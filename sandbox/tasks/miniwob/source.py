@@ -243,6 +243,7 @@ TASK_SOURCE = TaskSource(
     description=lambda task: of_page(task.name),
     has_oracle=lambda task: task_file().tasks[_entry_name(task)].oracle,
     contents=Path(__file__).with_name("contents.json"),
+    is_known_by_first_screen=True,
     licence="MIT",
     origin="MiniWoB++ of the Farama Foundation, https://github.com/Farama-Foundation/miniwob-plusplus",
 )
