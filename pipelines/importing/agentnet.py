@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.importing.reading import OnBytes, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Pictures
+from sandbox.importing.collection import Collection
 from sandbox.importing.fields import BadRecord, Fields
 from sandbox.importing.pyautogui_calls import BadCode, Hand
 from sandbox.importing.pyautogui_code import parse_code
@@ -30,7 +31,8 @@ def agentnet_entries(path: Path, pictures: Pictures, on_bytes: OnBytes) -> Itera
         yield entry
 
 
-IMPORTER = Importer(name="agentnet", entries=agentnet_entries, acted_by="human")
+AGENTNET = Collection("MIT", "AgentNet, https://huggingface.co/datasets/xlangai/AgentNet")
+IMPORTER = Importer(name="agentnet", entries=agentnet_entries, acted_by="human", collection=lambda paths: AGENTNET)
 
 
 def _demonstration(record: Any, pictures: Pictures, unknown: list[str]) -> Demonstration:

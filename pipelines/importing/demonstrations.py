@@ -155,7 +155,7 @@ def import_demonstration_files(
         kept = Kept(folder, manifest)
         if not dry_run:
             kept.begin()
-            add_licence(Warehouse(home), f"{IMPORTED_STAGE}{chosen}", format, paths, licence)
+            add_licence(Warehouse(home), f"{IMPORTED_STAGE}{chosen}", format, licence, importer.collection(paths))
         with progress_on(console) as progress:
             for path in paths:
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)

@@ -59,7 +59,7 @@ def import_general_data(
             raise ConfigError(f"{path} holds no conversations; what was imported as {chosen} before stays as it is")
         check_any(report, "general", "conversation")
         kept.begin()
-        add_licence(warehouse, stage, "general", [path], licence)
+        add_licence(warehouse, stage, "general", licence)
         data.commit()
         kept.write(report)
     print_report(report, f"{report.num_added} ct_samples", console, stage, folder)

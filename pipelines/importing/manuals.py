@@ -79,7 +79,7 @@ def import_manuals(
         check_any(report, "manuals", "page")
         rows = _chosen(_passages(pages, asked.max_tokens, report), _imported(warehouse, stage), screening, asked, report, kept)
         kept.begin()
-        add_licence(warehouse, stage, "manuals", paths, licence)
+        add_licence(warehouse, stage, "manuals", licence)
         warehouse.replace_partition("ct_samples", rows, iteration=SEED_ITERATION, stage=stage)
         kept.write(report)
     print_report(report, f"{report.num_added} ct_samples of {len(pages)} pages", console, stage, folder)

@@ -18,6 +18,7 @@ from agent.grammars.elements import MAX_ELEMENTS
 from pipelines.importing.reading import OnBytes, RawRecord, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Picture, Pictures
 from sandbox.actions import Action, Click, Hotkey, MoveTo, SelectOption, TypeText
+from sandbox.importing.collection import Collection
 from sandbox.importing.fields import BadRecord, Fields
 from sandbox.importing.reading import NotPlain, parse_json
 from sandbox.session import Element
@@ -44,7 +45,15 @@ def mind2web_entries(path: Path, pictures: Pictures, on_bytes: OnBytes) -> Itera
         yield entry
 
 
-IMPORTER = Importer(name="mind2web", entries=mind2web_entries, acted_by="human")
+MIND2WEB = Collection("CC-BY-4.0", "Mind2Web, https://huggingface.co/datasets/osunlp/Mind2Web")
+MULTIMODAL = Collection("OpenRAIL", "Multimodal-Mind2Web, https://huggingface.co/datasets/osunlp/Multimodal-Mind2Web")
+
+
+def collection(paths: Sequence[Path]) -> Collection:
+    return MULTIMODAL if any(path.suffix == ".parquet" for path in paths) else MIND2WEB
+
+
+IMPORTER = Importer(name="mind2web", entries=mind2web_entries, acted_by="human", collection=collection)
 
 
 def _traces(records: Iterator[RawRecord]) -> Iterator[RawRecord]:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from pipelines.cli.terminal import ROWS_SHOWN, counted, print_counts, print_reasons, print_rows, slim_table
 from pipelines.importing.licences import source_of_import
-from sandbox.tasks.imported.collecting import Collected, collect
+from sandbox.tasks.imported.collecting import TASK_FORMATS, Collected, collect
 from sandbox.tasks.imported.holdouts import Holdouts
 from sandbox.tasks.imported.source import SOURCE, task_of
 from sandbox.tasks.imported.spec import ImportedTask
@@ -63,7 +63,7 @@ def import_task_files(
         raise ConfigError(f"none of {len(found.records)} records is a task of the format {format}{first}")
     manifest: dict[str, Any] = {"format": format, "files": sorted(path.name for path in paths), "held_out": held_out}
     before = read_set(chosen, home) if chosen in set_names(home) else None
-    said = source_of_import(chosen, format, paths, licence, kind="tasks")
+    said = source_of_import(chosen, format, TASK_FORMATS[format].collection, licence, kind="tasks")
     if said.licence != UNKNOWN:
         manifest["licence"] = {"licence": said.licence, "origin": said.origin, "stated_by": said.stated_by}
     elif before is not None and "licence" in before.manifest:

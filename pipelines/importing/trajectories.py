@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from agent.grammars.base import Grammar
 from sandbox.actions import Action
+from sandbox.importing.collection import Collection
 from sandbox.importing.fields import BadRecord
 from sandbox.session import Element, Observation
 from warehouse.core.errors import ConfigError, UnreadablePicture
@@ -175,6 +176,8 @@ class Importer:
     """Reads chats whose answers are written in a grammar as trajectories, for a format of chats."""
     acted_by: str = "unknown"
     """Who acted, where the import does not say, e.g. human."""
+    collection: Callable[[Sequence[Path]], Collection | None] = lambda paths: None
+    """Which public collection these files are of, as far as their names tell: its licence counts where `--licence` gives none."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", self.name):

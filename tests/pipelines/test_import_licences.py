@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli.app import app
+from pipelines.importing.registry import IMPORTERS
+from sandbox.tasks.imported.collecting import TASK_FORMATS
 from sandbox.tasks.licences import task_sources
 from sandbox.tasks.registry import SOURCES
 from tests.pipelines.demonstration_files import agentnet, images, write_lines
@@ -70,6 +72,16 @@ def test_a_set_of_tasks_has_the_licence_that_it_was_imported_under(tmp_path: Pat
     assert "nothing changed" in flywheel(home, "import", "tasks", "plain", str(tasks), "--name", "office"), "and what was said stays"
     (said,) = task_sources(["imported"], Home(home))
     assert (said.licence, said.stated_by) == ("MIT", "whoever imported it")
+
+
+def test_an_importer_says_which_collection_its_files_are_of() -> None:
+    licences = {
+        (format, file): found.licence if (found := IMPORTERS[format].collection([Path(file)])) is not None else None
+        for format, file in (("agentnet", "a.jsonl"), ("mind2web", "a.json"), ("mind2web", "a.parquet"), ("sharegpt", "a.jsonl"))
+    }
+    assert list(licences.values()) == ["MIT", "CC-BY-4.0", "OpenRAIL", None]
+    stated = {name: format.collection.licence for name, format in TASK_FORMATS.items() if format.collection is not None}
+    assert stated == {"miniwob": "MIT"}, "lists of Online-Mind2Web have the form of Mind2Web's"
 
 
 def test_each_source_that_ships_says_its_licence_and_where_it_is_from() -> None:

@@ -58,15 +58,6 @@ def known_sources(warehouse: Warehouse, more: Iterable[Source] = ()) -> dict[str
     return found
 
 
-SOURCE_OF = f"""
-    case
-        when {" or ".join(f"starts_with(s.stage, '{begin}')" for begin in IMPORT_STAGES)} then s.stage
-        when s.stage = '{RECORDINGS}' then '{RECORDINGS}'
-        when t.source = 'imported' then 'imported:' || split_part(t.name, ':', 1)
-        when s.episode_id is null then '{OWN}'
-        else coalesce(t.source, '{UNKNOWN}')
-    end"""
-"""SQL for the source of a row `s` of samples whose episode attempts the task `t`."""
 EPISODES_TASKS = """(
     select e.episode_id, any_value(t.source) as source, any_value(t.name) as name
     from episodes e join (select distinct task_id, source, name from tasks) t using (task_id) group by e.episode_id)"""
@@ -79,6 +70,7 @@ def with_sources(con: duckdb.DuckDBPyConnection, samples: str, sources: Mapping[
     con.execute("create or replace temp table licences (source varchar, licence varchar)")
     values = {"names": names, "licences": [sources[name].licence for name in names]}
     con.execute("insert into licences select unnest($names::varchar[]), unnest($licences::varchar[])", values)
+    source_of = _source_of(sources)
     terms = sources[PEOPLE].licence if PEOPLE in sources else UNKNOWN
     con.execute("create or replace temp table terms as select $terms::varchar as terms", {"terms": terms})
     return f"""(
@@ -86,10 +78,25 @@ def with_sources(con: duckdb.DuckDBPyConnection, samples: str, sources: Mapping[
             then coalesce(licence_of, '{UNKNOWN}') || '; annotators: ' || (select terms from terms)
             else coalesce(licence_of, '{UNKNOWN}') end as licence
         from (
-            select s.*, {SOURCE_OF} as source, l.licence as licence_of,
+            select s.*, {source_of} as source, l.licence as licence_of,
                 case when s.stage = '{RECORDINGS}' or a.origin = 'human' then 'people' when a.origin = 'scripted' then 'scripted'
                     when e.policy_id = 'oracle' then 'oracle' when s.episode_id is null then 'text' else 'policy' end as collected_by
             from ({samples}) s left join {EPISODES_TASKS} t using (episode_id)
             left join (select episode_id, any_value(policy_id) as policy_id from episodes group by episode_id) e using (episode_id)
             left join (select annotation_id, any_value(origin) as origin from annotations group by annotation_id) a using (annotation_id)
-            left join licences l on l.source = {SOURCE_OF}) found)"""
+            left join licences l on l.source = {source_of}) found)"""
+
+
+def _source_of(sources: Mapping[str, Source]) -> str:
+    """SQL for the source of a row `s` of samples whose episode attempts the task `t`. Of a source whose groups have rows of their own
+    (SOURCE:GROUP) tasks are called GROUP:NAME."""
+    grouped = sorted({name.partition(":")[0] for name, one in sources.items() if one.kind == "tasks" and ":" in name})
+    named = ", ".join("'" + name.replace("'", "''") + "'" for name in grouped or [""])
+    return f"""
+    case
+        when {" or ".join(f"starts_with(s.stage, '{begin}')" for begin in IMPORT_STAGES)} then s.stage
+        when s.stage = '{RECORDINGS}' then '{RECORDINGS}'
+        when t.source in ({named}) then t.source || ':' || split_part(t.name, ':', 1)
+        when s.episode_id is null then '{OWN}'
+        else coalesce(t.source, '{UNKNOWN}')
+    end"""

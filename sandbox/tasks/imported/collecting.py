@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sandbox.importing.collection import Collection
 from sandbox.importing.fields import BadRecord
 from sandbox.importing.reading import NotPlain, check, parse_json, yaml_records
 from sandbox.tasks.imported.android_world import map_android_world
@@ -39,14 +40,17 @@ class TaskFormat:
     mapper: Mapper
     meaning: str
     is_one_record: bool = False
+    collection: Collection | None = None
+    """The public collection that a list of this format is of; none where other collections share the format."""
 
 
+MINIWOB = Collection("MIT", "MiniWoB++, https://github.com/Farama-Foundation/miniwob-plusplus")
 TASK_FORMATS: Mapping[str, TaskFormat] = {
     "plain": TaskFormat(mapper=map_plain, meaning="our own schema, as JSON lines or YAML"),
     "osworld": TaskFormat(mapper=map_osworld, meaning="OSWorld's examples, one JSON file a task", is_one_record=True),
     "android-world": TaskFormat(mapper=map_android_world, meaning="AndroidWorld-style templates with parameters and checks"),
     "mind2web": TaskFormat(mapper=map_mind2web, meaning="Mind2Web and Online-Mind2Web task lists"),
-    "miniwob": TaskFormat(mapper=map_miniwob, meaning="names of MiniWoB++ environments, one a line, or JSON"),
+    "miniwob": TaskFormat(mapper=map_miniwob, meaning="names of MiniWoB++ environments, one a line, or JSON", collection=MINIWOB),
 }
 
 
