@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 Mode = Literal["relabel", "intervene"]
 
@@ -19,8 +19,12 @@ class ScriptedAnnotatorConfig(BaseModel):
     max_corrections: Annotated[int, Field(ge=0, description="steps overridden in a round")] = 250
     max_approvals: Annotated[int, Field(ge=0, description="steps approved in a round")] = 600
     max_interventions_per_episode: Annotated[int, Field(ge=1, description="intervene: corrections one episode may get")] = 3
-    mend_typing: Annotated[
-        bool, Field(description="relabel: go on after wrong typing where the oracle knows a way back; else what follows counts as lost")
+    fix_typing: Annotated[
+        bool,
+        Field(
+            validation_alias=AliasChoices("fix_typing", "mend_typing"),  # the second is what it was called before
+            description="relabel: go on after wrong typing where the oracle knows a way back; else what follows counts as lost",
+        ),
     ] = True
 
 

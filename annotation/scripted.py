@@ -191,7 +191,7 @@ class Hook:
         return await work(context, response)
 
 
-def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True) -> list[Annotation]:
+def relabel(episode: Episode, notes: Sequence[Note], *, fix_typing: bool = True) -> list[Annotation]:
     """Decisions on a finished episode. A solved one is approved whole, except for steps that were invalid, changed nothing or contradict
     themselves; of a failed one each step is approved or corrected, up to where the oracle knows no way on. A crashed one says nothing."""
     if episode.outcome is Outcome.CRASHED:
@@ -207,7 +207,7 @@ def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True
             annotations.append(_decide(episode, "relabel", "beyond_repair", note))
             break
         annotations.append(_decide(episode, "relabel", "accept" if note.agrees else "override", note))
-        if not note.agrees and note.is_typing and not mend_typing:
+        if not note.agrees and note.is_typing and not fix_typing:
             break
     return annotations
 
@@ -278,7 +278,7 @@ async def annotate(
     annotations: list[Annotation] = []
 
     def decide(episode: Episode, notes: Sequence[Note]) -> list[Annotation]:
-        return relabel(episode, notes, mend_typing=config.mend_typing) if config.mode == "relabel" else intervened(episode, notes)
+        return relabel(episode, notes, fix_typing=config.fix_typing) if config.mode == "relabel" else intervened(episode, notes)
 
     async def collect(wave: Sequence[EpisodeRequest], hook: Intervene) -> list[Annotation]:
         found = [kept for request in wave if keeper is not None and (kept := keeper.kept(request.episode_id)) is not None]

@@ -106,7 +106,8 @@ def _flat(config: Mapping[str, Any], group: type[BaseModel] = Profile, prefix: s
     """Settings by dotted key."""
     found: list[tuple[str, Any]] = []
     for key, value in config.items():
-        inner = _group(group.model_fields[key].annotation)
+        field = group.model_fields.get(key)  # none of a setting's former name
+        inner = _group(field.annotation) if field is not None else None
         if inner is not None and isinstance(value, Mapping):
             found.extend(_flat(value, inner, f"{prefix}{key}."))
         else:

@@ -67,7 +67,7 @@ class Task(BaseModel):
         if (reserved := reserved_of(self.source, self.name)) is not None:
             others = Split.EVAL if self.held_out else Split.TRAIN
             return lambda seed: Split(reserved.split_of_seed.get(seed, others))
-        name = self.name.removesuffix(SOURCES[self.source].twin_suffix if self.source in SOURCES else "")
+        name = self.name.removesuffix(SOURCES[self.source].variant_suffix if self.source in SOURCES else "")
         if has_one_instance(self):
             only = split_at(stable_fraction("split", self.source, name, 0), held_out=True) if self.held_out else Split.TRAIN
             return lambda seed: only

@@ -6,7 +6,7 @@ Nothing here imports a source, a session or a page: a module that defines a Task
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from inspect import getattr_static
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
@@ -77,7 +77,7 @@ class TaskSource:
     has_one_instance: bool = False
     """Each task is one instance, whatever the seed. Then a whole task falls into one split, or what is learned from would be what is
     reported: `train`, or for a held-out task one of the others."""
-    twin_suffix: str = ""
+    variant_suffix: str = ""
     """End of the name of a task that shows more of another's instances, `NAME` + suffix: both are in the same splits."""
     contents: Path | None = None
     """The index of reserved instances, contents.json (reserved.py). Only where the source does not draw its instances by split."""
@@ -93,8 +93,12 @@ class TaskSource:
     provenance: Callable[[Home | None], Iterable[Source]] | None = None
     """Instead of these two, where each group has its own: rows of the table `sources`, called SOURCE:GROUP, whose tasks are called
     GROUP:NAME. Of the environment's home where none is given."""
+    twin_suffix: InitVar[str] = ""
+    """What `variant_suffix` was called before."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, twin_suffix: str) -> None:
+        if twin_suffix:
+            object.__setattr__(self, "variant_suffix", self.variant_suffix or twin_suffix)
         if not isinstance(self.name, str) or not self.name or set(self.name) & set(":/, "):
             raise ConfigError(f"The name of a task source is {self.name!r}: expected a word without `:`, `/`, comma or space, e.g. shop.")
         if isinstance(self.kind, str) and self.kind not in get_args(SessionKind):

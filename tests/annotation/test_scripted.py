@@ -209,3 +209,8 @@ def test_config_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ValueError, match="max_correction"):
         ScriptedAnnotatorConfig.model_validate({"max_correction": 3})
     assert json.loads(ScriptedAnnotatorConfig().model_dump_json())["mode"] == "relabel"
+
+
+def test_a_setting_may_be_called_as_before() -> None:
+    config = ScriptedAnnotatorConfig.model_validate({"mend_typing": False})
+    assert not config.fix_typing and ScriptedAnnotatorConfig.model_validate(config.model_dump()) == config

@@ -37,9 +37,8 @@ INSTEAD = {
 DENIED = {word: {"tally": "tallies", "wish": "wishes"}.get(word, f"{word}s") for word in INSTEAD}
 """With the plural."""
 ALLOWED = {
-    "mend_typing": "a setting of profiles",
     "twin": "a field of the annotation server's JSON",
-    "twin_suffix": "a field of task sources, plug-ins' too",
+    "twin_suffix": "what a field of task sources, plug-ins' too, was called before",
 }
 MOUSE = ("annotation/recorder/", "pipelines/importing/playwright_trace.py", "sandbox/browser/", "sandbox/desktop/")
 """Where a wheel is that of a mouse."""

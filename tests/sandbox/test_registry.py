@@ -7,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,13 @@ def test_tasks_are_of_their_source(folder: Path) -> None:
     SOURCES.use("stray.py:SOURCE", folder)
     with pytest.raises(ConfigError, match="'stray' gives tasks of the source 'press'"):
         tasks_of("stray")
+
+
+def test_a_source_may_call_its_variants_suffix_as_before() -> None:
+    parts: dict[str, Any] = {"name": "mine", "kind": "terminal", "load_tasks": lambda group=None: {}, "instance": lambda task, seed: None}
+    old = TaskSource(**parts, twin_suffix="-elements")
+    assert old.variant_suffix == replace(old, name="other").variant_suffix == "-elements"
+    assert TaskSource(**parts, variant_suffix="-new").variant_suffix == "-new" and TaskSource(**parts).variant_suffix == ""
 
 
 def test_no_task_is_called_as_erased_episodes_are(folder: Path) -> None:

@@ -211,7 +211,7 @@ TASK_SOURCE = TaskSource(
     page=GamesSource(),
     facts=facts,
     description=description,
-    twin_suffix=ELEMENTS_SUFFIX,
+    variant_suffix=ELEMENTS_SUFFIX,
     licence="Apache-2.0",
     origin="games of this project",
 )
