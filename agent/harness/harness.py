@@ -33,7 +33,7 @@ INHERITED = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """What a harness is started with. `openai_url` ends with /v1, `anthropic_url` does not; `key` is for both. `session_url`: the session
-    as HTTP (door.py). `devtools_url`: of its browser, for the DevTools protocol; None where it has no such browser."""
+    as HTTP (endpoint.py). `devtools_url`: of its browser, for the DevTools protocol; None where it has no such browser."""
 
     episode: str
     task: str

@@ -18,8 +18,8 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.episode.log import EpisodeLog
 from agent.episode.loop import UNKNOWN_ENVIRONMENT
 from agent.episode.runner import EpisodeRunner
-from agent.harness.door import open_door
 from agent.harness.driven import DrivenSession
+from agent.harness.endpoint import open_endpoint
 from agent.harness.harness import Assignment, Harness
 from sandbox.session import Session, Verdict, first_content
 from warehouse.core.errors import EngineUnreachable, HarnessFailed, SandboxError
@@ -134,7 +134,7 @@ class HarnessRunner:
                 openai_url=f"{model.url}/v1",
                 anthropic_url=model.url,
                 key=model.key,
-                session_url=await stack.enter_async_context(open_door(driven)),
+                session_url=await stack.enter_async_context(open_endpoint(driven)),
                 devtools_url=await driven.devtools(),
                 folder=Path(folder),
             )

@@ -49,7 +49,7 @@ class RolloutPool:
         self._learned = {episode_id for index, ids in self._batches.items() if index <= num_learned for episode_id in ids}
         self._promised = {episode_id for index, ids in self._batches.items() if index > num_learned for episode_id in ids}
         self._finished: dict[str, Episode] = dict(recovered.finished)
-        found = {episode_id: asked_again(episode) for episode_id, episode in recovered.finished.items() if episode_id not in self._promised}
+        found = {episode_id: retry_of(episode) for episode_id, episode in recovered.finished.items() if episode_id not in self._promised}
         self._instead = {episode_id: request for episode_id, request in found.items() if request is not None}
         """By the id of a crashed episode: what is asked in its place. It is in no batch."""
         for episode_id in self._instead:
@@ -71,7 +71,7 @@ class RolloutPool:
         self._changed = asyncio.Event()
         self._under_way: asyncio.Task[None] | None = None
         self._num_steps = 0
-        self._num_again = 0
+        self._num_retried = 0
 
     async def __aenter__(self) -> Self:
         self._under_way = asyncio.create_task(self._collect(), name="rollouts")
@@ -96,9 +96,9 @@ class RolloutPool:
         return self._num_steps
 
     @property
-    def num_asked_again(self) -> int:
-        """Episodes that crashed in this start and were asked once more."""
-        return self._num_again
+    def num_retried(self) -> int:
+        """Episodes that crashed in this start and were tried once more."""
+        return self._num_retried
 
     @property
     def queues(self) -> dict[str, float]:
@@ -224,8 +224,8 @@ class RolloutPool:
                     )
                 self._outstanding.remove(episode.episode_id)
                 self._num_steps += len(episode.steps)
-                if again := asked_again(episode):
-                    self._ask_again(episode, again)
+                if retry := retry_of(episode):
+                    self._retry(episode, retry)
                 else:
                     self._finished[episode.episode_id] = episode.model_copy(update={"screenshots": {}})
                     self._enqueue_forks(episode)
@@ -235,7 +235,7 @@ class RolloutPool:
             if close is not None:
                 await close()
 
-    def _ask_again(self, crashed: Episode, request: EpisodeRequest) -> None:
+    def _retry(self, crashed: Episode, request: EpisodeRequest) -> None:
         """Request a replacement for a crashed episode, behind what waits already. Nothing is written but what a fork begins with: the
         rollout log has the crash."""
         if request.fork is not None:
@@ -243,13 +243,13 @@ class RolloutPool:
         self._instead[crashed.episode_id] = request
         self._admitted[request.episode_id] = self._admitted.pop(crashed.episode_id)
         self._outstanding.add(request.episode_id)
-        self._num_again += 1
+        self._num_retried += 1
         self._requests.put(request)
 
 
-def asked_again(episode: Episode) -> EpisodeRequest | None:
-    """What is asked in place of an episode whose infrastructure failed, another attempt at the same instance; None for one that ended by
-    itself, and for one that was itself asked again: that crash counts."""
+def retry_of(episode: Episode) -> EpisodeRequest | None:
+    """The request in place of an episode whose infrastructure failed, another attempt at the same instance; None for one that ended by
+    itself, and for one that was a retry itself: that crash counts."""
     if episode.outcome is not Outcome.CRASHED or episode.request.attempt >= AGAIN:
         return None
     return episode.request.model_copy(update={"attempt": episode.request.attempt + AGAIN})

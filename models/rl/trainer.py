@@ -319,14 +319,14 @@ class _Trainer:
     async def _round(self, pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> tuple[list[Episode], dict[str, float]]:
         """Wait for a batch, learn from it, hand the weights on, write the state. Returns the batch and the round's metrics."""
         index, policy_id, version = self.counters.round_index + 1, self.policy_id, self.counters.version
-        started, num_again = Reading.of(pool, policy), pool.num_asked_again
+        started, num_retried = Reading.of(pool, policy), pool.num_retried
         episodes = await self._watched(pool.batch(index, self._admit(pool, index)))
         collected, queues = Reading.of(pool, policy), pool.queues
         loop = asyncio.get_running_loop()
         learned = await loop.run_in_executor(self._thread, self._learn, episodes, index, live)
         policy.version = self.counters.version
         metrics = episode_metrics(episodes) | staleness_metrics(episodes, version) | learned | queues
-        metrics["asked_again"] = float(pool.num_asked_again - num_again)
+        metrics["retried"] = float(pool.num_retried - num_retried)
         metrics |= times(started, collected, Reading.of(pool, policy), learned["update_cpu_s"], is_streaming=self._config.streaming)
         self.counters = self.counters.model_copy(
             update={"metrics": (*self.counters.metrics, metrics), "policy_ids": (*self.counters.policy_ids, policy_id)}

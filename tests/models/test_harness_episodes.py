@@ -22,8 +22,8 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.episode.runner import EpisodeRunner, RunnerSettings
 from agent.gateway.log import read_calls, read_outcomes
-from agent.harness.door import LED, MAX_ACTION_BYTES, Led
 from agent.harness.driven import DrivenSession
+from agent.harness.endpoint import LED, MAX_ACTION_BYTES, Led
 from agent.harness.harness import Assignment, Command, Harness
 from agent.harness.runner import HarnessRunner
 from agent.prompts.prompt import PromptBuilder

@@ -286,11 +286,11 @@ class Failing(ButtonPool):
         yield ButtonSession(int(self._dies(self.num_leased)))
 
 
-def test_crashed_episodes_are_asked_again_once_then_counted_and_not_learned_from(weak: Weak, tmp_path: Path) -> None:
+def test_crashed_episodes_are_retried_once_then_counted_and_not_learned_from(weak: Weak, tmp_path: Path) -> None:
     every_other = Failing(lambda number: number % 2 == 1)
     result = train(make_run(weak, tmp_path, algorithm="reinforce", rounds=1), collector(pool=every_other))
     metrics = result.metrics[0]
-    assert (metrics["episodes"], metrics["crashed"], metrics["asked_again"], every_other.num_leased) == (12, 4, 8, 24)
+    assert (metrics["episodes"], metrics["crashed"], metrics["retried"], every_other.num_leased) == (12, 4, 8, 24)
     assert metrics["updates"] > 0 and metrics["fruitless"] == 0.0
     episodes = list(result.rollout_log.episodes())
     assert len({episode.episode_id for episode in episodes}) == 24, "what crashed is kept, also where another attempt took its place"

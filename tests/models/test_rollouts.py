@@ -306,7 +306,7 @@ def test_what_crashed_is_asked_once_more_and_its_group_waits_for_it(tmp_path: Pa
             if not pool.blocks:
                 pool.admit([one for group in groups for one in group])
             found = [await pool.batch(index, 2) for index in range(num_learned + 1, num_batches + 1)]
-            assert pool.num_admitted == 4 and pool.num_asked_again == sum(attempt == 1 for _, attempt in collector.asked)
+            assert pool.num_admitted == 4 and pool.num_retried == sum(attempt == 1 for _, attempt in collector.asked)
             return found
 
     collector = Crashing(1)
@@ -322,7 +322,7 @@ def test_what_crashed_is_asked_once_more_and_its_group_waits_for_it(tmp_path: Pa
         assert [ids(batch) for batch in run(start(num_learned, idle, 2))] == [ids(batch) for batch in expected] and idle.asked == []
 
 
-def test_a_crash_is_asked_again_also_by_the_start_after_a_kill_and_counts_the_second_time(tmp_path: Path) -> None:
+def test_a_crash_is_retried_also_by_the_start_after_a_kill_and_counts_the_second_time(tmp_path: Path) -> None:
     asked = [request(SHORT, number) for number in (0, 1)]
     rollout_log = RolloutLog(tmp_path)
     rollout_log.issue(Block(num_learned=0, requests=tuple(asked)))

@@ -249,7 +249,7 @@ def test_an_episode_of_rl_is_asked_for_as_often_as_the_table_says() -> None:
     starts = 0
     while request is not None:
         starts += 1
-        request = rollouts.asked_again(crashed_episode(request, SandboxError("gone"), duration_ms=1.0))
+        request = rollouts.retry_of(crashed_episode(request, SandboxError("gone"), duration_ms=1.0))
     assert starts == TABLE["an episode of RL that was recorded as `crashed`"]
 
 

@@ -45,7 +45,7 @@ def _led(led: Transition) -> bytes:
 
 
 @asynccontextmanager
-async def open_door(session: DrivenSession) -> AsyncIterator[str]:
+async def open_endpoint(session: DrivenSession) -> AsyncIterator[str]:
     """The session's address, for as long as the block lasts."""
     path = f"/{secrets.token_urlsafe(16)}"
 
