@@ -1,6 +1,6 @@
 """What people did, taken in from the annotation server's database: here interactive annotations, in recordings.py recordings of their own
 work. Every iteration takes what counts by then and none before it has taken; and before it makes its datasets it answers what was taken
-back since, or called wrong by a reviewer, with tombstones. What counts is annotation/service/intake.py's to say.
+back since, or called wrong by a reviewer, with tombstones. What counts is annotation/service/intake/intake.py's to say.
 """
 
 import os
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from agent.episode.episode import Episode
 from agent.episode.rows import rows
-from annotation.service import intake
-from annotation.service.intake import Finished
+from annotation.service.intake import intake
+from annotation.service.intake.intake import Finished
 from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url, has_default

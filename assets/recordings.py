@@ -14,8 +14,8 @@ import dagster as dg
 from agent.episode.rows import screenshot_row
 from annotation.config import WordingConfig
 from annotation.recordings.samples import VARIATION, attempt_of
-from annotation.service import intake
-from annotation.service.wording import Wording
+from annotation.service.intake import intake
+from annotation.service.intake.wording import Wording
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from assets import people

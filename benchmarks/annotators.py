@@ -34,8 +34,8 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import func, select
 
-from annotation.service.campaigns import Campaigns, CampaignSpec
-from annotation.service.standing import StandingReader
+from annotation.service.campaigns.campaigns import Campaigns, CampaignSpec
+from annotation.service.campaigns.standing import StandingReader
 from annotation.storage import accounts, logins
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database

@@ -33,7 +33,7 @@ from annotation.recorder.store import Store
 from annotation.recorder.upload import Bundle
 from annotation.recordings.bundle import Checking, Machine, Manifest, RecordedAction, Screen, TaskQuery
 from annotation.recordings.consent import sign
-from annotation.service.recordings import Recordings
+from annotation.service.recordings.recordings import Recordings
 from annotation.storage.database import default_url
 from annotation.storage.logins import Principal
 from annotation.storage.migrating import open_database

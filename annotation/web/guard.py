@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
-from annotation.service.accounts import Accounts
+from annotation.service.access.accounts import Accounts
 from annotation.storage.attempts import source_of
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.web.access import Access, accesses

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 from fastapi import Depends, FastAPI, Query, Request, Response
 from sqlalchemy.orm import Session
 
-from annotation.service.accounts import Accounts, Opened
+from annotation.service.access.accounts import Accounts, Opened
 from annotation.storage import accounts as stored
 from annotation.storage import audit, logins
 from annotation.storage.schema import Login, User

@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from annotation.service.runs import LiveRuns
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage import runs as stored
 from annotation.web.access import Who, needs, office_of
 from annotation.wire import runs as bodies

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 
-from annotation.service.campaigns import CampaignChange, CampaignSpec, Seen
-from annotation.service.choosing import selected_tasks
+from annotation.service.campaigns.campaigns import CampaignChange, CampaignSpec, Seen
+from annotation.service.campaigns.choosing import selected_tasks
 from annotation.storage import accounts as stored
 from annotation.storage import assignments, work_counts
 from annotation.web.access import Address, Who, needs, office_of

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.policy.policy import Policy, Prompt, Response, is_continuous
-from annotation.service.policies import NEWEST, Served
+from annotation.service.campaigns.policies import NEWEST, Served
 from assets.profile import ActingSettings
 from pipelines.stages.engines import ClosablePolicy, open_engine
 from warehouse.core.errors import ModelError
@@ -67,7 +67,7 @@ class RegisteredPolicies:
 
 
 class ReleasedPolicies(RegisteredPolicies):
-    """A PolicySource (annotation/service/policies.py). Belongs to the event loop that it is used in."""
+    """A PolicySource (annotation/service/campaigns/policies.py). Belongs to the event loop that it is used in."""
 
     def __init__(self, home: Home, acting: ActingSettings) -> None:
         super().__init__(home)

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from rich.markup import escape
 
-from annotation.service.accounts import Accounts
-from annotation.service.policies import NEWEST
-from annotation.service.runs import LiveRuns
-from annotation.service.standing import StandingReader
+from annotation.service.access.accounts import Accounts
+from annotation.service.campaigns.policies import NEWEST
+from annotation.service.campaigns.standing import StandingReader
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage import accounts as stored
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database

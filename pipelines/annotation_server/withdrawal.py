@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from annotation.recordings.samples import attempt_of
-from annotation.service.recordings import Recordings
+from annotation.service.recordings.recordings import Recordings
 from annotation.storage import accounts, recordings, withdrawals
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore

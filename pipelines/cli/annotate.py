@@ -17,7 +17,7 @@ from pipelines.cli.options import HomeOption, ProfileOption, SetOption, console,
 from warehouse.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from annotation.service.accounts import Accounts
+    from annotation.service.access.accounts import Accounts
     from annotation.storage.schema import User
     from warehouse.core.home import Home
 

@@ -18,7 +18,7 @@ from pipelines.cli.terminal import print_rows
 from warehouse.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from annotation.service.campaigns import CampaignChange, Campaigns, Seen
+    from annotation.service.campaigns.campaigns import CampaignChange, Campaigns, Seen
     from annotation.storage.database import Database
     from warehouse.core.home import Home
 
@@ -48,7 +48,7 @@ def create(
     home: HomeOption = None,
 ) -> None:
     """Begin a campaign. What it asks for is chosen as people work: train instances of the tasks, more where the policy is weak."""
-    from annotation.service.campaigns import CampaignSpec
+    from annotation.service.campaigns.campaigns import CampaignSpec
 
     spec = _checked(
         CampaignSpec,
@@ -138,7 +138,7 @@ def change(
     home: HomeOption = None,
 ) -> None:
     """Change a campaign while people work on it. What is not named stays; a server that runs goes by it at once."""
-    from annotation.service.campaigns import CampaignChange
+    from annotation.service.campaigns.campaigns import CampaignChange
 
     if member and everyone:
         raise ConfigError("--member and --everyone exclude one another: name who works on it, or let everyone")
@@ -184,7 +184,7 @@ def end(name: CampaignArgument, database: DatabaseOption = None, home: HomeOptio
 
 
 def _set_state(name: str, state: str, database: str | None, home: Path | None) -> None:
-    from annotation.service.campaigns import CampaignChange
+    from annotation.service.campaigns.campaigns import CampaignChange
 
     _change(name, _checked(CampaignChange, state=state), database, home)
 
@@ -229,8 +229,8 @@ def _say_where(home: Home, database: str | None) -> None:
 
 
 def _campaigns(database: Database, home: Home) -> Campaigns:
-    from annotation.service.campaigns import Campaigns
-    from annotation.service.standing import StandingReader
+    from annotation.service.campaigns.campaigns import Campaigns
+    from annotation.service.campaigns.standing import StandingReader
     from pipelines.annotation_server.policy_source import RegisteredPolicies
 
     return Campaigns(database, StandingReader(home), RegisteredPolicies(home))

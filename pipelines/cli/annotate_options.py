@@ -14,7 +14,7 @@ from pipelines.cli.options import profile_of
 from warehouse.core.home import Home
 
 if TYPE_CHECKING:
-    from annotation.service.accounts import Accounts
+    from annotation.service.access.accounts import Accounts
     from annotation.storage.database import Database
     from pipelines.annotation_server.address import Served
 
@@ -82,7 +82,7 @@ def server_of(home: Home, given: str | None) -> Served | None:
 
 def with_accounts(home: Home, given: str | None, work: Callable[[Accounts], Awaitable[T]]) -> T:
     """What `work` gives, asked of the accounts in the database."""
-    from annotation.service.accounts import Accounts
+    from annotation.service.access.accounts import Accounts
 
     async def run(database: Database) -> T:
         accounts = Accounts(database)

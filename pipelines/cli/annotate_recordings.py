@@ -28,7 +28,7 @@ def list_recordings(
     home: HomeOption = None,
 ) -> None:
     """Recordings of people's own work, the newest first, by the id that `flywheel annotate withdraw` takes."""
-    from annotation.service.recording_lists import list_of
+    from annotation.service.recordings.recording_lists import list_of
     from annotation.wire.review import RecordingState
 
     if state is not None and state not in get_args(RecordingState):

@@ -27,7 +27,7 @@ def list_runs(
     home: HomeOption = None,
 ) -> None:
     """Finished runs, the newest first, by the id that `flywheel annotate withdraw` takes."""
-    from annotation.service.finished_runs import list_of
+    from annotation.service.review.finished_runs import list_of
     from annotation.storage import campaigns
     from annotation.wire.finished import Standing
 

@@ -127,7 +127,7 @@ def _episodes_of(session: Session, run_ids: Collection[str]) -> dict[str, str]:
     """The episode that each run is in the tables, whether it was taken in or not; none of a run whose task is none any more."""
     from sqlalchemy import select
 
-    from annotation.service.stored_runs import request_for
+    from annotation.service.runs.stored_runs import request_for
     from annotation.storage.schema import Assignment, Run
 
     query = select(Run, Assignment).join(Assignment, Assignment.assignment_id == Run.assignment_id)

@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from agent.policy.policy import Message
 from agent.prompts.prompt import training_messages
-from annotation.service.intake import campaigns
+from annotation.service.intake.intake import campaigns
 from assets.people import database_of
 from assets.profile import Profile
 from models.families.registry import is_vision

@@ -13,7 +13,7 @@ from annotation.config import WordingConfig
 from annotation.recorder import edits
 from annotation.recorder.store import Store
 from annotation.recorder.upload import Bundle
-from annotation.service.recordings import Recordings
+from annotation.service.recordings.recordings import Recordings
 from annotation.storage.blobs import Blobs
 from annotation.storage.logins import Principal
 from annotation.storage.parts import PartStore

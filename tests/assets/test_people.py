@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from agent.prompts.prompt import PromptBuilder
 from annotation.recordings.samples import recorded
-from annotation.service import intake
+from annotation.service.intake import intake
 from annotation.storage import run_endings
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Review, Run

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from agent.episode.log import EpisodeLog
-from annotation.service import intake
+from annotation.service.intake import intake
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database

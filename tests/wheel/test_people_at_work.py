@@ -21,8 +21,8 @@ from agent.policy.action_source import ORACLE_POLICY_ID
 from annotation.recorder import edits
 from annotation.recorder.upload import Uploader
 from annotation.recordings.bundle import ANNOUNCE_PATH
-from annotation.service import intake
-from annotation.service.accounts import Accounts
+from annotation.service.access.accounts import Accounts
+from annotation.service.intake import intake
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import User

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from agent.policy.policy import Policy, Prompt, Response
 from agent.prompts.prompt import PromptBuilder
-from annotation.service.policies import Served
-from annotation.service.runs import LiveRuns
+from annotation.service.campaigns.policies import Served
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage.blobs import Blobs
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Campaign, User

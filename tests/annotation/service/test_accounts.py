@@ -10,8 +10,8 @@ import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import select
 
-from annotation.service.accounts import Accounts
-from annotation.service.passwords import Passwords
+from annotation.service.access.accounts import Accounts
+from annotation.service.access.passwords import Passwords
 from annotation.storage import accounts as stored
 from annotation.storage import audit
 from annotation.storage.attempts import Limits

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotation.service.agreement import Rating, agreements, cohen_kappa
+from annotation.service.review.agreement import Rating, agreements, cohen_kappa
 
 CANONICAL = {
     "a": [None, None, None, None, None, 3, 4, 1, 2, 1, 1, 3, 3, None, 3],

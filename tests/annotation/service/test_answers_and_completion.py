@@ -9,12 +9,12 @@ from agent.grammars.calls import READERS
 from agent.grammars.compact import _VERBS
 from agent.grammars.registry import GRAMMARS
 from agent.grammars.uitars2 import SDK_TOOLS
-from annotation.service.answers import action_view, canonical, composed, edited, view_of_action
-from annotation.service.at_point import at_point, element_under, element_within
-from annotation.service.completion import accepted, complete
-from annotation.service.completion_calls import CALLS, TOOL_CALLS
-from annotation.service.completion_compact import VERBS
-from annotation.service.completion_values import Surroundings, instruction_texts
+from annotation.service.editor.answers import action_view, canonical, composed, edited, view_of_action
+from annotation.service.editor.at_point import at_point, element_under, element_within
+from annotation.service.editor.completion import accepted, complete
+from annotation.service.editor.completion_calls import CALLS, TOOL_CALLS
+from annotation.service.editor.completion_compact import VERBS
+from annotation.service.editor.completion_values import Surroundings, instruction_texts
 from annotation.wire.runs import Point
 from sandbox.actions import Action, Click, Drag, Finished, Hotkey, PressHome, Scroll, SelectOption, ToolCall, TypeText
 from sandbox.session import Element, Observation

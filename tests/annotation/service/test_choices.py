@@ -8,9 +8,9 @@ import pytest
 
 from agent.grammars.registry import GRAMMARS
 from agent.policy.policy import Response
-from annotation.service.answers import view_of_action
-from annotation.service.choices import Choice, Situation, choice_of
-from annotation.service.proposals import Candidate
+from annotation.service.editor.answers import view_of_action
+from annotation.service.runs.choices import Choice, Situation, choice_of
+from annotation.service.runs.proposals import Candidate
 from annotation.wire.runs import Decide
 from sandbox.actions import Action, Click, TypeText
 from sandbox.session import Element, Observation

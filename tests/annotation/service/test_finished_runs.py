@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select, update
 
-from annotation.service.campaigns import CampaignChange, Campaigns
-from annotation.service.finished_runs import FinishedRuns
-from annotation.service.queue import Queue
-from annotation.service.review import Reviews
-from annotation.service.standing import Standing, StandingReader
+from annotation.service.campaigns.campaigns import CampaignChange, Campaigns
+from annotation.service.campaigns.queue import Queue
+from annotation.service.campaigns.standing import Standing, StandingReader
+from annotation.service.review.finished_runs import FinishedRuns
+from annotation.service.review.review import Reviews
 from annotation.storage import campaigns, withdrawals
 from annotation.storage.campaigns import Progress
 from annotation.storage.migrating import open_database

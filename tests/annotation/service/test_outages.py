@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from annotation.service.runs import LiveRuns
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage import assignments
 from annotation.storage.schema import Assignment, User
 from sandbox.pool.pool import SessionPool

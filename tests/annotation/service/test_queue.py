@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import select, update
 
-from annotation.service.campaigns import CampaignChange, Campaigns, CampaignSpec
-from annotation.service.queue import Queue
-from annotation.service.standing import Standing, StandingReader
+from annotation.service.campaigns.campaigns import CampaignChange, Campaigns, CampaignSpec
+from annotation.service.campaigns.queue import Queue
+from annotation.service.campaigns.standing import Standing, StandingReader
 from annotation.storage import accounts, assignments
 from annotation.storage.database import Database
 from annotation.storage.migrating import open_database

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from annotation.service.review import Reviews, reviews_of, verdict_that_stands, wrong_steps
+from annotation.service.review.review import Reviews, reviews_of, verdict_that_stands, wrong_steps
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import AuditEntry, Review, Run
 from annotation.wire.review import ReviewView, StepOpinion, SubmitReview

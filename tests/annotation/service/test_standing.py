@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from annotation.service.choosing import FIRST_SEED, fresh_seeds, next_instances
-from annotation.service.standing import UNKNOWN, Standing, StandingReader
+from annotation.service.campaigns.choosing import FIRST_SEED, fresh_seeds, next_instances
+from annotation.service.campaigns.standing import UNKNOWN, Standing, StandingReader
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import tasks_of
 from sandbox.tasks.task import Split

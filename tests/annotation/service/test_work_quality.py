@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from annotation.service.quality import DAY_S, LONGEST_STEP_S, Quality
-from annotation.service.ratings import said_by
-from annotation.service.review import Reviews
+from annotation.service.review.quality import DAY_S, LONGEST_STEP_S, Quality
+from annotation.service.review.ratings import said_by
+from annotation.service.review.review import Reviews
 from annotation.storage.migrating import open_database
 from annotation.wire.review import Quality as QualityView
 from annotation.wire.review import StepOpinion, SubmitReview

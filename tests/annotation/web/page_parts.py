@@ -14,10 +14,10 @@ from playwright.async_api import Error as PlaywrightError
 from sqlalchemy import select
 
 from agent.policy.policy import Prompt, Response
-from annotation.service.accounts import Accounts
-from annotation.service.campaigns import Campaigns, CampaignSpec
-from annotation.service.runs import LiveRuns
-from annotation.service.standing import StandingReader
+from annotation.service.access.accounts import Accounts
+from annotation.service.campaigns.campaigns import Campaigns, CampaignSpec
+from annotation.service.campaigns.standing import StandingReader
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.migrating import open_database

@@ -13,8 +13,8 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 from sqlalchemy import select
 
-from annotation.service.recordings import Recordings
-from annotation.service.review import Reviews
+from annotation.service.recordings.recordings import Recordings
+from annotation.service.review.review import Reviews
 from annotation.storage.logins import Principal
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import AuditEntry, Recording, Review, Run

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from annotation.service.accounts import Accounts
-from annotation.service.campaigns import Campaigns
-from annotation.service.runs import LiveRuns
-from annotation.service.standing import StandingReader
+from annotation.service.access.accounts import Accounts
+from annotation.service.campaigns.campaigns import Campaigns
+from annotation.service.campaigns.standing import StandingReader
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage.blobs import Blobs
 from annotation.storage.migrating import open_database
 from annotation.web.app import create_app

@@ -13,8 +13,8 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from sqlalchemy import select
 
-from annotation.service import intake
-from annotation.service.screens import observation_of
+from annotation.service.intake import intake
+from annotation.service.runs.screens import observation_of
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database

@@ -26,11 +26,11 @@ from sqlalchemy import select
 from agent.prompts.prompt import PromptBuilder
 from annotation.recorder.upload import Bundle
 from annotation.recordings.bundle import MAX_PART_BYTES, part_path
-from annotation.service import bundles
-from annotation.service.intake import take_recording
-from annotation.service.picture_check import Wanted
-from annotation.service.picture_workers import PictureWorkers
-from annotation.service.recordings import Recordings
+from annotation.service.intake.intake import take_recording
+from annotation.service.recordings import bundles
+from annotation.service.recordings.picture_check import Wanted
+from annotation.service.recordings.picture_workers import PictureWorkers
+from annotation.service.recordings.recordings import Recordings
 from annotation.storage import parts
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import AuditEntry, Landing, Recording

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from annotation.service.accounts import Accounts
-from annotation.service.runs import LiveRuns
-from annotation.service.standing import StandingReader
+from annotation.service.access.accounts import Accounts
+from annotation.service.campaigns.standing import StandingReader
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage.schema import Assignment
 from annotation.web.app import create_app
 from annotation.web.guard import Guard

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from annotation.recorder.upload import Bundle
 from annotation.recordings.bundle import part_path
-from annotation.service import unfinished
+from annotation.service.recordings import unfinished
 from annotation.storage.schema import Recording
 from annotation.web.settings import WebSettings
 from tests.annotation.web.test_recordings_routes import PATH, announced, kept, reviewed, rows, uploaded

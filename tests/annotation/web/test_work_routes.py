@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from annotation.service.queue import Queue
+from annotation.service.campaigns.queue import Queue
 from annotation.storage.schema import Assignment, Campaign
 from sandbox.pool.pool import SessionPool
 from tests.annotation.service.live_parts import until

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 from argon2 import PasswordHasher
 
-from annotation.service.accounts import Accounts
-from annotation.service.passwords import Passwords
-from annotation.service.recordings import Recordings
-from annotation.service.runs import LiveRuns
-from annotation.service.standing import StandingReader
+from annotation.service.access.accounts import Accounts
+from annotation.service.access.passwords import Passwords
+from annotation.service.campaigns.standing import StandingReader
+from annotation.service.recordings.recordings import Recordings
+from annotation.service.runs.runs import LiveRuns
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.migrating import open_database

@@ -1,0 +1,1 @@
+"""What the flywheel takes in of annotated runs and recordings, as episodes and rows."""

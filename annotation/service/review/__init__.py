@@ -1,0 +1,1 @@
+"""Finished runs: second opinions, agreement between people, and the figures of quality."""

@@ -1,0 +1,1 @@
+"""Annotated runs while they are live: the policy proposes, a person decides, and each step is stored."""
