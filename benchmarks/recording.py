@@ -93,8 +93,8 @@ def hear(env: dict[str, str], sentences: tuple[str, ...], voice: str, speed: int
     import jiwer
 
     os.environ.update(env)
-    from annotation.recorder.microphone import Microphone, Sound
-    from annotation.recorder.speech import Sphinx
+    from annotation.recorder.speech.microphone import Microphone, Sound
+    from annotation.recorder.speech.speech import Sphinx
 
     recogniser, heard, used_s, spoken_s = Sphinx(), list[str](), 0.0, 0.0
     for sentence in sentences:

@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from annotation.recorder import edits
-from annotation.recorder import store as stores
-from annotation.recorder.store import Store
-from annotation.recorder.upload import Bundle
+from annotation.recorder.review import edits
+from annotation.recorder.review.upload import Bundle
+from annotation.recorder.store import store as stores
+from annotation.recorder.store.store import Store
 from annotation.recordings.bundle import Checking, Machine, Manifest, RecordedAction, Screen, TaskQuery
 from annotation.recordings.consent import sign
 from annotation.service.recordings.recordings import Recordings

@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "flywheel"
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
-ELSEWHERE = ("sandbox/desktop/inside/", "sandbox/desktop/guest_agent.py", "annotation/recorder/inside/")
+ELSEWHERE = ("sandbox/desktop/inside/", "sandbox/desktop/guest_agent.py", "annotation/recorder/screen/inside/")
 """Files that run under another Python (in a desktop, a virtual machine, beside the recorder), to which it is `sandbox.desktop.inside`."""
 INSIDE = "sandbox.desktop.inside"
 SHARED = ("dagster.yaml", "constraints.txt")

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from annotation.recorder.exclusions import Exclusions
-from annotation.recorder.secrecy import UnknownTyping
-from annotation.recorder.sign import Corner
+from annotation.recorder.privacy.secrecy import UnknownTyping
+from annotation.recorder.screen.exclusions import Exclusions
+from annotation.recorder.screen.sign import Corner
 from annotation.recordings.bundle import Consent, Machine, Source, TaskQuery, Track
 
 Keys = Annotated[tuple[str, ...], Field(min_length=2, max_length=4)]

@@ -47,7 +47,7 @@ def review(
     import asyncio
     import secrets
 
-    from annotation.recorder.review import create_app
+    from annotation.recorder.review.review import create_app
     from sandbox.http.serving import Server, address_of, bind, serve_until_signalled
 
     store = opened(name, home)
@@ -76,7 +76,7 @@ def upload(
     home: HomeOption = None,
 ) -> None:
     """Send a recording that was looked through. When it is interrupted, give the command again: what arrived is not sent twice."""
-    from annotation.recorder.upload import Uploader
+    from annotation.recorder.review.upload import Uploader
     from pipelines.annotation_server.address import living
 
     store, server = opened(name, home), living(home_of(home))
@@ -107,7 +107,7 @@ def refine(
     Sent to that address: each thought, the action after it with what you typed, what it was done to, and the window's title; with --why the
     task and the actions before it too. What was heard stays beside the new wording.
     """
-    from annotation.recorder.rewording import refine_confirmed
+    from annotation.recorder.review.rewording import refine_confirmed
     from annotation.recordings.enrichment import with_reasons
     from annotation.recordings.refinement import Refiner
 
@@ -125,7 +125,7 @@ def refine(
 @record.command("list")
 def list_recordings(home: HomeOption = None) -> None:
     """The recordings on this machine, and how far each is."""
-    from annotation.recorder import store as stores
+    from annotation.recorder.store import store as stores
     from pipelines.annotation_server.address import living
 
     found = stores.all_recordings(root_of(home))
@@ -159,8 +159,8 @@ def show(name: NameArgument, home: HomeOption = None) -> None:
 @record.command()
 def delete(name: NameArgument, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, home: HomeOption = None) -> None:
     """Erase a recording from this machine. What was uploaded has to be withdrawn there."""
-    from annotation.recorder import store as stores
-    from annotation.recorder.vault import OpenVault
+    from annotation.recorder.store import store as stores
+    from annotation.recorder.store.vault import OpenVault
 
     folder = root_of(home) / name
     store = stores.Store(folder, stores.read_cover(folder), OpenVault())  # deletion needs no passphrase

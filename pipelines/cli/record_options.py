@@ -14,7 +14,7 @@ from pipelines.cli.options import console, home_of
 from warehouse.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from annotation.recorder.store import Store
+    from annotation.recorder.store.store import Store
     from annotation.recordings.bundle import Box
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def root_of(home: Path | None) -> Path:
 
 def opened(name: str, home: Path | None) -> Store:
     """A recording that is there; where it is sealed its passphrase is asked for. Raises RecordingRefused, RecordingLocked."""
-    from annotation.recorder import store as stores
+    from annotation.recorder.store import store as stores
 
     root = root_of(home)
     is_sealed = stores.read_cover(root / name).seal is not None

@@ -41,8 +41,8 @@ from warehouse.core.errors import RecordingRefused
 
 if TYPE_CHECKING:
     from annotation.recorder.settings import RecordSettings
-    from annotation.recorder.speech import Recogniser
-    from annotation.recorder.store import Store
+    from annotation.recorder.speech.speech import Recogniser
+    from annotation.recorder.store.store import Store
     from annotation.recordings.bundle import Consent, Manifest, TaskQuery
     from annotation.recordings.redaction import Redactor
 
@@ -75,11 +75,11 @@ def start(
     home: HomeOption = None,
 ) -> None:
     """Record this screen until the stop keys or Ctrl-C. Nothing leaves this machine before you have confirmed it in `review`."""
-    from annotation.recorder import store as stores
-    from annotation.recorder.exclusions import Exclusions
-    from annotation.recorder.machine import backends_for_this_machine, check_machine
-    from annotation.recorder.recorder import Recorder
+    from annotation.recorder.desktop.machine import backends_for_this_machine, check_machine
+    from annotation.recorder.desktop.recorder import Recorder
+    from annotation.recorder.screen.exclusions import Exclusions
     from annotation.recorder.settings import RecordSettings
+    from annotation.recorder.store import store as stores
     from annotation.recordings.bundle import TaskQuery
 
     def settings() -> tuple[RecordSettings, TaskQuery]:
@@ -146,12 +146,12 @@ def browser(
     """Record work in a browser alone: opens a Chromium with a profile of its own; close it, or Ctrl-C, to end."""
     import asyncio
 
-    from annotation.recorder import store as stores
-    from annotation.recorder.browser_pages import check_display
-    from annotation.recorder.browser_recorder import BrowserRecorder
-    from annotation.recorder.microphone import Microphone
+    from annotation.recorder.browser.browser_recorder import BrowserRecorder
+    from annotation.recorder.browser.pages import check_display
+    from annotation.recorder.screen.text_reader import find_text_reader
     from annotation.recorder.settings import RecordSettings
-    from annotation.recorder.text_reader import find_text_reader
+    from annotation.recorder.speech.microphone import Microphone
+    from annotation.recorder.store import store as stores
     from annotation.recordings.bundle import TaskQuery
     from sandbox.browser.chromium import find_chromium
 
@@ -209,8 +209,8 @@ def resume(name: NameArgument, recogniser: RecogniserOption = "auto", speech_mod
 
 def _check_new(name: str, home: Path | None, recogniser: str) -> None:
     """Raises RecordingRefused for a name that is taken or no name, RecorderUnavailable for a recogniser that is not there."""
-    from annotation.recorder.speech import check_recogniser
-    from annotation.recorder.store import check_new
+    from annotation.recorder.speech.speech import check_recogniser
+    from annotation.recorder.store.store import check_new
 
     check_new(root_of(home), name)
     if recogniser != "none":
@@ -218,7 +218,7 @@ def _check_new(name: str, home: Path | None, recogniser: str) -> None:
 
 
 def _finish(store: Store, recogniser: str, speech_model: str, redactor: Redactor | None = None) -> Manifest:
-    from annotation.recorder.finish import finish
+    from annotation.recorder.review.finish import finish
 
     manifest = finish(store, _recogniser(recogniser, speech_model), redactor)
     thoughts = sum(action.thought is not None for action in manifest.actions)
@@ -232,7 +232,7 @@ def _finish(store: Store, recogniser: str, speech_model: str, redactor: Redactor
 
 
 def _recogniser(name: str, model: str) -> Recogniser | None:
-    from annotation.recorder.speech import recogniser_named
+    from annotation.recorder.speech.speech import recogniser_named
 
     return None if name == "none" else recogniser_named(name, model)
 

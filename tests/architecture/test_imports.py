@@ -252,7 +252,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-SYSTEM_LIBRARIES = {"gi": ("sandbox/desktop/inside/", "annotation/recorder/inside/"), "vllm": ("models/http/vllm_gloo.py",)}
+SYSTEM_LIBRARIES = {"gi": ("sandbox/desktop/inside/", "annotation/recorder/screen/inside/"), "vllm": ("models/http/vllm_gloo.py",)}
 """Not from our environment: imported by what runs under the Python of a distribution, or within a server, which bring them."""
 
 

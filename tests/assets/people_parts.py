@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 
 from annotation.config import WordingConfig
-from annotation.recorder import edits
-from annotation.recorder.store import Store
-from annotation.recorder.upload import Bundle
+from annotation.recorder.review import edits
+from annotation.recorder.review.upload import Bundle
+from annotation.recorder.store.store import Store
 from annotation.service.recordings.recordings import Recordings
 from annotation.storage.blobs import Blobs
 from annotation.storage.logins import Principal

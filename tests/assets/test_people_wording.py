@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from annotation.config import WordingConfig
-from annotation.recorder.store import Store
+from annotation.recorder.store.store import Store
 from annotation.recordings.bundle import Manifest
 from annotation.recordings.enrichment import other_wordings, with_reasons
 from annotation.storage.parts import PartStore

@@ -32,7 +32,7 @@ from agent.policy.policy import Prompt, Response
 from agent.prompts.prompt import PromptBuilder
 from annotation.config import WordingConfig
 from annotation.platform.live import MAX_IN_A_ROW
-from annotation.recorder import upload
+from annotation.recorder.review import upload
 from annotation.recordings.refinement import Refiner
 from annotation.storage.database import Database
 from assets.failures import RETRY, retried

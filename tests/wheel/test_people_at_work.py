@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy import select
 
 from agent.policy.action_source import ORACLE_POLICY_ID
-from annotation.recorder import edits
-from annotation.recorder.upload import Uploader
+from annotation.recorder.review import edits
+from annotation.recorder.review.upload import Uploader
 from annotation.recordings.bundle import ANNOUNCE_PATH
 from annotation.service.access.accounts import Accounts
 from annotation.service.intake import intake

@@ -1,7 +1,7 @@
 """One node of an accessibility tree (AT-SPI 2): its role, place, text, states and children, in the terms of our element lists.
 
 Imported by both that walk such trees: accessibility.py, the elements of a desktop's screen, and the recorder of a person's own work
-(annotation/recorder/inside/reader.py). Runs under the Python of the distribution, which has the library `gi`.
+(annotation/recorder/screen/inside/reader.py). Runs under the Python of the distribution, which has the library `gi`.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from annotation.recorder import store as stores
-from annotation.recorder.alignment import align
-from annotation.recorder.finish import Stretch, speech_parts
-from annotation.recorder.store import Store
+from annotation.recorder.review.finish import Stretch, speech_parts
+from annotation.recorder.speech.alignment import align
+from annotation.recorder.store import store as stores
+from annotation.recorder.store.store import Store
 from annotation.recordings.bundle import Box, Machine, Manifest, RecordedAction, Screen, ScreenElement, TaskQuery, Window, Word
 from annotation.recordings.consent import sign
 from sandbox.actions import Action, Click, Hotkey, TypeText

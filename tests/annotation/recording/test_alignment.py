@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from annotation.recorder.alignment import align, utterances
+from annotation.recorder.speech.alignment import align, utterances
 from annotation.recordings.bundle import Word
 
 

@@ -13,15 +13,15 @@ import pytest
 from field_names import OTHER_NAMES, SECRET_NAMES
 from PIL import Image
 
-from annotation.recorder import browser_pages
-from annotation.recorder import store as stores
-from annotation.recorder.browser_pages import BrowserPages
-from annotation.recorder.browser_recorder import BrowserRecorder
-from annotation.recorder.camera import Frame
-from annotation.recorder.finish import finish
-from annotation.recorder.page_events import PageSnapshots
+from annotation.recorder.browser import pages as browser_pages
+from annotation.recorder.browser.browser_recorder import BrowserRecorder
+from annotation.recorder.browser.page_events import PageSnapshots
+from annotation.recorder.browser.pages import BrowserPages
+from annotation.recorder.review.finish import finish
+from annotation.recorder.screen.camera import Frame
+from annotation.recorder.screen.text_reader import find_text_reader
 from annotation.recorder.settings import RecordSettings
-from annotation.recorder.text_reader import find_text_reader
+from annotation.recorder.store import store as stores
 from annotation.recordings.bundle import Manifest, TaskQuery
 from annotation.recordings.consent import sign
 from annotation.recordings.redaction import Redactor

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from annotation.recorder.camera import Camera
-from annotation.recorder.exclusions import Exclusions
-from annotation.recorder.windows import SeenWindow
+from annotation.recorder.screen.camera import Camera
+from annotation.recorder.screen.exclusions import Exclusions
+from annotation.recorder.screen.windows import SeenWindow
 from annotation.recordings.bundle import Box
 
 

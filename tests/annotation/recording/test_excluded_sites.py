@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from test_browser_recorder import Person, clicked, until
 
-from annotation.recorder import store as stores
-from annotation.recorder.browser_pages import Tab
-from annotation.recorder.browser_recorder import BrowserRecorder
-from annotation.recorder.finish import finish
-from annotation.recorder.pixels import pixels_of
+from annotation.recorder.browser.browser_recorder import BrowserRecorder
+from annotation.recorder.browser.pages import Tab
+from annotation.recorder.review.finish import finish
+from annotation.recorder.screen.pixels import pixels_of
 from annotation.recorder.settings import RecordSettings
+from annotation.recorder.store import store as stores
 from annotation.recordings.bundle import Manifest, TaskQuery
 from annotation.recordings.consent import sign
 from sandbox.actions import Click, Navigate, TypeText

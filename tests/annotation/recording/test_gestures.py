@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from annotation.recorder.events import Event, Key, Press, Wheel
-from annotation.recorder.gestures import Draft, Gestures
-from annotation.recorder.keysyms import LOCK, SHIFT, Composer, choose, name_of
-from annotation.recorder.pynput_input import key_of, press_of, wheels_of
+from annotation.recorder.input.events import Event, Key, Press, Wheel
+from annotation.recorder.input.gestures import Draft, Gestures
+from annotation.recorder.input.keysyms import LOCK, SHIFT, Composer, choose, name_of
+from annotation.recorder.input.pynput_input import key_of, press_of, wheels_of
 from sandbox.actions import Click, Drag, Hotkey, KeyDown, KeyUp, MouseDown, MouseUp, Scroll, TypeText
 
 NAMES = {"\n": "enter", "<": "backspace", "\t": "tab", " ": "space"}

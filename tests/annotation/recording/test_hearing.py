@@ -13,7 +13,7 @@ import pytest
 from desk import need
 from hearing import OTHERS, SAID, VOICE_OPTIONS, sentence_in
 
-from annotation.recorder.speech import Sphinx
+from annotation.recorder.speech.speech import Sphinx
 
 
 def spoken(text: str) -> bytes:

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from annotation.recorder import screens, store
-from annotation.recorder.camera import Frame
-from annotation.recorder.page_events import PageSnapshots
+from annotation.recorder.browser.page_events import PageSnapshots
+from annotation.recorder.screen import screens
+from annotation.recorder.screen.camera import Frame
+from annotation.recorder.store import store
 from annotation.recordings.bundle import Box
 from annotation.recordings.redaction import Redactor
 

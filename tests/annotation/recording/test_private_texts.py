@@ -11,15 +11,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
-from annotation.recorder.accessibility import Focus
-from annotation.recorder.camera import Frame
-from annotation.recorder.exclusions import Exclusions
-from annotation.recorder.pixels import blacken, boxes_in_words
-from annotation.recorder.secrecy import Typed, why_secret
-from annotation.recorder.secret_names import is_secret_name
-from annotation.recorder.snapshots import cover
-from annotation.recorder.text_reader import SeenWord, Tesseract, find_text_reader
-from annotation.recorder.windows import SeenWindow
+from annotation.recorder.privacy.secrecy import Typed, why_secret
+from annotation.recorder.privacy.secret_names import is_secret_name
+from annotation.recorder.screen.accessibility import Focus
+from annotation.recorder.screen.camera import Frame
+from annotation.recorder.screen.exclusions import Exclusions
+from annotation.recorder.screen.pixels import blacken, boxes_in_words
+from annotation.recorder.screen.snapshots import cover
+from annotation.recorder.screen.text_reader import SeenWord, Tesseract, find_text_reader
+from annotation.recorder.screen.windows import SeenWindow
 from annotation.recordings.bundle import Box, ScreenElement
 from annotation.recordings.redaction import MIN_LITERAL, Redactor, is_random
 

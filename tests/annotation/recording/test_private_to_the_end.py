@@ -17,8 +17,8 @@ from desk import ROOT, a_desk
 from PIL import Image
 from typer.testing import CliRunner
 
-from annotation.recorder import edits
-from annotation.recorder.store import Store
+from annotation.recorder.review import edits
+from annotation.recorder.store.store import Store
 from annotation.recordings.bundle import ANNOUNCE_PATH
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database

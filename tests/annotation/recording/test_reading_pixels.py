@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from annotation.recorder import machine, text_reader
+from annotation.recorder.desktop import machine
+from annotation.recorder.screen import text_reader
+from annotation.recorder.screen.text_reader import SCALE, Tesseract, find_text_reader
+from annotation.recorder.screen.windows import NoWindows
 from annotation.recorder.settings import RecordSettings
-from annotation.recorder.text_reader import SCALE, Tesseract, find_text_reader
-from annotation.recorder.windows import NoWindows
 from warehouse.core.errors import RecorderUnavailable
 
 HEAD = "level\tpage_num\tblock_num\tpar_num\tline_num\tword_num\tleft\ttop\twidth\theight\tconf\ttext\n"

@@ -15,8 +15,8 @@ from made_recording import make
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from annotation.recorder import edits
-from annotation.recorder.microphone import Microphone
+from annotation.recorder.review import edits
+from annotation.recorder.speech.microphone import Microphone
 from annotation.recordings.bundle import TaskQuery
 from annotation.recordings.consent import TEXT
 from annotation.recordings.redaction import Redactor, redacted_task
@@ -146,7 +146,7 @@ def test_nothing_is_sent_before_it_was_looked_through(tmp_path: Path, monkeypatc
     ran = flywheel(tmp_path, "upload", "letter", "--url", "http://127.0.0.1:9")
     assert isinstance(ran.exception, RecordingRefused) and "flywheel record review letter" in str(ran.exception)
     edits.confirm(store)
-    monkeypatch.setattr("annotation.recorder.upload.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("annotation.recorder.review.upload.time.sleep", lambda seconds: None)
     assert isinstance(flywheel(tmp_path, "upload", "letter", "--url", "http://127.0.0.1:9").exception, UploadFailed | AccessDenied)
     monkeypatch.delenv("FLYWHEEL_ANNOTATION_URL", raising=False)
     ran = flywheel(tmp_path, "upload", "letter")

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from agent.grammars.registry import GRAMMARS
 from agent.prompts.prompt import PromptBuilder
-from annotation.recorder import edits
-from annotation.recorder.rewording import refine_confirmed
-from annotation.recorder.store import Store, open_store
-from annotation.recorder.upload import Bundle
+from annotation.recorder.review import edits
+from annotation.recorder.review.rewording import refine_confirmed
+from annotation.recorder.review.upload import Bundle
+from annotation.recorder.store.store import Store, open_store
 from annotation.recordings.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement, Span
 from annotation.recordings.enrichment import other_wordings, with_reasons
 from annotation.recordings.refinement import Refiner

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from desk import Desk, a_desk, wait_until
 
-from annotation.recorder import store as stores
-from annotation.recorder.accessibility import Accessibility
-from annotation.recorder.finish import finish
-from annotation.recorder.machine import backends_for_this_machine
-from annotation.recorder.recorder import Recorder
-from annotation.recorder.screening import text_of
+from annotation.recorder.desktop.machine import backends_for_this_machine
+from annotation.recorder.desktop.recorder import Recorder
+from annotation.recorder.desktop.screening import text_of
+from annotation.recorder.input.x11_input import X11Input
+from annotation.recorder.review.finish import finish
+from annotation.recorder.screen.accessibility import Accessibility
 from annotation.recorder.settings import RecordSettings
-from annotation.recorder.x11_input import X11Input
+from annotation.recorder.store import store as stores
 from annotation.recordings.bundle import Manifest, TaskQuery
 from annotation.recordings.consent import sign
 from sandbox.actions import Click, TypeText
@@ -74,7 +74,7 @@ def cannot_read(recorder: Recorder, inputs: X11Input) -> None:
 LISTENS = """
 import os
 import threading
-from annotation.recorder.pynput_input import PynputInput
+from annotation.recorder.input.pynput_input import PynputInput
 
 inputs, said, has_begun, has_heard = PynputInput(), set(), threading.Event(), threading.Event()
 

@@ -23,8 +23,8 @@ from desk import ROOT, Desk, a_desk, say, wait_until
 from hearing import SAID, VOICE_OPTIONS, sentence_in
 from PIL import Image
 
-from annotation.recorder import store as stores
-from annotation.recorder.store import Store
+from annotation.recorder.store import store as stores
+from annotation.recorder.store.store import Store
 from annotation.recordings.bundle import Manifest, RecordedAction
 from sandbox.actions import Click, Hotkey, TypeText
 from warehouse.core.errors import RecordingRefused

@@ -14,10 +14,10 @@ import pytest
 from made_recording import BUTTON, STEPS, make
 from playwright.async_api import async_playwright, expect
 
-from annotation.recorder import edits
-from annotation.recorder.pixels import pixels_of
-from annotation.recorder.review import create_app
-from annotation.recorder.store import Store
+from annotation.recorder.review import edits
+from annotation.recorder.review.review import create_app
+from annotation.recorder.screen.pixels import pixels_of
+from annotation.recorder.store.store import Store
 from annotation.recordings.bundle import Box, Span
 from sandbox.actions import TypeText
 from sandbox.browser.chromium import find_chromium

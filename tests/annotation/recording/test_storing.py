@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from made_recording import make
 
-from annotation.recorder import store
-from annotation.recorder.finish import private_words, silence, speech_parts, stretches_of
-from annotation.recorder.vault import SealedVault
+from annotation.recorder.review.finish import private_words, silence, speech_parts, stretches_of
+from annotation.recorder.store import store
+from annotation.recorder.store.vault import SealedVault
 from annotation.recordings import consent
 from annotation.recordings.bundle import Consent, Word
 from warehouse.core.errors import RecordingLocked, RecordingRefused, StorageFull

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from made_recording import make
 
-from annotation.recorder import edits
-from annotation.recorder.upload import Bundle, Uploader
+from annotation.recorder.review import edits
+from annotation.recorder.review.upload import Bundle, Uploader
 from annotation.recordings.bundle import Announced, Announcement, Completed, Incomplete, Manifest, parts_named
 from warehouse.core.errors import AccessDenied, ConfigError, RecordingRefused, UploadFailed
 

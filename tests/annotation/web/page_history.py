@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.async_api import Browser, Page
 from sqlalchemy import select, update
 
-from annotation.recorder.upload import Uploader
+from annotation.recorder.review.upload import Uploader
 from annotation.storage.blobs import Blobs
 from annotation.storage.schema import RunStep, User
 from tests.annotation.service.review_parts import Did, History

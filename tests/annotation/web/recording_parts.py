@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 
-from annotation.recorder import edits
-from annotation.recorder.store import Store
-from annotation.recorder.upload import Uploader
+from annotation.recorder.review import edits
+from annotation.recorder.review.upload import Uploader
+from annotation.recorder.store.store import Store
 from tests.annotation.recording.made_recording import make
 from tests.annotation.web.web_parts import Site
 

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from sqlalchemy import select
 
-from annotation.recorder.upload import Uploader
+from annotation.recorder.review.upload import Uploader
 from annotation.storage.schema import Application, Recording, TaskNode, TaskQuery
 from tests.annotation.web.page_access import unnamed
 from tests.annotation.web.page_parts import Site, chromium, log_in, new_page, site

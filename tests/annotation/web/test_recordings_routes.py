@@ -24,7 +24,7 @@ from PIL import Image
 from sqlalchemy import select
 
 from agent.prompts.prompt import PromptBuilder
-from annotation.recorder.upload import Bundle
+from annotation.recorder.review.upload import Bundle
 from annotation.recordings.bundle import MAX_PART_BYTES, part_path
 from annotation.service.intake.intake import take_recording
 from annotation.service.recordings import bundles

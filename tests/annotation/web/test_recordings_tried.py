@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from annotation.recorder.edits import confirm
+from annotation.recorder.review.edits import confirm
 from annotation.recordings.bundle import Announcement, Box, Manifest, Part, RecordedAction, Screen, ScreenElement, complete_path, part_path
 from sandbox.actions import Click
 from sandbox.pool.pool import SessionPool

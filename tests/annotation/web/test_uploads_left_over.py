@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from annotation.recorder.upload import Bundle
+from annotation.recorder.review.upload import Bundle
 from annotation.recordings.bundle import part_path
 from annotation.service.recordings import unfinished
 from annotation.storage.schema import Recording

@@ -1,0 +1,1 @@
+"""The recorder of work in a browser, which hears its pages through the DevTools protocol."""

@@ -1,0 +1,1 @@
+"""The recorder of a whole desktop, and its parts for this system."""
