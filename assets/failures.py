@@ -1,4 +1,4 @@
-"""How a stage fails in Dagster: the policy by which its step is started again, and the error that says whether it may be.
+"""How a stage fails in Dagster: the policy by which its step is restarted, and the error that says whether it may be.
 
 Dagster is the one who retries a stage (docs/failures.md). It starts every failed step again as RETRY says, but for a Failure that forbids
 it: so errors that a person must fix become one on their way out of an asset.

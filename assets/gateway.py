@@ -1,4 +1,4 @@
-"""What agents did through the gateway: episodes that have their outcome, each taken in by one iteration, with what was said of it. The log
+"""What agents did through the gateway: episodes that have their outcome, each taken in by one iteration, with its verdicts. The log
 is agent/gateway's; token ids and pictures are stored as they were served.
 """
 

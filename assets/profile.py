@@ -279,7 +279,7 @@ class SandboxSettings(_Settings):
     max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")
     fixed_batch: bool = Field(False, description="act on one prompt at a time: bit-exact whatever else runs, about five times slower")
     ray: RaySettings | None = Field(
-        None, description="run the episodes on a Ray cluster; what is said of workers, browsers and sessions then goes for each node"
+        None, description="run the episodes on a Ray cluster; the settings of workers, browsers and sessions then hold for each node"
     )
 
     @model_validator(mode="after")

@@ -154,7 +154,7 @@ class JudgeRequest(StageRequest):
     layout: Literal["elements", "chat"] = Field(description="of the profile's grammar")
     engine: EngineChoice
     success_threshold: float = Field(description="reward from which on the verifier calls an episode good")
-    known: str = Field(description="digest of the episodes there are and of what people have said of them: who judges is measured on these")
+    known: str = Field(description="digest of the stored episodes and of people's verdicts on them, on which judges are measured")
 
 
 class StageResult(BaseModel):

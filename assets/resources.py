@@ -51,4 +51,4 @@ class StageRunner(dg.ConfigurableResource, ABC):  # type: ignore[type-arg]
 
     @abstractmethod
     def forget(self, iteration: str, stage: str) -> None:
-        """Keep no result of a stage whose rows are gone: asked for again, it is worked again."""
+        """Keep no result of a stage whose rows are gone: requested again, it is worked again."""

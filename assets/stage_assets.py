@@ -1,6 +1,6 @@
 """How every asset of an iteration and of the seed is declared: what they share.
 
-Each is started again as failures.py says, has a version of its code, and is of the pool that lets one run at a time into a home. One that
+Each is restarted as failures.py says, has a version of its code, and is of the pool that lets one run at a time into a home. One that
 writes a table shows the table's columns, and with every materialization how many rows are of it and which columns of other assets they were
 made from.
 """

@@ -74,7 +74,7 @@ def _weights(likelihoods: Sequence[float | None], explore: float) -> list[float]
 
 
 def share_out(weights: Sequence[float], total: int, most: int) -> list[int]:
-    """Whole numbers that add up to `total` (or to what there is room for), nearest to the weights: by largest remainder, the first of
+    """Whole numbers that add up to `total` (or to the number that fits), nearest to the weights: by largest remainder, the first of
     equals first. None is over `most`: what one cannot take goes to the others."""
     counts = [0] * len(weights)
     left = min(total, most * len(weights))

@@ -53,7 +53,7 @@ class JudgeSettings(_Settings):
         default_factory=dict, description="by domain: what counts as carried out, for instances without a reference answer"
     )
     votes: Votes = 1
-    repeats: int = Field(2, ge=0, le=20, description="times that an answer without a verdict is asked for again")
+    repeats: int = Field(2, ge=0, le=20, description="times that an answer without a verdict is requested again")
     max_new_tokens: int = Field(256, ge=8, description="tokens of the longest answer")
 
 

@@ -192,7 +192,7 @@ def _of_arm(samples: Sequence[Mapping[str, list[Any]]]) -> dict[str, Any]:
 
 
 def sections(found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
-    """One of wall and one of CPU time, of published rows; those that there are."""
+    """One of wall and one of CPU time, of published rows; the existing ones."""
     if not found:
         return []
     columns = (

@@ -2,7 +2,7 @@
 holds, half surrogate pairs, NUL, lines cut off, pictures that are none), among records that are left as they were.
 
 Whatever a record says, the import ends, every record is counted, the untouched ones are stored, and what is malformed is named by file and
-line. Records are made from their number, so the same numbers are tried again by the next run.
+line. Records are made from their number, so the same numbers are retried by the next run.
 
     python -m benchmarks.fuzz_imports --records 2000
 """

@@ -301,7 +301,7 @@ def furthest(found: Probe, expected: Probe) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda, and nothing where there is none")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda, and without it nothing")
     parser.add_argument("--size", choices=tuple(SIZES), default="0.5b")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--peak-tflops", type=float, help="the card's dense bf16 peak, where it is not known here")

@@ -1,7 +1,7 @@
 """`kill -9` at random moments of episodes on live browsers: does each go on at the step it was cut off at, and what is done again?
 
 A process plays 24 instances of MiniWoB tasks of several steps, four at once, their oracle erring at every fourth step or so; its log is the
-one of every stage (agent/episode/log.py). It is killed with its browsers up to 0.8 s after its first new decision and started again, until
+one of every stage (agent/episode/log.py). It is killed with its browsers up to 0.8 s after its first new decision and restarted, until
 every episode has ended; then come other instances. What is in the log is then compared with the same instances played by a process that
 nobody killed: each episode once, every step, screen, reward and token as there (so nothing was done twice to a page, nor left out), and no
 process is left. `restart` is the same without the steps in the log, as it was before there were any: each episode under way begins again.

@@ -62,7 +62,7 @@ class Figure:
 
 
 def make_samples(seed: int) -> list[dict[str, list[int]]]:
-    """Token ids and labels (-100: context). An answer repeats what its prompt holds, so that there is something to learn."""
+    """Token ids and labels (-100: context). An answer repeats what its prompt holds, so there is something to learn."""
     rng = random.Random(seed)
     words = [rng.randrange(3, VOCABULARY) for _ in range(400)]
     made = []

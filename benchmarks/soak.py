@@ -192,7 +192,7 @@ async def _note_workers(fleet: Fleet, run: _Run) -> None:
 
 
 async def _kill_one(fleet: Fleet, chance: random.Random) -> None:
-    """One of the browsers that live; waits where all are being started again."""
+    """One of the browsers that live; waits where all are being restarted."""
     while not (pids := sorted(await fleet.browser_pids())):
         await asyncio.sleep(0.05)
     with suppress(ProcessLookupError):

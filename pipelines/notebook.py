@@ -35,7 +35,7 @@ from evaluations where num_episodes > 0 group by iteration, policy, split order 
 
 
 def open(home: str | Path | None = None) -> OpenHome:
-    """A home by its folder, else that of FLYWHEEL_HOME, else `.flywheel`. Raises ConfigError where there is none."""
+    """A home by its folder, else that of FLYWHEEL_HOME, else `.flywheel`. Raises ConfigError if it does not exist."""
     found = Home(Path(home).absolute()) if home is not None else Home.from_env()
     found.check_exists()
     return OpenHome(found)

@@ -81,7 +81,7 @@ def lineage(page: Page, url: str) -> None:
 
 
 def launchpad(page: Page, url: str) -> None:
-    """Settings of one run, with the words for a key that there is not."""
+    """Settings of one run, with the words for an unknown key."""
     page.goto(f"{url}/locations/pipelines.definitions/jobs/rl")
     expect(page.get_by_text(re.compile("^Materialize")).first).to_be_visible()
     page.locator("button:right-of(:text('Materialize'))").first.click()

@@ -2,7 +2,7 @@
 
     make mutants                          every module that is named below, one after the other: hours
     make mutants ARGS="losses gate"       some of them
-    make mutants ARGS=--list              what there is
+    make mutants ARGS=--list              the modules
 
 mutmut changes the Python, in a tree of links under .mutants/; SQL, which mutmut cannot read, is changed here clause by clause. Each mutant
 runs in a fork of a process that has imported and collected the tests, those alone that call the changed function. A run that was cut off
@@ -362,7 +362,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)} (default: all)")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--list", action="store_true", help="say what there is and run nothing")
+    parser.add_argument("--list", action="store_true", help="list the modules and run nothing")
     arguments = parser.parse_args()
     if arguments.inside:
         return run_inside(arguments.modules)

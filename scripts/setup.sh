@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv from the lock and sees that there is a Chromium to drive. Shared by every target of the Makefile; safe to run again:
+# Makes .venv from the lock and finds or downloads a Chromium. Shared by every target of the Makefile; safe to run again:
 # when nothing changed it is done in a fraction of a second, and an installation that was cut off is made again.
 #
 #   PYTHON                 the Python 3.11 to build .venv with (else python3.11, python3 or python, whichever is one)
@@ -118,7 +118,7 @@ install_packages() {
 
 # --- browser ----------------------------------------------------------------------------------------------------------------------
 
-browser() { # prints what there is: "begin-frame PATH", "plain PATH" or "none REASON"
+browser() { # prints what was found: "begin-frame PATH", "plain PATH" or "none REASON"
     "$venv/bin/python" - <<'PYTHON'
 from sandbox.browser.chromium import find_chromium
 from warehouse.core.errors import BrowserMissing
@@ -143,7 +143,7 @@ install_browser() {
     fi
 }
 
-wants_better_browser() { # $1: what there is, $2: whether the packages were installed just now
+wants_better_browser() { # $1: what was found, $2: whether the packages were installed just now
     [ -z "${FLYWHEEL_CHROMIUM:-}" ] || return 1
     case "$1" in
         none*) return 0 ;;

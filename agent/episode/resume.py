@@ -1,8 +1,8 @@
 """Step-exact resume: an interrupted episode goes on at the step at which it was interrupted, by verified replay.
 
 A session cannot be kept over a kill, so its episode starts on another one: the recorded actions are carried out again, their responses are
-not asked for again, and at each step the prompt, the elements and the screen must be those that were recorded. Where one differs, the
-environment does not repeat: what was recorded is dropped and the episode starts again. A fork (fork.py) is resumed in the same way, at a
+not requested again, and at each step the prompt, the elements and the screen must be those that were recorded. Where one differs, the
+environment does not repeat: what was recorded is dropped and the episode restarts. A fork (fork.py) is resumed in the same way, at a
 step of its parent: where that fails it is refused, with the reason in its record, and played from its first step on.
 
 The wall clock of decisions made before the cut does not count again towards `policy_timeout_s`.
@@ -124,7 +124,7 @@ class RecordedSteps:
         if self._left_at is not None:
             self._refuse(f"{self._request.task.name} does not repeat in the environment {self._environment}: {difference}")
         _LOG.warning(
-            "%s of %s starts again: after %d of %d steps its environment was not as recorded (%s)",
+            "%s of %s restarts: after %d of %d steps its environment was not as recorded (%s)",
             self._request.episode_id,
             self._request.task.name,
             self._num_replayed,

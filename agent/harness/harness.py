@@ -79,7 +79,7 @@ class Command:
 
     async def __call__(self, assignment: Assignment) -> None:
         """Returns when it has ended, and what it had started with it; so it is where this is cancelled, or this process dies. Raises
-        HarnessMissing for a program that there is not, HarnessFailed for an exit status other than 0, with the last it wrote."""
+        HarnessMissing for an unknown program, HarnessFailed for an exit status other than 0, with the last it wrote."""
         log, environment = assignment.folder / "harness.log", self._environment(assignment)
         program = shutil.which(self.argv[0], path=environment.get("PATH"))
         if program is None:

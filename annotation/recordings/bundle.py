@@ -74,7 +74,7 @@ class Box(_Model):
 
 
 class ScreenElement(_Model):
-    """What a program's accessibility tree said of a thing that showed: role as in sandbox.session.Element, redacted text."""
+    """What a program's accessibility tree reported about a visible thing: role as in sandbox.session.Element, redacted text."""
 
     role: Annotated[str, Field(max_length=40)]
     text: Line = ""

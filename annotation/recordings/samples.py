@@ -41,7 +41,7 @@ _ENDINGS: dict[Result, tuple[Outcome, float | None]] = {
     "infeasible": (Outcome.FAILURE, 0.0),
     "unsaid": (Outcome.TRUNCATED, None),
 }
-"""What the person said of it. Where nobody says, nothing is claimed: it counts as cut off."""
+"""The person's verdict. Without one nothing is claimed: it counts as cut off."""
 ReadScreen = Callable[[str], bytes | None]
 KeepScreen = Callable[[str, bytes], None]
 

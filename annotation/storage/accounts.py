@@ -62,7 +62,7 @@ def named(session: Session, name: str) -> User:
     """Raises UnknownSubject."""
     user = by_name(session, name)
     if user is None:
-        raise UnknownSubject(f"there is no account called {name[:80]!r}; `flywheel annotate users list` shows those that there are")
+        raise UnknownSubject(f"there is no account called {name[:80]!r}; `flywheel annotate users list` lists the accounts")
     return user
 
 

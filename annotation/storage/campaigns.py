@@ -47,7 +47,7 @@ def named(session: Session, name: str) -> Campaign:
     """By name or id. Raises UnknownSubject."""
     campaign = session.scalar(select(Campaign).where(or_(Campaign.name == name, Campaign.campaign_id == name)))
     if campaign is None:
-        raise UnknownSubject(f"there is no campaign {name[:80]!r}; `flywheel annotate campaign list` shows those that there are")
+        raise UnknownSubject(f"there is no campaign {name[:80]!r}; `flywheel annotate campaign list` lists the campaigns")
     return campaign
 
 

@@ -75,13 +75,13 @@ def steps(session: Session, window: Window) -> list[DecidedStep]:
 
 
 def run_reviews(session: Session, window: Window) -> Sequence[Review]:
-    """What reviewers said of those runs, oldest first."""
+    """Reviews of those runs, oldest first."""
     query = _of(select(Review).join(Run, Run.run_id == Review.run_id), window)
     return session.scalars(query.order_by(*OLDEST_FIRST)).all()
 
 
 def recording_reviews(session: Session, *, since_s: float) -> Sequence[Review]:
-    """What reviewers said of recordings since a time, oldest first."""
+    """Reviews of recordings since a time, oldest first."""
     query = select(Review).join(Recording, Recording.recording_id == Review.recording_id).where(Review.created_at_s >= since_s)
     return session.scalars(query.order_by(*OLDEST_FIRST)).all()
 

@@ -116,7 +116,7 @@ def erase_runs(session: Session, blobs: Blobs, run_ids: Iterable[str], *, now_s:
 
 
 def forget_recording_rows(session: Session, recording_ids: Collection[str]) -> None:
-    """What reviewers said of recordings; the recordings themselves are withdrawn and erased as always (service/recordings.py)."""
+    """Reviews of recordings; the recordings themselves are withdrawn and erased as always (service/recordings.py)."""
     _empty(session.scalars(select(Review).where(Review.recording_id.in_(list(recording_ids)))))
 
 

@@ -1,4 +1,4 @@
-"""Finished runs for lists: which there are, and whose and of what. Who may see which is service/finished_runs.py's."""
+"""Lists of finished runs: whose, and of what. Who may see which is service/finished_runs.py's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def num(session: Session, wanted: Wanted) -> int:
 
 
 def campaigns_of(session: Session, user_id: str | None) -> Sequence[tuple[str, str]]:
-    """(id, name) of campaigns in which there are finished runs, a person's or anybody's."""
+    """(id, name) of campaigns that have finished runs, a person's or anybody's."""
     query = select(Campaign.campaign_id, Campaign.name).join(Assignment, Assignment.campaign_id == Campaign.campaign_id)
     query = query.join(Run, Run.assignment_id == Assignment.assignment_id).where(*_conditions(Wanted(user_id=user_id))).distinct()
     return [(campaign_id, name) for campaign_id, name in session.execute(query.order_by(Campaign.name))]

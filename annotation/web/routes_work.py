@@ -136,7 +136,7 @@ def _add_flags(app: FastAPI) -> None:
 
 
 def _add_campaigns(app: FastAPI) -> None:
-    @app.get("/api/v1/campaigns", tags=["campaigns"], summary="Campaigns open to whoever asks; for admins all", **ANNOTATOR)
+    @app.get("/api/v1/campaigns", tags=["campaigns"], summary="Campaigns open to the account; for admins all", **ANNOTATOR)
     async def campaigns(request: Request, who: Who) -> list[CampaignDetail]:
         found = await office_of(request).campaigns.list(of_user=None if who.role == "admin" else who.user_id)
         return [_detail(seen) for seen in found]

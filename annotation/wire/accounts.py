@@ -40,7 +40,7 @@ class Invited(_Body):
 
 
 class Join(_Body):
-    """`name` is not asked where the invitation is for an account that there is."""
+    """`name` is not asked where the invitation is for an existing account."""
 
     token: Secret
     name: Name = ""

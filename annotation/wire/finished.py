@@ -54,7 +54,7 @@ class RunList(_Body):
 
 
 class RunDetail(_Body):
-    """`reviews` are shown once the run is settled. `review`: the kind of word that whoever looks may say of it; null: none."""
+    """`reviews` are shown once the run is settled. `review`: the kind of opinion that the viewer may give; null: none."""
 
     item: RunItem
     instruction: str | None

@@ -91,7 +91,7 @@ class Replay(_Body):
 
 
 class StepOpinion(_Body):
-    """What a reviewer said of one step; null: nothing."""
+    """A reviewer's opinion of one step; null: none."""
 
     is_right: bool | None = None
     thought_fits: bool | None = None

@@ -9,7 +9,7 @@ POST  /api/v1/assignments/{id}/flag        Reason -> 204; nobody is asked until 
 POST  /api/v1/assignments/{id}/release     204; back into the queue                                              (annotator)
 GET   /api/v1/assignments/flagged          list of FlaggedView                                                   (reviewer)
 POST  /api/v1/assignments/{id}/reopen      204                                                                   (reviewer)
-GET   /api/v1/campaigns                    list of CampaignDetail: those open to whoever asks; admins: all       (annotator)
+GET   /api/v1/campaigns                    list of CampaignDetail: those open to the account; admins: all     (annotator)
 POST  /api/v1/campaigns                    CampaignSpec (service/campaigns.py) -> CampaignDetail                 (admin)
 PATCH /api/v1/campaigns/{id}               CampaignChange -> CampaignDetail                                      (admin)
 GET   /api/v1/tasks                        ?select= (several) -> TaskList: what a campaign may ask for           (admin)

@@ -63,7 +63,7 @@ class PracticeScreen:
         return bool(widget.text) and not widget.is_secret and sum(other.text == widget.text for other in self.widgets) == 1
 
     def phrases(self, sampler: TextSampler, widget: Widget) -> list[str]:
-        """Ways to refer to a widget, of each sort that there is: name, kind, order, neighbour, state. Nothing that a
+        """Ways to refer to a widget, of each sort: name, kind, order, neighbour, state. Nothing that a
         clause may have changed is referred to."""
         found, role, like = [], widget.role, self.visible(widget.role)
         if self.is_named(widget) and role not in FIELD_ROLES:

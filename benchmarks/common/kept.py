@@ -25,7 +25,7 @@ def fingerprint(*settings: Any) -> str:
 
 
 def kept_row(path: Path, recipe: str, names: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> Row:
-    """The row of `path`, measured only where there is none yet: `names` that say which row it is, its `recipe`, commit, date and machine as
+    """The row of `path`, measured only if it is missing: `names` that say which row it is, its `recipe`, commit, date and machine as
     `measured`, then the figures. Raises SystemExit where the row there is of other settings."""
     if path.exists():
         found: Row = json.loads(path.read_text())

@@ -207,7 +207,7 @@ def trended(trend: Trend, rows: Rows) -> dict[str, Any] | None:
 
 
 def _of_claim(found: str) -> str:
-    """Of a claim that the first of two is better. That no difference shows is not that there is none."""
+    """Of a claim that the first of two is better. A difference that does not show may still exist."""
     return {"better": "holds", "worse": "does not hold: the opposite", "no difference shown": "not shown"}.get(found, found)
 
 
@@ -264,7 +264,7 @@ def steering(rows: Sequence[Row]) -> tuple[str, str, str]:
 
 
 def sections(domain: str, found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
-    """A domain's arms and claims, of published rows; those that there are."""
+    """A domain's arms and claims, of published rows; the existing ones."""
     of_domain = [row for row in found.values() if row["domain"] == domain]
     arms, claims = [row for row in of_domain if "about" not in row], [row for row in of_domain if "about" in row]
     all_of_them = [

@@ -71,7 +71,7 @@ class Processors:
 
 
 class WaitingHosts(ABC):
-    """A head, and nodes with so many sessions. `stay_down`: addresses where what ended is not started again."""
+    """A head, and nodes with so many sessions. `stay_down`: addresses where what ended is not restarted."""
 
     def __init__(self, head: Host, hosts: Sequence[Host], size: int, step_ms: float) -> None:
         self.head, self.hosts, self.size, self.step_ms = head, hosts, size, step_ms

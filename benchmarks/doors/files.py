@@ -213,7 +213,7 @@ def play_pages(dice: random.Random, folder: Path) -> str:
 
 
 def _storable(source: TaskSource, task: Any) -> None:
-    """Tasks and what is said of them can be stored and listed."""
+    """Tasks and remarks on them can be stored and listed."""
     _storable_text(task.model_dump_json() + (source.description(task) if source.description is not None else ""))
 
 

@@ -188,7 +188,7 @@ class _Routes:
         return await self._recorder.close_episode(group, outcome)
 
     def _caller(self, request: Request) -> Caller:
-        """Where the episodes have an owner, the key alone says whose call it is: whoever knows an episode's name is not in it."""
+        """Where the episodes have an owner, the key alone says whose call it is: knowing an episode's name gives no access."""
         caller = caller_of(request, self._recorder.settings.episode_header)
         return replace(caller, name=request.state.label or None) if self._recorder.has_owner else caller
 

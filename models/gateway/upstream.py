@@ -126,7 +126,7 @@ class Upstream:
         return data
 
     async def _send(self, body: Mapping[str, Any]) -> httpx.Response:
-        """The beginning of its answer. A connection that breaks before is tried again: nobody has read anything of it."""
+        """The beginning of its answer. A connection that breaks before is retried: nobody has read anything of it."""
         for is_last in (False, False, True):
             try:
                 response = await self._http.send(self._http.build_request("POST", CHAT, json=body), stream=True)

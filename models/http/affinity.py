@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 MOST_CONVERSATIONS = 100_000
 """Whose server is remembered; the one that was asked longest ago is forgotten first."""
 LOST_S = 10.0
-"""How long a server that does not answer is left alone before it is tried again."""
+"""How long a server that does not answer is left alone before it is retried."""
 
 
 class Asked(Protocol):

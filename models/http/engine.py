@@ -222,7 +222,7 @@ class HttpEngine:
         return text[: min(ends)] if ends else text
 
     def has_lost_weights(self) -> bool:
-        """Asks whether a server has other weights than it was handed, as one does that was started again."""
+        """Asks whether a server has other weights than it was handed, as one does that was restarted."""
         return self._run(self._replicas.have_lost_them())
 
     def load_checkpoint(self, folder: Path, checkpoint_id: str, version: int | None = None) -> None:
@@ -319,7 +319,7 @@ class HttpEngine:
             self._servers.close()
 
     async def _end(self) -> None:
-        """Answers first: one whose connection is closed under it would be asked for again."""
+        """Answers first: one whose connection is closed under it would be requested again."""
         running = list(self._running)
         for task in running:
             task.cancel()

@@ -63,7 +63,7 @@ class Replica:
 
     @property
     def has_lost_connections(self) -> bool:
-        """Since it was opened or handed weights: it may have been started again."""
+        """Since it was opened or handed weights: it may have been restarted."""
         return self.client.num_lost != self._num_lost_before
 
     async def open(self, codec: ChatCodec | None) -> None:
@@ -169,7 +169,7 @@ class Replica:
             await self.client.command(path, body, retries=0)
 
     def _leave_group_if_lost(self) -> None:
-        """A server that was started again is in no group: another is made before weights are sent."""
+        """A server that was restarted is in no group: another is made before weights are sent."""
         if self._sender is not None and self.has_lost_connections:
             self._sender.close()
 

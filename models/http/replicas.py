@@ -34,7 +34,7 @@ class Weights:
     policy_id: str
     version: int | None = None
     is_named: bool = False
-    """Whether the servers were handed them, so that one with those of its start was started again."""
+    """Whether the servers were handed them, so that one with those of its start was restarted."""
 
 
 class Replicas:
@@ -94,7 +94,7 @@ class Replicas:
 
     async def ask(self, ask: Ask, wanted: Collection[str] = ()) -> Answer:
         """Of the server that has the conversation; one that is busy is asked again. Where it does not answer another gets the conversation;
-        where none does, EngineUnreachable after the settings' retries. The same where it was started again, without our weights: it has
+        where none does, EngineUnreachable after the settings' retries. The same where it was restarted, without our weights: it has
         none of those `wanted`, where any are."""
         tried = set[Replica]()
         while True:
@@ -110,7 +110,7 @@ class Replicas:
                 if is_other or (answer.is_unnamed and weights.is_named):
                     raise EngineUnreachable(
                         f"{replica.config.base_url} answered with {answer.policy_id or 'the weights that it started with'}, not with "
-                        f"{weights.policy_id}: it was started again since. What it writes is not used; run the stage again, which hands it "
+                        f"{weights.policy_id}: it was restarted since. What it writes is not used; run the stage again, which hands it "
                         "its weights"
                     )
                 return answer
@@ -153,7 +153,7 @@ class Replicas:
         return self._returning[replica]
 
     async def _return(self, replica: Replica) -> None:
-        """Let a lost server answer again if it gives the same as before and has the weights, or loads them; else it is tried again later.
+        """Let a lost server answer again if it gives the same as before and has the weights, or loads them; else it is retried later.
         Not while weights are handed over, which it gets with the others."""
         try:
             async with replica.loading_lock:
@@ -197,7 +197,7 @@ class Replicas:
             await replica.load(source, weights.policy_id, weights.version or 0)
 
     async def have_lost_them(self) -> bool:
-        """Whether a server has other weights than it was handed: it was started again, or another client loaded them. One that does not
+        """Whether a server has other weights than it was handed: it was restarted, or another client loaded them. One that does not
         answer is left for later."""
         for replica in self._every:
             with suppress(EngineUnreachable):

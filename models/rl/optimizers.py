@@ -111,7 +111,7 @@ class WholeOptimizer:
             yield from ((f"{index}.{key}", torch.as_tensor(value).contiguous()) for key, value in slots.items())
 
     def fill(self, pieces: Iterable[Piece]) -> None:
-        """Take the state from all the pieces that there are."""
+        """Take the state from all its pieces."""
         state: dict[int, dict[str, Tensor]] = {}
         for piece in pieces:
             if piece.key == WEIGHT:
@@ -204,7 +204,7 @@ class ZeroOptimizer:
         return found
 
     def fill(self, pieces: Iterable[Piece]) -> None:
-        """Take this process's part of the state from all the pieces that there are. Weights are taken before, by the module."""
+        """Take this process's part of the state from all its pieces. Weights are taken before, by the module."""
         places: dict[int, list[_Place]] = {}
         for place in self._places:
             places.setdefault(place.index, []).append(place)

@@ -81,7 +81,7 @@ def save_optimizers(folder: Path, optimizers: Mapping[str, Optimizer]) -> None:
 
 
 def read_counters(folder: Path) -> Counters:
-    """The counters of the newest state; fresh ones where there is none. Raises CheckpointError on damaged ones."""
+    """The counters of the newest state; fresh ones without a state. Raises CheckpointError on damaged ones."""
     newest = _newest(folder)
     if newest is None:
         return Counters()
@@ -92,7 +92,7 @@ def read_counters(folder: Path) -> Counters:
 
 
 def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]) -> Counters:
-    """Fill modules, which are not shared out yet, and optimizers from the newest state; fresh counters where there is none. Raises
+    """Fill modules, which are not shared out yet, and optimizers from the newest state; fresh counters without one. Raises
     CheckpointError on a damaged one."""
     counters, newest = read_counters(folder), _newest(folder)
     if newest is None:

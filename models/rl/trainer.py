@@ -99,7 +99,7 @@ class TakesAdapters(Protocol):
 
 
 PolicyFactory = Callable[[PreTrainedModel, ChatCodec, str], LivePolicy]
-"""From the model as it is, its codec and the checkpoint id to whoever answers with these weights."""
+"""From the present model, its codec and the checkpoint id to the policy that answers with these weights."""
 
 
 def embedded_policy(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:

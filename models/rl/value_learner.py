@@ -76,7 +76,7 @@ def held_apart(trajectories: Sequence[Trajectory], share: float) -> tuple[list[i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What the critic said of a round before it was fitted to it, per episode: `finals` are values of the states after a cut, where
+    """The critic's values of a round before it was fitted to it, per episode: `finals` are values of the states after a cut, where
     known. `offsets_E` is how far the returns of the task's other episodes lay above their values, `baselines_E` the mean return of these
     others (of the whole round, where there are none). Forks, which began elsewhere, are not among the others."""
 

@@ -58,7 +58,7 @@ def weigh_round(
 
     The critic steers in the rounds whose gate it passes, on these very episodes before it is fitted to them; during pretraining the policy
     waits otherwise (or follows the per-task baseline, see the config); after it a critic that never passed ends the run
-    (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers. Whoever steers, from a fork on the siblings do.
+    (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers. From a fork on, its siblings steer in any case.
     """
     # Judged before the KL penalty, which makes every reward another one.
     groups_E = _groups(items, config)

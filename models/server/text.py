@@ -1,4 +1,4 @@
-"""From tokens to text as they come: what can be said of an answer before it is whole, and where a stop text ends it."""
+"""From tokens to text as they come: what is certain about an answer before it is complete, and where a stop text ends it."""
 
 from __future__ import annotations
 

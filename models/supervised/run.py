@@ -1,7 +1,7 @@
 """Continual training (CT) and supervised fine-tuning (SFT): a checkpoint, samples and a configuration in, a checkpoint out.
 
 The two differ only in their data and in SupervisedConfig.prompt_loss_weight. A run is a pure function of its configuration, samples and
-initial checkpoint: killed and started again, it resumes from its last complete trainer checkpoint and ends in the same weights. Which
+initial checkpoint: killed and restarted, it resumes from its last complete trainer checkpoint and ends in the same weights. Which
 samples there are is decided elsewhere (dataset snapshots); what of them is trained on is models/supervised/training_set.py; which are read
 at which step models/training/batching.py; the loop is models/supervised/fitting.py.
 """

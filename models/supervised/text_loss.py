@@ -19,7 +19,7 @@ BATCH_TOKENS = 4096
 
 @torch.no_grad()
 def text_loss(folder: Path, texts: Sequence[tuple[Message, ...]]) -> float | None:
-    """Mean negative log-likelihood, in nats a token, of what the assistant says in these conversations; None where there is none that the
+    """Mean negative log-likelihood, in nats a token, of what the assistant says in these conversations; None where it says nothing that the
     model can read."""
     codec = load_codec(folder)
     try:

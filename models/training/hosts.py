@@ -37,7 +37,7 @@ class TrainingHosts(BaseModel):
         float,
         Field(
             gt=0,
-            description="how long a process waits for the others before the run fails and is started again, s: longer than one of them "
+            description="how long a process waits for the others before the run fails and is restarted, s: longer than one of them "
             "may compute alone, or write a checkpoint",
         ),
     ] = TIMEOUT.total_seconds()

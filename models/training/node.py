@@ -1,7 +1,7 @@
 """The training processes of one host: `python -m models.training.node JOB_FILE`. launcher.py starts it, here or on another machine.
 
 torchrun's agent (torch.distributed.elastic) meets those of the other hosts at the launcher's store, gives out ranks, starts the processes
-and ends all when one fails. Nothing is started again here: a run that lost a process is started again as a whole, and resumes.
+and ends all when one fails. Nothing is restarted here: a run that lost a process is restarted as a whole, and resumes.
 
 It ends, and its processes with it, when its standard input does, that is with the launcher, through ssh as well; and when the store no
 longer answers.

@@ -67,7 +67,7 @@ def profile_data(made: TaskSet, site: Site, home: Home, *, num_sessions: int) ->
 
 
 def _of_site(made: TaskSet, site: Site, *, num_sessions: int) -> dict[str, Any]:
-    """What is said of every site. Settings that speak of other tasks, domains or machines are set back."""
+    """The settings of every site. Settings that speak of other tasks, domains or machines are set back."""
     num_train = Counter(kept.task.family for kept in made.tasks if kept.split is Split.TRAIN)
     return {
         "name": f"adopted-{site.name}",

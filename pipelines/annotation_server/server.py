@@ -103,7 +103,7 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
             watch=alone.watch,
             hosts=plan.hosts,
         )
-    console.print("everybody's work is kept; start again to go on")
+    console.print("everybody's work is kept; restart to go on")
 
 
 @asynccontextmanager

@@ -131,7 +131,7 @@ def held(folder: Folder) -> Iterator[None]:
 
 
 def parts(only: str | None) -> tuple[str, ...]:
-    """Raises ConfigError for a part that there is not."""
+    """Raises ConfigError for an unknown part."""
     if only is None:
         return PARTS
     asked = [part.strip() for part in only.split(",") if part.strip()]

@@ -231,7 +231,7 @@ def program(
     database: DatabaseOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Print a token of a program's account, which is made where there is none: `Authorization: Bearer TOKEN`. It is shown once."""
+    """Print a token of a program's account, which is made if it is missing: `Authorization: Bearer TOKEN`. It is shown once."""
 
     async def work(accounts: Accounts) -> str:
         secret, _ = await accounts.add_program(name, role, label, ttl_s=days * 86400.0)

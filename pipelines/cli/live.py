@@ -36,7 +36,7 @@ class _Step(NamedTuple):
     seconds: float | None
     """that it took, or has worked until now; None before it starts."""
     has_ended: bool
-    """for good: one that is to be tried again has not."""
+    """for good: one that is to be retried has not."""
 
 
 class Display:

@@ -69,7 +69,7 @@ def home_of(path: Path | None) -> Home:
 
 
 def made_home(path: Path | None) -> Home:
-    """The same, for commands that only look at what is there. Raises ConfigError where there is none."""
+    """The same, for commands that only read. Raises ConfigError without a home."""
     home = home_of(path)
     home.check_exists()
     return home

@@ -148,7 +148,7 @@ def follow(
     """Have servers that run elsewhere serve whichever release is live: vLLM, SGLang, or ours. Until Ctrl-C.
 
     They read checkpoints from the home under the same path, or are sent them (--weights transfer). Answers under way end with the weights
-    that they began with where the server can do that, as vLLM does. A server that was started again is handed the live release again.
+    that they began with where the server can do that, as vLLM does. A server that was restarted is handed the live release again.
 
         flywheel policy follow --server http://127.0.0.1:8000
     """

@@ -2,7 +2,7 @@
 (pipelines/orchestration/run_process.py); here they are started one after another, watched, and their processes ended when we end.
 
 A run whose process is gone is launched again a few times: finished stages are not worked twice, so that costs little. A stage that failed
-is Dagster's to start again, within the run (docs/failures.md).
+is Dagster's to restart, within the run (docs/failures.md).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def print_rows(rows: Sequence[Mapping[str, str]], console: Console) -> None:
 
 
 def print_counts(heading: str, unit: str, counts: Mapping[str, int], console: Console, *, kept_in: str = "") -> None:
-    """The most frequent first, and how many more there are; `kept_in` names the file that has them all. Nothing where there are none."""
+    """The most frequent first, and how many more there are; `kept_in` names the file that has them all. Nothing without any."""
     rows = Counter(counts).most_common()
     if not rows:
         return

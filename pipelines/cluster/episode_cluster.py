@@ -40,7 +40,7 @@ LOOK_S = 1.0
 START_LIMIT_S = 120.0
 """A worker that is not ready by then, e.g. on a busy machine, is waited for, and another node may take its place among `workers`."""
 SILENT_LIMIT_S = 600.0
-"""A worker that answers nothing for so long while it starts is ended and started again."""
+"""A worker that answers nothing for so long while it starts is ended and restarted."""
 GROWTH = 2
 """While all places are taken, so many times as many nodes are asked for."""
 ASK_AGAIN_S = 10.0
@@ -84,7 +84,7 @@ class EpisodeCluster:
         """Ids of the nodes that have the resources and are not refused."""
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._slow: dict[str, str] = {}
-        """By the id of the node, of workers that should have been ready: what is said of them."""
+        """By the id of the node, of workers that should have been ready: the warning about them."""
         self._slowness = Slowness("Ray:", _LOG)
         self._ending: set[asyncio.Task[None]] = set()
         self._refused: dict[str, str] = {}
@@ -94,7 +94,7 @@ class EpisodeCluster:
         self._num_asked_for, self._asked_s = 0, 0.0
         self._asking = threading.Lock()
         self._without_s = time.monotonic()
-        """Since when there has been no worker that may get episodes, where there is none."""
+        """Since when no worker has been able to get episodes; None while one is."""
         self._has_lost = False
         """Whether a node went away that had a worker."""
         self._meter = LeaseMeter()
@@ -239,7 +239,7 @@ class EpisodeCluster:
             self._starting[node_id] = asyncio.create_task(self._start(node_id, _name(alive[node_id])), name=f"start-{node_id}")
 
     async def _start(self, node_id: str, name: str) -> None:
-        """A worker on the node; one that cannot be had now is tried again by the next look."""
+        """A worker on the node; one that cannot be had now is retried by the next look."""
         actor: Any = None
         try:
             actor = await asyncio.to_thread(self._place, node_id)
@@ -260,11 +260,11 @@ class EpisodeCluster:
                 actor = None
                 _LOG.info("episodes run on %s", name)
         except TimeoutError:
-            _LOG.warning("the episode worker on %s has answered nothing for %g s; it is started again", name, SILENT_LIMIT_S)
+            _LOG.warning("the episode worker on %s has answered nothing for %g s; it is restarted", name, SILENT_LIMIT_S)
         except self._ray.exceptions.RayTaskError as error:
             why = f"{name}: {type(error.cause).__name__}: {error.cause}"
             if isinstance(error.cause, FlywheelError) and error.cause.is_retryable:
-                _LOG.warning("the episode worker on %s; it is started again", why)
+                _LOG.warning("the episode worker on %s; it is restarted", why)
             else:
                 self._refuse_node(node_id, why)
         except self._ray.exceptions.RayActorError as error:

@@ -127,7 +127,7 @@ def _check_account(home: Home, user_id: str) -> None:
 
 
 def begin(warehouse: Warehouse, plan: Plan) -> tuple[Plan, Journal]:
-    """From here on the next call of the command continues it. Returns what there is now: while somebody read the plan more may
+    """From here on the next call of the command continues it. Returns the present plan: while somebody read the old one more may
     have come, and a person, whose account is disabled first, can give nothing more. Raises NotNow, after which it stays disabled."""
     name_digest = _shut_out(warehouse.home, plan.given.account) if plan.given.account is not None else None
     plan = find(warehouse, plan.subject)

@@ -60,7 +60,7 @@ class Given:
 
 
 def subject_of(warehouse: Warehouse, *, person: str | None, episode: str | None, import_: str | None) -> Subject:
-    """Exactly one is given. Raises ConfigError, UnknownSubject for a person, UnknownId for an episode or an import that there is not."""
+    """Exactly one is given. Raises ConfigError, UnknownSubject for a person, UnknownId for an unknown episode or import."""
     given = [one for one in (person, episode, import_) if one is not None]
     if len(given) != 1:
         raise ConfigError(f"say what to forget, one thing at a time: {EXAMPLES}; {len(given)} were given")

@@ -75,7 +75,7 @@ class Store:
         return {row["episode_id"]: row for row in found if row["episode_id"] not in self._known["episodes"]}
 
     def verdict(self, episode_id: str) -> Row | None:
-        """What was said of an episode before its import was killed: samples may be stored that follow it."""
+        """The verdict on an episode from before its import was killed: samples may be stored that follow it."""
         return self._verdicts.get(episode_id)
 
     def has(self, identity: str) -> bool:

@@ -36,7 +36,7 @@ def source_of_import(source: str, format: str, collection: Collection | None, gi
 
 
 def add_licence(warehouse: Warehouse, stage: str, format: str, given: str | None, collection: Collection | None = None) -> None:
-    """Store it with the import. What was said of this import before stays where nothing is said now."""
+    """Store it with the import. What was stated about this import before stays where nothing is stated now."""
     before, now = known_sources(warehouse).get(stage), source_of_import(stage, format, collection, given)
     if before == now or (given is None and before is not None and before.stated_by == GIVEN):
         return

@@ -26,7 +26,7 @@ from sandbox.session import Element
 ASIDE = ("website", "domain", "subdomain", "action_reprs", "target_action_index", "target_action_reprs")
 ACTION_ASIDE = ("raw_html", "action_repr")
 CANDIDATE_ASIDE = ("score", "rank")
-"""What a ranking model said of an element."""
+"""A ranking model's fields of an element."""
 ROLES = {"a": "link", "button": "button", "select": "select", "textarea": "textarea", "input": "input", "img": "image", "li": "item"}
 SMALLEST_PAGE_PX = (1280, 720)
 NO_TARGET = "a step whose element is unknown"

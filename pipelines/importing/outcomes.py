@@ -5,7 +5,7 @@
     thumbs:FILE           a CSV file or JSON lines of `id` and `thumb`; ids are those that records give themselves, or file and line
     orm:CHECKPOINT[@0.9]  the outcome reward model of this checkpoint, and the score that passes
     judge:NAME[@0.9]      a judge of your own (docs/plugins.md)
-    person                what people said of it with `flywheel verdict`
+    person                people's verdict on it, by `flywheel verdict`
 
 What it says goes before what the record says of itself. Where it says nothing, nothing is known.
 """

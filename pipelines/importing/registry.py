@@ -18,7 +18,7 @@ IMPORTERS: Plugins[Importer] = Plugins(
 
 
 def importer_named(format: str) -> Importer:
-    """By name, or by reference. Raises ConfigError where there is none, and where one of another name's is taken."""
+    """By name, or by reference. Raises ConfigError for an unknown one, and for a name that is taken."""
     if ":" not in format:
         if format not in IMPORTERS:
             raise ConfigError(

@@ -97,7 +97,7 @@ def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry
 
 
 PROVENANCE = ("source", "licence")
-"""What an export of ours says of each sample; of an import it is said of the whole (licences.py)."""
+"""What an export of ours says of each sample; an import says it once for all (licences.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def _kept(home: Home) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _set_damaged_aside(home: Home) -> list[str]:
-    """Rename files that a disk has damaged, so that each is reported once; what is said of them."""
+    """Rename files that a disk has damaged, so that each is reported once; returns the report."""
     problems = []
     for path in _folder(home).glob("*.json"):
         try:

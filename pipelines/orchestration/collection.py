@@ -34,7 +34,7 @@ async def run_episode_task(episode_id: str, task_name: str, request: str) -> str
 @flow(name="collection", validate_parameters=False, persist_result=False, log_prints=False)
 def collect_episodes(requests: Sequence[EpisodeRequest], num_done: int, num_solved: int, progress: Progress) -> None:
     """Run every request; `num_done` and `num_solved` are of earlier starts, for the progress. Raises what the runner raises, e.g. for a
-    policy server that is gone: where that is retryable, the worker is started again and goes on."""
+    policy server that is gone: where that is retryable, the worker is restarted and goes on."""
     futures = [run_episode_task.submit(request.episode_id, request.task.name, request.model_dump_json()) for request in requests]
     total = num_done + len(futures)
     for future in as_completed(futures):

@@ -82,7 +82,7 @@ def completed(instance: dg.DagsterInstance) -> list[str]:
 
 @dg.op(
     required_resource_keys={"profile"},
-    description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.",
+    description="Submits the iteration job for the first incomplete iteration, and before it the seed if it is missing.",
 )
 def submit_next_iteration(context: dg.OpExecutionContext) -> None:
     url, home = dagster_url(), Home.from_env()

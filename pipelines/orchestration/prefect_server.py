@@ -36,7 +36,7 @@ POLL_S = 0.2
 
 
 IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "FOREMAN", "PAUSE_EXPIRATIONS", "TRIGGERS")
-"""Services for deployments and automations, of which there are none; left running they take a twentieth of a core."""
+"""Services for deployments and automations, which we have none of; left running they take a twentieth of a core."""
 
 
 def client_environment(home: Home, url: str | None = None) -> dict[str, str]:

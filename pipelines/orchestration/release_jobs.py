@@ -34,7 +34,7 @@ def _job(name: str, description: str, policy: dg.Field, change: Callable[..., Ch
 
 
 RELEASE_JOBS = [
-    _job("promote", "Make a policy live, whatever the gate said of it.", POLICY, releases.promote),
+    _job("promote", "Make a policy live, whatever the gate decided.", POLICY, releases.promote),
     _job("hold", "Keep a candidate from being released until a person promotes it.", POLICY, releases.hold),
     _job("rollback", "Take the live release back, for one that was live before.", BACK_TO, releases.rollback),
 ]

@@ -65,7 +65,7 @@ def _growth_sensor(
         since, seen, shown = (*(context.cursor or "0:0").split(":"), "")[:3]
         now = f"{num_closed}:{there_are}:{there_are}"
         if since != str(num_closed):
-            reason = f"an iteration has closed: new is what comes on top of the {there_are} {what} that there are now"
+            reason = f"an iteration has closed: what is new is counted from the present {there_are} {what} on"
             return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=now)
         num_new = there_are - int(seen)
         news = []

@@ -11,7 +11,7 @@ _FOLDER = Path(__file__).resolve().parents[2]
 
 
 def shipped(name: str) -> Path:
-    """The file of that name. Raises ConfigError where there is none."""
+    """The file of that name. Raises ConfigError if it is missing."""
     if not (_FOLDER / name).is_file():
         raise ConfigError(f"{name} is not in {_FOLDER}: install flywheel again, or run from a whole checkout")
     return _FOLDER / name

@@ -3,7 +3,7 @@ ours from within, to others (vLLM, SGLang, ours elsewhere) over HTTP.
 
 The version of its weights is the number of the change that was last in the ledger when they were taken (`flywheel release list`), so that
 it grows with a rollback too. What cannot be served leaves the server with what it has, says so once in the log and in /health for as long
-as it lasts, and is tried again; nothing that happens here ends the server.
+as it lasts, and is retried; nothing that happens here ends the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warehouse.storage.tables import Warehouse
 EVERY_S = 1.0
 """Two small files are read each time, the tables only where these have changed."""
 ASK_S = 5.0
-"""How often servers elsewhere are asked whose weights they have: they may be started again."""
+"""How often servers elsewhere are asked whose weights they have: they may be restarted."""
 AGAIN_S = 30.0
 """What could not be served may be by then: a disk that was away, a folder that was restored."""
 
@@ -39,7 +39,7 @@ class Live:
 
 
 def find_live(warehouse: Warehouse) -> Live:
-    """The live release. Raises CheckpointError where there is none, or its checkpoint is not registered."""
+    """The live release. Raises CheckpointError without one, or if its checkpoint is not registered."""
     policy, ledger = registry.released(warehouse), read_ledger(warehouse)
     if ledger.live_id != policy.checkpoint_id:
         policy = registry.find(warehouse, str(ledger.live_id))  # it changed between the two
@@ -137,7 +137,7 @@ class Follower:
             service.following = known.model_copy(update={"problem": problem})
             what = f"the live release of {self._warehouse.home.root} cannot be read"
         if before is None or before != service.following:
-            self._say(f"{what}: {problem}. {service.policy_id} goes on answering; it is tried again every {self._again_s:g} s")
+            self._say(f"{what}: {problem}. {service.policy_id} goes on answering; it is retried every {self._again_s:g} s")
 
 
 def _following(live: Live, problem: str | None = None) -> Following:

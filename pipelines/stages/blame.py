@@ -323,7 +323,7 @@ def _left_out(found: Blame, samples: Sequence[Traced], group: str) -> set[str]:
     if group != EPISODES:
         return _members(samples, group)
     if not found.named:
-        raise ConfigError("--without episodes: no episode stands out, so there is none to leave out; name a source, DIMENSION=NAME")
+        raise ConfigError("--without episodes: no episode stands out, so none can be left out; name a source, DIMENSION=NAME")
     return _named_ids(found)
 
 

@@ -40,7 +40,7 @@ def references(
 
 
 def _tasks(con: duckdb.DuckDBPyConnection, ids: list[str]) -> dict[str, Task]:
-    """Of these tasks those that are as they were stored and of a source that there is."""
+    """Of these tasks those that are as they were stored and of a known source."""
     found = con.sql(_TASKS, params=[ids]).to_arrow_table().to_pylist()
     tasks = {row.pop("task_id"): Task.model_validate(row) for row in found}
     return {task_id: task for task_id, task in tasks.items() if task.task_id == task_id and task.source in SOURCES}

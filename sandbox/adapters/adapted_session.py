@@ -234,7 +234,7 @@ class AdaptedSession:
         return Transition(observation=self._observe(episode), reward=reward, terminated=terminated, truncated=truncated, info=info)
 
     async def _act(self, episode: _Episode, action: Action) -> dict[str, Any]:
-        """Carry out an action; what there is to say about it beside the observation."""
+        """Carry out an action; returns what to say about it beside the observation."""
         if isinstance(action, actions.InvalidAction):
             return {"invalid": action.reason}
         says_something = isinstance(action, actions.Finished) and action.answer and episode.environment.takes_text

@@ -100,7 +100,7 @@ def _playable(task: McpTask, edition: str) -> Playable:
 
 
 class McpEnvironment:
-    """Satisfies Adapted; made by `started`. The server is started again at each reset after a call: it may keep something between calls.
+    """Satisfies Adapted; made by `started`. The server is restarted at each reset after a call: it may keep something between calls.
     One at an address is connected to again, and keeps what it keeps."""
 
     named: Mapping[str, Any] = {}

@@ -116,7 +116,7 @@ class Crawler:
         return not self._site.obeys_robots or self._robots.can_fetch(AGENT_NAME, url)
 
     def _keep(self, visit: Visit) -> None:
-        """What may go well the next time is tried again then. Raises SandboxError where nothing goes well any more."""
+        """What may go well the next time is retried then. Raises SandboxError where nothing goes well any more."""
         if visit.is_lasting:
             self._num_failed_in_a_row = 0
             self._folder.add(VISITS, visit)

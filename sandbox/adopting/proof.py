@@ -141,7 +141,7 @@ def _needs_a_person(error: Exception) -> bool:
 
 
 def is_wrong_for(task: AdoptedTask, other: AdoptedTask) -> bool:
-    """Whether whoever does the other has not done the task on the way."""
+    """Whether doing the other task does not do this one on the way."""
     return other.goal != task.goal and other.steps[: len(task.steps)] != task.steps
 
 

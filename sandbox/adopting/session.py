@@ -35,7 +35,7 @@ ANSWER_LIMIT_S = 30.0
 TURN_LIMIT_S = 600.0
 SELECT_ALL = Hotkey(keys=("ctrl", "a"))
 FindTask = Callable[[Task, int], AdoptedTask]
-"""Raises TaskError for a task, or a seed, that there is not."""
+"""Raises TaskError for an unknown task or seed."""
 
 
 class AdoptedSession:

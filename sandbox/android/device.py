@@ -102,7 +102,7 @@ class AndroidDevice:
     @classmethod
     async def open(cls, serial: str | None = None, *, host: str = "127.0.0.1", port: int = 5037, limit_s: float = 30.0) -> AndroidDevice:
         """The device of a serial (`emulator-5554`, `host:port` after `adb connect`), or the only one there is. `limit_s` is the longest
-        that one command may take. Raises DeviceMissing where there is none, it is not usable, or there are several to choose from."""
+        that one command may take. Raises DeviceMissing for no device, an unusable one, or several to choose from."""
         client = _Client(host, port, limit_s)
         try:
             found = {info.serial: info.state for info in await asyncio.to_thread(client.list, extended=False)}

@@ -164,7 +164,7 @@ class AndroidSession:
         return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
 
     async def _act(self, running: _Running, action: Action) -> tuple[dict[str, Any], str]:
-        """Carry out an action: what there is to say about it, and what it printed."""
+        """Carry out an action: returns what to say about it, and what it printed."""
         match action:
             case actions.InvalidAction(reason=reason):
                 return {"invalid": reason}, ""

@@ -115,7 +115,7 @@ class PageSession:
         raise nothing_left(task.name, seed)
 
     async def begin(self, task: Task, seed: int) -> Observation:
-        """Start an instance whatever it shows. Only for whoever makes the index of what is reserved; raises as `reset`."""
+        """Start an instance whatever it shows. Only for the program that makes the index of what is reserved; raises as `reset`."""
         require_open(self._is_closed)
         return await self._begin(self._source(task), task, seed)
 
@@ -263,7 +263,7 @@ class PageSession:
             await asyncio.wait([task])
 
     async def _act(self, instance: _Instance, action: Action) -> dict[str, Any]:
-        """Carry out an action; what there is to say about it beside the observation."""
+        """Carry out an action; returns what to say about it beside the observation."""
         match action:
             case actions.InvalidAction(reason=reason):
                 return {"invalid": reason}
@@ -385,7 +385,7 @@ async def _lose(instance: _Instance, error: SandboxError) -> None:
 
 
 def _end_of_lost(instance: _Instance) -> Transition:
-    """What was seen last is all that there is to see."""
+    """What was seen last is everything."""
     has_ended, instance.is_over = instance.is_over, True
     observation = instance.observation
     if observation is None:

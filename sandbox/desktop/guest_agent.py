@@ -472,7 +472,7 @@ def kill(program: subprocess.Popen[bytes]) -> None:
 
 
 def launch(command: list[str]) -> bool:
-    """Start a program and leave it running; False where there is none of that name."""
+    """Start a program and leave it running; False for an unknown name."""
     try:
         program = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=Path.home(), start_new_session=True

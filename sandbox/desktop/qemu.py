@@ -124,7 +124,7 @@ class QemuDesktops:
         return self._desktop
 
     async def _start(self) -> QemuDesktop:
-        """A new machine: from the kept moment, or booted where there is none or it is of no use."""
+        """A new machine: from the kept snapshot, or booted without a usable one."""
         settings = self._settings
         settings.image.require()
         accelerator = find_accelerator(settings.image) if settings.accelerator == "auto" else settings.accelerator

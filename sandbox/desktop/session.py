@@ -124,7 +124,7 @@ class DesktopSession:
         return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
 
     async def _act(self, episode: _Episode, action: Action) -> dict[str, Any]:
-        """Carry out an action; what there is to say about it beside the observation."""
+        """Carry out an action; returns what to say about it beside the observation."""
         desktop = episode.desktop
         match action:
             case actions.InvalidAction(reason=reason):

@@ -2,7 +2,7 @@
 
 A frame is four bytes of length (big endian) and a msgpack value: [REQUEST, number, method, parameters], [REPLY, number, value] or
 [ERROR, number, {type, message, is_retryable, cause}]. Sessions' values are wire.py's; screenshots go as raw bytes. What methods there are
-is said by whoever answers.
+is said by the side that answers.
 """
 
 from __future__ import annotations

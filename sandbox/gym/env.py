@@ -202,7 +202,7 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         return int(wanted) if wanted is not None else drawn_seed(self.task, self._split, lambda below: int(self.np_random.integers(below)))
 
     def _open(self) -> Session:
-        """A session of a pool of its own; where there is none, there is no pool either."""
+        """A session of a pool of its own; without a session there is no pool either."""
         try:
             pool = self._run(self._opened.enter_async_context(self._make_pool()))
             session: Session = self._run(self._opened.enter_async_context(pool.lease(self.task)))
@@ -247,7 +247,7 @@ def to_action(action: dict[str, Any]) -> Action:
 
     click, double_click, right_click, move_to, long_press: `point`; drag: `point` to `to_point`; scroll: `point` and `direction` (of
     DIRECTIONS); type: `text`; key: `key` (of KEYS); tool: `text` as a shell command; finished: `text` as the answer; wait (1 s) and
-    navigate_back: nothing. Raises ValueError for a kind that there is not.
+    navigate_back: nothing. Raises ValueError for an unknown kind.
     """
     kind = KINDS[int(action["kind"])]
     x, y = (int(part) for part in action["point"])

@@ -99,7 +99,7 @@ class Guard:
         raise RuntimeError("A WebSocket: this server must be run without them (serve.py).")
 
     def _cut_short(self, scope: Scope, max_bytes: int, *, is_too_large: bool) -> Response:
-        """What is said of a body that is too large, or did not come in time."""
+        """The answer to a body that is too large, or did not come in time."""
         raise NotImplementedError
 
     async def _let_in(self, scope: Scope, body: LimitedBody, send: Send) -> None:

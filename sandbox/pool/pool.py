@@ -59,7 +59,7 @@ class SessionPool:
         max_at_once: Mapping[SessionKind, int] | None = None,
     ) -> None:
         """`size` sessions spread over `num_browsers` browsers (default: one a core, no more than sessions), for the pages of `sources`
-        (default: all that there are). `max_at_once` bounds single kinds further. Raises ConfigError."""
+        (default: all). `max_at_once` bounds single kinds further. Raises ConfigError."""
         if num_browsers is None:
             num_browsers = min(size, os.cpu_count() or 1)
         if not 1 <= num_browsers <= size:

@@ -1,7 +1,7 @@
 """Local slots: the sessions of this process and the browsers under them. Started when first needed, replaced when they crash, hang or
 wear out, closed when nobody uses them. Who may use which slot, and when, is the queue's business (lease_queue.py).
 
-Several slots share one browser (`_BrowserSlot`). A worn browser gets no new session: who uses it stays on it, whoever comes next finds a
+Several slots share one browser (`_BrowserSlot`). A worn browser gets no new session: who uses it stays on it, the next session gets a
 fresh one.
 """
 
@@ -189,7 +189,7 @@ class Slots:
             try:
                 await self.look()
             except Exception:
-                _LOG.exception("Looking after the browsers failed; it is tried again.")
+                _LOG.exception("Looking after the browsers failed; it is retried.")
 
     async def look(self) -> None:
         """End what hangs, clean up after what died, measure memory, close what nobody used for long."""
@@ -240,7 +240,7 @@ class Slots:
         return await running.backend.open_page(settings, root, surroundings)
 
     async def _browser(self, browser_slot: _BrowserSlot, kind: Kind) -> _Running:
-        """The browser of a slot, started if there is none: once, whoever runs the episode starts it again (docs/failures.md). After
+        """The browser of a slot, started if missing: once, and the episode's owner retries (docs/failures.md). After
         failures it waits first, longer each time."""
         async with browser_slot.lock:
             self._require_open()

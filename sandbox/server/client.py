@@ -204,7 +204,7 @@ class SandboxClient:
         return session
 
     async def sessions(self) -> list[dict[str, Any]]:
-        """What the server says of this client's sessions, whoever leased them."""
+        """What the server says of this client's sessions, all holders' leases."""
         found: list[dict[str, Any]] = (await self._send("GET", "/v1/sessions")).json()
         return found
 

@@ -35,7 +35,7 @@ LOGIN_PATH, LIVE_PATH, LIVE_COOKIE = "/login", "/live/", "live"
 LOGIN_BODY_BYTES = 4096
 LOGIN_PAGE = Path(__file__).with_name("live") / "login.html"
 LOGIN_POLICY = "default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-"""The login page may load nothing, as whoever sees it has no token; its style is in it, and allowed by its digest."""
+"""The login page may load nothing, as its visitors have no token; its style is in it, and allowed by its digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from sandbox.session import Element, Observation
 
 
 def on_element(action: Action | None, observation: Observation) -> Action | None:
-    """The same at the click point of the element that it hits, so that whoever reads elements can say it; where it hits none, as it was."""
+    """The same at the click point of the element that it hits, so that a policy can name that; unchanged where it hits none."""
     if not isinstance(action, Click | SelectOption):
         return action
     hits = [each for each in observation.elements if each.role != "text" and _hits(action.x, action.y, each)]

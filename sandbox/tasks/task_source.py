@@ -82,7 +82,7 @@ class TaskSource:
     contents: Path | None = None
     """The index of reserved instances, contents.json (reserved.py). Only where the source does not draw its instances by split."""
     content: Callable[[Task, int], str] | None = None
-    """(task, seed) → id of what a seed draws first, for whoever makes that index. Pages need none: there a session looks."""
+    """(task, seed) → id of what a seed draws first, for the program that makes that index. Pages need none: there a session looks."""
     is_known_by_first_screen: bool = False
     """Instances that show the same first screen are the same one: such a screen is in one split alone, and counts as new where no episode
     that was learned from had it. Without it instances differ deeper, in files, pages or what a game does next."""

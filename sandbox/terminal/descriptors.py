@@ -56,7 +56,7 @@ async def read_all(fd: int, output: bytearray, limit_bytes: int) -> None:
 
 
 def read_rest(fd: int, output: bytearray, limit_bytes: int) -> None:
-    """What is in a pipe now, whoever may still write to it."""
+    """What is in a pipe now, even while processes may still write to it."""
     with suppress(BlockingIOError):
         while part := os.read(fd, 1 << 16):
             output += part[: max(0, limit_bytes - len(output))]

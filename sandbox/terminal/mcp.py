@@ -1,4 +1,4 @@
-"""The MCP servers of a session: which there are is configuration, and each is started by the first call that names it. They run in the
+"""The MCP servers of a session: they are configured, and each is started by the first call that names it. They run in the
 session's jail unless it says otherwise. How one is started and asked is in mcp_connection.py, which loads the official SDK: not before a
 call needs it.
 """

@@ -107,7 +107,9 @@ class McpConnection:
         if self._server.runs_in == "host":
             return self._hold(*await self._start_here())
         if jail is None:
-            raise ConfigError(f"MCP server {self._name!r} runs in a jail, and there is none here: `runs_in: host`, or give its address.")
+            raise ConfigError(
+                f"MCP server {self._name!r} runs in a jail, which this machine does not have: `runs_in: host`, or give its address."
+            )
         return self._hold(*await self._start_in(jail))
 
     def _holder_ended(self, holder: asyncio.Task[None]) -> None:

@@ -103,7 +103,7 @@ class TerminalSession:
 
     @staticmethod
     async def _act(episode: _Episode, action: Action) -> dict[str, Any]:
-        """Carry out an action; what there is to say about it beside the observation."""
+        """Carry out an action; returns what to say about it beside the observation."""
         match action:
             case actions.ToolCall():
                 episode.output = await episode.tools.call(action)

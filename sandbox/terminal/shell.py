@@ -162,7 +162,7 @@ class Terminal:
         await self._write(self._commands, f"{self._number};{command}\0".encode(errors="replace"))
 
     async def _write(self, fd: int, data: bytes) -> None:
-        """All of it, unless bash dies or does not read: then whoever waits for what follows finds out."""
+        """All of it, unless bash dies or does not read: then the reader of the answer finds out."""
         view, deadline = memoryview(data), time.monotonic() + TELL_TIMEOUT_S
         while view and time.monotonic() < deadline:
             try:
@@ -271,7 +271,7 @@ class Terminal:
                 if isinstance(error, SandboxError) and not isinstance(error, SandboxTimeout):
                     raise
                 if is_late and was_ended:
-                    raise SandboxTimeout(f"A shell could not be started again within {START_TIMEOUT_S:g} s: {error}.") from error
+                    raise SandboxTimeout(f"A shell could not be restarted within {START_TIMEOUT_S:g} s: {error}.") from error
             was_ended = True
             await self._jail.end_processes()
             self._news = "everything in the background was killed, because no other process could be started; "

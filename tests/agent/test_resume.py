@@ -1,5 +1,5 @@
 """Turn-exact resume on form sessions: what was recorded is not decided again, the episode is what it would have been, and where the
-environment does not repeat it starts again. Real processes are killed in tests/benchmarks/test_resume.py."""
+environment does not repeat it restarts. Real processes are killed in tests/benchmarks/test_resume.py."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_retry_goes_on_at_the_step_that_failed(form: SimpleNamespace, after: i
     policy = form.Policy()
     episode = play(form.Pool(1, crash_plan=[[after]]), policy, request)
     assert episode.num_retries == 1 and untimed(episode) == untimed(whole) and episode.is_success
-    assert sum(policy.batches) == len(whole.steps) + 1, "the response that could not be carried out is asked for again, no other"
+    assert sum(policy.batches) == len(whole.steps) + 1, "the response that could not be carried out is requested again, no other"
 
 
 def test_the_last_retry_starts_from_the_beginning(form: SimpleNamespace) -> None:
@@ -134,7 +134,7 @@ def test_where_the_environment_does_not_repeat_the_episode_starts_again_and_says
     assert untimed(episode) == untimed(play(pool_of(Other()), form.Policy(), request)), "nothing of what was recorded is left"
     assert sum(policy.batches) == len(episode.steps) and episode.num_retries == 0
     assert log.resumed.num_restarted == 1 and log.resumed.num_episodes == 0
-    assert f"{request.episode_id} of enter-word starts again" in caplog.text
+    assert f"{request.episode_id} of enter-word restarts" in caplog.text
 
 
 def test_what_an_annotator_overrode_is_overridden_again_without_asking_the_policy(form: SimpleNamespace, tmp_path: Path) -> None:

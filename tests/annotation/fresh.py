@@ -11,7 +11,7 @@ from annotation.storage.migrating import open_database
 
 
 def sqlite_url(folder: Path) -> str:
-    """The address of the annotation database of a folder, made where there is none."""
+    """The address of the annotation database of a folder, made if it is missing."""
     path = folder / "annotation.db"
     if not path.exists():
         path.write_bytes(_migrated())

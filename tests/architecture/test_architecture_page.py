@@ -1,4 +1,4 @@
-"""docs/architecture.md describes the code that there is: its functions exist, and a run of two iterations calls every one of them."""
+"""docs/architecture.md describes the present code: its functions exist, and a run of two iterations calls every one of them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ ALLOWED = {
     ("sandbox.tasks.web_apps.source", "sandbox.tasks.web_apps.session"): LAZY,
     ("sandbox.adapters.web_page_source", "sandbox.adapters.web_page_session"): LAZY,
     ("sandbox.terminal.mcp", "sandbox.terminal.mcp_connection"): LAZY,
-    ("sandbox.browser.playwright_page", "sandbox.browser.playwright_window"): "a window is a page; whoever opens pages opens it",
+    ("sandbox.browser.playwright_page", "sandbox.browser.playwright_window"): "a window is a page, and is opened where pages are",
     ("sandbox.browser.clipboard", "sandbox.browser.browser"): "a type: the browser owns the writer of its own clipboard",
     ("sandbox.tasks.task_source", "sandbox.tasks.task"): "a type: a source gives tasks, and a task looks up its source",
     ("sandbox.tasks.task_source", "sandbox.tasks.supply"): "a type: as above",
@@ -37,7 +37,7 @@ def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def first_circle(graph: Mapping[str, set[str]]) -> list[str]:
-    """Its modules, each imported by the next, the first one again at the end; empty where there is none."""
+    """Its modules, each imported by the next, the first one repeated at the end; empty without a circle."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

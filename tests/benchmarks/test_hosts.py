@@ -31,7 +31,7 @@ def test_hosts_reach_each_other_until_one_is_cut_off_or_killed(tmp_path: Path) -
             with pytest.raises(TimeoutError):
                 ask(node.address)
             node.restore()
-            assert ask(node.address, timeout_s=20) == b"here"  # addresses are asked for again and lost packets sent again, a second apart
+            assert ask(node.address, timeout_s=20) == b"here"  # addresses are requested again and lost packets sent again, a second apart
             node.kill()
             assert process.poll() is not None
             with pytest.raises(ConnectionRefusedError):

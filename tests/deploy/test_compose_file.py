@@ -1,4 +1,4 @@
-"""What can be said of deploy/ without a container engine: the compose file, the image's definition, and what both name exists."""
+"""What can be checked of deploy/ without a container engine: the compose file, the image's definition, and what both name exists."""
 
 from __future__ import annotations
 

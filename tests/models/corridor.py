@@ -71,7 +71,7 @@ class Refusing:
 
     async def collect(self, policy: Policy, requests: Requests, *, log: EpisodeLog | None = None) -> AsyncIterator[Episode]:
         async for request in requests:  # type: ignore[union-attr]
-            raise AssertionError(f"{request.episode_id} was asked for again")
+            raise AssertionError(f"{request.episode_id} was requested again")
             yield
 
     async def close(self) -> None: ...

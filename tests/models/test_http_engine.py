@@ -122,7 +122,7 @@ def test_a_server_that_was_started_again_is_not_taken_for_one_that_others_use(ro
         engine = HttpEngine.of_checkpoint(config(server.url), roots / "b")
         HttpEngine.of_checkpoint(config(server.url), roots / "a").close()  # what it was started with
         engine._replicas._every[0].client.num_lost += 1  # as its end shows
-        with pytest.raises(EngineUnreachable, match=f"answered with {read_card(roots / 'a').checkpoint_id}.*started again"):
+        with pytest.raises(EngineUnreachable, match=f"answered with {read_card(roots / 'a').checkpoint_id}.*restarted"):
             act(engine, prompt())
         engine.load_checkpoint(roots / "b", engine.policy_id)
         assert act(engine, prompt())[0].policy_id == engine.policy_id

@@ -1,4 +1,4 @@
-"""Servers behind one HTTP engine that are busy, paused, started again or handed weights late: none answers with other weights than are
+"""Servers behind one HTTP engine that are busy, paused, restarted or handed weights late: none answers with other weights than are
 named, and none is done without for longer than it must be. vLLM and SGLang are played."""
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def test_a_server_that_was_started_again_does_not_answer_for_the_weights_that_it
         for engine in opened:
             server.before = replies(answers, BROKEN)
             for _ in range(2):
-                with pytest.raises(EngineUnreachable, match="started again"):
+                with pytest.raises(EngineUnreachable, match="restarted"):
                     act(engine, prompt())
         opened[0].load_checkpoint(roots / "b", "checkpoint-b")
         assert act(opened[0], prompt())[0].policy_id == "checkpoint-b"
@@ -237,7 +237,7 @@ def test_one_of_several_that_was_started_again_loads_before_it_answers(roots: Pa
         asked_until(engine, lambda: servers[0].folders == ["a", "a"] and engine._replicas._every[0].down_s is None)
         for server in servers:
             server.start_again()
-        with pytest.raises(EngineUnreachable, match="started again"):
+        with pytest.raises(EngineUnreachable, match="restarted"):
             act(engine, prompt())  # none is left that has them
         assert {answer.policy_id for answer in act(engine, *[prompt()] * 4)} == {read_card(roots / "a").checkpoint_id}
         engine.close()
@@ -253,7 +253,7 @@ def test_servers_whose_log_probabilities_differ_are_refused_and_do_not_come_back
             engine_of(one, two)
         two.is_processed = True
         engine = engine_of(one, two)
-        one.before, one.is_processed = replies("/v1/chat", BROKEN), False  # started again, otherwise than before
+        one.before, one.is_processed = replies("/v1/chat", BROKEN), False  # restarted, otherwise than before
         asked_until(engine, lambda: "do not give the same" in caplog.text)
         assert engine.capabilities().logprobs_follow_top_p, "as when it was opened"
         engine.load_checkpoint(roots / "b", "checkpoint-b")
@@ -340,6 +340,6 @@ def test_sglang_names_the_weights_that_it_has_when_it_is_opened(roots: Path) -> 
         engine = HttpEngine.of_checkpoint(config(played.url, send="token_ids"), roots / "b")
         assert act(engine, prompt())[0].policy_id == read_card(roots / "b").checkpoint_id
         has["weight_version"] = UNNAMED
-        with pytest.raises(EngineUnreachable, match="started again"):
+        with pytest.raises(EngineUnreachable, match="restarted"):
             act(engine, prompt())
         engine.close()

@@ -381,7 +381,7 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     assert weights_of(resumed) == weights_of(whole)
     assert [m["reward"] for m in resumed.metrics] == [m["reward"] for m in whole.metrics]
     assert resumed.episode_ids == whole.episode_ids and len(whole.episode_ids) == 48
-    # A finished run that is started again only writes its checkpoint once more; without its state it learns again from its rollout log.
+    # A finished run that is restarted only writes its checkpoint once more; without its state it learns again from its rollout log.
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
     shutil.rmtree(resumed.state)
     assert weights_of(train(run, Dying(0))) == weights_of(whole)

@@ -1,5 +1,5 @@
 """`kill -9` of a trainer while it streams: a real process on a tiny model. What it had acknowledged is learned from once, what it had asked
-for is asked for again, and the weights are those of a run that nobody killed.
+for is requested again, and the weights are those of a run that nobody killed.
 
 The environment is the corridor of corridor.py (short and long walks), once real browsers.
 """

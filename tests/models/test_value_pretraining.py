@@ -143,7 +143,7 @@ def test_a_gate_may_ask_for_more_than_the_mean_of_the_tasks_other_episodes() -> 
 
 
 def test_a_round_whose_task_means_say_more_than_the_critic_is_the_baselines(model: ShiftQwen3ForCausalLM) -> None:
-    """The critic has learned half of what there is to know; the task, which it is not told, is all of it."""
+    """The critic has learned half of what it could know; the task, which it is not told, is all of it."""
     items = predictable_by_prompt(model, 80)
     of_tasks = [replace(item, task_name=f"task-{item.reward:.0f}") for item in items]
     steered = {}

@@ -1,4 +1,4 @@
-"""The command line with wrong input: exit status 1 and a sentence, never a traceback; and help that names what there is."""
+"""The command line with wrong input: exit status 1 and a sentence, never a traceback; and help that names the choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flywheel compare`: figures of stored episodes, what it says where there are none, playing what is missing, the page side by side."""
+"""`flywheel compare`: figures of stored episodes, what it says without any, playing what is missing, the page side by side."""
 
 from __future__ import annotations
 

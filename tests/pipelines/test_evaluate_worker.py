@@ -242,7 +242,7 @@ def test_an_engine_that_fails_in_an_evaluation_is_closed_and_the_next_runs_only_
     result = evaluated(place, after, monkeypatch)
     num_tasks = place.warehouse.read("evaluations").num_rows
     num_left, num_cut_off = num_tasks * NUM - num_kept, len(policy.seen) - num_kept
-    assert 0 < num_left - num_cut_off <= len(after.seen) <= num_left, "an answer that was recorded is not asked for again"
+    assert 0 < num_left - num_cut_off <= len(after.seen) <= num_left, "an answer that was recorded is not requested again"
     assert result.counts["episodes"] == place.warehouse.read("episodes").num_rows == num_tasks * NUM
     assert set(place.warehouse.read("evaluations")["num_episodes"].to_pylist()) == {NUM}
     with connect(place.warehouse) as con:

@@ -1,4 +1,4 @@
-"""Who tries again, and how often: the table of docs/failures.md, held to what real processes do. Starts are counted where they happen: by
+"""Who retries, and how often: the table of docs/failures.md, held to what real processes do. Starts are counted where they happen: by
 the process ids of workers, the browsers' own words, Dagster's records of runs."""
 
 import asyncio

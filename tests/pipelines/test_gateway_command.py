@@ -1,4 +1,4 @@
-"""`flywheel gateway serve` as a process: killed with -9 in the middle of conversations and started again, it has lost nothing that a client
+"""`flywheel gateway serve` as a process: killed with -9 in the middle of conversations and restarted, it has lost nothing that a client
 was answered. And what was served is what training reads."""
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def rows(home: Path, table: str) -> list[dict[str, Any]]:
 
 def test_an_export_comes_back_equal(tmp_path: Path) -> None:
     """SFT with pictures and CT with loss on prompts: file by file and row by row, but for episodes that the other home does not
-    have, and for what is said of the whole import."""
+    have, and for statements about the whole import."""
     images(tmp_path, 8)
     path = write_lines(tmp_path / "demos.jsonl", [agentnet("one", CODES), agentnet("two", CODES[:2], completed=False)])
     run(tmp_path / "a", "agentnet", path)

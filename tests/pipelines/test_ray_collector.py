@@ -264,8 +264,8 @@ def test_a_slow_start_is_waited_for_and_holds_no_place(
             assert len(made.workers) == (workers or 2)
 
     asyncio.run(main())
-    assert opened.read_text().splitlines() == ["asked"] * 2, "nothing was started again"
-    assert "it is waited for" in caplog.text and "started again" not in caplog.text
+    assert opened.read_text().splitlines() == ["asked"] * 2, "nothing was restarted"
+    assert "it is waited for" in caplog.text and "restarted" not in caplog.text
 
 
 @pytest.mark.long

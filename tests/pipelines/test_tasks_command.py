@@ -1,4 +1,4 @@
-"""`flywheel tasks`: all of them, with what each asks for; the options leave out what was not asked for, and say what there is."""
+"""`flywheel tasks`: all of them, with what each asks for; the options leave out what was not asked for, and name the choices."""
 
 from __future__ import annotations
 

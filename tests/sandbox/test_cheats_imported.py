@@ -17,7 +17,7 @@ ALSO_CONTAINED = {"every answer at once", "zero bytes behind it", "bytes that ar
 
 
 def as_imported(goal: own.Goal, join: Literal["all", "any"], is_whole: bool) -> Goal | None:
-    """What an imported task may ask in place of a goal of our own, in every way that there is; None where there is none."""
+    """What an imported task may ask in place of a goal of our own, in every way; None without one."""
     match goal:
         case own.Holds(path=path, text=text):
             value = Getter(value=f"{text}\n")

@@ -268,7 +268,7 @@ def test_workers_that_cannot_be_started_are_reported_to_who_waits(monkeypatch: p
 
 @pytest.mark.slow
 def test_processes_that_cannot_be_forked_are_reported_to_who_waits(html_task: Any) -> None:
-    """No descriptor is left for a worker's socket; once there is one, workers start again."""
+    """No descriptor is left for a worker's socket; once there is one, workers restart."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def use(fleet: Fleet) -> None:

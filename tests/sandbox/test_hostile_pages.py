@@ -82,7 +82,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, S
 
 
 def play(hostile: tuple[Bench, Site], *todo: actions.Action) -> None:
-    """Take the actions beside another session, then start again in the same browser."""
+    """Take the actions beside another session, then restart in the same browser."""
     made, site = hostile
 
     async def use(session: PageSession, first: Observation) -> None:

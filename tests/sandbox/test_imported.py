@@ -1,4 +1,4 @@
-"""Foreign task records onto our schema: what maps, what is said of what does not, and the sets that they are kept in."""
+"""Foreign task records onto our schema: what maps, the messages about what does not, and the sets that they are kept in."""
 
 from __future__ import annotations
 

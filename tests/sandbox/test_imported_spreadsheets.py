@@ -1,4 +1,4 @@
-"""Workbooks written by hand, part by part, and what is said of them."""
+"""Workbooks written by hand, part by part, and the messages about them."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class StepView:
 
     @property
     def state(self) -> str:
-        """What identifies the screen: the element list, or the pixels where there is none."""
+        """What identifies the screen: the element list, or else the pixels."""
         return self.observation or self.screenshot_id or ""
 
 

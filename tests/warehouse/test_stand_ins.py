@@ -30,7 +30,7 @@ def route(name: str) -> dict[str, Any]:
 
 
 def repaired(warehouse: Warehouse) -> list[str]:
-    """What the repairs said of it."""
+    """The repairs' report on it."""
     said: list[str] = []
     while steps := find_steps(warehouse):
         assert len(said) < 4, said

@@ -1,5 +1,5 @@
 """Fifty simulated annotators at once on one server with real sandboxes and a policy that the flywheel has trained, on either database; the
-server is killed in the middle and started again. `python -m benchmarks.annotators` does the same for longer."""
+server is killed in the middle and restarted. `python -m benchmarks.annotators` does the same for longer."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ outside the project can catch it without importing it.
         └── StageFailed (RuntimeError)      a stage's subprocess ended badly
             └── WorkerKilled                    without a word: it was killed
 
-Each class says by `is_retryable` whether the same may succeed when it is only tried again: true for infrastructure that comes and goes,
-false for what a person must fix first. Who tries again, and how often, is docs/failures.md; nobody keeps a list of classes.
+Each class says by `is_retryable` whether the same may succeed when it is only retried: true for infrastructure that comes and goes,
+false for what a person must fix first. Who retries, and how often, is docs/failures.md; nobody keeps a list of classes.
 
 What a policy does wrong (an unparseable action, too many steps) is a recorded outcome and not an exception: see agent/episode/episode.py.
 A message says what was wrong, the value, what is allowed, and how to fix it.
@@ -89,7 +89,7 @@ class FlywheelError(Exception):
     """Root of every error this project raises on purpose."""
 
     is_retryable: bool = False
-    """Whether the same may succeed when it is tried again and nobody has fixed anything."""
+    """Whether the same may succeed when it is retried and nobody has fixed anything."""
 
 
 class ConfigError(FlywheelError, ValueError):
@@ -389,7 +389,7 @@ class NotNow(AnnotationError, RuntimeError):
 
 
 class LoginRefused(AnnotationError, PermissionError):
-    """Name and password do not go together, a login or token has ended, or there is none."""
+    """Wrong name or password, or no login or token, or one that has expired."""
 
 
 class TooManyAttempts(AnnotationError, PermissionError):
@@ -424,12 +424,12 @@ class WorkerKilled(StageFailed):
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the same may succeed when it is only tried again. Of an error that is not ours nobody knows: its owner tries again."""
+    """Whether the same may succeed when it is only retried. Of an error that is not ours nobody knows: its owner retries."""
     return error.is_retryable if isinstance(error, FlywheelError) else True
 
 
 def class_named(name: object) -> type[FlywheelError] | None:
-    """The class of this module that has the name; None where there is none."""
+    """The class of this module that has the name, or None."""
     found = getattr(sys.modules[__name__], name, None) if isinstance(name, str) else None
     return found if isinstance(found, type) and issubclass(found, FlywheelError) else None
 

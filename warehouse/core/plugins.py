@@ -175,7 +175,7 @@ class Plugins(Mapping[str, T], Generic[T]):
         os.environ[self.variable] = text
 
     def load(self, reference: str) -> T:
-        """The plug-in that a reference names. Raises ConfigError where there is none, with the reason."""
+        """The plug-in that a reference names. Raises ConfigError for an unknown one, with the reason."""
         if (taken := self._taken_as(reference)) is not None:
             return taken
         found = attribute_of(reference, self._noun, self._wanted(), self._is_one)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 STORE_VARIABLE = "FLYWHEEL_STORE"
 TRIES_S = 60
-"""How long one request is tried again: after a failure of the server's, a lost connection, or no answer."""
+"""How long one request is retried: after a failure of the server's, a lost connection, or no answer."""
 MAX_RETRIES = 10
 """Within that time."""
 ANSWER_S = 20
@@ -264,11 +264,11 @@ class Store:
 
     def _check_bucket(self, error: BaseException) -> None:
         if "NoSuchBucket" in str(error):
-            raise ConfigError(f"there is no bucket of {self.url}: make it, or set {STORE_VARIABLE} to one that there is") from error
+            raise ConfigError(f"there is no bucket of {self.url}: create it, or set {STORE_VARIABLE} to an existing one") from error
 
 
 class _RetryLimit:
-    """How often, and for how long, a cut-off body is asked for again; where there was no answer the client itself retries."""
+    """How often, and for how long, a cut-off body is requested again; where there was no answer the client itself retries."""
 
     def __init__(self) -> None:
         self._left, self._until = _RESUMPTIONS, time.monotonic() + TRIES_S

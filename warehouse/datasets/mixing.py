@@ -3,7 +3,7 @@
 A mixture gives each sample pool (POOL_OF) a number of draws an epoch. Inside a pool, older samples count less, no task and no domain gets
 more than its share, and no sample is repeated more often than allowed; what a pool cannot fill stays empty. The weights of a snapshot are
 expected draws, so they add up to the length of an epoch. Samples of one pool, domain, task and age weigh alike: weights are worked out for
-such groups, of which there are few, and DuckDB gives each sample its group's.
+such groups, which are few, and DuckDB gives each sample its group's.
 """
 
 from __future__ import annotations

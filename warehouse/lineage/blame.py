@@ -249,7 +249,7 @@ class _Part:
 def _episodes(
     samples: Sequence[Traced], units: Sequence[Sequence[int]], own_UF: _Array, share_F: _Array, folds_RF: _Array, own_N: _Array
 ) -> list[tuple[int, BlamedEpisode]]:
-    """(unit, what is said of it)."""
+    """(unit, its description)."""
     own_U = own_UF @ share_F
     lows_U, highs_U = np.percentile(own_UF @ folds_RF.T, TAILS, axis=1)
     is_enough = int((share_F > 0).sum()) >= LEAST_LOST

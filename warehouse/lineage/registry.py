@@ -101,7 +101,7 @@ def made_by(warehouse: Warehouse, iteration: str, stage: str) -> Registered:
 
 
 def released(warehouse: Warehouse) -> Registered:
-    """The live release. Raises CheckpointError when there is none yet."""
+    """The live release. Raises CheckpointError before the first one."""
     live_id = read_ledger(warehouse).live_id
     if live_id is None:
         raise CheckpointError(

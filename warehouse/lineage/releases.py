@@ -47,7 +47,7 @@ class Release:
 
 
 def promote(warehouse: Warehouse, ref: str, *, by: str, reason: str, seen: int | None = None) -> Change:
-    """Make a policy live, whatever the gate said of it: a checkpoint id, ITERATION/STAGE. What was live is superseded.
+    """Make a policy live, whatever the gate decided: a checkpoint id, ITERATION/STAGE. What was live is superseded.
 
     `seen` is the number of the last change that who decides has seen (`read_ledger(…).number`); by default the last one when it is called.
     Raises CheckpointError for an unknown or unfinished policy, ReleaseRefused for one that is live or cannot act, ReleasesChanged where
@@ -86,7 +86,7 @@ def hold(warehouse: Warehouse, ref: str, *, by: str, reason: str, seen: int | No
 
 def rollback(warehouse: Warehouse, ref: str | None = None, *, by: str, reason: str, seen: int | None = None) -> Change:
     """Take the live release back: `ref`, which was live before, is live again, or by default the newest that was and was not rolled back.
-    Raises ReleaseRefused where there is none, or `ref` never was live; else as `promote` does. Without `ref` and `seen` each call goes one
+    Raises ReleaseRefused without one, or if `ref` never was live; else as `promote` does. Without `ref` and `seen` each call goes one
     release further back."""
     seen = _seen(warehouse, by, reason, seen)
     wanted = None if ref is None else _finished(warehouse, ref)

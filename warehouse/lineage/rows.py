@@ -1,5 +1,5 @@
 """The rows that a walk back through the lineage passes, read as it comes to them, from the files that hold them: so a walk costs what it
-shows, not what there is. walk.py walks; relations.py says which column names what a row was made from.
+shows, not what exists. walk.py walks; relations.py says which column names what a row was made from.
 
 Checkpoints, the sizes of datasets and what reinforcement learned from are the summaries'. Every other row is found by its id
 (id_index.py), and steps with their episode, in whose partition they are. What is read lies in memory as tables of the same names with fewer

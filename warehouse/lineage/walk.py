@@ -80,7 +80,7 @@ def trace_back(warehouse: Warehouse, node_id: str, *, depth: int | None = None) 
 
 
 def resolve(con: duckdb.DuckDBPyConnection, node_id: str) -> NodeId:
-    """The one node that `node_id` means. Raises UnknownId when there is none, or more than one."""
+    """The one node that `node_id` means. Raises UnknownId for no node, or several."""
     iteration, _, stage = node_id.partition("/")
     named = "SELECT DISTINCT 'checkpoint', checkpoint_id FROM checkpoints WHERE iteration = ? AND stage = ?"
     of_task = "SELECT DISTINCT 'task', task_id FROM tasks WHERE name = ?"

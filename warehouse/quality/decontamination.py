@@ -1,5 +1,5 @@
 """The filter `evaluation_overlap`: train episodes whose instruction and first screen are nearly those of an instance that is evaluated on,
-whatever the split says. For tasks with few different instances it would take most of what there is, so it is off by default.
+whatever the split says. For tasks with few different instances it would take most of the data, so it is off by default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Committing to a table that others write to as well: a conflict is tried again, a full disk is named. What is written is the caller's."""
+"""Committing to a table that others write to as well: a conflict is retried, a full disk is named. What is written is the caller's."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _check_same(table: str, there: Sequence[bytes], ours: Sequence[bytes], where
 
 def _other(table: str, version: int, where: str) -> ConfigError:
     return ConfigError(
-        f"{where} has another history of table {table} from version {version} on: copy to a place where there is none, or where a copy of "
+        f"{where} has another history of table {table} from version {version} on: copy to an empty place, or to one where a copy of "
         "this home was begun"
     )
 

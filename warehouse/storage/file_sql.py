@@ -1,5 +1,5 @@
 """SQL by which DuckDB's own reader reads data files. It takes less of the processor than Arrow's datasets, whose import alone brings pandas
-along; whoever uses it has checked the files (Warehouse.files), on a connection that may read them.
+along; its user has checked the files (Warehouse.files), on a connection that may read them.
 """
 
 from __future__ import annotations

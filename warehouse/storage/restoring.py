@@ -16,7 +16,7 @@ from warehouse.storage.tables import Warehouse
 def restore(warehouse: Warehouse, table: str, version: int) -> int:
     """Make version `version` the newest again, rows and column types alike; returns the number it now has.
 
-    Nothing else may write the table meanwhile: hold the lock of the iteration. Raises UnknownTable for a version that there is not, or
+    Nothing else may write the table meanwhile: hold the lock of the iteration. Raises UnknownTable for an unknown version, or
     whose rows a purge has erased.
     """
     commits = warehouse.history(table)

@@ -34,7 +34,7 @@ def connect_to_scan(
 
 
 def execute_within_memory(con: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
-    """Execute a statement that may be tried again, with fewer threads from then on where memory is too short for that many. DuckDB puts
+    """Execute a statement that may be retried, with fewer threads from then on where memory is too short for that many. DuckDB puts
     rows aside, but not what each thread has just read: of files with large pages, over 100 MB. Raises duckdb.OutOfMemoryException where one
     thread alone needs more than the limit."""
     while True:

@@ -59,7 +59,7 @@ class PageSnapshots:
 
 
 def addresses_of(message: dict[str, Any]) -> Iterator[str]:
-    """Of the frame, of whoever filled it, and of the page around it: frames that a page fills itself have no site in their own."""
+    """Of the frame, of the page that filled it, and of the page around it: frames that a page fills itself have no site in their own."""
     for name in ("url", "origin", "top_url"):
         if isinstance(message.get(name), str):
             yield message[name]

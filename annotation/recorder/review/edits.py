@@ -119,7 +119,7 @@ def edit_query(store: Store, text: str) -> Manifest:
 
 
 def draw_box(store: Store, screen_id: str, box: Box, *, everywhere: bool = False) -> Manifest:
-    """Blacken a part of a picture, or of all pictures; what elements said of that part goes, too."""
+    """Blacken a part of a picture, or of all pictures; the elements' text about that part goes, too."""
     manifest = _changeable(store)
     if all(screen.screen_id != screen_id for screen in manifest.screens):
         raise RecordingRefused(f"There is no picture {screen_id} in the recording {store.name}.")

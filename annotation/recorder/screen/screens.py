@@ -25,7 +25,7 @@ from warehouse.core.identity import bytes_id
 _LOG = logging.getLogger(__name__)
 MAX_WAITING = 48
 ASKED_KEPT = 400
-"""So many frames are known to be stored or waiting; what is asked for again after that is stored again."""
+"""So many frames are known to be stored or waiting; what is requested again after that is stored again."""
 
 
 class SnapshotSource(Protocol):

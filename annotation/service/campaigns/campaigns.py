@@ -114,7 +114,7 @@ class Campaigns:
 
     async def change(self, campaign_id: str, change: CampaignChange, *, by: Principal | None, address: str | None = None) -> Campaign:
         """What is under way ends with the policy that it began with; another share is that of instances that nobody has begun. Raises
-        UnknownSubject, ConfigError for a policy that there is not."""
+        UnknownSubject, ConfigError for an unknown policy."""
         if change.policy is not None:
             await self._check_policy(change.policy)
 

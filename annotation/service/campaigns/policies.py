@@ -25,7 +25,7 @@ class KnownPolicies(Protocol):
     """Asked when a campaign names one."""
 
     async def check(self, policy: str) -> None:
-        """Opens nothing; `newest` may be still to come. Raises CheckpointError for an id that there is not."""
+        """Opens nothing; `newest` may be still to come. Raises CheckpointError for an unknown id."""
         ...
 
 

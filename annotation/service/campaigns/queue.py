@@ -47,7 +47,7 @@ class Queue:
 
     async def take(self, user_id: str, campaign_id: str | None = None, *, without: Collection[str] = ()) -> Leased | None:
         """What the user holds already, else the most urgent assignment that they may have, on lease. None: there is none. `without`: ids
-        of campaigns that are left out. Raises ConfigError where there is none because a campaign's selection is wrong by now."""
+        of campaigns that are left out. Raises ConfigError where the reason is that a campaign's selection is wrong by now."""
         num_vain = 0  # from then on what is overdue may be taken, too: no campaign has anything else
         for _ in range(MOST_TRIES):
             asked_s = time.monotonic()
@@ -158,7 +158,7 @@ class Queue:
 
         async def run() -> None:
             campaign = await self._database.reading(campaigns.get, campaign_id)
-            # For example a task set that is gone: whoever finds the queue empty gets the error.
+            # For example a task set that is gone: a request that finds the queue empty gets the error.
             with suppress(ConfigError):
                 await self.refresh(campaign, unless_since_s=due_s)
 

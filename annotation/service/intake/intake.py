@@ -104,7 +104,7 @@ def campaigns(database: Database) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Second:
-    """What reviewers said of a run: the steps that they called wrong, and the verdict that stands, as a row of `verdicts`."""
+    """The reviews of a run: the steps that they called wrong, and the verdict that stands, as a row of `verdicts`."""
 
     wrong_steps: frozenset[int]
     verdict: Row | None
@@ -187,7 +187,7 @@ def take(database: Database, blobs: Blobs, run_id: str) -> Taken:
 
 
 def seconds(database: Database, taken: Sequence[Finished]) -> dict[str, Second]:
-    """By episode id, what reviewers have said of runs, of those that anybody has spoken on."""
+    """By episode id, the reviews of runs, of those that have one."""
     with database.read() as session:
         said = by_run(session, [run.run_id for run in taken])
         spoken_on = [run for run in taken if said[run.run_id]]

@@ -51,7 +51,7 @@ class Design:
     async def save_application(
         self, body: SaveApplication, application_id: str | None = None, *, by: Principal, address: str | None = None
     ) -> ApplicationView:
-        """A new one, or one that there is. Raises ConfigError for a name that another has, UnknownSubject."""
+        """A new application, or a changed one. Raises ConfigError for a name that another has, UnknownSubject."""
 
         def work(session: Session) -> ApplicationView:
             stored.hold(session)
@@ -71,7 +71,7 @@ class Design:
         return await self._database.writing(work)
 
     async def save_node(self, body: SaveNode, node_id: str | None = None, *, by: Principal, address: str | None = None) -> NodeView:
-        """Raises UnknownSubject for an application or parent that there is not, ConfigError for a parent elsewhere, below, or too deep."""
+        """Raises UnknownSubject for an unknown application or parent, ConfigError for a parent elsewhere, below, or too deep."""
 
         def work(session: Session) -> NodeView:
             stored.hold(session)

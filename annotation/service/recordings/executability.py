@@ -39,7 +39,7 @@ class Executability:
                 self.later(recording_id)
 
     def later(self, recording_id: str) -> None:
-        """Beside whatever else goes on. May be asked again: what was tried is not tried again."""
+        """Beside whatever else goes on. May be called again: what was tried is not retried."""
         if self._pool is not None and recording_id not in self._tasks:
             task = asyncio.create_task(self._surely(recording_id, self._pool), name=f"trying {recording_id}")
             self._tasks[recording_id] = task
@@ -71,7 +71,7 @@ class Executability:
                 await self._database.writing(recordings.set_executable, recording_id, found)
 
     async def _try(self, recording_id: str, pool: Pool) -> bool | None:
-        """None where it names no task that there is, or there is nothing to find out."""
+        """None for an unknown task, or where there is nothing to find out."""
         found = await self._database.reading(recordings.get, recording_id)
         if found.state != "pending" or found.is_executable is not None or not found.summary.get("environment"):
             return None

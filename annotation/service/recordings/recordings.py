@@ -58,7 +58,7 @@ class Recordings:
         self._pictures = PictureWorkers()
         self._on_complete = on_complete
         self._checks: dict[str, _Check] = {}
-        """By recording, until its uploader has heard of the end. A server that ends leaves them: they are asked for again."""
+        """By recording, until its uploader has heard of the end. A server that ends leaves them: they are requested again."""
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._spent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
         """Of each person: the lock of their check, and pixels with the time when they were decoded."""
@@ -305,7 +305,7 @@ class Recordings:
         return await self._database.writing(work)
 
     async def withdraw(self, recording_id: str, reason: str, *, by: Principal, address: str | None = None) -> None:
-        """By whoever recorded it, or a reviewer; for good. May be done twice. Raises UnknownSubject."""
+        """By its recorder, or a reviewer; for good. May be done twice. Raises UnknownSubject."""
 
         def work(session: Session) -> None:
             now_s = self._clock()

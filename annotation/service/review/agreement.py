@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rating:
-    """What one person said of one thing; a field is what they were asked, e.g. `verdict`."""
+    """One person's answer about one thing; a field is the question, e.g. `verdict`."""
 
     field: str
     unit: str

@@ -1,4 +1,4 @@
-"""All that two people said of one thing, as agreement.py reckons with it.
+"""All cases in which two people judged the same thing, for agreement.py.
 
 verdict            on a run: its annotator and its reviewers
 verdict_of_copies  on an instance: the people who annotated a copy of it each

@@ -48,7 +48,7 @@ class Reviews:
 
     async def submit(self, run_id: str, said: SubmitReview, *, by: Principal, address: str | None = None) -> ReviewView:
         """Record what a reviewer says, and what follows from it. Raises UnknownSubject, AccessDenied for one's own instance, ConfigError
-        for a step that there is not, OutOfDate where another word is wanted by now, NotNow where none is."""
+        for an unknown step, OutOfDate where another word is wanted by now, NotNow where none is."""
 
         def work(session: Session) -> ReviewView:
             run, now_s = finished(session, run_id, for_update=True), self._clock()
@@ -139,7 +139,7 @@ def wrong_steps(said: Sequence[Review]) -> set[int]:
 
 
 def steps_of(said: SubmitReview) -> dict[str, dict[str, Any]]:
-    """What was said of steps as it is kept: no step and no field of which nothing was said."""
+    """Opinions of steps as they are kept: only steps and fields with one."""
     shown = {index: opinion.model_dump(exclude_none=True) for index, opinion in sorted(said.steps.items())}
     return {str(index): opinion for index, opinion in shown.items() if opinion}
 
@@ -197,7 +197,7 @@ def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
 
 
 def sees_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
-    """Whether somebody sees what others said of a run."""
+    """Whether somebody sees the others' opinions of a run."""
     if (kind := wanted(run, said)) is None:
         return True
     return kind == "adjudication" and viewer_id != run.user_id and all(one.reviewer_id != viewer_id for one in said)

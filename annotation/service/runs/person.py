@@ -66,7 +66,7 @@ class Person:
             run.executed.append(Executed(step_id=standing.step_id, reward=step.reward, at_s=self._clock()))
 
     async def failed(self, error: SandboxError) -> None:
-        problem = f"The sandbox failed ({type(error).__name__}) and is started again; your steps are done again on another one."
+        problem = f"The sandbox failed ({type(error).__name__}) and is restarted; your steps are done again on another one."
         self._run.publish("rewinding", problem)
 
     async def _has_diverged(self, context: StepContext) -> bool:

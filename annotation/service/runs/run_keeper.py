@@ -49,7 +49,7 @@ class RunKeeper:
         return self._policies
 
     async def start(self, assignment_id: str, lease_number: int, user_id: str) -> str:
-        """The run of a lease: a new one begins to be played, one that there is goes on. Raises UnknownSubject, AssignmentLost, ModelError
+        """The run of a lease: a new one begins to be played, an existing one goes on. Raises UnknownSubject, AssignmentLost, ModelError
         where the campaign's policy cannot be had."""
         campaign = await self._database.reading(runs.campaign_of, assignment_id)
         served = await self._policies.get(campaign.policy)

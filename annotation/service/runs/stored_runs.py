@@ -1,4 +1,4 @@
-"""Runs as the database knows them: the state of one that is not live, and a live one brought back after the server was started again."""
+"""Runs as the database knows them: the state of one that is not live, and a live one brought back after the server was restarted."""
 
 from __future__ import annotations
 

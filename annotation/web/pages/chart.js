@@ -1,4 +1,4 @@
-// Small charts as SVG, each beside a table that says the same in numbers for whoever does not look.
+// Small charts as SVG, each beside a table that says the same in numbers, for screen readers.
 
 import { draw, make, percent } from "/pages/dom.js";
 

@@ -33,7 +33,7 @@ export function shortened(text, length = 160) {
   return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
 }
 
-/** Says something to whoever listens instead of looking. Equal messages in a row are said again. */
+/** Says something to screen readers. Equal messages in a row are said again. */
 export function announce(text) {
   const region = at("announcer");
   if (!region) return;

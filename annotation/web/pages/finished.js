@@ -30,7 +30,7 @@ export function step_facts(step) {
   return [step.took_s !== null && make("p", { class: "small quiet" }, `decided in ${duration(step.took_s)}`)];
 }
 
-/** What a reviewer said of the whole: of recordings there is no verdict. */
+/** A reviewer's opinion of the whole; recordings have no verdict. */
 export function opinion_note(one) {
   const verdict = one.verdict === null ? "" : ` The task was ${verdict_text(one.verdict)}.`;
   return make("p", { class: `note wrap ${one.approves ? "good" : "bad"}` }, make("b", {}, `${one.approves ? "Approved" : "Rejected"} by ${one.reviewer}`), `, ${time_text(one.created_at_s)}.${verdict} ${one.note ?? ""}`);
@@ -43,7 +43,7 @@ export function withdrawal_note(withdrawal) {
   return make("p", { class: "note wrap" }, make("b", {}, `Withdrawn ${who}`), `, ${time_text(withdrawal.at_s)}: ${withdrawal.reason}`);
 }
 
-/** What reviewers said of one step. */
+/** Reviewers' opinions of one step. */
 export function step_opinions(reviews, step) {
   return reviews.filter((one) => one.steps[step.step_index]).map((one) => {
     const { is_right, thought_fits, note } = one.steps[step.step_index];

@@ -65,7 +65,7 @@ async function add_token() {
     send: (values) => post("/me/tokens", values),
   });
   if (!made) return;
-  await show_once({ title: "The token", words: "It is not shown again. Whoever holds it works in your name.", label: "Token", value: made.token, id: "token" });
+  await show_once({ title: "The token", words: "It is not shown again. Anyone who holds it works in your name.", label: "Token", value: made.token, id: "token" });
   show_tokens();
 }
 

@@ -20,7 +20,7 @@ export function may(person, role) {
   return RANKS[person.role] >= RANKS[role];
 }
 
-/** Builds the bar into #bar-place and answers who is logged in; whoever is not is sent to the login. */
+/** Builds the bar into #bar-place and answers who is logged in; others are sent to the login. */
 export async function start_page(name) {
   let person;
   for (;;) {
@@ -40,7 +40,7 @@ export async function start_page(name) {
     make("div", { class: "far" }, theme_button(), make("span", { class: "small" }, make("b", {}, person.name), make("span", { class: "quiet" }, ` ${person.role}`)),
       make("button", { type: "button", class: "plain", on: { click: log_out } }, "Log out")),
   ));
-  // Until its buttons do something, a page cannot be clicked: whoever is quick is not ignored. What follows this runs before any click.
+  // Until its buttons do something, a page cannot be clicked: a quick click is not ignored. What follows this runs before any click.
   at("main")?.removeAttribute("inert");
   return person;
 }

@@ -166,7 +166,7 @@ export class Decisions {
     if (error.status === 409 && state && !item.is_again) {
       this.again = item;
       if (this.send_again(state)) return;
-      // A server that was started again brings the run back first.
+      // A server that was restarted brings the run back first.
       if (["starting", "proposing", "rewinding"].includes(state.phase)) return;
       this.again = null;
     }

@@ -30,7 +30,7 @@ export async function ask_verdict(state) {
     ],
     on_open: (dialog) => dialog.querySelector("button[value=yes]").focus(),
     on_key: (event, dialog) => {
-      // Whoever carries out the last step by Ctrl Enter must not give the verdict by it as well.
+      // The Ctrl Enter that carries out the last step must not give the verdict as well.
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return event.preventDefault();
       if (event.target === note) return;
       const key = event.key.toLowerCase();

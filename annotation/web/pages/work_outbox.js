@@ -74,7 +74,7 @@ export class Outbox {
     }
   }
 
-  /** The stream may tell that a decision has been taken before its own answer comes: whoever is quick need not wait for that. */
+  /** The stream may tell that a decision has been taken before its own answer comes: a quick annotator need not wait for that. */
   settle(run_id, num_decided) {
     const item = this.item;
     if (item && item.verb === "decide" && item.run_id === run_id && num_decided > item.num_decided) this.done();

@@ -26,7 +26,7 @@ export function show_task(state) {
   show_guidelines_mark(state);
 }
 
-/** Whoever has not read the guidelines as they are now is reminded. */
+/** Reminds those who have not read the present guidelines. */
 export function show_guidelines_mark({ campaign }) {
   const is_new = Boolean(campaign.guidelines) && store.get(`read.${campaign.campaign_id}`) !== campaign.guidelines;
   at("guidelines").classList.toggle("is-new", is_new);

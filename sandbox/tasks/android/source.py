@@ -70,7 +70,7 @@ class AndroidFile(TaskFile[TaskEntry]):
 
 @cache
 def task_file() -> AndroidFile:
-    """The parsed tasks.yaml. Raises ConfigError where it is malformed or names what there is not."""
+    """The parsed tasks.yaml. Raises ConfigError where it is malformed or has an unknown name."""
     parsed = read_task_file("sandbox.tasks.android", AndroidFile)
     if unknown := sorted({entry.oracle for entry in parsed.tasks.values()} - set(ORACLES)):
         raise ConfigError(f"sandbox/tasks/android/tasks.yaml names unknown oracles: {', '.join(unknown)}; there are {sorted(ORACLES)}.")

@@ -1,5 +1,5 @@
 """How facts are spoken of without their value, by kind of entity and attribute: literal tables of clauses. A clause has its verb, and
-follows what it describes. Which of them may be said of an entity is conditions.py's business.
+follows what it describes. Which of them describe an entity is conditions.py's business.
 """
 
 from __future__ import annotations

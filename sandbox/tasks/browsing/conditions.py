@@ -1,4 +1,4 @@
-"""What may be said of an entity without naming it: every fact blurred into conditions that others meet too, and how much each gives away.
+"""How an entity may be described without naming it: every fact blurred into conditions that others meet too, and how much each gives away.
 
 A condition is a clause ("has between 10 and 20 million inhabitants") and the set of all entities of the kind that meet it, as the corpus
 has them: what a question says of its answer is decided by sets, never by words.
@@ -41,7 +41,7 @@ class Condition:
 
 
 def conditions_of(graph: Graph, entity: Entity, rng: Random, refused: Counter[str]) -> list[Condition]:
-    """Everything that may be said of an entity, each way of saying it once. What was refused is counted by reason."""
+    """Every description of an entity, each wording once. What was refused is counted by reason."""
     members = graph.kinds[entity.kind]
     kept: list[Condition] = []
     refused["attribute names its entity"] += sum(attribute.is_identifier for attribute in graph.attributes[entity.kind])

@@ -62,13 +62,13 @@ class Entity:
     aliases: tuple[str, ...] = ()
     """Other names that are right as an answer."""
     is_famous: bool = False
-    """So well known that a few hints name it to whoever has read an encyclopaedia."""
+    """So well known that a few hints name it to readers of an encyclopaedia."""
 
     def values(self, attribute: str) -> tuple[Fact, ...]:
         return tuple(fact for fact in self.facts if fact.attribute == attribute)
 
     def value(self, attribute: str) -> Fact | None:
-        """The only value of an attribute; None where there is none, or are several."""
+        """The only value of an attribute; None for none or several."""
         found = self.values(attribute)
         return found[0] if len(found) == 1 else None
 

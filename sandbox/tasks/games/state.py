@@ -40,7 +40,7 @@ class GameState(BaseModel):
     score: Annotated[float, Field(description="in the game's own points")]
     lives: Annotated[int, Field(ge=0, description="what is left; games without lives have one until it is lost")]
     over: Annotated[bool, Field(description="the game itself ended, by loss or because nothing can be done any more")]
-    won: Annotated[bool, Field(description="the goal is reached; where there is none, the game is solved")]
+    won: Annotated[bool, Field(description="the goal is reached; without a goal, the game is solved")]
     done: Annotated[bool, Field(description="won or over: nothing changes any more")]
     reason: Annotated[str, Field(description="why it ended: goal, or the game's own words; empty while it runs")]
     steps: Annotated[int, Field(ge=0, description="inputs that the game took as a move")]

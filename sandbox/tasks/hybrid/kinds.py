@@ -83,7 +83,7 @@ def upload_sorted(rng: Random) -> HybridInstance:
 
 
 def serve_and_press(rng: Random) -> HybridInstance:
-    """A service in the terminal, and a button in what it serves. (Whoever has the terminal could ask the service without a browser.)"""
+    """A service in the terminal, and a button in what it serves. (A terminal could ask the service without a browser.)"""
     number, names = port(rng), things(rng, 5)
     wanted = rng.choice(names)
     program = (

@@ -1,7 +1,7 @@
 """Comparisons of a goal's value with what is expected, by name: pure functions of texts, bytes and rules. What they mean is what OSWorld's
 evaluators of the same names mean (Xie et al. 2024, arXiv 2404.07972), rewritten; where those give a share, only all of it passes here.
 
-Which of OSWorld's evaluators there are none of is said by osworld.py, when a task is imported. The module needs spreadsheets.py
+Which of OSWorld's evaluators are missing is said by osworld.py, when a task is imported. The module needs spreadsheets.py
 and the standard library alone, because comparing.py runs it in a jail, with the system's Python; PDF files are read by Poppler's programs.
 """
 

@@ -292,7 +292,7 @@ LISTED_PROPS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "row_props": ("props", ROW_PROPS),
     "col_props": ("props", COLUMN_PROPS),
 }
-"""By rule of compare_table: the field that lists properties, and those that there are."""
+"""By rule of compare_table: the field that lists properties, and the allowed ones."""
 RULES: Mapping[str, Mapping[str, Callable[[Any], Fault]]] = {
     "exact_match": {"expected": _scalar},
     "literal_match": {"expected": _scalar},

@@ -108,7 +108,7 @@ def copy_text(screen: Screen) -> Action | None:
 
 
 def last_word(screen: Screen) -> Action | None:
-    """scroll-text. The observation gives a text area's value whole, so that there is no need to scroll."""
+    """scroll-text. The observation gives a text area's whole value, so scrolling is not needed."""
     area = screen.first("textarea")
     words = re.sub(r"[^a-zA-Z0-9 ]", "", area.text).split() if area else []
     return fill_all(screen, [(screen.first("input"), words[-1])], submit_button(screen)) if words else None

@@ -30,7 +30,7 @@ MAX_INSTRUCTION = 360
 
 @lru_cache(maxsize=256)
 def instances(name: str, family: Family, split: Split) -> tuple[WebInstance, ...]:
-    """Every instance of a family in a split, in order, each with what was refused before it. Raises ConfigError where there is none."""
+    """Every instance of a family in a split, in order, each with what was refused before it. Raises ConfigError for none at all."""
     found: list[WebInstance] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Finished runs: where each stands, who sees which, and that what came to nothing is asked for again."""
+"""Finished runs: where each stands, who sees which, and that what came to nothing is requested again."""
 
 from __future__ import annotations
 

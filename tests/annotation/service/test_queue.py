@@ -315,7 +315,7 @@ def test_another_share_is_that_of_what_nobody_has_begun(office: Office):
         instance = (taken.assignment.task_id, taken.assignment.seed)
         assert set(wanted()) == {instance} & everything.keys(), "what somebody is at stays as it is"
         await share(1.0)
-        assert wanted().keys() == everything.keys(), "what was called off is asked for again"
+        assert wanted().keys() == everything.keys(), "what was called off is requested again"
 
     asyncio.run(run())
     assert len({(row.task_id, row.seed, row.copy) for row in office.rows()}) == len(office.rows())

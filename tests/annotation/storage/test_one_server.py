@@ -25,7 +25,7 @@ CUT = text(
 
 
 def cut(database: Database) -> None:
-    """End the connection that holds the lock, as a database that is started again does."""
+    """End the connection that holds the lock, as a database that is restarted does."""
     with database.engine.connect() as connection:
         assert connection.scalars(CUT).all() == [True]
 

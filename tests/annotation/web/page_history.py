@@ -37,7 +37,7 @@ def history_of(here: Site) -> History:
 
 
 def with_pictures(here: Site, folder: Path) -> None:
-    """The same picture at every step that there is."""
+    """The same picture at every step."""
     data = io.BytesIO()
     Image.new("RGB", (160, 210), "white").save(data, "PNG")
     screenshot_id = Blobs(folder / "screens").put(data.getvalue())

@@ -1,4 +1,4 @@
-"""What a run's last step led to: shown behind the steps, to whoever says whether the task was done; nothing is said of it as of a step."""
+"""What a run's last step led to: shown behind the steps, to whoever says whether the task was done; it takes no opinion, as a step does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes long: how soon a decision is seen on the screen, a server that is started again, and what the accessibility checker axe finds
+"""What takes long: how soon a decision is seen on the screen, a server that is restarted, and what the accessibility checker axe finds
 on every page."""
 
 from __future__ import annotations
