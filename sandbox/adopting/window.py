@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,19 +19,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from playwright.async_api import Browser, BrowserContext, Error, Playwright, Request, Route, WebSocketRoute, async_playwright
+from playwright.async_api import Browser, BrowserContext, Error, Playwright, Request, Route, WebSocketRoute
 
 from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of
 from sandbox.browser import namespace
-from sandbox.browser.chromium import FLAGS, find_chromium, resolver_flag
 from sandbox.browser.page import PageNotes
-from sandbox.browser.playwright_page import OWN_FLAGS, sandbox_errors
+from sandbox.browser.playwright_page import sandbox_errors, start_chromium, wait_for_load
 from sandbox.browser.playwright_window import PlaywrightWindow
 from sandbox.browser.policy import NetworkPolicy, Way
 from sandbox.browser.proxy import Proxy
 from sandbox.session import Element
 from sandbox.tasks.page_task import PageSettings, Surroundings, WebSettings
-from warehouse.core.errors import BrowserCrashed, BrowserMissing, ConfigError, SandboxError
+from warehouse.core.errors import ConfigError, SandboxError
 
 SIZE_PX = (800, 640)
 SETTINGS = PageSettings(
@@ -104,26 +102,20 @@ class SiteBrowser:
         async with self._starting:
             if self._browser is None or not self._browser.is_connected():
                 await self.close()
-                executable, proxy_host = find_chromium(headless_shell=False), f"{secrets.token_hex(16)}.invalid"
                 policy = _SitePolicy(self.site)
                 self._proxy = proxy = Proxy(policy, connect=policy.connect, on_refused=self.refused.append)
                 await proxy.start(namespace.listener(0, own=False))
+                try:
+                    self._driver, self._browser, proxy_host = await start_chromium(is_sandboxed=os.geteuid() != 0)
+                except SandboxError:
+                    await self.close()
+                    raise
                 self._way_out = {
                     "server": f"http://{proxy_host}:{proxy.port}",
                     "bypass": "<-loopback>",
                     "username": proxy.credentials.username,
                     "password": proxy.credentials.password,
                 }
-                self._driver = await async_playwright().start()
-                flags = [*(flag for flag in FLAGS if flag not in OWN_FLAGS), resolver_flag(proxy_host)]
-                try:
-                    self._browser = await self._driver.chromium.launch(
-                        executable_path=str(executable.path), args=flags, chromium_sandbox=os.geteuid() != 0, env={"TZ": "UTC"}
-                    )
-                except Error as error:
-                    await self.close()
-                    kind = BrowserMissing if "doesn't exist" in str(error) else BrowserCrashed
-                    raise kind(f"Playwright could not start {executable.path}: {str(error)[:400]}") from error
             return self._browser
 
     async def context(self) -> BrowserContext:
@@ -321,11 +313,7 @@ class SiteWindow(PlaywrightWindow):
         """Wait until the page has what it asked for, or the limit is over."""
         deadline = time.monotonic() + self._web.settle_limit_s
         async with sandbox_errors(self._browser):
-            try:
-                await self._page.wait_for_load_state("load", timeout=self._web.settle_limit_s * 1000)
-            except Error as error:
-                if "Timeout" not in str(error) and "closed" not in str(error):
-                    raise
+            await wait_for_load(self._page, "load", self._web.settle_limit_s)
         while time.monotonic() < deadline:
             quiet_s = time.monotonic() - self._asked_s
             if quiet_s >= QUIET_S and not self._under_way - self._given_up:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playwright.async_api import Browser, BrowserContext, CDPSession, Dialog, Error, Frame, Playwright, Request, Route, async_playwright
 from playwright.async_api import Page as TheirPage
@@ -37,8 +37,33 @@ from sandbox.browser.policy import is_below, relative_urls
 from sandbox.tasks.page_task import PageSettings, Surroundings
 from warehouse.core.errors import BrowserCrashed, BrowserMissing, SandboxError
 
-OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
+_OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
 """Flags of ours that Playwright sets itself."""
+
+
+async def start_chromium(*, is_sandboxed: bool) -> tuple[Playwright, Browser, str]:
+    """The driver, the system's Chromium, and the only host name that it resolves, its proxy's. Raises BrowserMissing or BrowserCrashed."""
+    executable, proxy_host = find_chromium(headless_shell=False), f"{secrets.token_hex(16)}.invalid"
+    flags = [*(flag for flag in FLAGS if flag not in _OWN_FLAGS), resolver_flag(proxy_host)]
+    driver = await async_playwright().start()
+    try:
+        browser = await driver.chromium.launch(
+            executable_path=str(executable.path), args=flags, chromium_sandbox=is_sandboxed, env={"TZ": "UTC"}
+        )
+    except Error as error:
+        await driver.stop()
+        kind = BrowserMissing if "doesn't exist" in str(error) else BrowserCrashed
+        raise kind(f"Playwright could not start {executable.path}: {str(error)[:400]}") from error
+    return driver, browser, proxy_host
+
+
+async def wait_for_load(page: TheirPage, state: Literal["load", "networkidle"], limit_s: float) -> None:
+    """Until the page has loaded, has closed, or the limit is over."""
+    try:
+        await page.wait_for_load_state(state, timeout=limit_s * 1000)
+    except Error as error:
+        if "Timeout" not in str(error) and "closed" not in str(error):
+            raise
 
 
 class PlaywrightBackend:
@@ -51,17 +76,7 @@ class PlaywrightBackend:
     @classmethod
     async def launch(cls) -> PlaywrightBackend:
         """Start the system's Chromium. Raises BrowserMissing or BrowserCrashed."""
-        executable = find_chromium(headless_shell=False)
-        driver = await async_playwright().start()
-        try:
-            proxy_host = f"{secrets.token_hex(16)}.invalid"
-            flags = [*(flag for flag in FLAGS if flag not in OWN_FLAGS), resolver_flag(proxy_host)]
-            browser = await driver.chromium.launch(executable_path=str(executable.path), args=flags, env={"TZ": "UTC"})
-        except Error as error:
-            await driver.stop()
-            kind = BrowserMissing if "doesn't exist" in str(error) else BrowserCrashed
-            raise kind(f"Playwright could not start {executable.path}: {str(error)[:400]}") from error
-        return cls(driver, browser, proxy_host)
+        return cls(*await start_chromium(is_sandboxed=False))
 
     @property
     def is_alive(self) -> bool:

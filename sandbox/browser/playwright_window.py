@@ -19,7 +19,7 @@ from sandbox.browser import namespace
 from sandbox.browser.chromium import check_sandbox
 from sandbox.browser.input import find_key
 from sandbox.browser.page import SELECT_SCRIPT, call, guard_script, tabs_line
-from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors
+from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors, wait_for_load
 from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, relative_urls
 from sandbox.browser.proxy import Outside, Proxy
 from sandbox.browser.workspace_files import Refused, put_download
@@ -153,11 +153,7 @@ class PlaywrightWindow(PlaywrightPage):
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
         async with sandbox_errors(self._browser):
-            try:
-                await self._page.wait_for_load_state("networkidle", timeout=self._web.settle_limit_s * 1000)
-            except Error as error:
-                if "Timeout" not in str(error) and "closed" not in str(error):
-                    raise
+            await wait_for_load(self._page, "networkidle", self._web.settle_limit_s)
         png = await super().settle(ms, screenshot=screenshot)
         async with sandbox_errors(self._browser):
             self._titles[self._page] = await self._page.title()
