@@ -322,7 +322,7 @@ def run_sql(name: str, module: Module) -> list[Mutant]:
     with tempfile.TemporaryDirectory() as folder:
         for change, sql in [("unchanged", whole), *clauses(whole)]:
             if noted.get(change) == KILLED and change != "unchanged":
-                continue  # what survived is asked again: there may be a new test
+                continue  # what survived is tested again: there may be a new test
             setattr(owner, attribute, Path(folder) / "query.sql")
             (Path(folder) / "query.sql").write_text(sql)
             noted[change] = KILLED if forked(lambda: pytest.main(arguments)) else SURVIVED

@@ -117,7 +117,7 @@ def steps_of(calls: Sequence[Call]) -> tuple[Step, ...]:
 
 
 def _given_up(calls: Sequence[Call]) -> set[str]:
-    """Calls that nothing extends although another answer to the same messages was extended: asked again, or one of several."""
+    """Calls that nothing extends although another answer to the same messages was extended: retried, or one of several."""
     extended = {call.place.parent for call in calls}
     gone_on_from = {call.digests[:-1][-1:] for call in calls if call.call_id in extended}
     return {call.call_id for call in calls if call.call_id not in extended and call.digests[:-1][-1:] in gone_on_from}

@@ -7,7 +7,7 @@ be repeated:
     POST /api/v1/recordings                      Announcement -> Announced: which parts are missing
     PUT  /api/v1/recordings/{id}/parts/{sha256}  the bytes of one part; the manifest is a part too
     POST /api/v1/recordings/{id}/complete        -> Completed; 409 with Incomplete while parts are missing, 202
-        with Checking while its pictures are looked at: ask again
+        with Checking while its pictures are looked at: retry
 
 All times are seconds since the recording began (`Manifest.started_at`), on one clock for events, pictures and sound. Points and boxes are
 pixels of the screenshots. How a bundle is made is finish.py's, how it is sent upload.py's.
@@ -285,7 +285,7 @@ class Completed(_Model):
 
 
 class Checking(_Model):
-    """Its pictures are being looked at: ask again."""
+    """Its pictures are being checked: retry."""
 
     recording_id: RecordingId
     num_checked: int

@@ -27,7 +27,7 @@ def add_to(app: FastAPI) -> None:
 def _add_upload(app: FastAPI) -> None:
     @app.post(ANNOUNCE_PATH, tags=["recordings"], summary="Say what will be uploaded", **ANNOUNCEMENT)
     async def announce(body: Announcement, request: Request, who: Who) -> Announced:
-        """What is missing; may be asked again at any time, to go on where an upload stopped."""
+        """What is missing; may be requested at any time, to go on where an upload stopped."""
         return await office_of(request).recordings.announce(body, by=who)
 
     @app.put(ANNOUNCE_PATH + "/{recording_id}/parts/{sha256}", status_code=204, tags=["recordings"], summary="Upload a part", **PART)

@@ -145,7 +145,7 @@ class Decide(_Body):
 
 
 class StepBack(_Body):
-    """POST …/back: restart, replay the first `to_step` steps, and ask again."""
+    """POST …/back: restart, replay the first `to_step` steps, and propose again."""
 
     version: int
     to_step: Annotated[int, Field(ge=0)]

@@ -25,7 +25,7 @@ class Upstreams:
         self._servers = servers
         self._affinity = Affinity[Upstream]()
         self._lost_s = dict[Upstream, float]()
-        """When those that did not answer may be asked again."""
+        """When those that did not answer may be retried."""
 
     @property
     def policy_id(self) -> str:

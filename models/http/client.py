@@ -56,7 +56,7 @@ class HttpClient:
         """Attempts that ended without an answer, as where the server was stopped."""
 
     async def get(self, path: str) -> dict[str, Any]:
-        """A list or a status: where a server fails at it by itself (500), asking again would not help."""
+        """A list or a status: where a server fails at it by itself (500), a retry would not help."""
         return await self._request("GET", path, None, repeated=REPEATED_STATUSES - {500})
 
     async def check_alive(self, path: str) -> None:

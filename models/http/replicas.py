@@ -93,7 +93,7 @@ class Replicas:
             await self._settled.wait()
 
     async def ask(self, ask: Ask, wanted: Collection[str] = ()) -> Answer:
-        """Of the server that has the conversation; one that is busy is asked again. Where it does not answer another gets the conversation;
+        """Of the server that has the conversation; one that is busy is retried. Where it does not answer another gets the conversation;
         where none does, EngineUnreachable after the settings' retries. The same where it was restarted, without our weights: it has
         none of those `wanted`, where any are."""
         tried = set[Replica]()

@@ -17,7 +17,7 @@ FURTHER_TEMPERATURE = 0.7
 
 class ReferenceJudge:
     """A Judge on a policy, mostly a server's. The first vote is greedy, further ones are sampled; the score is the share of good verdicts.
-    A case whose answer cannot be read is asked again, up to `repeats` times a vote, with other dice."""
+    A case whose answer cannot be read is retried, up to `repeats` times a vote, with another seed."""
 
     name = "judge"
     origin: Literal["judge", "orm"] = "judge"

@@ -39,7 +39,7 @@ CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 300.0
 RELEASE_RETRY_S = 3.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SERVER_WAIT_S = 20.0
-"""How long one request for a session waits at the server before the client asks again."""
+"""How long one request for a session waits at the server before the client retries."""
 HEARTBEATS_PER_TTL = 4
 
 

@@ -147,7 +147,7 @@ class Leases:
         except BaseException as error:
             lease.release("unanswered")
             if isinstance(error, TimeoutError) and waiting.expired():
-                raise SandboxBusy(f"No session came free within {wait_s:g} s; ask again.") from error
+                raise SandboxBusy(f"No session came free within {wait_s:g} s; retry.") from error
             raise
         self._metrics.created.inc()
         return lease
@@ -162,7 +162,7 @@ class Leases:
         self._serve_line()
         if not waiter.place.done() and len(self._waiting) > self.settings.max_waiting:
             self._waiting.remove(waiter)
-            raise SandboxBusy(f"{self.settings.max_waiting} requests for a session are waiting already; ask again later.")
+            raise SandboxBusy(f"{self.settings.max_waiting} requests for a session are waiting already; retry later.")
         try:
             async with asyncio.timeout(wait_s) as waiting:
                 await waiter.place

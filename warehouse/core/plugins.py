@@ -224,7 +224,7 @@ def located(reference: str, folder: Path) -> str:
             return f"{(folder / Path(where).expanduser()).resolve()}:{attribute}"
         beside = folder / f"{where}.py"
         return f"{beside.resolve()}:{attribute}" if where.isidentifier() and beside.is_file() else reference
-    except (OSError, RuntimeError, ValueError) as error:  # a NUL, another's home that there is not, a name too long
+    except (OSError, RuntimeError, ValueError) as error:  # a NUL, an unknown user's home, a name too long
         raise ConfigError(f"{reference[:200]!r} is not a reference to a plug-in: {error}") from error
 
 

@@ -115,7 +115,7 @@ class Queue:
         return await self._database.writing(work)
 
     async def reopen(self, assignment_id: str, *, by: str, address: str | None = None) -> Assignment:
-        """What was flagged is asked again. Raises AssignmentLost, UnknownSubject."""
+        """Put what was flagged back into the queue. Raises AssignmentLost, UnknownSubject."""
 
         def work(session: Session) -> Assignment:
             now_s = self._clock()

@@ -29,7 +29,7 @@ class Worded:
 
 
 class Wording:
-    """Belongs to one intake: a model that was away once is not asked again in it. Close it after use."""
+    """Belongs to one intake: a model that did not answer once gets no further request in it. Close it after use."""
 
     def __init__(self, settings: WordingConfig) -> None:
         """Raises ConfigError where no address is named, for one to which texts would go in the clear, and for a token that is not there."""

@@ -64,7 +64,7 @@ async function show_flagged() {
 }
 
 async function reopen(one) {
-  if (await attempt(() => post(`/assignments/${part(one.assignment_id)}/reopen`), "It is asked again.")) await attempt(show_flagged);
+  if (await attempt(() => post(`/assignments/${part(one.assignment_id)}/reopen`), "It is back in the queue.")) await attempt(show_flagged);
 }
 
 async function open_run(run_id) {

@@ -92,7 +92,7 @@ export class Decisions {
   async propose() {
     if (!this.is_open || at("more").disabled) return;
     at("more").disabled = true;
-    announce("The policy is asked again.");
+    announce("The policy proposes again.");
     try {
       this.apply(await post(`/runs/${part(this.state.run_id)}/propose`, { version: this.state.version }));
     } catch (error) {
