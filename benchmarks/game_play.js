@@ -14,7 +14,8 @@
   let now = 0;
   window.requestAnimationFrame = (callback) => waiting.push(callback);
   HTMLCanvasElement.prototype.setPointerCapture = () => {};
-  const nothing = () => new Proxy(() => nothing(), { get: (_, name) => (name === Symbol.toPrimitive ? () => 0 : nothing()) });
+  const gradient = { addColorStop: () => {} };
+  const nothing = () => gradient;
   for (const name of Object.getOwnPropertyNames(CanvasRenderingContext2D.prototype)) {
     const is = Object.getOwnPropertyDescriptor(CanvasRenderingContext2D.prototype, name);
     if (typeof is.value === "function" && name !== "constructor") CanvasRenderingContext2D.prototype[name] = nothing;
