@@ -190,7 +190,7 @@ game((kit) => {
     ];
   }
 
-  // ---- oracle: a plan with the fewest pushes; once none is left, it takes moves back
+  // ---- oracle: a plan with the fewest pushes; where there is none any more, it takes moves back
 
   /** Keys that solve a room, or null. Breadth first over crates and the part of the room that the player can walk in. */
   function solve(room, player, crates) {
