@@ -105,7 +105,7 @@ def test_the_settings_are_those_of_the_table() -> None:
     assert TABLE["one commit that another writer beat"] == MAX_ATTEMPTS
     assert TABLE["an episode whose Ray node was lost or has a full disk"] == SandboxSettings().max_retries + 1
     assert TABLE["an episode of an oracle in `flywheel tasks prove`"] == prove.MAX_TRIES
-    assert TABLE["an episode of an oracle in `flywheel tasks supply`"] == supply_report.MAX_TRIES
+    assert TABLE["an episode of an oracle in `flywheel tasks supply`"] == prove.MAX_TRIES
     assert TABLE["the play of an adopted task in `flywheel adopt`"] == proof.MAX_TRIES
     assert TABLE["the request that lets a policy server go on after weights could not be loaded"] == replica.RELEASE_RETRIES + 1
     assert TABLE["one request of a recording's upload"] == upload.ATTEMPTS
