@@ -14,19 +14,22 @@
   let now = 0;
   window.requestAnimationFrame = (callback) => waiting.push(callback);
   HTMLCanvasElement.prototype.setPointerCapture = () => {};
-  const gradient = { addColorStop: () => {} };
-  const nothing = () => gradient;
-  for (const name of Object.getOwnPropertyNames(CanvasRenderingContext2D.prototype)) {
-    const is = Object.getOwnPropertyDescriptor(CanvasRenderingContext2D.prototype, name);
-    if (typeof is.value === "function" && name !== "constructor") CanvasRenderingContext2D.prototype[name] = nothing;
-  }
-  CanvasRenderingContext2D.prototype.measureText = () => ({ width: 0 });
+  const NOT_DRAWN = new Error("not drawn");
+  CanvasRenderingContext2D.prototype.setTransform = () => {
+    throw NOT_DRAWN; // the first thing that a drawing does, and a drawing the last that a frame does
+  };
 
   function frame(ms) {
     now += ms;
     const callbacks = waiting;
     waiting = [];
-    for (const callback of callbacks) callback(now);
+    for (const callback of callbacks) {
+      try {
+        callback(now);
+      } catch (error) {
+        if (error !== NOT_DRAWN) throw error;
+      }
+    }
   }
 
   function settle(ms) {
@@ -75,10 +78,9 @@
   }
 
   /** A step of random play: one of the inputs that the game takes, each as likely, whatever the state. */
-  function randomAction(inputs, pick) {
+  function randomAction(elements, inputs, pick) {
     const input = pick(inputs);
     if (input.kind === "press") return { kind: "hotkey", keys: [pick(input.keys)] };
-    const { elements } = game.state();
     const of = (role) => elements.filter((element) => element.role === role);
     const [things, targets] = [of(input.role), of(input.onto)];
     if (!things.length) return { kind: "wait", seconds: 0.15 };
@@ -98,8 +100,9 @@
     start();
     settle(STEP_FRAMES * FRAME_MS);
     const actions = [];
-    while (actions.length < maxSteps && !game.state().done) {
-      const action = inputs ? randomAction(inputs, pick) : game.hint();
+    while (actions.length < maxSteps) {
+      const { done, elements } = game.state();
+      const action = done ? null : inputs ? randomAction(elements, inputs, pick) : game.hint();
       if (!action) break;
       perform(action);
       actions.push(action);
