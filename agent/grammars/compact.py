@@ -9,6 +9,11 @@ before it, so that what it reads of a name knows them. A text to type or to answ
     Thought type "Year" <text> [7] "1984" <text> [8] Action type "1984"
     Thought finished "Year" <text> [7] "1984" <text> [8] Action finished "1984"
 
+The lines have no coordinates. So where a drag begins or ends beside an element, the point is so far to the right of its click point and so
+far below it:
+
+    Thought drag "s" <text> [1] "L" <text> [2] Action drag [1] [2] +15 -4
+
 The prompt around the lines is agent/prompts/prompt.py's business; the lines are elements.py's, the escapes between quotes quoting.py's.
 """
 
@@ -34,7 +39,7 @@ from agent.grammars.base import (
     to_pixels,
     validation_reason,
 )
-from agent.grammars.elements import ANSWER_ROLES, MAX_ELEMENTS, element_index_at, source_of_text, spoken_element
+from agent.grammars.elements import ANSWER_ROLES, MAX_ELEMENTS, element_index_at, element_index_near, source_of_text, spoken_element
 from agent.grammars.quoting import escape, unescape
 from sandbox.actions import (
     Action,
@@ -79,6 +84,7 @@ _CLICKS: dict[str, tuple[Literal["left", "middle", "right"], int]] = {
 _CLICK_VERBS = {meaning: verb for verb, meaning in _CLICKS.items()}
 _TOKEN = re.compile(r'(?:"(?P<text>(?:[^"\\]|\\.)*)"|\[\s*(?P<index>\d{1,6})\s*\]|(?P<word>[^\s"\[\]]+))\s*', re.DOTALL)
 _NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
+_OFFSET = re.compile(r"[+-]\d{1,6}")
 _ACTION_WORD = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s", re.DOTALL)
 _THOUGHT_WORD = re.compile(r"\s*Thought\s*[:：]?(?:\s|$)")
 _QUOTED = re.compile(r'"\s*((?:[^"\\]|\\.)*?)\s*"', re.DOTALL)
@@ -108,19 +114,32 @@ class _Reader:
         return bool(self.tokens) and self.tokens[0][0] != "text"
 
     def next_point(self) -> tuple[int, int]:
-        """`[2]` is the click point of element 2, `34 56` a point in pixels."""
+        """`[2]` is the click point of element 2, `[2] +15 -4` a point beside it, `34 56` a point in pixels."""
         if self.tokens and self.tokens[0][0] == "index":
             index = int(self.tokens.pop(0)[1])
             if not 1 <= index <= min(len(self.observation.elements), MAX_ELEMENTS):
                 raise BadText(f"no element [{index}]; there are {min(len(self.observation.elements), MAX_ELEMENTS)}")
-            element = self.observation.elements[index - 1]
-            return element.x_px, element.y_px
+            element, offset = self.observation.elements[index - 1], self._offset()
+            if offset is None:
+                return element.x_px, element.y_px
+            return self._on_screen(element.x_px + offset[0], element.y_px + offset[1])
         words = [value for kind, value in self.tokens[:2] if kind == "word" and _NUMBER.fullmatch(value)]
         if len(words) < 2:
             raise BadText("an element number such as [2] or a point such as 34 56 is missing")
         del self.tokens[:2]
+        return self._on_screen(float(words[0]), float(words[1]))
+
+    def _offset(self) -> tuple[int, int] | None:
+        """Pixels to the right and down; None where no two signed numbers follow."""
+        words = [value for kind, value in self.tokens[:2] if kind == "word" and _OFFSET.fullmatch(value)]
+        if len(words) < 2:
+            return None
+        del self.tokens[:2]
+        return int(words[0]), int(words[1])
+
+    def _on_screen(self, x_px: float, y_px: float) -> tuple[int, int]:
         width, height = self.observation.width_px, self.observation.height_px
-        return to_pixels(float(words[0]), float(words[1]), scale_x=width, scale_y=height, observation=self.observation)
+        return to_pixels(x_px, y_px, scale_x=width, scale_y=height, observation=self.observation)
 
     def end(self, verb: str) -> None:
         if self.tokens:
@@ -300,7 +319,7 @@ class CompactGrammar:
             words += [spoken_element(observation, index) for index in source_of_text(action.answer, observation, ANSWER_ROLES)]
         fields = action.model_dump()
         for x, y in ((fields.get("x"), fields.get("y")), (fields.get("to_x"), fields.get("to_y"))):
-            index = None if x is None or y is None else element_index_at(x, y, observation)
+            index = None if x is None or y is None else _index_of(x, y, observation, is_drag=isinstance(action, Drag))
             if index is not None:
                 words.append(spoken_element(observation, index))
         return " ".join(words)
@@ -308,7 +327,7 @@ class CompactGrammar:
     def write_action(self, action: Action, observation: Observation) -> str:
         """The action alone, as it stands after `Action`. Raises NotRepresentable."""
 
-        def at(x: int | None, y: int | None) -> str:
+        def at(x: int | None, y: int | None, *, is_drag: bool = False) -> str:
             if x is None or y is None:
                 return ""
             index = element_index_at(x, y, observation)
@@ -316,6 +335,10 @@ class CompactGrammar:
                 return f" [{index}]"
             width, height = observation.width_px, observation.height_px
             x, y = from_pixels(x, y, scale_x=width, scale_y=height, observation=observation)
+            index = element_index_near(x, y, observation) if is_drag else None
+            if index is not None:
+                element = observation.elements[index - 1]
+                return f" [{index}] {x - element.x_px:+d} {y - element.y_px:+d}"
             return f" {x} {y}"
 
         match action:
@@ -324,7 +347,7 @@ class CompactGrammar:
                     raise NotRepresentable(f"compact grammar: {count} clicks of the {button} button; allowed are {', '.join(_CLICKS)}")
                 return f"{_CLICK_VERBS[button, count]}{at(x, y)}"
             case Drag(x=x, y=y, to_x=to_x, to_y=to_y):
-                return f"drag{at(x, y)}{at(to_x, to_y)}"
+                return f"drag{at(x, y, is_drag=True)}{at(to_x, to_y, is_drag=True)}"
             case MoveTo(x=x, y=y) | LongPress(x=x, y=y):
                 return f"{action.kind}{at(x, y)}"
             case MouseDown(x=x, y=y, button=button) | MouseUp(x=x, y=y, button=button):
@@ -375,6 +398,12 @@ def read_elements(response: str, observation: str) -> list[tuple[str, str, str]]
 
 
 GRAMMAR = CompactGrammar()
+
+
+def _index_of(x: int, y: int, observation: Observation, *, is_drag: bool) -> int | None:
+    """The element that a point is named by."""
+    index = element_index_at(x, y, observation)
+    return element_index_near(x, y, observation) if index is None and is_drag else index
 
 
 def _key(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from agent.grammars.quoting import escape
@@ -11,10 +12,16 @@ MAX_ELEMENTS = 60
 MAX_NAME_CHARS = 48
 MAX_TEXT_CHARS = 60
 """Names of elements are cut to the first figure, running text (role `text`) to the second."""
+MAX_VALUE_CHARS = 72
+VALUE_GAP = " ... "
+VALUE_END_CHARS = 30
+"""What a field holds is shown up to so many characters; of more its beginning and its end, which a gap parts."""
 MAX_OUTPUT_LINES = 12
 """Of what a tool printed, so many of the last lines."""
 VALUE_ROLES = ("input", "textarea")
 """Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
+MAX_OFFSET_PX = 60
+"""So far from an element's click point a point may be named by it."""
 ANSWER_ROLES = ("text", "link")
 """Elements whose text may be an answer."""
 
@@ -61,9 +68,15 @@ def _printed(output: str) -> list[str]:
 def quoted_name(element: Element) -> str:
     """What the element is called or holds, cut and escaped, between quotes."""
     if element.role in VALUE_ROLES:
-        return f'"{escape(element.text[:MAX_NAME_CHARS])}"'
+        return f'"{escape(_value(element.text))}"'
     max_chars = MAX_TEXT_CHARS if element.role == "text" else MAX_NAME_CHARS
     return f'"{escape(" ".join(element.text.split())[:max_chars].rstrip())}"'
+
+
+def _value(text: str) -> str:
+    if len(text) <= MAX_VALUE_CHARS:
+        return text
+    return text[: MAX_VALUE_CHARS - len(VALUE_GAP) - VALUE_END_CHARS] + VALUE_GAP + text[-VALUE_END_CHARS:]
 
 
 def spoken_element(observation: Observation, index: int) -> str:
@@ -78,6 +91,17 @@ def element_index_at(x_px: int, y_px: int, observation: Observation) -> int | No
         index for index, element in enumerate(observation.elements[:MAX_ELEMENTS], start=1) if (element.x_px, element.y_px) == (x_px, y_px)
     ]
     return next((index for index in hits if observation.elements[index - 1].role != "text"), hits[0] if hits else None)
+
+
+def element_index_near(x_px: int, y_px: int, observation: Observation) -> int | None:
+    """Number of the element whose click point is nearest, if that is no more than MAX_OFFSET_PX away to a side and up or down; of several
+    the first that is not plain text."""
+    near = [
+        (math.dist((x_px, y_px), (element.x_px, element.y_px)), element.role == "text", index)
+        for index, element in enumerate(observation.elements[:MAX_ELEMENTS], start=1)
+        if max(abs(element.x_px - x_px), abs(element.y_px - y_px)) <= MAX_OFFSET_PX
+    ]
+    return min(near)[2] if near else None
 
 
 def source_of_text(text: str, observation: Observation, roles: Collection[str] = ("text",)) -> tuple[int, ...]:

@@ -128,6 +128,11 @@ def test_names_are_cut_and_tidied_but_typed_text_is_shown_as_it_is() -> None:
     ]
 
 
+def test_a_long_value_is_shown_by_its_beginning_and_its_end() -> None:
+    page = screen(element("textarea", "b" * 72, 1, 1), element("textarea", "b" * 500 + " the end", 2, 2))
+    assert render_elements(page).split("\n") == [f'"{"b" * 72}" <textarea> [1]', f'"{"b" * 37} ... {"b" * 22} the end" <textarea> [2]']
+
+
 def test_more_elements_than_numbers_are_counted() -> None:
     many = screen(*(element("link", str(i), i, i) for i in range(MAX_ELEMENTS + 7)))
     lines = render_elements(many).split("\n")
@@ -145,6 +150,8 @@ def test_more_elements_than_numbers_are_counted() -> None:
         (Click(x=90, y=150), f'Thought click "{"w" * 60}" <text> [5] Action click [5]'),
         (Scroll(direction="down", x=30, y=80), 'Thought scroll "" <input> [3] Action scroll down [3]'),
         (Drag(x=40, y=10, to_x=30, to_y=80), 'Thought drag "Press the button" <text> [1] "" <input> [3] Action drag [1] [3]'),
+        (Drag(x=30, y=100, to_x=45, to_y=56), 'Thought drag "say \\qhi\\q" <checkbox> [4] "Ok" <button> [2] Action drag [4] [2] +15 -4'),
+        (Drag(x=30, y=60, to_x=150, to_y=20), 'Thought drag "Ok" <button> [2] Action drag [2] 150 20'),
         (Hotkey(keys=("ctrl", "a")), "Thought press Action press ctrl a"),
         (Finished(answer="42"), 'Thought finished Action finished "42"'),
         (Wait(), "Thought wait Action wait"),
@@ -197,6 +204,8 @@ def test_quoting_survives_the_tokenizer(written: str) -> None:
         ("Thought click Action", "no action"),
         ("Action click [6]", "no element [6]; there are 5"),
         ("Action click [0]", "no element [0]"),
+        ("Action drag [2] [2] -31 +0", "outside the screen"),
+        ("Action drag [2] [2] -3", "nothing may follow"),
         ("Action click", "missing"),
         ("Action click 200 10", "outside the screen"),
         ("Action jump [2]", "unknown action 'jump'"),
