@@ -32,7 +32,7 @@ FIGURE = re.compile(
     r"|(?<![\w.])\d+ (?:times|points|minutes|hours|ms|seconds|episodes)\b"
 )
 """What is taken for something measured, in text without code."""
-WITH_CHANGES = {"zero_memory": 4, "critic_fit": 5}
+WITH_CHANGES = {"critic_fit": 5}
 """Rows that were measured in a checkout with changes, at most: benchmarks/README.md names them. There are to be no others."""
 
 
