@@ -15,7 +15,6 @@ from benchmarks.common.provenance import CHANGED
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = sorted((ROOT / "docs" / "measured").glob("*.json"))
 IN_NO_HISTORY = {
-    ("nodes", "58255dbad9"): "kill-4x4 and cut-4x4 of 2026-11-26: measured before a rebase, and the old commit was not pushed",
     ("rl-conformance", "ca3093f243"): "ours, 2026-11-23: the same",
 }
 """By file and commit, why it is not there; benchmarks/README.md names them too. There are to be no others."""
