@@ -57,14 +57,29 @@ def run_as_job(context: dg.AssetExecutionContext, folder: Path, settings: Runner
     try:
         jobs = pipes.client
     except (ConnectionError, RuntimeError) as error:
-        raise ServerUnreachable(
-            f"no Ray job server answers at runner.address {settings.address or 'RAY_API_SERVER_ADDRESS'!r}: {error}. It is the page of the "
-            "head, http://HEAD:8265 by default (`ray start --head --dashboard-host …`)"
-        ) from error
+        raise _unreachable(settings, error) from error
     _stop_earlier(jobs, folder)
     wanted = job_request(folder, settings, env)
     atomic_write(folder / JOB, wanted["submission_id"].encode())
     pipes.run(context=context, submit_job_params=cast(Any, wanted))
+
+
+def job_server(settings: RunnerSettings) -> str:
+    """The address at which a job server has answered. Raises ConfigError without the extra, and ServerUnreachable."""
+    import_ray()
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return str(JobSubmissionClient(settings.address).get_address())
+    except (ConnectionError, RuntimeError) as error:
+        raise _unreachable(settings, error) from error
+
+
+def _unreachable(settings: RunnerSettings, error: Exception) -> ServerUnreachable:
+    return ServerUnreachable(
+        f"no Ray job server answers at runner.address {settings.address or 'RAY_API_SERVER_ADDRESS'!r}: {error}. It is the page of the "
+        "head, http://HEAD:8265 by default (`ray start --head --dashboard-host …`)"
+    )
 
 
 def job_request(folder: Path, settings: RunnerSettings, env: Mapping[str, str]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def dry_run(
     shape, source = policy_shape(profile)
     plan = make_plan(profile, shape, see_machine(profile), _measured(home))
     checks = preflight(profile, plan, source, home, num_iterations)
-    failed = [check.name for check in checks if check.status == "fail"]
+    failed = list(dict.fromkeys(check.name for check in checks if check.status == "fail"))
     if as_json:
         print(json.dumps(_as_json(plan, checks, home, num_iterations), indent=2))
         return 1 if failed else 0

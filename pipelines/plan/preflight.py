@@ -255,8 +255,18 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
         *((check_store(home.store),) if home.store is not None else ()),
         check_variables(profile),
         check_server(profile, home),
+        *_check_runner(profile),
         *_check_sessions(profile),
     ]
+
+
+def _check_runner(profile: Profile) -> list[Check]:
+    """Where stages would run, if not here."""
+    if profile.runner.kind != "ray":
+        return []
+    from pipelines.plan.ray_check import check_job_server
+
+    return [check_job_server(profile)]
 
 
 def _check_sessions(profile: Profile) -> list[Check]:

@@ -1,4 +1,6 @@
-"""What can be checked of a profile's Ray cluster before a run: that the extra is installed, that it takes this process, and its nodes."""
+"""What can be checked of a profile's Ray cluster before a run: that the extra is installed, that it takes this process, its nodes, its job
+server.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from assets.profile import Profile, RaySettings
 from pipelines.cli.doctor import Check
 from pipelines.cluster.connection import connected, import_ray
 from pipelines.cluster.episode_cluster import fits, needs_of_node
+from pipelines.cluster.stage_jobs import job_server
 from warehouse.core.errors import FlywheelError
 
 ANSWER_S = 5.0
@@ -39,6 +42,15 @@ def check_ray(profile: Profile) -> Check:
     found = f"{settings.address}: {fitting} of {alive} nodes have what episodes need, {each} each"
     fix = "" if fitting else "Start nodes (`ray start --address`) unless an autoscaler does, or ask for less: sandbox.ray.cpus"
     return Check(name="ray", status="ok" if fitting else "warn", found=found, fix=fix)
+
+
+def check_job_server(profile: Profile) -> Check:
+    """Of a profile whose stages are jobs of Ray. Nothing is submitted."""
+    try:
+        return Check(name="runner", status="ok", found=f"{job_server(profile.runner)} takes jobs")
+    except FlywheelError as error:
+        fix = "Start its head (`ray start --head`, docs/cluster.md), or fix runner.address"
+        return Check(name="runner", status="fail", found=str(error), fix=fix)
 
 
 def _nodes(settings: RaySettings, needs: Mapping[str, float]) -> tuple[int, int]:

@@ -23,7 +23,7 @@ START = "Start it there (`flywheel sandbox serve --host …`, docs/cluster.md), 
 
 
 def check_sandboxes(profile: Profile) -> list[Check]:
-    """One of each server, and one of all of them together."""
+    """One of each server, and one of all of them together where any can be used."""
     tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
     return asyncio.run(_checked(profile, {kind_of(task): task for task in reversed(tasks)}, {task.source for task in tasks}))
 
@@ -31,12 +31,15 @@ def check_sandboxes(profile: Profile) -> list[Check]:
 async def _checked(profile: Profile, by_kind: dict[SessionKind, Task], sources: set[str]) -> list[Check]:
     servers = profile.sandbox.servers
     found = await asyncio.gather(*(_check(server, by_kind, sorted(sources)) for server in servers))
+    checks = [check for check, _ in found]
     sessions = sum(status.num_sessions for check, status in found if status is not None and check.status != "fail")
+    if not sessions:
+        return checks
     wanted = profile.sandbox.num_sessions
     text = f"{sessions} sessions on {len(servers)} servers, {wanted} wanted at once"
     fix = f"More do not run at once than the servers have: --set sandbox.num_sessions={sessions}, or raise --size there"
     total = Check(name="sandboxes", status="ok" if sessions >= wanted else "warn", found=text, fix="" if sessions >= wanted else fix)
-    return [*(check for check, _ in found), total]
+    return [*checks, total]
 
 
 async def _check(server: ServerAddress, by_kind: dict[SessionKind, Task], sources: list[str]) -> tuple[Check, ServerStatus | None]:

@@ -14,9 +14,7 @@ from benchmarks.common.provenance import CHANGED
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = sorted((ROOT / "docs" / "measured").glob("*.json"))
-IN_NO_HISTORY = {
-    ("rl-conformance", "ca3093f243"): "ours of 2026-11-23: measured before a rebase, and the old commit was not pushed",
-}
+IN_NO_HISTORY = {("rl-conformance", "ca3093f243"): "ours of 2026-11-23: measured before a rebase, and the old commit was not pushed"}
 """By file and commit, why it is not there; benchmarks/README.md names them too. There are to be no others."""
 
 

@@ -25,6 +25,8 @@ from pipelines.orchestration import run_profile
 from pipelines.orchestration.instance import open_instance
 from pipelines.orchestration.stage_runner import PipesStageRunner
 from pipelines.orchestration.work_folder import work_folder
+from pipelines.plan import preflight
+from pipelines.plan.ray_check import check_job_server
 from tests.pipelines.test_stage_runner import BAD, GOOD, SEED
 from warehouse.core.home import Home
 
@@ -96,6 +98,15 @@ def test_runner_is_a_word_or_a_group_of_settings() -> None:
     assert profiles.load("smoke", {"runner": "ray"}).runner.kind == "ray" and profiles.load("smoke").runner.kind == "local"
     with pytest.raises(ValueError, match="address"):
         RunnerSettings(kind="ray", address="head:8265")
+
+
+def test_a_dry_run_asks_the_job_server(page: str) -> None:
+    answered = check_job_server(profiles.load("smoke", {"runner": {"kind": "ray", "address": page}}))
+    assert answered.status == "ok" and page in answered.found
+    absent = profiles.load("smoke", {"runner": {"kind": "ray", "address": "http://127.0.0.1:9"}})
+    checks = [check for check in preflight._check_runner(absent) if check.status == "fail"]
+    assert "no Ray job server answers" in checks[0].found and "runner.address" in checks[0].fix
+    assert preflight._check_runner(profiles.load("smoke")) == []
 
 
 @pytest.mark.long

@@ -166,6 +166,11 @@ def test_an_evaluation_on_servers_gives_what_a_local_one_gives(tmp_path: Path, m
         assert total.status == "warn" and "4 sessions on 3 servers, 12 wanted" in total.found
 
 
+def test_where_no_server_answers_no_number_of_sessions_is_advised() -> None:
+    (absent,) = check_sandboxes(profiles.load("smoke", {"sandbox.servers": ["http://127.0.0.1:9"]}))
+    assert absent.status == "fail" and "num_sessions" not in absent.fix
+
+
 def test_a_server_without_disk_is_not_reported_to_be_in_use() -> None:
     async def main() -> Check:
         settings = ServerSettings(oracles=True, min_free_disk_mib=1e12)  # more than any disk has
