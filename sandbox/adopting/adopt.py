@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sandbox.adopting.compose import Composer
-from sandbox.adopting.crawl import VISITS, Crawler, pages_of
+from sandbox.adopting.crawl import PRESSES, VISITS, Crawler, pages_of
 from sandbox.adopting.proof import PROOFS, Prover, reasons
 from sandbox.adopting.records import AdoptedTask, Folder, Proof, Record, Site, TaskSet, Visit, Wording
 from sandbox.adopting.source import PLUGIN, PLUGIN_TEXT, TASKS, kept_tasks, with_wordings
@@ -19,7 +19,7 @@ from warehouse.core.errors import ConfigError
 from warehouse.core.home import atomic_write
 
 SITE, CANDIDATES, WORDINGS, SUMMARY = "site.json", "candidates.json", "wordings.jsonl", "summary.json"
-MADE = (VISITS, CANDIDATES, PROOFS, WORDINGS, TASKS)
+MADE = (VISITS, PRESSES, CANDIDATES, PROOFS, WORDINGS, TASKS)
 Report = Callable[[str, int, int], None]
 """What is being done, how far it is, of how much."""
 

@@ -10,7 +10,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sandbox.adopting.records import AnswerCheck, Check, Locator, RequestCheck, RowCheck, StateCheck, UrlCheck, origin_of, page_key
+from sandbox.adopting.records import (
+    AnswerCheck,
+    Check,
+    Locator,
+    RequestCheck,
+    RowCheck,
+    ShownCheck,
+    StateCheck,
+    UrlCheck,
+    origin_of,
+    page_key,
+)
 from sandbox.adopting.window import Sent
 from sandbox.browser.page import call
 from warehouse.core.errors import ConfigError, SandboxError
@@ -50,6 +61,8 @@ async def holds(
         case StateCheck(at=at, state=state):
             found = await find(evaluate, at)
             return found is not None and normal(str(found["state"])) == normal(state)
+        case ShownCheck(view=view):
+            return await evaluate(call(look_script(), {"shown": view.model_dump()})) is True
         case RequestCheck(method=method, path=path, fields=fields):
             answers = [
                 each.status

@@ -21,20 +21,26 @@ from sandbox.adopting.records import (
     PageField,
     PageForm,
     PageTable,
+    Press,
     RequestCheck,
+    ShownCheck,
     Site,
     StateCheck,
     Step,
     UrlCheck,
+    goes_by,
     is_leaving,
+    is_sayable,
+    names_of,
     origin_of,
     page_key,
+    says_leaving,
 )
 from warehouse.core.identity import canonical_json, stable_fraction, stable_seed
 
 DEEPEST_PX = 1_500
 """How far down a page a task's target may stand; further down an agent does little but scroll."""
-MAX_NAME, MAX_VALUE = 46, 44
+MAX_VALUE = 44
 MAX_SAME_GOAL = 2
 FIELD_WORDS = 3
 """Tasks of one field, each with another word."""
@@ -73,6 +79,7 @@ class Composer:
         yield from self._read(key, look)
         yield from self._fields(key, look)
         yield from self._toggles(key, look)
+        yield from self._presses(key, look)
         yield from self._search(key, look)
         if self._site.allow_writes:
             yield from self._forms(key, look)
@@ -263,6 +270,28 @@ class Composer:
             family=family, instruction=instruction, start=key, checks=(StateCheck(at=step.at, state=step.value),), steps=(step,)
         )
 
+    # ---- buttons ----
+
+    def _presses(self, key: str, look: Look) -> Iterator[AdoptedTask]:
+        """Buttons that led to another page when the crawl tried them, or brought up a dialog, a menu or another heading."""
+        names, lasting = names_of(look), {button.at for button in look.buttons}
+        for press in look.presses:
+            name = press.at.name
+            if press.is_refused:
+                self.dropped["a button that would write"] += 1
+            elif press.at not in lasting or names[name.casefold()] > 1:
+                self.dropped["a button without a name of its own"] += 1
+            elif press.top > DEEPEST_PX:
+                self.dropped["too far down the page"] += 1
+            elif press.opens and page_key(press.opens) not in self._pages:
+                self.dropped["a button to what was not crawled"] += 1
+            elif (check := _outcome(press)) is None:
+                self.dropped["a button that changes nothing that is verified"] += 1
+            else:
+                said = f'Click "{name}".' if press.at.tag == "a" else f'Press "{name}".'
+                step = Step(do="click", key=key, at=press.at)
+                yield AdoptedTask(family="press-button", instruction=said, start=key, checks=(check,), steps=(step,))
+
     # ---- forms ----
 
     def _search(self, key: str, look: Look) -> Iterator[AdoptedTask]:
@@ -296,7 +325,7 @@ class Composer:
             fields = [each for each in look.fields if each.form == number]
             usable = [each for each in fields if each.type in TEXT_TYPES and each.at.key and is_sayable(each.at.name)]
             labels = Counter(each.at.name.casefold() for each in look.fields)
-            if form.method != "post" or form.submit is None or not is_sayable(form.submit.name) or is_leaving(form.submit.name):
+            if form.method != "post" or form.submit is None or not is_sayable(form.submit.name) or says_leaving(form.submit.name):
                 continue
             if not self._is_ours(form) or not 1 <= len(usable) <= 6 or any(each.type in ("password", "file") for each in fields):
                 self.dropped["a form that cannot be filled in by its labels"] += 1
@@ -367,16 +396,10 @@ def vocabulary(pages: Iterable[Look]) -> list[str]:
     return list(dict.fromkeys([*words.values(), *WORDS]))
 
 
-def is_sayable(name: str) -> bool:
-    """Whether an instruction can name it: a line with letters or digits, and without quotes."""
-    return 1 <= len(name) <= MAX_NAME and re.search(r"\w", name) is not None and not set(name) & set('"“”\\\n') and not goes_by(name)
-
-
-def goes_by(text: str) -> bool:
-    """Whether it says how long ago something was, which two visits a moment apart see alike."""
-    return (
-        re.search(r"\b(second|minute|hour|day|week|month|year)s? ago\b|\bjust now\b|\b(yesterday|today)\b", text, re.IGNORECASE) is not None
-    )
+def _outcome(press: Press) -> UrlCheck | ShownCheck | None:
+    if press.opens:
+        return UrlCheck(key=page_key(press.opens))
+    return None if press.shows is None else ShownCheck(view=press.shows)
 
 
 def _is_value(cell: Cell) -> bool:

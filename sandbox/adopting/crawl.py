@@ -2,6 +2,8 @@
 
 One page is loaded at a time, with a pause between two; robots.txt is obeyed; addresses that end a session or delete something are left
 alone. What was seen lies in crawl.jsonl, page by page, and a crawl that was cut off goes on from there.
+
+Pages drawn by scripts have buttons instead of links. Each is clicked once, with all writing refused; what came of it lies in presses.jsonl.
 """
 
 from __future__ import annotations
@@ -9,19 +11,38 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.robotparser import RobotFileParser
 
 from pydantic import ValidationError
 
-from sandbox.adopting.checks import look_script
-from sandbox.adopting.records import AGENT_NAME, Folder, Look, PageField, PageTable, Site, Visit, is_leaving, origin_of, page_key
+from sandbox.adopting.checks import find, look_script
+from sandbox.adopting.records import (
+    AGENT_NAME,
+    Button,
+    Folder,
+    Look,
+    PageField,
+    PageTable,
+    Press,
+    Presses,
+    Site,
+    View,
+    Visit,
+    goes_by,
+    is_leaving,
+    is_sayable,
+    names_of,
+    origin_of,
+    page_key,
+    says_leaving,
+)
 from sandbox.adopting.window import SiteBrowser, SiteWindow
 from sandbox.browser.page import call
 from warehouse.core.errors import SandboxError
 
-VISITS = "crawl.jsonl"
+VISITS, PRESSES = "crawl.jsonl", "presses.jsonl"
 GOTO_LIMIT_MS = 20_000
 VISIT_LIMIT_S = 60.0
 MAX_FAILED = 5
@@ -30,6 +51,10 @@ MAX_VISITS = 5
 """Addresses that are asked for each page of --pages: most may not be pages."""
 MAX_QUERIES = 6
 """Addresses of one path that differ in their query: a list sorted and filtered in every way is one page."""
+PRESSES_A_PAGE = 8
+PAGES_A_BUTTON = 2
+"""Pages on which a button of one name is tried: most pages of a site have the same ones at their top."""
+PRESSES_LIMIT_S = 180.0
 OnPage = Callable[[int, int], None]
 """Called with the number of pages seen, and of pages known so far."""
 
@@ -53,7 +78,11 @@ class Crawler:
             try:
                 if number == 1:
                     await self._read_robots(self._window)
-                    first = await self._first_visits()
+                    first = await self._first_visits([])
+                    while more := await self._try_buttons(first):
+                        num_before, first = len(first), await self._first_visits(more)
+                        if len(first) == num_before:
+                            break
                 else:
                     await self._second_visits(first)
             finally:
@@ -75,8 +104,10 @@ class Crawler:
                 "Is the application running there? Try again later, or give --ignore-robots where the site is yours."
             )
 
-    async def _first_visits(self) -> list[Visit]:
+    async def _first_visits(self, more: Sequence[tuple[str, int]]) -> list[Visit]:
+        """`more` are addresses, with their depths, that buttons led to."""
         known = {visit.url: visit for visit in self._folder.lines(VISITS, Visit) if visit.visit == 1 and visit.is_lasting}
+        known |= {visit.url: visit for visit in self._failed}
         start = self._site.origin + self._site.start
         queue, asked = deque([(start, 0)]), {page_key(start)}
         paths: Counter[str] = Counter()
@@ -85,14 +116,24 @@ class Crawler:
         num_used = 0
         if not self._may_ask(start):
             raise SandboxError(f"robots.txt forbids {start}: name another page, or give --ignore-robots where the site is yours.")
-        while queue and num_used < self._max_pages and len(found) < MAX_VISITS * self._max_pages:
+        by_buttons = iter([(url, depth) for url, depth in more if self._is_wanted(url)])
+        while num_used < self._max_pages and len(found) < MAX_VISITS * self._max_pages:
+            if not queue:
+                if (each := next(by_buttons, None)) is None:
+                    break
+                if page_key(each[0]) in asked:
+                    continue
+                asked.add(page_key(each[0]))
+                queue.append(each)
             url, depth = queue.popleft()
             if (visit := known.get(url)) is None:
                 visit = await self._visit(url, depth, 1)
                 if visit.key in keys and not visit.why_not:
                     visit = visit.model_copy(update={"why_not": "is another page's", "look": None})
                 if depth == 0 and visit.look is None:
-                    raise SandboxError(f"{url} is not a page to start from: {visit.why_not}. Is the application running there?")
+                    wants_login = visit.why_not.endswith(("status 401", "status 403"))
+                    hint = "Give --login-path and --user." if wants_login else "Is the application running there?"
+                    raise SandboxError(f"{url} is not a page to start from: {visit.why_not}. {hint}")
                 self._keep(visit)
             keys.add(visit.key)
             found.append(visit)
@@ -129,6 +170,77 @@ class Crawler:
                 "The same command goes on from here."
             )
 
+    # ---- buttons ----
+
+    async def _try_buttons(self, first: list[Visit]) -> list[tuple[str, int]]:
+        """Click the buttons of the pages seen so far that were not tried. Addresses that they led to, with depths. In a window of its own:
+        what a click stores is not there when pages are visited."""
+        done = {each.url: each.presses for each in self._folder.lines(PRESSES, Presses)}
+        num_tried: Counter[tuple[str, str]] = Counter((press.at.tag, press.at.name) for presses in done.values() for press in presses)
+        held, self._window = self._window, await self._browser.open()
+        try:
+            for visit in first:
+                if visit.look is None or visit.url in done:
+                    continue
+                buttons = [each for each in usable_buttons(visit.look) if num_tried[each.at.tag, each.at.name] < PAGES_A_BUTTON]
+                buttons = buttons[:PRESSES_A_PAGE]
+                num_tried.update((each.at.tag, each.at.name) for each in buttons)
+                done[visit.url] = presses = await self._press_all(visit, buttons) if buttons else ()
+                self._folder.add(PRESSES, Presses(url=visit.url, presses=presses))
+        finally:
+            await self._window.close()
+            self._window = held
+        depths = {visit.url: visit.depth for visit in first}
+        return [
+            (press.opens, depths[url] + 1)
+            for url, presses in done.items()
+            for press in presses
+            if press.opens and depths.get(url, self._max_depth) < self._max_depth
+        ]
+
+    async def _press_all(self, visit: Visit, buttons: Sequence[Button]) -> tuple[Press, ...]:
+        """A page on which a click ends the tab, or takes too long, keeps what was found before."""
+        found: list[Press] = []
+        try:
+            async with asyncio.timeout(PRESSES_LIMIT_S):
+                before: Look | None = None
+                for button in buttons:
+                    if before is None:
+                        await asyncio.sleep(max(0.0, self._last_s + self._delay_s - time.monotonic()))
+                        self._window.is_trying = True
+                        why_not = await self._window.go(visit.url, GOTO_LIMIT_MS)
+                        self._last_s = time.monotonic()
+                        if why_not:
+                            break
+                        before = await self._look()
+                    found.append(press := await self._press(before, button))
+                    if press.opens or press.shows or press.is_refused:
+                        before = None
+        except (SandboxError, TimeoutError, ValidationError):
+            await self._window.end()
+            self._window = await self._browser.open()
+        return tuple(found)
+
+    async def _press(self, before: Look, button: Button) -> Press:
+        """Raises SandboxError or ValidationError where the page cannot be read."""
+        window, tried = self._window, Press(at=button.at, top=button.top)
+        await window.evaluate(f"window.scrollTo(0, {max(0, button.top - 200)})")
+        spot = await find(window.evaluate, button.at)
+        if spot is None or spot["where"] != "here":
+            return tried
+        num_refused = len(window.traffic.writes)
+        await window.click(max(0, spot["x"]), max(0, spot["y"]))
+        if len(window.traffic.writes) > num_refused:
+            return tried.model_copy(update={"is_refused": True})
+        if origin_of(window.full_url) != self._site.origin:
+            return tried.model_copy(update={"is_refused": True})
+        if page_key(window.full_url) != page_key(before.url):
+            return tried.model_copy(update={"opens": window.full_url})
+        return tried.model_copy(update={"shows": new_view(before, await self._look())})
+
+    async def _look(self) -> Look:
+        return Look.model_validate(await self._window.evaluate(call(look_script(), {})))
+
     async def _second_visits(self, first: list[Visit]) -> None:
         done = {visit.url for visit in self._folder.lines(VISITS, Visit) if visit.visit == 2 and visit.is_lasting}
         for number, visit in enumerate(first, 1):
@@ -157,10 +269,23 @@ class Crawler:
         if why_not:
             return Visit(why_not=why_not, **base)
         try:
-            look = Look.model_validate(await window.evaluate(call(look_script(), {})))
+            look = await self._look()
         except ValidationError:
             return Visit(why_not="cannot be read", **base)
         return Visit(key=page_key(look.url), look=look, **base)
+
+
+def usable_buttons(look: Look) -> list[Button]:
+    """Those with a name of their own, which does not say that they destroy something."""
+    names = names_of(look)
+    own = [each for each in look.buttons if names[each.at.name.casefold()] == 1]
+    return [each for each in own if is_sayable(each.at.name) and not says_leaving(each.at.name)]
+
+
+def new_view(before: Look, after: Look) -> View | None:
+    """What shows that did not: a dialog before a menu before a heading."""
+    new = [view for view in after.views if view not in before.views and not goes_by(view.name)]
+    return min(new, key=lambda view: ("dialog", "menu", "heading").index(view.kind), default=None)
 
 
 def same_in_both(first: Look, second: Look) -> Look:
@@ -185,6 +310,7 @@ def same_in_both(first: Look, second: Look) -> Look:
             "links": unnamed_elsewhere(alike("links"), "links"),
             "fields": unnamed_elsewhere(fields, "fields"),
             "toggles": unnamed_elsewhere(alike("toggles"), "toggles"),
+            "buttons": unnamed_elsewhere(alike("buttons"), "buttons"),
             "tables": tuple(_rows_in_both(*both) for both in zip(first.tables, second.tables, strict=False)),
             "facts": tuple(fact for fact in first.facts if fact.label not in changed),
             "has_more_links": first.has_more_links or second.has_more_links,
@@ -213,18 +339,19 @@ def pages_of(folder: Folder, site: Site) -> tuple[dict[str, Look], int]:
     for visit in folder.lines(VISITS, Visit):
         if visit.look is not None:
             visits.setdefault(visit.url, {})[visit.visit] = visit
+    presses = {each.url: each.presses for each in folder.lines(PRESSES, Presses)}
     pages: dict[str, Look] = {}
     num_changed = 0
-    for both in visits.values():
+    for url, both in visits.items():
         first, second = both.get(1), both.get(2)
         if first is None or second is None or first.look is None or second.look is None or first.key != second.key:
             continue
         kept = same_in_both(first.look, second.look)
         num_changed += _size(first.look) - _size(kept)
-        pages.setdefault(first.key, kept)
+        pages.setdefault(first.key, kept.model_copy(update={"presses": presses.get(url, ())}))
     return pages, num_changed
 
 
 def _size(look: Look) -> int:
     rows = sum(len(table.rows) for table in look.tables)
-    return len(look.links) + len(look.fields) + len(look.toggles) + len(look.facts) + rows
+    return len(look.links) + len(look.fields) + len(look.toggles) + len(look.buttons) + len(look.facts) + rows

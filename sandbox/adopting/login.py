@@ -1,7 +1,9 @@
-"""Logging in once, before the crawl: the form with a password is filled in and sent; its cookies are kept, the password is not."""
+"""Logging in once, before the crawl: the form with a password is filled in and sent, or, where the page asks by HTTP authentication, the
+request answers that. Cookies are kept, the password is not."""
 
 from __future__ import annotations
 
+import json
 import os
 
 from sandbox.adopting.records import Folder, Site
@@ -9,6 +11,7 @@ from sandbox.adopting.window import SiteBrowser
 from warehouse.core.errors import SandboxError
 
 LIMIT_MS = 15_000
+UNAUTHORIZED = "answers with status 401"
 _SEND = """([user, password]) => {
   const secret = [...document.querySelectorAll("input[type=password]")].find((each) => each.checkVisibility());
   if (!secret) return "there is no field for a password";
@@ -32,10 +35,24 @@ async def log_in(folder: Folder, site: Site, path: str, user: str, password: str
     try:
         window = await browser.open()
         url = site.origin + path
-        if why_not := await window.go(url, LIMIT_MS):
-            raise SandboxError(f"The log-in page {url} {why_not}: name another with --login-path.")
-        await window.log_in(_SEND, [user, password], url)
-        state = await window.cookies()
+        why_not = await window.go(url, LIMIT_MS)
+        if why_not == UNAUTHORIZED:
+            await window.end()
+            browser.credentials = {"username": user, "password": password, "origin": site.origin}
+            window = await browser.open()
+            if why_not := await window.go(url, LIMIT_MS):
+                raise SandboxError(f"Logging in at {url} did not work: it {why_not}. Check --user and its password.")
+            state = await window.cookies()
+            if not json.loads(state)["cookies"]:
+                raise SandboxError(
+                    f"{url} asks for the password by HTTP authentication and sets no cookie, so every request would need the password, "
+                    "which is not stored. Log in by a page with a form, or run the application without a password on this machine."
+                )
+        else:
+            if why_not:
+                raise SandboxError(f"The log-in page {url} {why_not}: name another with --login-path.")
+            await window.log_in(_SEND, [user, password], url)
+            state = await window.cookies()
     finally:
         await browser.close()
     folder.root.mkdir(parents=True, exist_ok=True)

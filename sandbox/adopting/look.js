@@ -1,16 +1,21 @@
 // What can be done and read on a page, and where a thing that was found before stands now. The file is one expression, a function:
 //
-//   ({find})  with a locator: where that is, or null
-//   ({})      links, fields, toggles, tables and facts of the page, each with its locator
+//   ({find})   with a locator: where that is, or null
+//   ({shown})  with a view, {kind, name}: whether it shows
+//   ({})       links, fields, toggles, buttons, tables, facts and views of the page, each with its locator
 //
 // A locator is {tag, name, key, nth}: `name` is what a person calls it, `key` what tells it from others of that name (an address, the name
 // of a field), `nth` which of several that are alike. Only what shows is found.
 ((asked) => {
   "use strict";
-  const MAX = { links: 250, fields: 40, toggles: 60, rows: 40, tables: 8, cell: 200 };
+  const MAX = { links: 250, fields: 40, toggles: 60, buttons: 60, rows: 40, tables: 8, cell: 200, views: 80, view: 80 };
   const clean = (text) => (text || "").replace(/\s+/g, " ").trim();
   const FIELDS = "input, textarea, select";
   const TOGGLES = "summary, [aria-expanded], [role=tab], [role=switch], [role=checkbox]";
+  // what a script answers: no address and no form says what a click does
+  const BUTTONS = "button, input[type=button], [role=button], [role=menuitem], a:not([href]), a[href^='#'], a[href^='javascript:']";
+  const DIALOGS = "dialog[open], [role=dialog], [role=alertdialog], [aria-modal=true]";
+  const HEADINGS = "h1, h2, h3, [role=heading]";
 
   function shows(element) {
     const box = element.getBoundingClientRect();
@@ -57,12 +62,33 @@
     return "";
   }
 
+  // Parts of a page that a click may bring up: dialogs by their label or first heading, menus by their items, and headings.
+  function views() {
+    const found = [];
+    const add = (kind, text) => { const name = clean(text).slice(0, MAX.view); if (name) found.push({ kind, name }); };
+    for (const each of [...document.querySelectorAll(DIALOGS)].filter(shows)) {
+      const heading = [...each.querySelectorAll(HEADINGS + ", legend, h4, h5")].find(shows);
+      add("dialog", said(each) || (heading && heading.innerText) || clean(each.innerText));
+    }
+    for (const each of [...document.querySelectorAll("[role=menu], [role=listbox]")].filter(shows)) add("menu", said(each) || clean(each.innerText));
+    for (const each of [...document.querySelectorAll(HEADINGS)].filter(shows)) add("heading", each.innerText);
+    return found.slice(0, MAX.views);
+  }
+
+  if (asked.shown) return views().some((view) => view.kind === asked.shown.kind && view.name === asked.shown.name);
+
+  // A <div> that is a button is looked for among those alone: a page has thousands of others.
+  const tagOf = (element) => {
+    const role = element.getAttribute("role") || "";
+    return element.tagName.toLowerCase() + (/^[a-z]+$/.test(role) ? `[role=${role}]` : "");
+  };
+
   const groups = new Map();
   const idOf = (element) => JSON.stringify([keyOf(element), nameOf(element)]);
 
   // Each tag's elements are grouped once: a page may have thousands of cells.
   function alike(element) {
-    const tag = element.tagName.toLowerCase();
+    const tag = tagOf(element);
     if (!groups.has(tag)) {
       const byId = new Map();
       for (const each of document.querySelectorAll(tag)) {
@@ -77,7 +103,7 @@
   }
 
   const locator = (element) => ({
-    tag: element.tagName.toLowerCase(), name: nameOf(element), key: keyOf(element), nth: Math.max(0, alike(element).indexOf(element)),
+    tag: tagOf(element), name: nameOf(element), key: keyOf(element), nth: Math.max(0, alike(element).indexOf(element)),
   });
 
   function stateOf(element) {
@@ -121,11 +147,13 @@
     options: each.tagName === "SELECT" ? [...each.options].filter((one) => !one.disabled).map((one) => clean(one.label)).slice(0, 60) : [],
   }));
 
+  // A field named "action" hides the form's own property.
+  const actionOf = (form) => { try { return new URL(form.getAttribute("action") || location.href, document.baseURI).href; } catch { return ""; } };
   const sent = forms.map((form) => {
     const submit = [...form.querySelectorAll("button, input[type=submit]")].find(
       (each) => shows(each) && !each.disabled && (each.tagName === "INPUT" || each.type === "submit"));
     return {
-      method: (form.getAttribute("method") || "get").toLowerCase(), action: form.action && typeof form.action === "string" ? form.action : "",
+      method: (form.getAttribute("method") || "get").toLowerCase(), action: actionOf(form),
       submit: submit ? locator(submit) : null,
     };
   });
@@ -135,6 +163,13 @@
     kind: each.tagName === "SUMMARY" || each.hasAttribute("aria-expanded") ? "expand" : each.getAttribute("role") === "tab" ? "tab" : "tick",
   }));
 
+  const isPlace = (element) => { const to = element.getAttribute("href") || ""; return to.length > 1 && to[0] === "#" && document.getElementById(to.slice(1)); };
+  const isSubmit = (element) => element.form && (element.type === "submit" || element.type === "reset" || element.type === "image");
+  const isBusy = (element) => element.disabled || element.getAttribute("aria-disabled") === "true";
+  const buttons = listed(BUTTONS, MAX.buttons).filter((each) => !each.matches(TOGGLES) && !isSubmit(each) && !isBusy(each) && !isPlace(each)).map((each) => ({
+    at: locator(each), top: place(each),
+  }));
+
   // A cell that one text fills; its own locator says where it stands.
   const cell = (element) => ({ text: clean(element.innerText).slice(0, MAX.cell), top: place(element), at: locator(element), is_beside: isBeside(element) });
   const tables = [], facts = [];
@@ -142,18 +177,35 @@
     if (table.querySelector("table")) continue;
     const all = [...table.rows].filter(shows);
     const rows = all.slice(0, MAX.rows);
-    const width = Math.max(0, ...rows.map((row) => row.cells.length));
-    const head = rows.find((row) => row.cells.length > 1 && [...row.cells].every((each) => each.tagName === "TH"));
-    const isPlain = rows.every((row) => [...row.cells].every((each) => each.colSpan === 1 && each.rowSpan === 1));
-    if (head && isPlain) {
-      const body = rows.filter((row) => row !== head && row.cells.length === head.cells.length);
+    const isHead = (row) => row.cells.length > 1 && ([...row.cells].every((each) => each.tagName === "TH") || row.parentElement.tagName === "THEAD");
+    const isPlain = (row) => [...row.cells].every((each) => each.colSpan === 1);
+    const head = rows.find((row) => isHead(row) && isPlain(row));
+    if (rows.some((row) => [...row.cells].some((each) => each.rowSpan > 1))) continue;
+    if (head) {  // a row with a cell over several columns, such as a sum or a group's name, is not one of the list
+      const body = rows.filter((row) => row !== head && !isHead(row) && row.cells.length === head.cells.length && isPlain(row));
       const columns = [...head.cells].map((each) => clean(each.innerText));
       tables.push({ columns, rows: body.map((row) => [...row.cells].map(cell)), is_cut: all.length > rows.length });
-    } else if (width === 2 && !head) {
+    } else {  // labels beside their values: one pair in a row, or several
       for (const row of rows) {
-        if (row.cells.length === 2 && row.cells[0].tagName === "TH") facts.push({ label: clean(row.cells[0].innerText), value: cell(row.cells[1]) });
+        const cells = [...row.cells];
+        if (cells.length % 2 || !cells.every((each, number) => each.tagName === (number % 2 ? "TD" : "TH"))) continue;
+        for (let number = 0; number < cells.length; number += 2) {
+          facts.push({ label: clean(cells[number].innerText), value: cell(cells[number + 1]) });
+        }
       }
     }
+  }
+  // Tables that scripts draw without the element, by their roles.
+  for (const table of listed("[role=table]:not(table), [role=grid]:not(table)", MAX.tables)) {
+    const all = [...table.querySelectorAll("[role=row]")].filter(shows);
+    const rows = all.slice(0, MAX.rows);
+    const cellsOf = (row, roles) => [...row.querySelectorAll(roles)].filter(shows);
+    const head = rows.find((row) => cellsOf(row, "[role=columnheader]").length > 1);
+    if (!head) continue;
+    const columns = cellsOf(head, "[role=columnheader]").map((each) => clean(each.innerText));
+    const body = rows.filter((row) => row !== head).map((row) => cellsOf(row, "[role=cell], [role=gridcell], [role=rowheader]"));
+    const isCut = all.length > rows.length || Number(table.getAttribute("aria-rowcount")) > all.length || Number(table.getAttribute("aria-rowcount")) === -1;
+    tables.push({ columns, rows: body.filter((cells) => cells.length === columns.length).map((cells) => cells.map(cell)), is_cut: isCut });
   }
   for (const term of listed("dt", 60)) {
     const value = term.nextElementSibling;
@@ -164,7 +216,7 @@
   }
   const heading = document.querySelector("h1");
   return {
-    url: location.href, title: clean(document.title), heading: heading ? clean(heading.innerText) : "", links, fields, forms: sent, toggles, tables,
-    facts, has_more_links: shown.length > MAX.links,
+    url: location.href, title: clean(document.title), heading: heading ? clean(heading.innerText) : "", links, fields, forms: sent, toggles, buttons,
+    tables, facts, views: views(), has_more_links: shown.length > MAX.links,
   };
 })

@@ -5,6 +5,8 @@ Frozen models, and their files in the folder of an adopted site. Nothing here op
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,6 +19,7 @@ from warehouse.core.errors import ConfigError
 from warehouse.core.home import atomic_write
 from warehouse.core.identity import content_id
 
+MAX_NAME = 46
 AGENT_NAME = "flywheel-adopt"
 """What robots.txt may name."""
 
@@ -97,6 +100,39 @@ class Toggle(Record):
     kind: Literal["expand", "tab", "tick"]
 
 
+class View(Record):
+    """A part of a page that a click may bring up: a dialog by its label or first heading, a menu, or a heading."""
+
+    kind: Literal["dialog", "menu", "heading"]
+    name: str
+
+
+class Button(Record):
+    """What a script answers: neither an address nor a form says what a click does."""
+
+    at: Locator
+    top: int
+
+
+class Press(Record):
+    """What a click on a button did in the crawl: it led to another page of the site, or brought up a view."""
+
+    at: Locator
+    top: int
+    opens: str = ""
+    """Address, where it led to another page."""
+    shows: View | None = None
+    is_refused: bool = False
+    """Whether it sent something that would have written."""
+
+
+class Presses(Record):
+    """The buttons of one address that the crawl has tried."""
+
+    url: str
+    presses: tuple[Press, ...] = ()
+
+
 class Cell(Record):
     text: str
     top: int
@@ -130,6 +166,10 @@ class Look(Record):
     toggles: tuple[Toggle, ...]
     tables: tuple[PageTable, ...]
     facts: tuple[Fact, ...]
+    buttons: tuple[Button, ...] = ()
+    views: tuple[View, ...] = ()
+    presses: tuple[Press, ...] = ()
+    """What came of its buttons; the crawl finds it after both visits."""
     has_more_links: bool = False
 
 
@@ -173,6 +213,13 @@ class StateCheck(Record):
     state: str
 
 
+class ShownCheck(Record):
+    """A view that shows on the page."""
+
+    kind: Literal["shown"] = "shown"
+    view: View
+
+
 class RequestCheck(Record):
     """A request that the page sent, with these fields among others, and that was not answered by an error."""
 
@@ -190,7 +237,7 @@ class RowCheck(Record):
     cells: dict[str, str]
 
 
-Check = Annotated[UrlCheck | AnswerCheck | StateCheck | RequestCheck | RowCheck, Field(discriminator="kind")]
+Check = Annotated[UrlCheck | AnswerCheck | StateCheck | ShownCheck | RequestCheck | RowCheck, Field(discriminator="kind")]
 
 
 class Step(Record):
@@ -295,6 +342,28 @@ def is_leaving(url: str) -> bool:
         return True
     text = f"{parts.path}?{parts.query}".lower()
     return any(word in text for word in LEAVES)
+
+
+def says_leaving(name: str) -> bool:
+    """Whether a button or link of this name may end a session or destroy something."""
+    return any(word in "-".join(name.lower().split()) for word in LEAVES)
+
+
+def is_sayable(name: str) -> bool:
+    """Whether an instruction can name it: a line with letters or digits, and without quotes."""
+    return 1 <= len(name) <= MAX_NAME and re.search(r"\w", name) is not None and not set(name) & set('"“”\\\n') and not goes_by(name)
+
+
+def goes_by(text: str) -> bool:
+    """Whether it says how long ago something was, which two visits a moment apart see alike."""
+    return (
+        re.search(r"\b(second|minute|hour|day|week|month|year)s? ago\b|\bjust now\b|\b(yesterday|today)\b", text, re.IGNORECASE) is not None
+    )
+
+
+def names_of(look: Look) -> Counter[str]:
+    """How many things of a page that can be clicked have a name."""
+    return Counter(at.name.casefold() for at in {each.at for each in (*look.links, *look.toggles, *look.buttons)})
 
 
 class Folder:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from playwright.async_api import Browser, BrowserContext, Error, Playwright, Request, Route, WebSocketRoute
+from playwright.async_api import Browser, BrowserContext, Error, HttpCredentials, Playwright, Request, Route, WebSocketRoute
 
 from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of
 from sandbox.browser import namespace
@@ -38,6 +38,12 @@ SETTINGS = PageSettings(
 )
 QUIET_S = 0.06
 """A page is at rest once it has asked for nothing for so long."""
+DRAWN_S, SCRIPTS_S = 0.1, 1.0
+"""A page whose scripts loaded something in the last SCRIPTS_S is at rest only if it does not change over DRAWN_S."""
+SCRIPTED = frozenset({"script", "xhr", "fetch"})
+PARTS = frozenset({"script", "stylesheet", "image", "font"})
+"""What a page loads to be shown: an address like /drop-down.js ends or destroys nothing."""
+SIZE_SCRIPT = "[document.getElementsByTagName('*').length, document.body ? document.body.textContent.length : 0].join()"
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 ENDLESS = frozenset({"eventsource", "websocket", "media", "ping"})
 """Kinds of requests that are not waited for."""
@@ -94,6 +100,8 @@ class SiteBrowser:
         self._starting = asyncio.Lock()
         self._free: list[SiteWindow] = []
         self._proxy: Proxy | None = None
+        self.credentials: HttpCredentials | None = None
+        """For HTTP authentication, of windows that are new."""
         self.refused: list[str] = []
         """Hosts and ports that the proxy was asked for beside the site's: where redirects led, and what Chromium asks for by itself."""
 
@@ -129,6 +137,7 @@ class SiteBrowser:
                 accept_downloads=False,
                 reduced_motion="reduce",
                 proxy=self._way_out,
+                http_credentials=self.credentials,
                 storage_state=self._state(),
             )
 
@@ -192,7 +201,9 @@ class SiteWindow(PlaywrightWindow):
         self._under_way: set[Request] = set()
         self._given_up: set[Request] = set()
         """Requests that once outlived the limit."""
-        self._asked_s = 0.0
+        self._asked_s = self._scripted_s = 0.0
+        self.is_trying = False
+        """While the crawl tries what a button does, writing is refused everywhere."""
         self._by_request: dict[Request, Sent] = {}
 
     def belongs_to(self, browser: Browser) -> bool:
@@ -207,6 +218,7 @@ class SiteWindow(PlaywrightWindow):
         self.notes, self.traffic = PageNotes(), Traffic()
         self._lines, self._under_way, self._given_up, self._by_request = [], set(), set(), {}
         self.sent, self._unanswered = [], {}
+        self.is_trying = False
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -215,22 +227,23 @@ class SiteWindow(PlaywrightWindow):
         self._context.on("requestfinished", self._on_over)
         self._context.on("requestfailed", self._on_over)
 
-    def allows(self, method: str, url: str) -> bool:
-        """Whether a request may be sent; notes those that may not."""
+    def allows(self, method: str, url: str, kind: str = "document") -> bool:
+        """Whether a request may be sent, by Playwright's kind of resource; notes those that may not."""
         parts = parts_of(url)
         if parts is not None and parts.scheme in {"data", "blob", "about"}:
             return True
         if origin_of(url) != self.site.origin:
             self.traffic.elsewhere.append(url)
             return False
-        if not self.site.allow_writes and (method not in READS or is_leaving(url)):
+        is_read = method in READS and (kind in PARTS or not is_leaving(url))
+        if (self.is_trying or not self.site.allow_writes) and not is_read:
             self.traffic.writes.append(f"{method} {urlsplit(url).path}")
             return False
         return True
 
     async def _on_request(self, route: Route) -> None:
         request = route.request
-        if self.allows(request.method, request.url):
+        if self.allows(request.method, request.url, request.resource_type):
             await route.continue_()
         else:
             self.notes.blocked.append(request.url)
@@ -247,6 +260,8 @@ class SiteWindow(PlaywrightWindow):
 
     def _on_begun(self, request: Request) -> None:
         self._asked_s = time.monotonic()
+        if request.resource_type in SCRIPTED:
+            self._scripted_s = self._asked_s
         if request.resource_type not in ENDLESS:
             self._under_way.add(request)
         if origin_of(request.url) == self.site.origin and len(self.traffic.sent) < MAX_SENT:
@@ -255,6 +270,8 @@ class SiteWindow(PlaywrightWindow):
 
     def _on_over(self, request: Request) -> None:
         self._asked_s = time.monotonic()
+        if request.resource_type in SCRIPTED:
+            self._scripted_s = self._asked_s
         self._under_way.discard(request)
         if (sent := self._by_request.pop(request, None)) is not None:
             self._later(self._note_status(request, sent))
@@ -316,10 +333,25 @@ class SiteWindow(PlaywrightWindow):
             await wait_for_load(self._page, "load", self._web.settle_limit_s)
         while time.monotonic() < deadline:
             quiet_s = time.monotonic() - self._asked_s
-            if quiet_s >= QUIET_S and not self._under_way - self._given_up:
+            if quiet_s >= QUIET_S and not self._under_way - self._given_up and await self._is_drawn():
                 return
             await asyncio.sleep(0.02)
         self._given_up |= self._under_way
+
+    async def _is_drawn(self) -> bool:
+        """Whether scripts that have loaded something have put it on the page: they may draw, or ask for more, long after it came."""
+        if time.monotonic() - self._scripted_s > SCRIPTS_S:
+            return True
+        asked_s = self._asked_s
+        async with sandbox_errors(self._browser):
+            try:
+                before = await self._page.evaluate(SIZE_SCRIPT)
+                await asyncio.sleep(DRAWN_S)
+                return bool(await self._page.evaluate(SIZE_SCRIPT) == before and asked_s == self._asked_s)
+            except Error as error:
+                if not is_of_navigation(error):
+                    raise
+                return False
 
     def _refusal(self, url: str) -> str:
         parts = parts_of(url)
@@ -340,6 +372,15 @@ class SiteWindow(PlaywrightWindow):
             return f"answers with status {response.status}"
         kind = await self.evaluate("document.contentType")
         return "" if kind in ("text/html", "application/xhtml+xml") else f"is {kind}"
+
+    async def click(self, x: int, y: int) -> None:
+        """Click, wait until the page is at rest, and close every tab but the one that is shown then."""
+        async with sandbox_errors(self._browser):
+            await self._page.mouse.click(x, y)
+        await self.settle(SETTINGS.step_time_ms, screenshot=False)
+        async with sandbox_errors(self._browser):
+            for tab in [tab for tab in self._tabs if tab is not self._page]:
+                await tab.close()
 
     async def log_in(self, script: str, arguments: list[str], url: str) -> None:
         """Fill in a form by a script that says why it cannot, and send it by enter. Raises SandboxError."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from base64 import b64encode
 from contextlib import closing
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -73,6 +74,33 @@ def add() -> str:
     )
 
 
+DESK = """<!doctype html><title>Desk</title><div id="app">Loading</div><script src="/drop-down.js"></script>"""
+"""A page that scripts draw, some time after what they load has come. Its menu and its dialog have no addresses."""
+DRAW = """
+const stock = () => `<h1>Stock</h1><table><thead><tr><td>Good</td><td>Left</td></tr></thead><tr><td colspan="2">Kitchen</td></tr>
+  <tr><td>Tin whistle</td><td>41</td></tr><tr><td>Slate board</td><td>17</td></tr><tr><td>Felt hat</td><td>29</td></tr></table>`;
+const desk = (orders) => `<h1>Orders</h1><button id="stock">Stock levels</button><button id="new">New order</button>
+  <div role="button" id="help">Help</div><button id="clear">Empty the basket</button><button id="drop">Delete all</button>
+  <table><tr><th>Keeper:</th><td>Gunnar Lind</td><th>Opened:</th><td>1991</td></tr></table>
+  <form action="/search"><label>Find <input name="q"></label><input type="hidden" name="action" value="go"></form>
+  <div role="grid"><div role="row"><span role="columnheader">Customer</span> <span role="columnheader">Sum</span></div>` + orders.map(
+  ([name, sum]) => `<div role="row"><span role="gridcell">${name}</span> <span role="gridcell">${sum}</span></div>`).join("") + `</div>
+  <div role="dialog" aria-label="Write an order" hidden><label>Customer <input></label></div>
+  <section hidden><h2>How to order</h2></section>`;
+async function draw() {
+  const orders = await (await fetch("/orders.json")).json();
+  await new Promise((done) => setTimeout(done, 120));
+  document.getElementById("app").innerHTML = location.pathname === "/desk/stock" ? stock() : desk(orders);
+  const on = (id, then) => { const found = document.getElementById(id); if (found) found.onclick = then; };
+  on("stock", () => { history.pushState(null, "", "/desk/stock"); draw(); });
+  on("new", () => { document.querySelector("[role=dialog]").hidden = false; });
+  on("help", () => { document.querySelector("section").hidden = false; });
+  on("clear", () => fetch("/add", {method: "POST", body: "title=cleared"}));
+}
+draw();
+"""
+ORDERS = '[["Ines Mahler", "12.10"], ["Jon Odell", "7.35"], ["Kaja Ravn", "30.00"]]'
+
 LOGIN = """<!doctype html><title>Log in</title><form method="post" action="/login">
 <label>User <input name="user"></label><label>Password <input type="password" name="password"></label><button>Enter</button></form>"""
 
@@ -84,8 +112,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         fixed = {"/": home, "/goods": goods, "/about": about, "/add": add}
-        if self.wants_login and parts.path != "/login" and "who=ann" not in self.headers.get("Cookie", ""):
+        if self.wants_login and "login" not in parts.path and "who=ann" not in self.headers.get("Cookie", ""):
             return self.answer(303, "", {"Location": "/login"})
+        if parts.path.startswith("/http-login"):
+            is_known = self.headers.get("Authorization", "") == "Basic " + b64encode(b"ann:secret").decode()
+            if not is_known:
+                return self.answer(401, "", {"WWW-Authenticate": 'Basic realm="Shop"'})
+            return self.answer(200, page("Welcome", ""), {"Set-Cookie": "who=ann; Path=/"} if parts.path == "/http-login" else {})
+        if self.answer_desk(parts.path):
+            return None
         if parts.path == "/login":
             self.answer(200, LOGIN)
         elif parts.path == "/robots.txt":
@@ -102,6 +137,18 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, fixed[parts.path]())
         else:
             self.answer(404, page("Not here", ""))
+
+    def answer_desk(self, path: str) -> bool:
+        """Whether it is one of the page that scripts draw."""
+        kind, text = {
+            "/desk": ("text/html; charset=utf-8", DESK),
+            "/desk/stock": ("text/html; charset=utf-8", DESK),
+            "/drop-down.js": ("text/javascript", DRAW),
+            "/orders.json": ("application/json", ORDERS),
+        }.get(path, ("", ""))
+        if kind:
+            self.answer(200, text, {"Content-Type": kind})
+        return bool(kind)
 
     def do_POST(self) -> None:
         fields = {name: values[0] for name, values in parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode()).items()}

@@ -18,7 +18,7 @@ from sandbox.actions import Navigate
 from sandbox.adopting import adopt, checks
 from sandbox.adopting.checks import added, holds, primary_keys, read_rows
 from sandbox.adopting.compose import Composer
-from sandbox.adopting.crawl import Crawler, pages_of, same_in_both
+from sandbox.adopting.crawl import Crawler, new_view, pages_of, same_in_both, usable_buttons
 from sandbox.adopting.login import log_in
 from sandbox.adopting.proof import row_check, session_task
 from sandbox.adopting.records import (
@@ -29,10 +29,12 @@ from sandbox.adopting.records import (
     Look,
     RequestCheck,
     RowCheck,
+    ShownCheck,
     Site,
     Step,
     TaskSet,
     UrlCheck,
+    View,
     Visit,
     is_leaving,
     origin_of,
@@ -167,6 +169,36 @@ def test_fields_and_searches():
         assert isinstance(check, RequestCheck)
         assert (check.method, check.path, check.fields) == ("GET", "/search", {"q": task.steps[0].value})
     assert dropped["several fields of one label"] == 2
+
+
+def press(name: str, **more: Any) -> dict[str, Any]:
+    return {"at": {"tag": "button", "name": name}, "top": 5, **more}
+
+
+def test_buttons_are_tasks_where_what_they_did_can_be_verified():
+    dialog = {"kind": "dialog", "name": "Write an order"}
+    presses = [press("New", shows=dialog), press("Stock", opens=f"{ORIGIN}/stock"), press("Idle"), press("Save", is_refused=True)]
+    presses += [press("Twice", shows=dialog), press("Gone", shows=dialog), press("Far", opens=f"{ORIGIN}/far")]
+    buttons = [{"at": each["at"], "top": 5} for each in presses if each["at"]["name"] != "Gone"]
+    home = look("/", presses=presses, buttons=buttons, links=[link("Twice", "/stock")])
+    tasks, dropped = composed(home=home, stock=look("/stock"))
+    found = {task.instruction: task.checks for task in tasks if task.family == "press-button"}
+    assert found == {'Press "New".': (ShownCheck(view=View(**dialog)),), 'Press "Stock".': (UrlCheck(key="/stock"),)}
+    assert dropped["a button that would write"] == dropped["a button that changes nothing that is verified"] == 1
+    assert dropped["a button without a name of its own"] == 2 and dropped["a button to what was not crawled"] == 1
+
+
+def test_buttons_that_destroy_are_not_tried():
+    names = ("Delete all", "Log out", "Sign Out", "Drop database", "New order")
+    page = look("/", buttons=[{"at": {"tag": "button", "name": name}, "top": 5} for name in names])
+    assert [each.at.name for each in usable_buttons(page)] == ["New order"]
+
+
+def test_what_a_click_brought_up_is_a_dialog_before_a_heading():
+    views = [{"kind": "heading", "name": "Orders"}, {"kind": "heading", "name": "New"}, {"kind": "dialog", "name": "Write"}]
+    before, after = look("/", views=views[:1]), look("/", views=views)
+    assert new_view(before, after) == View(kind="dialog", name="Write")
+    assert new_view(after, before) is None
 
 
 def test_forms_that_write_are_only_for_sites_that_may_be_written_to():
@@ -461,6 +493,30 @@ def test_a_shop_is_adopted_and_its_source_keeps_what_sources_promise(shop: tuple
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_page_that_scripts_draw_is_adopted_by_its_buttons(shop: tuple[str, Path], tmp_path: Path):
+    folder, site = Folder(tmp_path / "made"), Site(name="desk", origin=shop[0], start="/desk", delay_s=0)
+    made = asyncio.run(adopted(folder, site, pages=4, tasks=60))
+    pages, _ = pages_of(folder, site)
+    assert set(pages) == {"/desk", "/desk/stock"}, "a button leads to the second"
+    outcomes = {press.at.name: (press.opens and page_key(press.opens), press.shows and press.shows.name) for press in pages["/desk"].presses}
+    assert outcomes == {
+        "Stock levels": ("/desk/stock", None),
+        "New order": ("", "Write an order"),
+        "Help": ("", "How to order"),
+        "Empty the basket": ("", None),
+    }
+    assert read_rows(str(shop[1]))["goods"] == Counter(), "a button that writes is refused"
+    candidates, sound = folder.read("candidates.json", adopt.Candidates).tasks, adopt.sound_tasks(folder)
+    assert len(sound) >= 0.9 * len(candidates), adopt.read_summary(folder)["proof"]
+    assert instructions(sound, "press-button") == {'Press "Stock levels".', 'Press "New order".', 'Press "Help".'}
+    answers = {task.answer for task in sound if task.family == "read-value"}
+    assert {"12.10", "Gunnar Lind", "1991", "41"} <= answers
+    assert instructions(sound, "search"), "a field named action hides no address"
+    assert made.tasks
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_application_that_is_down_or_answers_otherwise_is_no_failure_of_the_agent(shop: tuple[str, Path], tmp_path: Path):
     async def begin(origin: str, path: str) -> str:
@@ -508,3 +564,17 @@ def test_a_log_in_is_kept_and_its_password_is_not(guarded: tuple[str, Path], tmp
         return set(pages_of(folder, site)[0])
 
     assert "/login" not in asyncio.run(crawl()) and (tmp_path / "made" / "crawl.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_log_in_by_http_authentication_needs_a_cookie(guarded: tuple[str, Path], tmp_path: Path):
+    folder, site = Folder(tmp_path / "made"), Site(name="shop", origin=guarded[0], has_login=True, delay_s=0)
+    with pytest.raises(SandboxError, match="answers with status 401"):
+        asyncio.run(log_in(folder, site, "/http-login", "ann", "wrong"))
+    with pytest.raises(SandboxError, match="sets no cookie"):
+        asyncio.run(log_in(folder, site, "/http-login-only", "ann", "secret"))
+    assert not folder.login.exists()
+    asyncio.run(log_in(folder, site, "/http-login", "ann", "secret"))
+    kept = folder.login.read_text()
+    assert [cookie["name"] for cookie in json.loads(kept)["cookies"]] == ["who"] and "secret" not in kept
