@@ -231,6 +231,12 @@ def make_tasks(
                 "crawl",
                 f"{used} pages in {found['s']} s; not used: {_counts(found['pages'])}; elsewhere: {found['requests_elsewhere_refused']}",
             )
+            if num := found["pages_that_write_by_themselves"]:
+                say(
+                    "crawl",
+                    f"{num} pages send by themselves what would write ({', '.join(found['such_writes'])}), which is refused: they may show "
+                    "errors over what they have. Give --writes, on a copy, where such pages have few tasks",
+                )
         if "tasks" in wanted:
             found = steps.compose(folder, site, max_tasks=tasks)
             say("tasks", f"{found['candidates']} candidates ({_counts(found['by_family'])}); dropped: {_counts(found['dropped'])}")

@@ -20,6 +20,7 @@ from warehouse.core.home import atomic_write
 
 SITE, CANDIDATES, WORDINGS, SUMMARY = "site.json", "candidates.json", "wordings.jsonl", "summary.json"
 MADE = (VISITS, PRESSES, CANDIDATES, PROOFS, WORDINGS, TASKS)
+MAX_WRITES = 5
 Report = Callable[[str, int, int], None]
 """What is being done, how far it is, of how much."""
 
@@ -53,9 +54,14 @@ async def crawl(folder: Folder, site: Site, *, max_pages: int, max_depth: int, r
         await browser.close()
     visits = list(folder.lines(VISITS, Visit))
     num_blocked = sum(visit.num_blocked for visit in visits) + len(browser.refused)
-    return note(
-        folder, "crawl", {"pages": dict(pages), "requests_elsewhere_refused": num_blocked, "s": round(time.monotonic() - begun_s, 1)}
-    )
+    found = {
+        "pages": dict(pages),
+        "requests_elsewhere_refused": num_blocked,
+        "pages_that_write_by_themselves": len({visit.url for visit in visits if visit.writes}),
+        "such_writes": list(dict.fromkeys(write for visit in visits for write in visit.writes))[:MAX_WRITES],
+        "s": round(time.monotonic() - begun_s, 1),
+    }
+    return note(folder, "crawl", found)
 
 
 def compose(folder: Folder, site: Site, *, max_tasks: int) -> dict[str, Any]:

@@ -38,13 +38,15 @@ from sandbox.adopting.records import (
     page_key,
     says_leaving,
 )
+from sandbox.adopting.session import run_reset
 from sandbox.adopting.window import SiteBrowser, SiteWindow
 from sandbox.browser.page import call
 from warehouse.core.errors import SandboxError
 
 VISITS, PRESSES = "crawl.jsonl", "presses.jsonl"
-GOTO_LIMIT_MS = 20_000
-VISIT_LIMIT_S = 60.0
+GOTO_LIMIT_MS = 60_000
+"""An application that has just started, on a busy machine, takes half a minute for its first page."""
+VISIT_LIMIT_S = 120.0
 MAX_FAILED = 5
 """So many visits in a row that fail as they do where the application is down end the crawl."""
 MAX_VISITS = 5
@@ -69,6 +71,8 @@ class Crawler:
         self._failed: list[Visit] = []
         """Visits that may go well the next time, which are not kept."""
         self._num_failed_in_a_row = 0
+        self._may_write = site.allow_writes and bool(site.reset)
+        """Whether what a button writes is set back."""
 
     async def run(self) -> Counter[str]:
         """Visit what is still to be visited. How many pages are used, and how many are not by reason. Raises SandboxError where the first
@@ -207,7 +211,7 @@ class Crawler:
                 for button in buttons:
                     if before is None:
                         await asyncio.sleep(max(0.0, self._last_s + self._delay_s - time.monotonic()))
-                        self._window.is_trying = True
+                        self._window.is_trying = not self._may_write
                         why_not = await self._window.go(visit.url, GOTO_LIMIT_MS)
                         self._last_s = time.monotonic()
                         if why_not:
@@ -219,6 +223,8 @@ class Crawler:
         except (SandboxError, TimeoutError, ValidationError):
             await self._window.end()
             self._window = await self._browser.open()
+        if self._may_write:
+            await run_reset(self._site)
         return tuple(found)
 
     async def _press(self, before: Look, button: Button) -> Press:
@@ -262,10 +268,16 @@ class Crawler:
             return Visit(url=url, depth=depth, visit=number, why_not=f"did not load: {said}")
 
     async def _visit_with(self, window: SiteWindow, url: str, depth: int, number: int) -> Visit:
-        before = len(window.traffic.elsewhere)
+        before, num_writes = len(window.traffic.elsewhere), len(window.traffic.writes)
         why_not = await window.go(url, GOTO_LIMIT_MS)
         self._last_s = time.monotonic()
-        base: dict[str, Any] = {"url": url, "depth": depth, "visit": number, "num_blocked": len(window.traffic.elsewhere) - before}
+        base: dict[str, Any] = {
+            "url": url,
+            "depth": depth,
+            "visit": number,
+            "num_blocked": len(window.traffic.elsewhere) - before,
+            "writes": tuple(dict.fromkeys(window.traffic.writes[num_writes:])),
+        }
         if why_not:
             return Visit(why_not=why_not, **base)
         try:

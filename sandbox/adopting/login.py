@@ -10,7 +10,7 @@ from sandbox.adopting.records import Folder, Site
 from sandbox.adopting.window import SiteBrowser
 from warehouse.core.errors import SandboxError
 
-LIMIT_MS = 15_000
+LIMIT_MS = 60_000
 UNAUTHORIZED = "answers with status 401"
 _SEND = """([user, password]) => {
   const secret = [...document.querySelectorAll("input[type=password]")].find((each) => each.checkVisibility());

@@ -135,13 +135,22 @@
   const isBeside = (element) => { const box = element.getBoundingClientRect(); return box.left < 0 || box.left >= innerWidth - 8; };
   const listed = (selector, most) => [...document.querySelectorAll(selector)].filter((each) => shows(each) && !isBeside(each)).slice(0, most);
 
+  // Something else lies over it, such as a dialog that the page opened by itself: a click would not reach it.
+  function isCovered(element) {
+    const box = [...element.getClientRects()].find((each) => each.width > 1 && each.height > 1) || element.getBoundingClientRect();
+    const hit = document.elementFromPoint(box.left + Math.min(box.width, 400) / 2, box.top + box.height / 2);
+    return hit !== null && !element.contains(hit) && !hit.contains(element) && !hit.closest("label")?.contains(element)
+      && ![...(element.labels || [])].some((label) => label.contains(hit));
+  }
+  const usable = (selector, most) => listed(selector, most).filter((each) => !isCovered(each));
+
   const shown = listed("a[href]", MAX.links + 1);
-  const links = shown.slice(0, MAX.links).filter((each) => typeof each.href === "string").map((each) => ({
+  const links = shown.slice(0, MAX.links).filter((each) => typeof each.href === "string" && !isCovered(each)).map((each) => ({
     at: locator(each), url: each.href, top: place(each), is_head: Boolean(each.closest("th")), opens: each.target || "",
   }));
 
   const forms = [...document.forms];
-  const fields = listed(FIELDS, MAX.fields).filter((each) => !each.disabled && !each.readOnly && each.type !== "hidden").map((each) => ({
+  const fields = usable(FIELDS, MAX.fields).filter((each) => !each.disabled && !each.readOnly && each.type !== "hidden").map((each) => ({
     at: locator(each), type: each.tagName === "INPUT" ? each.type : each.tagName.toLowerCase(), top: place(each), state: stateOf(each),
     form: forms.indexOf(each.form), is_required: each.required, is_multiple: Boolean(each.multiple),
     options: each.tagName === "SELECT" ? [...each.options].filter((one) => !one.disabled).map((one) => clean(one.label)).slice(0, 60) : [],
@@ -158,7 +167,7 @@
     };
   });
 
-  const toggles = listed(TOGGLES, MAX.toggles).filter((each) => stateOf(each) !== "").map((each) => ({
+  const toggles = usable(TOGGLES, MAX.toggles).filter((each) => stateOf(each) !== "").map((each) => ({
     at: locator(each), top: place(each), state: stateOf(each),
     kind: each.tagName === "SUMMARY" || each.hasAttribute("aria-expanded") ? "expand" : each.getAttribute("role") === "tab" ? "tab" : "tick",
   }));
@@ -166,7 +175,7 @@
   const isPlace = (element) => { const to = element.getAttribute("href") || ""; return to.length > 1 && to[0] === "#" && document.getElementById(to.slice(1)); };
   const isSubmit = (element) => element.form && (element.type === "submit" || element.type === "reset" || element.type === "image");
   const isBusy = (element) => element.disabled || element.getAttribute("aria-disabled") === "true";
-  const buttons = listed(BUTTONS, MAX.buttons).filter((each) => !each.matches(TOGGLES) && !isSubmit(each) && !isBusy(each) && !isPlace(each)).map((each) => ({
+  const buttons = usable(BUTTONS, MAX.buttons).filter((each) => !each.matches(TOGGLES) && !isSubmit(each) && !isBusy(each) && !isPlace(each)).map((each) => ({
     at: locator(each), top: place(each),
   }));
 

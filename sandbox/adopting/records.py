@@ -183,6 +183,7 @@ class Visit(Record):
     why_not: str = ""
     look: Look | None = None
     num_blocked: int = 0
+    writes: Annotated[tuple[str, ...], Field(description="what the page sent by itself that would write, and was refused")] = ()
 
     @property
     def is_lasting(self) -> bool:

@@ -71,7 +71,7 @@ class Traffic:
     elsewhere: list[str] = field(default_factory=list)
     """Addresses of other origins that were refused."""
     writes: list[str] = field(default_factory=list)
-    """Requests that would have written and were refused."""
+    """Requests that would have written and were refused: method and path."""
 
 
 class _SitePolicy(NetworkPolicy):

@@ -99,6 +99,10 @@ async function draw() {
 }
 draw();
 """
+SAVING = """<!doctype html><title>Notes</title><h1>Notes</h1><a href="/about">About us</a><a href="/goods">Goods</a>
+<div id="over" style="position: fixed; inset: 0; background: white" hidden>Not saved <button>Go on</button></div>
+<script>fetch("/add", {method: "POST", body: "title=draft"}).catch(() => { document.getElementById("over").hidden = false; });</script>"""
+"""A page that writes by itself, and covers all it has where it cannot."""
 ORDERS = '[["Ines Mahler", "12.10"], ["Jon Odell", "7.35"], ["Kaja Ravn", "30.00"]]'
 
 LOGIN = """<!doctype html><title>Log in</title><form method="post" action="/login">
@@ -143,6 +147,7 @@ class Handler(BaseHTTPRequestHandler):
         kind, text = {
             "/desk": ("text/html; charset=utf-8", DESK),
             "/desk/stock": ("text/html; charset=utf-8", DESK),
+            "/notes": ("text/html; charset=utf-8", SAVING),
             "/drop-down.js": ("text/javascript", DRAW),
             "/orders.json": ("application/json", ORDERS),
         }.get(path, ("", ""))

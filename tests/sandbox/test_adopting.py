@@ -499,7 +499,9 @@ def test_a_page_that_scripts_draw_is_adopted_by_its_buttons(shop: tuple[str, Pat
     made = asyncio.run(adopted(folder, site, pages=4, tasks=60))
     pages, _ = pages_of(folder, site)
     assert set(pages) == {"/desk", "/desk/stock"}, "a button leads to the second"
-    outcomes = {press.at.name: (press.opens and page_key(press.opens), press.shows and press.shows.name) for press in pages["/desk"].presses}
+    outcomes = {
+        press.at.name: (press.opens and page_key(press.opens), press.shows and press.shows.name) for press in pages["/desk"].presses
+    }
     assert outcomes == {
         "Stock levels": ("/desk/stock", None),
         "New order": ("", "Write an order"),
@@ -514,6 +516,16 @@ def test_a_page_that_scripts_draw_is_adopted_by_its_buttons(shop: tuple[str, Pat
     assert {"12.10", "Gunnar Lind", "1991", "41"} <= answers
     assert instructions(sound, "search"), "a field named action hides no address"
     assert made.tasks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_a_page_sends_by_itself_is_named_and_what_is_covered_is_not_there(shop: tuple[str, Path], tmp_path: Path):
+    folder, site = Folder(tmp_path / "made"), Site(name="notes", origin=shop[0], start="/notes", delay_s=0)
+    found = asyncio.run(adopt.crawl(folder, site, max_pages=1, max_depth=0, report=lambda *_: None))
+    assert (found["pages_that_write_by_themselves"], found["such_writes"]) == (1, ["POST /add"])
+    (page,) = pages_of(folder, site)[0].values()
+    assert page.links == () and [button.at.name for button in page.buttons] == ["Go on"]
 
 
 @pytest.mark.slow
