@@ -11,6 +11,7 @@
   const MAX = { links: 250, fields: 40, toggles: 60, buttons: 60, rows: 40, tables: 8, cell: 200, views: 80, view: 80 };
   const clean = (text) => (text || "").replace(/\s+/g, " ").trim();
   const FIELDS = "input, textarea, select";
+  const PRESSED = ["submit", "button", "reset", "image", "hidden"];  // no fields, though inputs: a "Search" beside the field "Search"
   const TOGGLES = "summary, [aria-expanded], [role=tab], [role=switch], [role=checkbox]";
   // what a script answers: no address and no form says what a click does
   const BUTTONS = "button, input[type=button], [role=button], [role=menuitem], a:not([href]), a[href^='#'], a[href^='javascript:']";
@@ -150,7 +151,7 @@
   }));
 
   const forms = [...document.forms];
-  const fields = usable(FIELDS, MAX.fields).filter((each) => !each.disabled && !each.readOnly && each.type !== "hidden").map((each) => ({
+  const fields = usable(FIELDS, MAX.fields).filter((each) => !each.disabled && !each.readOnly && !PRESSED.includes(each.type)).map((each) => ({
     at: locator(each), type: each.tagName === "INPUT" ? each.type : each.tagName.toLowerCase(), top: place(each), state: stateOf(each),
     form: forms.indexOf(each.form), is_required: each.required, is_multiple: Boolean(each.multiple),
     options: each.tagName === "SELECT" ? [...each.options].filter((one) => !one.disabled).map((one) => clean(one.label)).slice(0, 60) : [],

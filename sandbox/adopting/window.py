@@ -38,6 +38,9 @@ SETTINGS = PageSettings(
 )
 QUIET_S = 0.06
 """A page is at rest once it has asked for nothing for so long."""
+PAGE_LIMIT_S = 12.0
+"""So much longer than for pictures and the like is waited for a page that the server has not sent yet: the one before it still shows, and
+a second click would request it again."""
 DRAWN_S, SCRIPTS_S = 0.1, 1.0
 """A page whose scripts loaded something in the last SCRIPTS_S is at rest only if it does not change over DRAWN_S."""
 SCRIPTED = frozenset({"script", "xhr", "fetch"})
@@ -331,12 +334,15 @@ class SiteWindow(PlaywrightWindow):
         deadline = time.monotonic() + self._web.settle_limit_s
         async with sandbox_errors(self._browser):
             await wait_for_load(self._page, "load", self._web.settle_limit_s)
-        while time.monotonic() < deadline:
+        while (now_s := time.monotonic()) < deadline or (now_s < deadline + PAGE_LIMIT_S and self._is_page_awaited()):
             quiet_s = time.monotonic() - self._asked_s
             if quiet_s >= QUIET_S and not self._under_way - self._given_up and await self._is_drawn():
                 return
             await asyncio.sleep(0.02)
         self._given_up |= self._under_way
+
+    def _is_page_awaited(self) -> bool:
+        return any(request.resource_type == "document" for request in self._under_way - self._given_up)
 
     async def _is_drawn(self) -> bool:
         """Whether scripts that have loaded something have put it on the page: they may draw, or ask for more, long after it came."""

@@ -82,7 +82,8 @@ const stock = () => `<h1>Stock</h1><table><thead><tr><td>Good</td><td>Left</td><
 const desk = (orders) => `<h1>Orders</h1><button id="stock">Stock levels</button><button id="new">New order</button>
   <div role="button" id="help">Help</div><button id="clear">Empty the basket</button><button id="drop">Delete all</button>
   <table><tr><th>Keeper:</th><td>Gunnar Lind</td><th>Opened:</th><td>1991</td></tr></table>
-  <form action="/search"><label>Find <input name="q"></label><input type="hidden" name="action" value="go"></form>
+  <form action="/search"><label>Find <input name="q"></label> <input type="submit" value="Find">
+  <input type="hidden" name="action" value="go"></form>
   <div role="grid"><div role="row"><span role="columnheader">Customer</span> <span role="columnheader">Sum</span></div>` + orders.map(
   ([name, sum]) => `<div role="row"><span role="gridcell">${name}</span> <span role="gridcell">${sum}</span></div>`).join("") + `</div>
   <div role="dialog" aria-label="Write an order" hidden><label>Customer <input></label></div>

@@ -515,6 +515,8 @@ def test_a_page_that_scripts_draw_is_adopted_by_its_buttons(shop: tuple[str, Pat
     answers = {task.answer for task in sound if task.family == "read-value"}
     assert {"12.10", "Gunnar Lind", "1991", "41"} <= answers
     assert instructions(sound, "search"), "a field named action hides no address"
+    assert all('the field "Find"' in said for said in instructions(sound, "fill-field")), "a submit button is not a field of its label"
+    assert instructions(sound, "fill-field")
     assert made.tasks
 
 
