@@ -38,7 +38,7 @@ from sandbox.adopting.records import (
     page_key,
     says_leaving,
 )
-from sandbox.adopting.session import run_reset
+from sandbox.adopting.session import FADE_S, run_reset
 from sandbox.adopting.window import SiteBrowser, SiteWindow
 from sandbox.browser.page import call
 from warehouse.core.errors import SandboxError
@@ -53,10 +53,10 @@ MAX_VISITS = 5
 """Addresses that are asked for each page of --pages: most may not be pages."""
 MAX_QUERIES = 6
 """Addresses of one path that differ in their query: a list sorted and filtered in every way is one page."""
-PRESSES_A_PAGE = 8
+PRESSES_A_PAGE = 20
 PAGES_A_BUTTON = 2
 """Pages on which a button of one name is tried: most pages of a site have the same ones at their top."""
-PRESSES_LIMIT_S = 180.0
+PRESSES_LIMIT_S = 300.0
 OnPage = Callable[[int, int], None]
 """Called with the number of pages seen, and of pages known so far."""
 
@@ -242,7 +242,10 @@ class Crawler:
             return tried.model_copy(update={"is_refused": True})
         if page_key(window.full_url) != page_key(before.url):
             return tried.model_copy(update={"opens": window.full_url})
-        return tried.model_copy(update={"shows": new_view(before, await self._look())})
+        if (view := new_view(before, await self._look())) is None:
+            await asyncio.sleep(FADE_S)  # what a click brings up often fades in
+            view = new_view(before, await self._look())
+        return tried.model_copy(update={"shows": view})
 
     async def _look(self) -> Look:
         return Look.model_validate(await self._window.evaluate(call(look_script(), {})))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, SelectOption, TypeText
+from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, SelectOption, TypeText, Wait
 from sandbox.adopting.checks import Rows, added, find, holds, read_rows
 from sandbox.adopting.records import AdoptedTask, Folder, Site, Step, origin_of, page_key
 from sandbox.adopting.window import SETTINGS, SiteBrowser, SiteWindow, shared_browser
@@ -33,6 +33,7 @@ VERSION = "1"
 RESET_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 30.0
 TURN_LIMIT_S = 600.0
+FADE_S = 0.6
 SELECT_ALL = Hotkey(keys=("ctrl", "a"))
 FindTask = Callable[[Task, int], AdoptedTask]
 """Raises TaskError for an unknown task or seed."""
@@ -258,6 +259,8 @@ async def next_action(task: AdoptedTask, site: Site, key: str, context: PageStep
             return Scroll(direction="up" if found["where"] == "above" else "down")
         if step.do == "read":
             return Finished(answer=task.answer)
+        if task.family == "press-button" and context.actions and isinstance(context.actions[-1], Click):
+            return Wait(seconds=FADE_S)  # what it brings up fades in: a second click may close it again
         x, y = max(0, found["x"]), max(0, found["y"])
         if step.do == "choose":
             return on_element(SelectOption(x=x, y=y, option=step.value), context.observation)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+import time
 from base64 import b64encode
 from contextlib import closing
 from html import escape
@@ -95,7 +96,7 @@ async function draw() {
   const on = (id, then) => { const found = document.getElementById(id); if (found) found.onclick = then; };
   on("stock", () => { history.pushState(null, "", "/desk/stock"); draw(); });
   on("new", () => { document.querySelector("[role=dialog]").hidden = false; });
-  on("help", () => { document.querySelector("section").hidden = false; });
+  on("help", () => setTimeout(() => { document.querySelector("section").hidden = false; }, 300));
   on("clear", () => fetch("/add", {method: "POST", body: "title=cleared"}));
 }
 draw();
@@ -119,6 +120,9 @@ class Handler(BaseHTTPRequestHandler):
         fixed = {"/": home, "/goods": goods, "/about": about, "/add": add}
         if self.wants_login and "login" not in parts.path and "who=ann" not in self.headers.get("Cookie", ""):
             return self.answer(303, "", {"Location": "/login"})
+        if parts.path == "/slow":
+            time.sleep(1.5)
+            return self.answer(200, page("Slow", ""))
         if parts.path.startswith("/http-login"):
             is_known = self.headers.get("Authorization", "") == "Basic " + b64encode(b"ann:secret").decode()
             if not is_known:

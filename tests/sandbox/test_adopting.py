@@ -8,6 +8,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from sandbox.actions import Navigate
-from sandbox.adopting import adopt, checks
+from sandbox.adopting import adopt, checks, window
 from sandbox.adopting.checks import added, holds, primary_keys, read_rows
 from sandbox.adopting.compose import Composer
 from sandbox.adopting.crawl import Crawler, new_view, pages_of, same_in_both, usable_buttons
@@ -460,6 +461,26 @@ def test_a_window_reaches_the_site_alone_and_only_reads(shop: tuple[str, Path]):
     assert writes == ["POST /add", "GET /logout"]
     assert reached == [], "a redirect to another port of the same host is refused by the proxy"
     assert read_rows(str(database))["goods"] == Counter()
+
+
+@pytest.mark.slow
+def test_a_page_that_the_server_has_not_sent_yet_is_waited_for(shop: tuple[str, Path], monkeypatch: pytest.MonkeyPatch):
+    assert window.SETTINGS.web is not None
+    monkeypatch.setattr(window, "SETTINGS", replace(window.SETTINGS, web=replace(window.SETTINGS.web, settle_limit_s=0.3)))
+
+    async def use() -> str:
+        browser = SiteBrowser(Site(name="shop", origin=shop[0]))
+        try:
+            opened = await browser.open()
+            assert await opened.go(f"{shop[0]}/about", 20_000) == ""
+            async with opened._page.expect_request("**/slow"):
+                await opened.evaluate("(() => { location.href = '/slow'; })()")
+            await opened.rest_of_loading()
+            return page_key(opened.full_url)
+        finally:
+            await browser.close()
+
+    assert asyncio.run(use()) == "/slow"
 
 
 async def adopted(folder: Folder, site: Site, **limits: int) -> TaskSet:
