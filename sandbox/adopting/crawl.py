@@ -217,8 +217,9 @@ class Crawler:
                         if why_not:
                             break
                         before = await self._look()
-                    found.append(press := await self._press(before, button))
-                    if press.opens or press.shows or press.is_refused:
+                    press, is_changed = await self._press(before, button)
+                    found.append(press)
+                    if is_changed:  # also by what is not verified: a sidebar that is folded away takes its buttons with it
                         before = None
         except (SandboxError, TimeoutError, ValidationError):
             await self._window.end()
@@ -227,25 +228,25 @@ class Crawler:
             await run_reset(self._site)
         return tuple(found)
 
-    async def _press(self, before: Look, button: Button) -> Press:
-        """Raises SandboxError or ValidationError where the page cannot be read."""
+    async def _press(self, before: Look, button: Button) -> tuple[Press, bool]:
+        """What came of it, and whether the page has changed. Raises SandboxError or ValidationError where the page cannot be read."""
         window, tried = self._window, Press(at=button.at, top=button.top)
         await window.evaluate(f"window.scrollTo(0, {max(0, button.top - 200)})")
         spot = await find(window.evaluate, button.at)
         if spot is None or spot["where"] != "here":
-            return tried
+            return tried, True
         num_refused = len(window.traffic.writes)
         await window.click(max(0, spot["x"]), max(0, spot["y"]))
-        if len(window.traffic.writes) > num_refused:
-            return tried.model_copy(update={"is_refused": True})
-        if origin_of(window.full_url) != self._site.origin:
-            return tried.model_copy(update={"is_refused": True})
+        if len(window.traffic.writes) > num_refused or origin_of(window.full_url) != self._site.origin:
+            return tried.model_copy(update={"is_refused": True}), True
         if page_key(window.full_url) != page_key(before.url):
-            return tried.model_copy(update={"opens": window.full_url})
-        if (view := new_view(before, await self._look())) is None:
+            return tried.model_copy(update={"opens": window.full_url}), True
+        after = await self._look()
+        if (view := new_view(before, after)) is None:
             await asyncio.sleep(FADE_S)  # what a click brings up often fades in
-            view = new_view(before, await self._look())
-        return tried.model_copy(update={"shows": view})
+            after = await self._look()
+            view = new_view(before, after)
+        return tried.model_copy(update={"shows": view}), view is not None or not is_alike(before, after)
 
     async def _look(self) -> Look:
         return Look.model_validate(await self._window.evaluate(call(look_script(), {})))
@@ -295,6 +296,16 @@ def usable_buttons(look: Look) -> list[Button]:
     names = names_of(look)
     own = [each for each in look.buttons if names[each.at.name.casefold()] == 1]
     return [each for each in own if is_sayable(each.at.name) and not says_leaving(each.at.name)]
+
+
+def is_alike(before: Look, after: Look) -> bool:
+    """Whether the same can be done on it, wherever it stands."""
+
+    def things(look: Look) -> list[object]:
+        held = [(each.at, each.state) for each in (*look.fields, *look.toggles)]
+        return [look.views, [each.at for each in (*look.links, *look.buttons)], held]
+
+    return things(before) == things(after)
 
 
 def new_view(before: Look, after: Look) -> View | None:

@@ -38,7 +38,7 @@ SETTINGS = PageSettings(
 )
 QUIET_S = 0.06
 """A page is at rest once it has asked for nothing for so long."""
-PAGE_LIMIT_S = 12.0
+PAGE_LIMIT_S, LATE_LIMIT_S = 12.0, 4.0
 """So much longer than for pictures and the like is waited for a page that the server has not sent yet: the one before it still shows, and
 a second click would request it again."""
 DRAWN_S, SCRIPTS_S = 0.1, 1.0
@@ -334,11 +334,16 @@ class SiteWindow(PlaywrightWindow):
         deadline = time.monotonic() + self._web.settle_limit_s
         async with sandbox_errors(self._browser):
             await wait_for_load(self._page, "load", self._web.settle_limit_s)
+        is_left = False
         while (now_s := time.monotonic()) < deadline or (now_s < deadline + PAGE_LIMIT_S and self._is_page_awaited()):
+            is_left = is_left or self._is_page_awaited()
             quiet_s = time.monotonic() - self._asked_s
             if quiet_s >= QUIET_S and not self._under_way - self._given_up and await self._is_drawn():
                 return
             await asyncio.sleep(0.02)
+        if is_left:  # the page that has come has to be read, too
+            async with sandbox_errors(self._browser):
+                await wait_for_load(self._page, "load", LATE_LIMIT_S)
         self._given_up |= self._under_way
 
     def _is_page_awaited(self) -> bool:

@@ -80,7 +80,8 @@ DESK = """<!doctype html><title>Desk</title><div id="app">Loading</div><script s
 DRAW = """
 const stock = () => `<h1>Stock</h1><table><thead><tr><td>Good</td><td>Left</td></tr></thead><tr><td colspan="2">Kitchen</td></tr>
   <tr><td>Tin whistle</td><td>41</td></tr><tr><td>Slate board</td><td>17</td></tr><tr><td>Felt hat</td><td>29</td></tr></table>`;
-const desk = (orders) => `<h1>Orders</h1><button id="stock">Stock levels</button><button id="new">New order</button>
+const desk = (orders) => `<h1>Orders</h1><button id="fold">Hide the menu</button>
+  <button id="stock">Stock levels</button><button id="new">New order</button>
   <div role="button" id="help">Help</div><button id="clear">Empty the basket</button><button id="drop">Delete all</button>
   <table><tr><th>Keeper:</th><td>Gunnar Lind</td><th>Opened:</th><td>1991</td></tr></table>
   <form action="/search"><label>Find <input name="q"></label> <input type="submit" value="Find">
@@ -96,6 +97,7 @@ async function draw() {
   const on = (id, then) => { const found = document.getElementById(id); if (found) found.onclick = then; };
   on("stock", () => { history.pushState(null, "", "/desk/stock"); draw(); });
   on("new", () => { document.querySelector("[role=dialog]").hidden = false; });
+  on("fold", () => document.querySelectorAll("button, [role=button]").forEach((each) => { each.hidden = true; }));
   on("help", () => setTimeout(() => { document.querySelector("section").hidden = false; }, 300));
   on("clear", () => fetch("/add", {method: "POST", body: "title=cleared"}));
 }

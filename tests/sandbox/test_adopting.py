@@ -19,7 +19,7 @@ from sandbox.actions import Navigate
 from sandbox.adopting import adopt, checks, window
 from sandbox.adopting.checks import added, holds, primary_keys, read_rows
 from sandbox.adopting.compose import Composer
-from sandbox.adopting.crawl import Crawler, new_view, pages_of, same_in_both, usable_buttons
+from sandbox.adopting.crawl import Crawler, is_alike, new_view, pages_of, same_in_both, usable_buttons
 from sandbox.adopting.login import log_in
 from sandbox.adopting.proof import row_check, session_task
 from sandbox.adopting.records import (
@@ -193,6 +193,13 @@ def test_buttons_that_destroy_are_not_tried():
     names = ("Delete all", "Log out", "Sign Out", "Drop database", "New order")
     page = look("/", buttons=[{"at": {"tag": "button", "name": name}, "top": 5} for name in names])
     assert [each.at.name for each in usable_buttons(page)] == ["New order"]
+
+
+def test_a_page_is_alike_where_the_same_can_be_done_on_it():
+    here = look("/", links=[link("A", "/a")], toggles=[{**press("More"), "state": "false", "kind": "expand"}])
+    assert is_alike(here, look("/", links=[link("A", "/a", top=90)], toggles=[{**press("More"), "state": "false", "kind": "expand"}]))
+    assert not is_alike(here, look("/", links=[link("A", "/a")], toggles=[{**press("More"), "state": "true", "kind": "expand"}]))
+    assert not is_alike(here, look("/", toggles=[{**press("More"), "state": "false", "kind": "expand"}]))
 
 
 def test_what_a_click_brought_up_is_a_dialog_before_a_heading():
@@ -524,6 +531,7 @@ def test_a_page_that_scripts_draw_is_adopted_by_its_buttons(shop: tuple[str, Pat
         press.at.name: (press.opens and page_key(press.opens), press.shows and press.shows.name) for press in pages["/desk"].presses
     }
     assert outcomes == {
+        "Hide the menu": ("", None),
         "Stock levels": ("/desk/stock", None),
         "New order": ("", "Write an order"),
         "Help": ("", "How to order"),
