@@ -81,7 +81,7 @@ def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp
     found = metadata_of(take_recordings(tmp_path, ITERATION, settings))
     own = rows(warehouse)
     assert (found["recordings"], found["samples"], found["samples in other words"]) == (1, 4, 0), "it goes on without"
-    assert "policy at http://127.0.0.1:9/v1/ did not answer: ConnectError" in found["note"] and "materialize `recordings`" in found["note"]
+    assert "policy at http://127.0.0.1:9/v1 did not answer: ConnectError" in found["note"] and "materialize `recordings`" in found["note"]
     assert found["left out/other words: the model was away"] == 1 and {row["origin"] for row in own} == {"annotation"}
 
     checkpoint = learn_by_heart(tmp_path / "model", asked_of(bundle.manifest), json.dumps({"queries": [QUERY], "text": REASON}))
