@@ -1,5 +1,5 @@
 """What games are scored beside (sandbox/tasks/games/references.json): the scores of random play and of the oracles at the tasks of the
-groups `scored` and `small`, one of each game.
+group `scored`, one of each game.
 
 Both play the first seeds of the split `train` with as many steps as a policy has; the score is the game's own, at the end of the episode.
 Each step of random play is drawn evenly from the inputs that the game takes (INPUTS) and from where they can go to, whatever the state:
@@ -9,7 +9,8 @@ times of a session; `--check` does what was done again in sessions, whose scores
 A row is a task and a player, kept under .bench/game_references: interrupted, it goes on where it was.
 
     python -m benchmarks.game_references --publish
-    python -m benchmarks.game_references --check 1 --groups small
+    python -m benchmarks.game_references --check 1
+    python -m benchmarks.game_references --people HOME       what people scored there, by the annotation server, into the file
 """
 
 from __future__ import annotations
@@ -28,19 +29,26 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.kept import fingerprint, kept_row
-from benchmarks.common.provenance import Publish, require_no_changes
+from benchmarks.common.provenance import Publish, distinct, provenance, require_no_changes, sentence
 from sandbox.actions import ACTION
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.pool import SessionPool
-from sandbox.tasks.games.references import GROUPS, REFERENCES_FILE
+from sandbox.tasks.games.references import GROUPS, REFERENCES_FILE, TaskReferences, references
 from sandbox.tasks.games.source import ELEMENTS_SUFFIX, SIZE_PX, GamesSource, game_of, load_tasks
 from sandbox.tasks.task import Split, Task
-from warehouse.core.home import atomic_write
+from warehouse.core.home import Home, atomic_write
 from warehouse.core.identity import stable_seed
+from warehouse.evaluation.game_scores import people_scores
+from warehouse.storage.query import connect
+from warehouse.storage.tables import Warehouse
 
 FOLDER = Path(".bench/game_references")
 PLAY = Path(__file__).with_name("game_play.js")
 PLAYERS = ("random", "oracle")
+PAGE = Path("docs/games.md")
+MARKERS = ("<!-- references: begin -->", "<!-- references: end -->")
+SLOW = {("2048-tile-256", "oracle"): 3}
+"""Of how many instances at most: this one searches for long."""
 _ARROWS = ("left", "right", "up", "down")
 INPUTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "2048": [{"kind": "press", "keys": _ARROWS}],
@@ -87,6 +95,11 @@ def play(browser: Browser, task: Task, player: str, seeds: Sequence[int]) -> lis
     return episodes
 
 
+def task_for(name: str, player: str) -> Task:
+    """Random play sees the elements; the oracle needs none."""
+    return load_tasks()[name + ELEMENTS_SUFFIX * (player == "random")]
+
+
 async def score_in_session(task: Task, seed: int, actions: Sequence[Mapping[str, Any]]) -> float:
     """What the same actions score in a session."""
     async with SessionPool({"games": GamesSource()}, size=1) as pool, pool.lease(task, screenshots=False) as session:
@@ -103,8 +116,9 @@ def check(names: Sequence[str], num_seeds: int) -> list[str]:
     with open_browser() as browser:
         played = [
             (task, player, seed, episode)
-            for task in (load_tasks()[name + ELEMENTS_SUFFIX] for name in names)
+            for name in names
             for player in PLAYERS
+            for task in [task_for(name, player)]
             for seeds in [task.seeds(Split.TRAIN, num_seeds)]
             for seed, episode in zip(seeds, play(browser, task, player, seeds), strict=True)
         ]
@@ -118,7 +132,8 @@ def check(names: Sequence[str], num_seeds: int) -> list[str]:
 
 def row(browser: Browser, name: str, player: str, num_seeds: int) -> dict[str, Any]:
     """Measured now, or as it was kept."""
-    task = load_tasks()[name + ELEMENTS_SUFFIX]
+    task = task_for(name, player)
+    num_seeds = min(num_seeds, SLOW.get((name, player), num_seeds))
     recipe = fingerprint(name, task.version, task.max_steps, player, num_seeds)
     figures = partial(_figures, browser, task, player, num_seeds)
     return kept_row(FOLDER / f"{name}-{player}.json", recipe, {"task": name, "player": player}, figures)
@@ -137,13 +152,48 @@ def entry(name: str, rows: Mapping[str, Mapping[str, Any]], people: Any) -> dict
 
 
 def write(entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """The file, with a line for each player's scores. Raises SystemExit for what was measured in a checkout with changes."""
+    """The file, with a line for each player's scores, and the table of docs/games.md. Raises SystemExit for what was measured in a
+    checkout with changes."""
     require_no_changes(entries)
     lines = []
     for name, of in entries.items():
         fields = ",\n".join(f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in of.items())
         lines.append(f"  {json.dumps(name)}: {{\n{fields}\n  }}")
     atomic_write(REFERENCES_FILE, ('{\n "tasks": {\n' + ",\n".join(lines) + "\n }\n}\n").encode())
+    references.cache_clear()
+    write_page(references())
+
+
+def with_people(entries: Mapping[str, Mapping[str, Any]], home: Home) -> dict[str, dict[str, Any]]:
+    """The entries with people's scores in a home, of every split, in place of those they have; of other tasks as they are."""
+    with connect(Warehouse(home), tables=["episodes", "annotations"]) as con:
+        scores = people_scores(con)
+    found = {}
+    for name, of in entries.items():
+        ids = [load_tasks()[each].task_id for each in (name, name + ELEMENTS_SUFFIX)]
+        own = [score for task_id in ids for score in scores.get(task_id, [])]
+        found[name] = {**of, "people": {"scores": own, "split": "any", "measured": provenance()} if own else of["people"]}
+    return found
+
+
+def write_page(entries: Mapping[str, TaskReferences]) -> None:
+    """The table of docs/games.md."""
+    text = PAGE.read_text(encoding="utf-8")
+    head, rest = text.split(MARKERS[0], 1)
+    atomic_write(PAGE, f"{head}{MARKERS[0]}\n{markdown(entries)}{MARKERS[1]}{rest.split(MARKERS[1], 1)[1]}".encode())
+
+
+def markdown(entries: Mapping[str, TaskReferences]) -> str:
+    """Mean scores by task."""
+    columns = ("task", "steps", "random play", "oracle", "people", "random, % of oracle")
+    lines = [columns, ("---",) * len(columns)]
+    for name, of in entries.items():
+        people = "–" if of.people is None else f"{of.people.mean:.1f}"
+        share = f"{100 * of.random.mean / of.oracle.mean:.1f}"
+        lines.append((name, str(of.max_steps), f"{of.random.mean:.1f}", f"{of.oracle.mean:.1f}", people, share))
+    measured = [{"measured": of.measured} for each in entries.values() for of in (each.random, each.oracle, each.people) if of is not None]
+    said = "; ".join(sentence(each) for each in distinct(measured))
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", f"Measured {said}.", ""])
 
 
 def show(entries: Mapping[str, Mapping[str, Any]], console: Console) -> None:
@@ -158,18 +208,24 @@ def show(entries: Mapping[str, Mapping[str, Any]], console: Console) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=30, help="instances a task (default 30)")
-    parser.add_argument("--groups", nargs="+", default=list(GROUPS), help="groups of tasks (default: scored and small)")
+    parser.add_argument("--seeds", type=int, default=10, help="instances a task (default 10)")
+    parser.add_argument("--groups", nargs="+", default=list(GROUPS), help="groups of tasks (default: scored)")
     parser.add_argument("--check", type=int, metavar="SEEDS", help="only compare so many episodes of each task and player with sessions")
-    parser.add_argument("--publish", action=Publish, help="write sandbox/tasks/games/references.json; what people scored stays in it")
+    parser.add_argument("--people", type=Path, metavar="HOME", help="only put what people scored in this home into the file")
+    parser.add_argument(
+        "--publish", action=Publish, help="write references.json, in which people's scores stay, and the table of docs/games.md"
+    )
     options = parser.parse_args()
     names = [name for group in options.groups for name in load_tasks(group)]
     if options.check:
         different = check(names, options.check)
         print("\n".join(different) or f"{len(names)} tasks: a session gives the same scores")
         return 1 if different else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
     before = json.loads(REFERENCES_FILE.read_text(encoding="utf-8"))["tasks"] if REFERENCES_FILE.exists() else {}
+    if options.people is not None:
+        write(with_people(before, Home(options.people)))
+        return 0
+    FOLDER.mkdir(parents=True, exist_ok=True)
     entries = {}
     with open_browser() as browser:
         for name in names:

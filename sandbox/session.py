@@ -93,6 +93,8 @@ class Verdict:
     score: float
     threshold: float
     reasons: tuple[str, ...] = ()
+    points: float | None = None
+    """The score in the environment's own points, where it counts any (games)."""
 
     @property
     def success(self) -> bool:

@@ -107,6 +107,7 @@ class Episode(_Record):
     steps: tuple[Step, ...]
     outcome: Outcome
     reward: float | None
+    points: Annotated[float | None, Field(description="the score in the environment's own points, where the verifier says one")] = None
     num_retries: int = 0
     error: str | None = None
     duration_ms: float

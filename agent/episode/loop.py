@@ -95,11 +95,11 @@ class _Run:
         outcome: Outcome | None = None
         while outcome is None:
             memory, observation, outcome = await self._step(memory, observation)
-        reward = 0.0
+        reward, points = 0.0, None
         if outcome not in (Outcome.TIMEOUT, Outcome.INVALID_ACTION):
             # A task may be done although nobody said so before the steps ran out: the verifier looks at the state.
             verdict = await self._session.evaluate()
-            reward = min(1.0, max(-1.0, verdict.score))
+            reward, points = min(1.0, max(-1.0, verdict.score)), verdict.points
             outcome = Outcome.SUCCESS if verdict.success else outcome
         is_cut_off = outcome in CUT_OFF and self._request.purpose == "rl"  # a critic values the state after the cut
         return Episode(
@@ -109,6 +109,7 @@ class _Run:
             steps=tuple(self._steps),
             outcome=outcome,
             reward=reward,
+            points=points,
             duration_ms=(time.monotonic() - started_s) * 1000,
             environment=str(getattr(self._session, "environment", UNKNOWN_ENVIRONMENT)),
             final_messages=self._builder.build(memory, observation) if is_cut_off else (),

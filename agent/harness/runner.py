@@ -110,6 +110,7 @@ class HarnessRunner:
             steps=recorded.steps,
             outcome=Outcome.SUCCESS if verdict.success else end.outcome,
             reward=min(1.0, max(-1.0, verdict.score)),
+            points=verdict.points,
             error=None if end.failure is None else str(end.failure),
             duration_ms=(time.monotonic() - started_s) * 1000,
             environment=self._environment(session, driven),

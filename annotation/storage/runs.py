@@ -254,7 +254,7 @@ def rewind(session: Session, run_id: str, to_step: int, *, now_s: float, by_pers
     session.execute(later.values(superseded_at_s=now_s), execution_options=AS_IT_IS)
     drafts = update(Draft).where(Draft.run_id == run_id, Draft.step_index >= to_step)
     session.execute(drafts.values(number=0, thought="", action="", candidate=None, saved_at_s=now_s), execution_options=AS_IT_IS)
-    run.outcome = run.reward = run.verifier_verdict = None
+    run.outcome = run.reward = run.points = run.verifier_verdict = None
     run.num_backs += int(by_person)
     return assignment.lease_until_s or now_s
 
@@ -265,6 +265,7 @@ def end(
     *,
     outcome: str,
     reward: float | None,
+    points: float | None,
     verdict: bool | None,
     environment: str,
     executed: Sequence[Executed],
@@ -273,7 +274,7 @@ def end(
 ) -> None:
     """The episode is over: its outcome, and its last screen as a step that is never decided."""
     run, _ = hold(session, run_id, now_s=now_s)
-    run.outcome, run.reward, run.verifier_verdict, run.environment = outcome, reward, verdict, environment
+    run.outcome, run.reward, run.points, run.verifier_verdict, run.environment = outcome, reward, points, verdict, environment
     note_executed(session, executed)
     if last is not None:
         _add_step(session, run_id, last)

@@ -235,6 +235,8 @@ class Run(Base):
     outcome: Mapped[str | None] = mapped_column(String(32))
     """agent.episode.episode.Outcome, once the episode has ended."""
     reward: Mapped[float | None]
+    points: Mapped[float | None]
+    """A game's score in its own points."""
     verifier_verdict: Mapped[bool | None]
     person_verdict: Mapped[bool | None]
     note: Mapped[str | None]

@@ -19,6 +19,7 @@ from pipelines.cli.terminal import counted
 from pipelines.orchestration.instance import CONFIG, open_instance
 from pipelines.orchestration.iteration_lock import running_process
 from pipelines.orchestration.progress import working
+from pipelines.reporting.games import games_tables
 from sandbox.tasks.reserved import is_indexed, reserved_of
 from sandbox.tasks.task import Task
 from warehouse.core.errors import FlywheelError
@@ -56,6 +57,23 @@ class Success(BaseModel):
     num_success: int
 
 
+class GamesMean(BaseModel):
+    """One policy's mean over games, in percent of what people score, or the oracle: `normalised` says which."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: str
+    group: str
+    """of tasks, one of each game"""
+    normalised: str
+    mean: float
+    low: float
+    high: float
+    num_games: int
+    scores: dict[str, float]
+    """by game, in its own points"""
+
+
 class StageStatus(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -77,6 +95,7 @@ class IterationStatus(BaseModel):
     rows: dict[str, int]
     routes: dict[str, int]
     success: list[Success]
+    games: list[GamesMean] = []
 
 
 class Status(BaseModel):
@@ -109,7 +128,7 @@ def read_status(warehouse: Warehouse) -> Status:
     found = summaries(warehouse, listing)
     keys = listing.iterations("checkpoints", "datasets")
     with connect(warehouse, tables=["evaluations", "tasks"]) as con:
-        success, first_made = _successes(con), dict[str, str]()
+        success, first_made, games = _successes(con), dict[str, str](), _games(con)
         not_reported, is_of_older_splits = _tasks(con)
     evaluated = [key for key in keys if success.get(key)]
     novel = novelty(warehouse, evaluated[-1], listing=listing) if evaluated else None
@@ -136,6 +155,7 @@ def read_status(warehouse: Warehouse) -> Status:
                 rows={table: num_rows[table].get(key, 0) for table in COUNTED},
                 routes=of.routes,
                 success=success.get(key, []),
+                games=games.get(key, []),
             )
         )
     process, at_work = running_process(warehouse.home), list[str]()
@@ -214,6 +234,38 @@ def _successes(con: duckdb.DuckDBPyConnection) -> dict[str, list[Success]]:
     return found
 
 
+def _games(con: duckdb.DuckDBPyConnection) -> dict[str, list[GamesMean]]:
+    found: dict[str, list[GamesMean]] = {}
+    for table in games_tables(con):
+        for policy in table.policies:
+            of = policy.normalised
+            found.setdefault(policy.iteration, []).append(
+                GamesMean(
+                    role=policy.role,
+                    group=table.group,
+                    normalised=of.name,
+                    mean=of.mean,
+                    low=of.interval.low,
+                    high=of.interval.high,
+                    num_games=of.num_games,
+                    scores={game: score.mean for game, score in policy.games.items()},
+                )
+            )
+    return found
+
+
+def games_table(status: Status) -> RichTable:
+    """Means over games by iteration and stage, for the terminal."""
+    table = RichTable(title=f"Scores at games on the {REPORTED_SPLIT} split, in percent of the oracle's or people's", title_justify="left")
+    for column in ("iteration", "policy", "tasks", "mean over games", "95 % interval", "games"):
+        table.add_column(column, justify="left" if column in ("iteration", "policy", "tasks") else "right")
+    for iteration in status.iterations:
+        for item in iteration.games:
+            shown = (f"{item.mean:.1f} {item.normalised}", f"{item.low:.1f} – {item.high:.1f}", str(item.num_games))
+            table.add_row(iteration.iteration, item.role, f"games:{item.group}", *shown)
+    return table
+
+
 def success_table(status: Status, split: str = REPORTED_SPLIT) -> RichTable:
     """Success by iteration and stage, for the terminal."""
     table = RichTable(title=f"Greedy success on the {split} split, mean over tasks", title_justify="left")
@@ -258,6 +310,8 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
         console.print(success_table(status))
         for line in _novelty_lines(status):
             console.print(line, highlight=False)
+    if any(iteration.games for iteration in status.iterations):
+        console.print(games_table(status))
     if status.live is not None or status.held:
         waiting = f"; held until a person promotes it: {', '.join(status.held)}" if status.held else ""
         console.print(f"Live: {status.live or 'nothing yet'}{waiting} (flywheel release list)", highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from pipelines.reporting import gains as gains_of
 from pipelines.reporting import overview
 from pipelines.reporting import runs as runs_of
 from pipelines.reporting.episodes import EpisodeCard, trajectories
+from pipelines.reporting.games import games_tables
+from sandbox.tasks.sources import score_references
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home, atomic_write, page_name
 from warehouse.core.identity import content_id, digests_id, file_digest
@@ -177,10 +180,12 @@ def _made_of(page: Path) -> str | None:
 
 @cache
 def _code() -> str:
-    """Digest of what draws the pages: those of another version of the program are made again."""
+    """Digest of what draws the pages, and of what games are scored beside: those of another version of the program are made again."""
     rooms = (TEMPLATES, Path(charts.__file__).parent, Path(judging_reports.__file__).parent)
     paths = [path for room in rooms for path in sorted(room.glob("*")) if path.suffix in (".py", ".sql", ".html")]
-    return digests_id("code", [(f"{path.parent.name}/{path.name}", file_digest(path)) for path in paths])
+    beside = {group: {id_: asdict(of) for id_, of in tasks.items()} for group, tasks in score_references().items()}
+    files = [(f"{path.parent.name}/{path.name}", file_digest(path)) for path in paths]
+    return content_id("code", [digests_id("code", files), beside])
 
 
 @contextmanager
@@ -229,6 +234,7 @@ def _everything(
     with connect(warehouse, tables=["evaluations"], natively=True) as con:
         con.execute("create temp table evaluations as from main.evaluations")
         evaluated = evaluations(con)
+        games = games_tables(con, specialists=False)
         lineage = _svg(iterations_graph(con, summaries_by_key).to_svg()) if keys else ""
     reported = [one.iteration for one in evaluated if one.split == REPORTED_SPLIT]
     novel = novelty(warehouse, reported[-1], listing=listing) if keys and reported else None
@@ -242,6 +248,7 @@ def _everything(
         "success": _svg(charts.success_by_stage(evaluated)),
         "successes": evaluated,
         "heat": overview.heat(evaluated),
+        "games": games,
         "releases": overview.releases(summaries_by_key),
         "live": None if ledger.live_id is None else ledger.name(ledger.live_id),
         "held": ledger.with_state("held"),
@@ -290,6 +297,7 @@ def _iteration(
         "gain_chart": _svg(gain_charts.gain_chart([(domain, of.mean, of.interval) for domain, of in by_rl])) if by_rl else "",
         "mixtures_chart": _svg(mixtures_chart(gains.mixtures)),
         "budget_chart": _svg(_budget_chart(gains)),
+        "games": games_tables(con, iteration=key),
         "judges": judge_figures(con, key),
         "runs": runs,
         "checks": checked,

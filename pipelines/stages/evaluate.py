@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from statistics import fmean, stdev
 from typing import Any
 
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
@@ -163,6 +164,17 @@ def evaluation_rows(role: str, episodes: Sequence[Episode]) -> list[dict[str, An
             "num_episodes": sum(episode.outcome is not Outcome.CRASHED for episode in group),
             "num_success": sum(episode.is_success for episode in group),
             "num_crashed": sum(episode.outcome is Outcome.CRASHED for episode in group),
+            **points_of(group),
         }
         for (task_id, split), group in sorted(groups.items())
     ]
+
+
+def points_of(episodes: Sequence[Episode]) -> dict[str, float | None]:
+    """Mean and deviation of the scores in a game's own points, 0 for an episode that was ended before a verdict was asked for; empty where
+    no episode has any."""
+    counted = [episode.points for episode in episodes if episode.outcome is not Outcome.CRASHED]
+    if all(points is None for points in counted):
+        return {}
+    scores = [points or 0.0 for points in counted]
+    return {"mean_points": fmean(scores), "points_deviation": stdev(scores) if len(scores) > 1 else None}

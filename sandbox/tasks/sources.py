@@ -12,6 +12,7 @@ from sandbox.tasks.task import Split, Task
 from sandbox.tasks.task_source import SessionKind
 from warehouse.core.errors import ConfigError, TaskError
 from warehouse.core.stages import ERASED
+from warehouse.evaluation.game_scores import GameReference
 
 SEEDS_PER_REPORTED = 4
 
@@ -32,6 +33,12 @@ class _Pages(Mapping[str, PageTask]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def score_references() -> Mapping[str, Mapping[str, GameReference]]:
+    """What the games that come with Flywheel are scored beside, by group and task id. No other source has any."""
+    found = SOURCES["games"].references
+    return {} if found is None else found()
 
 
 def page_tasks() -> PageTasks:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sandbox.tasks.task import Task
     from warehouse.core.home import Home
     from warehouse.datasets.provenance import Source
+    from warehouse.evaluation.game_scores import GameReference
 
 SessionKind = Literal["page", "terminal", "hybrid", "web", "desktop", "android", "own"]
 """page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; web: a live
@@ -86,6 +87,8 @@ class TaskSource:
     is_known_by_first_screen: bool = False
     """Instances that show the same first screen are the same one: such a screen is in one split alone, and counts as new where no episode
     that was learned from had it. Without it instances differ deeper, in files, pages or what a game does next."""
+    references: Callable[[], Mapping[str, Mapping[str, GameReference]]] | None = None
+    """Of games: what others score at the tasks that it is scored by, by the name of their group and the task's id, one task a game."""
     licence: str = "unknown"
     """Of the tasks and of what they show, as an SPDX id or in words; samples of their episodes carry it."""
     origin: str = ""

@@ -18,6 +18,8 @@ from agent.policy.action_source import OracleActionSource, StepContext
 from agent.policy.policy import Response
 from agent.prompts.prompt import PromptBuilder
 from sandbox.pool.pool import SessionPool
+from sandbox.tasks.games.source import entry_of
+from sandbox.tasks.games.source import load_tasks as games
 from sandbox.tasks.miniwob.source import load_tasks
 from sandbox.tasks.task import Split
 from warehouse.core.identity import stable_fraction
@@ -49,6 +51,23 @@ class Unsteady:
         index = 1 + int(chance * 4 * len(context.observation.elements))
         text = f"Thought click Action click [{index}]"
         return Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id="unsteady")
+
+
+def test_a_games_score_comes_with_its_episode() -> None:
+    """Also where the goal is not reached; pages that count no points have none."""
+    task = games("small-elements")["merge-tile-16-elements"]
+    short = task.model_copy(update={"max_steps": 4})
+    asked = [
+        EpisodeRequest(purpose="seed", task=one, seed=task.seeds(Split.TRAIN, 1)[0], policy_id="oracle", screenshots=False)
+        for one in (task, short, load_tasks("quickstart")["click-button"])
+    ]
+    episodes = {episode.request.task: episode for episode in play(OracleActionSource(BUILDER.grammar), asked, size=1, num_browsers=1)}
+    whole, cut, page = (episodes[request.task] for request in asked)
+    assert whole.outcome is Outcome.SUCCESS and whole.points is not None and whole.points >= 40
+    assert cut.outcome is Outcome.TRUNCATED and cut.points is not None and 0 < cut.points < whole.points
+    assert cut.reward == pytest.approx(min(0.9, cut.points / entry_of(task).reference))
+    assert page.points is None
+    assert [row["points"] for row in rows([whole, page])["episodes"]] == [whole.points, None]
 
 
 def play(source: Any, wanted: Sequence[EpisodeRequest], *, size: int, num_browsers: int) -> list[Episode]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agent.episode.episode import Episode, Outcome
+from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.pool_collector import PoolCollector
 from agent.policy.policy import Policy, Prompt, Response
 from assets.checks import run_invariant
@@ -26,6 +26,7 @@ from pipelines.stages import context as contexts
 from pipelines.stages import evaluate, initialise
 from pipelines.stages.context import WorkerContext
 from pipelines.stages.evaluate_checkpoint import success_by_task, success_figures
+from sandbox.tasks.games.source import load_tasks as games
 from sandbox.tasks.sources import tasks_in
 from sandbox.tasks.task import Split
 from tests.models.corridor import CorridorPool
@@ -286,6 +287,30 @@ def test_an_episode_that_crashed_is_neither_solved_nor_failed() -> None:
     (alone,) = evaluate.evaluation_rows("merged_policy", episodes[:1])
     named = {"checkpoint_id": "p", "checkpoint_role": "merged_policy", "task_id": first.task.task_id, "task_name": "click-button"}
     assert alone == named | {"domain": "pointing", "split": "eval", "num_episodes": 1, "num_success": 1, "num_crashed": 0}
+
+
+def test_a_games_points_are_averaged_and_an_episode_without_a_verdict_scores_nothing() -> None:
+    task = next(iter(games("scored").values()))
+    ends = [(Outcome.SUCCESS, 1.0, 90.0), (Outcome.FAILURE, 0.3, 30.0), (Outcome.INVALID_ACTION, 0.0, None), (Outcome.CRASHED, None, None)]
+    episodes = [
+        Episode(
+            request=EpisodeRequest(purpose="evaluation", task=task, seed=seed, policy_id="p"),
+            instruction=None,
+            steps=(),
+            outcome=outcome,
+            reward=reward,
+            points=points,
+            duration_ms=1.0,
+            environment="test",
+        )
+        for seed, (outcome, reward, points) in zip(task.seeds(Split.EVAL, len(ends)), ends, strict=True)
+    ]
+    (row,) = evaluate.evaluation_rows("merged_policy", episodes)
+    assert (row["num_episodes"], row["num_success"], row["mean_points"]) == (3, 1, 40.0)
+    assert row["points_deviation"] == pytest.approx(45.826, abs=1e-3)
+    (row,) = evaluate.evaluation_rows("merged_policy", episodes[:1])
+    assert (row["mean_points"], row["points_deviation"]) == (90.0, None)
+    assert "mean_points" not in evaluate.evaluation_rows("merged_policy", episodes[2:])[0], "nothing says that it is a game"
 
 
 def test_success_is_reported_with_intervals_that_know_how_few_the_episodes_are() -> None:

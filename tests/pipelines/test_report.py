@@ -23,6 +23,8 @@ from pipelines.reporting.gains import iteration_gains, merge_weights
 from pipelines.reporting.overview import stage_seconds
 from pipelines.stages.__main__ import _write_pages
 from pipelines.stages.context import WorkerContext
+from sandbox.tasks.games.references import references
+from sandbox.tasks.games.source import load_tasks
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home, page_name
 from warehouse.core.identity import bytes_id
@@ -341,6 +343,40 @@ def test_what_is_live_and_what_people_decided_is_on_the_page(reported: Warehouse
     said = " ".join(Page(text).text.split())
     assert "Live now: 0001/one ; held until a person promotes it: 0001/two" in said and "2 1 0001/two held anna <b>read</b>" in said
     assert "&lt;b&gt;read" in text
+
+
+def test_scores_at_games_are_on_the_pages_where_games_were_evaluated(reported: Warehouse, page: str) -> None:
+    assert "Scores at games" not in Page(page).text
+    tasks = [load_tasks("scored-elements")[name] for name in ("pairs-16-elements", "catch-15-elements")]
+    for iteration, points in (("0001", 12.0), ("0002", 24.0)):
+        rows = [
+            {
+                "checkpoint_id": f"{role[:6]}-{iteration}",
+                "checkpoint_role": role,
+                "task_id": task.task_id,
+                "task_name": task.name,
+                "domain": "games",
+                "split": REPORTED_SPLIT,
+                "num_episodes": 10,
+                "num_success": 1,
+                "num_crashed": 0,
+                "mean_points": points,
+                "points_deviation": 6.0,
+            }
+            for role in ("sft_model", "rl_games", "merged_policy")
+            for task in tasks
+        ]
+        reported.replace_partition("evaluations", rows, iteration=iteration, stage="evaluation_of_games")
+    of = {name: references()[name] for name in ("catch-15", "pairs-16")}
+    means = {name: (each.random.mean, each.oracle.mean) for name, each in of.items()}
+    share = sum(100 * 24 / oracle for _, oracle in means.values()) / 2
+    said = " ".join(Page(build_report(reported, reported.home, reported.home.reports / "index.html").read_text()).text.split())
+    assert "2 of 15 games" in said and "oracle-normalised, since nobody has played all of them: the oracle is a program" in said
+    for name, (chance, oracle) in means.items():
+        assert f"{name} {chance:.1f} {oracle:.1f} 12.0 12.0 24.0 24.0" in said, "two policies of each iteration, and no specialist"
+    assert f"{share:.1f} [" in said and "human" not in said
+    alone = " ".join(Page(build_iteration(reported, "0002", reported.home.reports).read_text()).text.split())
+    assert "Scores at games" in alone and "catch-15" in alone
 
 
 def test_trajectories_show_screens_marks_and_corrections(page: str) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from pipelines.cli.status import NEWEST, print_status, read_status
 from pipelines.orchestration.iteration_lock import driver_path
 from pipelines.orchestration.progress import Progress
+from sandbox.tasks.games.source import load_tasks as games
 from sandbox.tasks.miniwob.source import load_tasks
 from tests.warehouse.conftest import Make
 from warehouse.core.errors import CorruptTable
@@ -159,6 +160,19 @@ def test_success_of_a_few_episodes_is_reported_with_its_interval(place):
     place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluations")
     said = reported(place)
     assert "0.207 – 1.000" in said and "1 of 1" in said and "±" not in said
+
+
+def test_scores_at_games_are_said_with_what_they_are_normalised_by(place):
+    register(place, "0001", "merged_policy", "checkpoint-m")
+    task = games("scored")["pairs-16"]
+    of = {"task_id": task.task_id, "task_name": task.name, "domain": "games", "mean_points": 40.0, "points_deviation": 5.0}
+    row = Make.evaluation("checkpoint-m", "merged_policy", **of)
+    place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluations")
+    (found,) = read_status(place.warehouse).iterations[0].games
+    assert (found.group, found.normalised, found.num_games, found.scores) == ("scored", "oracle-normalised", 1, {"pairs": 40.0})
+    assert found.mean == pytest.approx(25.0) and found.low < 25 < found.high, "of the oracle's 160"
+    shown = " ".join(reported(place, width=120).split())
+    assert "Scores at games on the holdout split" in shown and "25.0 oracle-normalised" in shown
 
 
 def test_it_is_said_how_much_of_what_is_reported_is_novel(place):

@@ -105,7 +105,7 @@ def z_value(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def wilson(num_success: int, num_episodes: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson(num_success: float, num_episodes: int, confidence: float = CONFIDENCE) -> Interval:
     """Score interval of a proportion (Wilson 1927). No episodes give [0, 1]. Raises ValueError for impossible counts."""
     if not 0 <= num_success <= num_episodes:
         raise ValueError(f"{num_success} successes of {num_episodes} episodes: successes must lie between 0 and the number of episodes")
@@ -142,6 +142,51 @@ def macro_average(counts: Sequence[TaskCount], confidence: float = CONFIDENCE) -
         num_tasks=len(seen),
         num_episodes=sum(count.num_episodes for count in seen),
     )
+
+
+@cache
+def student_value(confidence: float, degrees: int) -> float:
+    """As z_value, of Student's distribution: exact for one and two degrees of freedom, else by the expansion in their inverse (Abramowitz
+    & Stegun 1964, 26.7.5), within 0.2 %. Raises ValueError for less than one."""
+    if degrees < 1:
+        raise ValueError(f"{degrees} degrees of freedom; there must be at least one, so at least two values")
+    z = z_value(confidence)
+    if degrees == 1:
+        return math.tan(math.pi * confidence / 2)
+    if degrees == 2:
+        return confidence * math.sqrt(2 / (1 - confidence * confidence))
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / float(degrees) ** power for power, term in enumerate(terms, start=1))
+
+
+def score_interval(mean: float, deviation: float | None, num: int, best: float, confidence: float = CONFIDENCE) -> Interval:
+    """Of the mean of `num` scores that are never negative, from their sample standard deviation: Student's, cut off at 0. Where all are
+    alike, or there is one, it would be sure of anything: there it is the score interval of a share of `best`, the most that is scored.
+    Raises ValueError where there is no score, or the mean is not in [0, best]."""
+    if num < 1 or not 0 <= mean <= best:
+        raise ValueError(f"a mean of {mean} over {num} scores between 0 and {best}: give at least one score, none of them outside")
+    if not deviation:
+        share = wilson(mean / best * num, num, confidence) if best else Interval(low=0.0, high=0.0)
+        return Interval(low=share.low * best, high=share.high * best)
+    half = student_value(confidence, num - 1) * deviation / math.sqrt(num)
+    return Interval(low=max(0.0, mean - half), high=mean + half)
+
+
+def mean_of_means(each: Sequence[tuple[float, Interval]]) -> tuple[float, Interval]:
+    """The mean of independent means, and its interval, whose variance is recovered from theirs as in macro_average. Raises ValueError for
+    none."""
+    if not each:
+        raise ValueError("there is nothing to take the mean of")
+    share = 1 / len(each)
+    mean = share * sum(one for one, _ in each)
+    below = share * math.hypot(*(one - interval.low for one, interval in each))
+    above = share * math.hypot(*(interval.high - one for one, interval in each))
+    return mean, Interval(low=mean - below, high=mean + above)
 
 
 def difference(first: Estimate, second: Estimate) -> Difference:

@@ -205,6 +205,13 @@ _TABLES = (
             maximum=1,
         ),
         _col(
+            "points",
+            FLOAT,
+            "of a game: its score in its own points at the end; null elsewhere, where no verdict was asked for (timeout, invalid_action, "
+            "crashed), and of rows from before this was kept",
+            nullable=True,
+        ),
+        _col(
             "content_id",
             STRING,
             "hash of what the first observation says: instruction and elements, without coordinates; null where nothing was seen",
@@ -510,6 +517,13 @@ _TABLES = (
         _col("num_episodes", INT, "episodes with a reward", minimum=0),
         _col("num_success", INT, "of these, solved", minimum=0),
         _col("num_crashed", INT, "episodes without a reward", minimum=0),
+        _col(
+            "mean_points",
+            FLOAT,
+            "of a game: mean of `points` over the episodes with a reward, 0 where no verdict was asked for; null elsewhere",
+            nullable=True,
+        ),
+        _col("points_deviation", FLOAT, "of a game: their sample standard deviation; null of one episode", nullable=True, minimum=0),
     ),
     _table(
         "merge_candidates",

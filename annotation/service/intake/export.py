@@ -47,6 +47,7 @@ def exported(stored: Stored, blobs: Blobs) -> Exported:
         steps=tuple(_step(step, stored, grammar) for step in done),
         outcome=Outcome(run.outcome or Outcome.FAILURE),
         reward=run.reward,
+        points=run.points,
         duration_ms=(run.finished_at_s - run.started_at_s) * 1000,
         environment=run.environment or "unknown",
         screenshots={screenshot_id: blobs.get(screenshot_id) for screenshot_id in pictures},

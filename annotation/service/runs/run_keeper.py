@@ -223,6 +223,7 @@ class RunKeeper:
                 run.plan.run_id,
                 outcome=episode.outcome.value,
                 reward=episode.reward,
+                points=episode.points,
                 verdict=verdict,
                 environment=episode.environment,
                 executed=list(run.executed),

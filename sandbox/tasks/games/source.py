@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sandbox.actions import ACTION, Action
 from sandbox.session import Verdict
 from sandbox.tasks.games.generated import Family, facts_of, families, group_of, instance_of
+from sandbox.tasks.games.references import GROUPS, compared_with
 from sandbox.tasks.games.versions import PAGES, recorded_versions, verified
 from sandbox.tasks.page_task import PageSettings, PageState, PageStepContext
 from sandbox.tasks.supply import Facts
@@ -27,6 +28,7 @@ from sandbox.tasks.task import Task, first_seed
 from sandbox.tasks.task_file import TaskFile, read_task_file
 from sandbox.tasks.task_source import TaskSource
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
+from warehouse.evaluation.game_scores import GameReference
 
 SOURCE = "games"
 DOMAIN = "games"
@@ -180,9 +182,10 @@ class GamesSource:
     def verdict(self, state: PageState) -> Verdict:
         """The page's own judgement: 1 when the goal is reached, less while it is not. Raises ConfigError where the game's files have been
         changed since it began."""
-        verified(str(state.info["game"]["game"]))
-        reason = str(state.info["game"]["reason"]) or "the goal is not reached yet"
-        return Verdict(origin="verifier", score=state.reward, threshold=1.0, reasons=(reason,))
+        game = state.info["game"]
+        verified(str(game["game"]))
+        reason = str(game["reason"]) or "the goal is not reached yet"
+        return Verdict(origin="verifier", score=state.reward, threshold=1.0, reasons=(reason,), points=float(game["score"]))
 
     async def oracle_action(self, context: PageStepContext) -> Action | None:
         """Asks the game's oracle. Raises SandboxError where what it says is not an action."""
@@ -204,6 +207,16 @@ def description(task: Task) -> str:
     return f"{entry.game}, {entry.difficulty}: {goal}{', with elements' if task.name.endswith(ELEMENTS_SUFFIX) else ''}"
 
 
+@cache
+def score_references() -> dict[str, dict[str, GameReference]]:
+    """By group; a task with elements is scored as the one without."""
+    return {
+        group: compared_with({name: (task, load_tasks(group + ELEMENTS_SUFFIX)[name + ELEMENTS_SUFFIX]) for name, task in tasks.items()})
+        for group in GROUPS
+        for tasks in [load_tasks(group)]
+    }
+
+
 TASK_SOURCE = TaskSource(
     name=SOURCE,
     kind="page",
@@ -212,6 +225,7 @@ TASK_SOURCE = TaskSource(
     facts=facts,
     description=description,
     variant_suffix=ELEMENTS_SUFFIX,
+    references=score_references,
     licence="Apache-2.0",
     origin="games of this project",
 )

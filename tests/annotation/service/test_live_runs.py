@@ -14,6 +14,7 @@ import psutil
 import pytest
 from sqlalchemy import select
 
+from annotation.service.intake.export import exported
 from annotation.storage import runs
 from annotation.storage.schema import Assignment, Draft, Landing, Proposal, Run, RunStep
 from annotation.wire.runs import Check, Complete, Decide, Finish, Propose, SaveDraft, StepBack
@@ -22,6 +23,7 @@ from sandbox.pool.pool import SessionPool
 from sandbox.server.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.session import Session
+from sandbox.tasks.games.source import load_tasks as games
 from sandbox.tasks.task import Task
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
 from warehouse.core.errors import AssignmentLost, NotNow, OutOfDate, UnknownSubject, UnreadableAnswer
@@ -98,6 +100,27 @@ def test_accept_edit_and_override_are_stored_with_all_that_was_shown(on_pool: An
         )
         assert run.environment and run.note == "fine" and work.rows(select(Assignment))[0].state == "finished"
         assert [(row.kind, row.subject_id) for row in work.rows(select(Landing))] == [("run", run_id)]
+
+    on_pool(use)
+
+
+def test_a_games_score_is_kept_with_its_run_and_its_episode(on_pool: Any, work: Work) -> None:
+    task = games("small-elements")["merge-tile-16-elements"].model_copy(update={"max_steps": 3})
+
+    async def use(pool: SessionPool) -> None:
+        async with service(work, pool, Reader()) as live:
+            run_id = await live.start(work.lease(work.campaign(), task), 1, ANN)
+            for _ in range(task.max_steps):
+                state = await until(live, run_id, "deciding", "ended")
+                column = next(box for box in state.screen.elements if box.role == "column")  # type: ignore[union-attr]
+                drop = Decide(version=state.version, decision="override", thought="Drop it", action=f"click [{column.index}]")
+                await live.decide(run_id, ANN, drop)
+            state = await until(live, run_id, "ended")
+            await live.finish(run_id, ANN, Finish(version=state.version, is_success=False, note=""))
+        (run,) = work.rows(select(Run))
+        assert run.outcome == "truncated" and run.points is not None
+        episode = exported(await work.database.reading(runs.load, run_id), work.blobs).episode
+        assert episode.points == run.points and {step.policy_id for step in episode.steps} == {ANN}
 
     on_pool(use)
 
