@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from agent.grammars.quoting import escape
 from sandbox.session import Element, Observation
@@ -18,6 +18,8 @@ VALUE_END_CHARS = 30
 """What a field holds is shown up to so many characters; of more its beginning and its end, which a gap parts."""
 MAX_OUTPUT_LINES = 12
 """Of what a tool printed, so many of the last lines."""
+SIZE_RATIO = 1.6
+"""Between the tallest and the lowest shape of a screen, from which on shapes are called large or small."""
 VALUE_ROLES = ("input", "textarea")
 """Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
 MAX_OFFSET_PX = 60
@@ -26,18 +28,29 @@ ANSWER_ROLES = ("text", "link")
 """Elements whose text may be an answer."""
 
 
-def element_line(element: Element, index: int) -> str:
-    """`checked "Ok" <button> [2]`: states, name cut and escaped, role, 1-based number."""
-    return " ".join((*element.states, quoted_name(element), f"<{element.role}>", f"[{index}]"))
+def element_line(element: Element, index: int, size: str = "") -> str:
+    """`checked "Ok" <button> [2]`: size if it is said, states, name cut and escaped, role, 1-based number."""
+    return " ".join((*([size] if size else []), *element.states, quoted_name(element), f"<{element.role}>", f"[{index}]"))
 
 
 def render_elements(observation: Observation, limit: int = MAX_ELEMENTS) -> str:
     """The element list as the policy reads it: one line an element in reading order, and a last line that counts what was cut off."""
     shown = observation.elements[: min(limit, MAX_ELEMENTS)]
-    lines = [element_line(element, index) for index, element in enumerate(shown, start=1)]
+    sizes = _sizes(observation.elements)
+    lines = [element_line(element, index, size) for index, (element, size) in enumerate(zip(shown, sizes, strict=False), start=1)]
     if len(observation.elements) > len(shown):
         lines.append(f"{len(observation.elements) - len(shown)} more elements")
     return "\n".join(lines)
+
+
+def _sizes(elements: Sequence[Element]) -> list[str]:
+    """For each element `large` or `small`, if it is a shape and the shapes of the screen are of clearly different heights: what a person
+    sees at once, and lines do not show."""
+    heights = [element.height_px for element in elements if element.role == "shape" and element.height_px > 0]
+    if not heights or max(heights) < SIZE_RATIO * min(heights):
+        return [""] * len(elements)
+    middle = math.sqrt(min(heights) * max(heights))
+    return [("large" if element.height_px >= middle else "small") if element.role == "shape" else "" for element in elements]
 
 
 def render_observation(observation: Observation, limit: int = MAX_ELEMENTS) -> str:

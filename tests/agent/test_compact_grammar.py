@@ -133,6 +133,20 @@ def test_a_long_value_is_shown_by_its_beginning_and_its_end() -> None:
     assert render_elements(page).split("\n") == [f'"{"b" * 72}" <textarea> [1]', f'"{"b" * 37} ... {"b" * 22} the end" <textarea> [2]']
 
 
+def test_shapes_of_different_heights_are_large_or_small() -> None:
+    def shape(text: str, height_px: int) -> Element:
+        return Element(role="shape", text=text, x_px=1, y_px=height_px, width_px=10, height_px=height_px)
+
+    page = screen(shape("red circle", 10), shape("U", 11), shape("red square", 20), element("button", "2", 1, 1))
+    assert render_elements(page).split("\n") == [
+        'small "red circle" <shape> [1]',
+        'small "U" <shape> [2]',
+        'large "red square" <shape> [3]',
+        '"2" <button> [4]',
+    ]
+    assert render_elements(screen(shape("U", 10), shape("I", 12))).split("\n") == ['"U" <shape> [1]', '"I" <shape> [2]']
+
+
 def test_more_elements_than_numbers_are_counted() -> None:
     many = screen(*(element("link", str(i), i, i) for i in range(MAX_ELEMENTS + 7)))
     lines = render_elements(many).split("\n")
