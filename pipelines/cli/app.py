@@ -14,7 +14,7 @@ import typer.main
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.cli.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, profile_of, warehouse_of
+from pipelines.cli.options import HomeOption, ProfileOption, SetOption, command_in, console, home_of, made_home, profile_of, warehouse_of
 from warehouse.core.errors import ConfigError, FlywheelError
 from warehouse.core.home import Home
 from warehouse.core.machine import check_address_space, refusal
@@ -120,8 +120,9 @@ def run(
     console.print(success_table(found))
     report = build_report(warehouse, place, place.reports / "index.html")
     console.print(f"report: {report}", soft_wrap=True)
-    for line in filter(None, ("flywheel status   what each stage made", lineage_hint(found))):
-        console.print(line, highlight=False, soft_wrap=True)
+    shown = f"{command_in(place.root, 'flywheel status')}   what each stage made"
+    for line in filter(None, (shown, lineage_hint(found))):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 
 from warehouse.core.errors import ConfigError
-from warehouse.core.home import HOME_VARIABLE, Home
+from warehouse.core.home import DEFAULT_HOME, HOME_VARIABLE, Home
 
 if TYPE_CHECKING:
     from warehouse.storage.tables import Warehouse
@@ -73,6 +74,15 @@ def made_home(path: Path | None) -> Home:
     home = home_of(path)
     home.check_exists()
     return home
+
+
+def command_in(home: Path, command: str) -> str:
+    """The command as a shell of this folder runs it on a home: with --home where it is not the default. A variable does not count, since
+    `make run FLYWHEEL_HOME=…` leaves none behind."""
+    home = home.absolute()
+    if home == Path(DEFAULT_HOME).absolute():
+        return command
+    return f"{command} --home {shlex.quote(str(home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home))}"
 
 
 def profile_of(home: Home, given: str | None, set_: list[str] | None) -> tuple[str, dict[str, Any]]:

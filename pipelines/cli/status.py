@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import duckdb
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +16,7 @@ from rich.table import Table as RichTable
 
 from assets.iteration_keys import next_key
 from assets.opened import read_opened, write_opened
+from pipelines.cli.options import command_in
 from pipelines.cli.terminal import counted
 from pipelines.orchestration.instance import CONFIG, open_instance
 from pipelines.orchestration.iteration_lock import running_process
@@ -314,10 +316,11 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
         console.print(games_table(status))
     if status.live is not None or status.held:
         waiting = f"; held until a person promotes it: {', '.join(status.held)}" if status.held else ""
-        console.print(f"Live: {status.live or 'nothing yet'}{waiting} (flywheel release list)", highlight=False, soft_wrap=True)
-    shown = "flywheel report   the same as HTML pages, with curves and episodes to read"
+        said = f"Live: {status.live or 'nothing yet'}{waiting} ({command_in(Path(status.home), 'flywheel release list')})"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+    shown = f"{command_in(Path(status.home), 'flywheel report')}   the same as HTML pages, with curves and episodes to read"
     for line in filter(None, (shown, lineage_hint(status))):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _novelty_lines(status: Status) -> Iterator[str]:
@@ -361,4 +364,7 @@ def _routes(routes: Mapping[str, int]) -> str:
 def lineage_hint(status: Status) -> str:
     """The command that shows what the newest release was made from; empty where nothing was released."""
     released = [each.iteration for each in status.iterations if any(item.stage == "released_policy" for item in each.checkpoints)]
-    return f"flywheel lineage {released[-1]}/released_policy   what it was made from, to the seed" if released else ""
+    if not released:
+        return ""
+    command = command_in(Path(status.home), f"flywheel lineage {released[-1]}/released_policy")
+    return f"{command}   what it was made from, to the seed"

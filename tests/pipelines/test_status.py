@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pipelines.cli.options import command_in
 from pipelines.cli.status import NEWEST, print_status, read_status
 from pipelines.orchestration.iteration_lock import driver_path
 from pipelines.orchestration.progress import Progress
@@ -136,11 +137,21 @@ def test_what_kept_its_weights_says_whose_they_are(place):
         "ct_model": "0001/merged_policy",
     }
     said = reported(place)
-    assert "Live: 0001/merged_policy (flywheel release list)" in said
+    home = f"--home {place.home.root}"
+    assert f"Live: 0001/merged_policy (flywheel release list {home})" in said
     assert "the weights of sft_model" in said and "the weights of 0001/merged_policy" in said
-    assert "flywheel lineage 0001/released_policy" in said
+    assert f"flywheel lineage 0001/released_policy {home}   what" in said and f"flywheel report {home}   the same" in said
     assert all(f"  {stage}" in said for stage in ("rl_forms", "released_policy")) and "checkpoint-s" in said and "…" not in said
     assert "iteration 0001: not complete; `flywheel run` goes on from here" in said
+
+
+def test_a_command_that_is_suggested_names_the_home_unless_it_is_the_default(tmp_path, monkeypatch):
+    """`make run FLYWHEEL_HOME=…` leaves no variable for the next command, so that one set here does not count."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / ".trial"))
+    assert command_in(tmp_path / ".flywheel", "flywheel status") == "flywheel status"
+    assert command_in(tmp_path / ".trial", "flywheel status") == "flywheel status --home .trial"
+    assert command_in(tmp_path.parent / "two words", "flywheel status") == f"flywheel status --home '{tmp_path.parent}/two words'"
 
 
 def test_success_of_a_few_episodes_is_reported_with_its_interval(place):

@@ -181,6 +181,7 @@ def test_the_run_says_what_it_did(turned_home):
     assert "done seed" in turned_home.output and "done iteration 0001" in turned_home.output
     assert all(role in turned_home.output for role in ("sft_model", "rl_pointing", "rl_forms", "merged_policy"))
     assert re.search(r"report: \S+index\.html", turned_home.output)
+    assert f"flywheel status --home {turned_home.home.root}   what each stage made" in turned_home.output
 
 
 @pytest.mark.slow
