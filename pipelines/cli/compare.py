@@ -55,21 +55,22 @@ def compare(
     place = made_home(home)
     warehouse = warehouse_of(place)
     both = two_policies(warehouse, first, second, split)
+    shown = shown_name(warehouse, first, both[0]), shown_name(warehouse, second, both[1])
     if evaluate:
         from pipelines import profiles
         from pipelines.stages.evaluate_missing import evaluate_missing
 
         settings = profiles.load(*profile_of(place, profile, set_))
-        for policy in both:
+        for name, policy in zip(shown, both, strict=True):
             num = evaluate_missing(warehouse, policy, split, settings, console)
             if num and not as_json:
-                console.print(f"{_name(policy)}: {num} episodes played and stored", highlight=False, soft_wrap=True)
+                console.print(f"{name}: {num} episodes played and stored", highlight=False, soft_wrap=True)
     names = [name for each in tasks or [] for name in each.split(",") if name]
     found = compared(warehouse, both, split, names, f"flywheel compare {first} {second} --split {split}")
     if as_json:
         print(json.dumps(plain(found, both, split), indent=2))
     else:
-        _print(found, both, split)
+        _print(found, shown, split)
     if page is not None:
         from pipelines.replay.side_by_side import build_page
 
@@ -80,14 +81,26 @@ def compare(
 
 def two_policies(warehouse: Warehouse, first: str, second: str, split: str) -> tuple[Registered, Registered]:
     """Raises UnknownId, and ConfigError for one policy twice and a split that is not compared on."""
-    from warehouse.lineage import registry
 
     if split not in SPLITS:
         raise ConfigError(f"--split {split!r}: {' and '.join(SPLITS)} are compared on")
-    both = registry.named(warehouse, first), registry.named(warehouse, second)
+    both = _policy(warehouse, first), _policy(warehouse, second)
     if both[0].checkpoint_id == both[1].checkpoint_id:
         raise ConfigError(f"{first} and {second} are the same policy, {both[0].checkpoint_id}: name two different ones")
     return both
+
+
+def _policy(warehouse: Warehouse, name: str) -> Registered:
+    """The policy of a name; of `released` as what was released: a merge that is one of its specialists is the merge."""
+    from warehouse.lineage import registry
+    from warehouse.lineage.release_ledger import maker
+
+    found = registry.named(warehouse, name)
+    if name != registry.RELEASED:
+        return found
+    made = warehouse.read("checkpoints", columns=["iteration", "stage", "checkpoint_id"]).to_pylist()
+    iteration, _, stage = maker(made, found.checkpoint_id).partition("/")
+    return registry.made_by(warehouse, iteration, stage)
 
 
 def compared(warehouse: Warehouse, both: tuple[Registered, Registered], split: str, names: Sequence[str], command: str) -> Comparison:
@@ -123,9 +136,20 @@ def _name(policy: Registered) -> str:
     return f"{policy.iteration}/{policy.stage} ({policy.checkpoint_id})"
 
 
-def _print(found: Comparison, both: tuple[Registered, Registered], split: str) -> None:
+def shown_name(warehouse: Warehouse, typed: str, policy: Registered) -> str:
+    """What was typed, which policy that is, and whose weights it has where its stage made none of its own."""
+    from warehouse.lineage import registry
+
+    made, first = f"{policy.iteration}/{policy.stage}", registry.find(warehouse, policy.checkpoint_id)
+    of_first = first.stage if first.iteration == policy.iteration else f"{first.iteration}/{first.stage}"
+    weights = "" if f"{first.iteration}/{first.stage}" == made else f"the weights of {of_first}"
+    name = made if typed == policy.checkpoint_id else typed
+    return f"{name} ({', '.join(filter(None, ('' if name == made else made, weights, policy.checkpoint_id)))})"
+
+
+def _print(found: Comparison, shown: tuple[str, str], split: str) -> None:
     total = found.total.paired
-    console.print(f"{_name(both[1])} against {_name(both[0])}, {split}", highlight=False, soft_wrap=True)
+    console.print(f"{shown[1]} against {shown[0]}, {split}", highlight=False, soft_wrap=True)
     sure = "" if total.difference.interval.excludes_zero else ", an interval that includes zero"
     console.print(
         f"{_points(found.total)} points{sure}; {total.num_pairs} instances: {total.candidate_only} won, {total.incumbent_only} lost "

@@ -21,6 +21,7 @@ from agent.policy.action_source import OracleActionSource
 from agent.prompts.prompt import PromptBuilder
 from models.checkpoints.checkpoint import save
 from pipelines.cli.app import app
+from pipelines.cli.compare import shown_name, two_policies
 from sandbox.browser.chromium import find_chromium
 from sandbox.pool.pool import SessionPool
 from sandbox.tasks.miniwob.source import load_tasks
@@ -74,9 +75,26 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield root
 
 
+def test_a_policy_is_shown_by_the_name_that_was_typed(place: Any) -> None:
+    """A release whose merge is one of its specialists was shown as the stage that made the weights."""
+    for stage in ("sft_model", "merged_policy", "released_policy"):
+        registry.register(place.warehouse, iteration="0001", stage=stage, checkpoint_id="one", folder=place.home.checkpoints / "one")
+    registry.register(place.warehouse, iteration="0001", stage="ct_model", checkpoint_id="two", folder=place.home.checkpoints / "two")
+    both = two_policies(place.warehouse, "0001/ct_model", "released", "holdout")
+    assert [shown_name(place.warehouse, *pair) for pair in zip(("0001/ct_model", "released"), both, strict=True)] == [
+        "0001/ct_model (two)",
+        "released (0001/merged_policy, the weights of sft_model, one)",
+    ]
+    policy = registry.find(place.warehouse, "one")
+    assert shown_name(place.warehouse, "one", policy) == "0001/sft_model (one)"
+    registry.register(place.warehouse, iteration="0002", stage="ct_model", checkpoint_id="one", folder=place.home.checkpoints / "one")
+    policy = registry.made_by(place.warehouse, "0002", "ct_model")
+    assert shown_name(place.warehouse, "0002/ct_model", policy) == "0002/ct_model (the weights of 0001/sft_model, one)"
+
+
 def test_stored_episodes_are_compared_by_any_name_of_a_policy(home: Path) -> None:
     said = run(home, "released", "0002/merged_policy")
-    assert "0002/merged_policy (bad) against 0001/merged_policy (good), holdout" in said
+    assert "0002/merged_policy (bad) against released (0001/merged_policy, good), holdout" in said
     assert "-50.0 [" in said and "2 instances: 0 won, 1 lost (exact paired test, two-sided p = 1)" in said
     plain = json.loads(run(home, "bad", "good", "--json", "--tasks", "login-user"))
     assert (plain["total"]["gain"], plain["total"]["num_won"], plain["total"]["num_lost"]) == (0.5, 1, 0)
