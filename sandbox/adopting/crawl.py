@@ -302,8 +302,8 @@ def is_alike(before: Look, after: Look) -> bool:
     """Whether the same can be done on it, wherever it stands."""
 
     def things(look: Look) -> list[object]:
-        held = [(each.at, each.state) for each in (*look.fields, *look.toggles)]
-        return [look.views, [each.at for each in (*look.links, *look.buttons)], held]
+        states = [*((field.at, field.state) for field in look.fields), *((toggle.at, toggle.state) for toggle in look.toggles)]
+        return [look.views, [link.at for link in look.links], [button.at for button in look.buttons], states]
 
     return things(before) == things(after)
 

@@ -364,7 +364,8 @@ def goes_by(text: str) -> bool:
 
 def names_of(look: Look) -> Counter[str]:
     """How many things of a page that can be clicked have a name."""
-    return Counter(at.name.casefold() for at in {each.at for each in (*look.links, *look.toggles, *look.buttons)})
+    at = {link.at for link in look.links} | {toggle.at for toggle in look.toggles} | {button.at for button in look.buttons}
+    return Counter(each.name.casefold() for each in at)
 
 
 class Folder:
