@@ -26,20 +26,21 @@ IN_CI = ("my-environment", "my-logs", "my-verifier")
 
 @pytest.fixture(scope="module")
 def small_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two releases, of which the second is live, and a candidate: the quickstart's own policy with random weights. Few tasks are played."""
+    """A seed policy, two releases, of which the second is live, and a candidate: the quickstart's own policy with random weights. Few tasks
+    are played."""
     from models.checkpoints.checkpoint import save  # torch, which a collection has no need of
     from models.families.seed_policy import seed_policy
 
     home = Home(tmp_path_factory.mktemp("howto") / "home")
     home.make()
     warehouse = Warehouse(home)
-    for number in (1, 2, 3):
+    for number, stage in enumerate((registry.SEED, *["merged_policy"] * 3)):
         iteration = f"{number:04d}"
-        folder = home.checkpoints / iteration / "merged_policy" / "random"
-        card = save(folder, *seed_policy(words("web"), number), stage="merged_policy", iteration=iteration)
-        registry.register(warehouse, iteration=iteration, stage="merged_policy", checkpoint_id=card.checkpoint_id, folder=folder)
-        candidate = registry.made_by(warehouse, iteration, "merged_policy")
-        if number == 3:
+        folder = home.checkpoints / iteration / stage / "random"
+        card = save(folder, *seed_policy(words("web"), number), stage=stage, iteration=iteration)
+        registry.register(warehouse, iteration=iteration, stage=stage, checkpoint_id=card.checkpoint_id, folder=folder)
+        candidate = registry.made_by(warehouse, iteration, stage)
+        if number in (0, 3):
             continue
         with changing(warehouse) as ledger:
             decide(warehouse, ledger, iteration, candidate, "live", by="gate", reason="not worse than the release before")
@@ -66,11 +67,12 @@ def a_model(folder: Path) -> None:
 
 
 def a_log(folder: Path) -> None:
-    """What OpenAI's own library wrote."""
-    shutil.copy(ROOT / "tests/pipelines/logs/openai_chat.jsonl", folder / "calls.jsonl")
+    """The one of my-logs.md."""
+    (log,) = [block for block in blocks_of((HOWTO / "my-logs.md").read_text(encoding="utf-8")) if block.kind == "file"]
+    (folder / log.name).write_text(log.text, encoding="utf-8")
 
 
-BRINGS: dict[str, Callable[[Path], None]] = {"my-model": a_model, "my-logs": a_log, "my-verifier": a_log}
+BRINGS: dict[str, Callable[[Path], None]] = {"my-model": a_model, "my-verifier": a_log}
 """What the reader of a page has already, beside a home."""
 WITHOUT_HOME = ("my-logs",)
 
