@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from pipelines.reporting import overview
 from pipelines.reporting import runs as runs_of
 from pipelines.reporting.episodes import EpisodeCard, trajectories
 from pipelines.reporting.games import games_tables
-from sandbox.tasks.sources import score_references
 from warehouse.core.errors import ConfigError
 from warehouse.core.home import Home, atomic_write, page_name
 from warehouse.core.identity import content_id, digests_id, file_digest
@@ -180,12 +178,10 @@ def _made_of(page: Path) -> str | None:
 
 @cache
 def _code() -> str:
-    """Digest of what draws the pages, and of what games are scored beside: those of another version of the program are made again."""
+    """Digest of what draws the pages: those of another version of the program are made again."""
     rooms = (TEMPLATES, Path(charts.__file__).parent, Path(judging_reports.__file__).parent)
     paths = [path for room in rooms for path in sorted(room.glob("*")) if path.suffix in (".py", ".sql", ".html")]
-    beside = {group: {id_: asdict(of) for id_, of in tasks.items()} for group, tasks in score_references().items()}
-    files = [(f"{path.parent.name}/{path.name}", file_digest(path)) for path in paths]
-    return content_id("code", [digests_id("code", files), beside])
+    return digests_id("code", [(f"{path.parent.name}/{path.name}", file_digest(path)) for path in paths])
 
 
 @contextmanager
