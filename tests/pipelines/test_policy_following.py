@@ -157,7 +157,7 @@ def test_no_request_fails_across_a_promotion_a_rollback_and_a_release_that_canno
             until(lambda: answered_by(clients, policy_id) > before + 6)
 
         serves(one)
-        assert health()["following"] == {"release": "0001/merged_policy", "policy_id": one, "problem": None}
+        until(lambda: health()["following"] == {"release": "0001/merged_policy", "policy_id": one, "problem": None})
         promote(warehouse, "0002/merged_policy", **WHO)
         serves(two)
         rollback(warehouse, **WHO)
