@@ -7,8 +7,8 @@ element of role "image" that carries their title.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,22 @@ import gi
 gi.require_version("Atspi", "2.0")
 from gi.repository import Atspi, GLib  # noqa: E402
 
-from sandbox.desktop.inside.nodes import CONTAINERS, MAX_CHILDREN, WHOLE, Box, box_of, children, role_of, states_of, text_of  # noqa: E402
+from sandbox.desktop.inside.nodes import (  # noqa: E402
+    CONTAINERS,
+    MAX_CHILDREN,
+    NEED_TEXT,
+    TYPED,
+    WHOLE,
+    Box,
+    box_of,
+    children,
+    role_of,
+    states_of,
+    text_of,
+)
+from sandbox.desktop.inside.walk import Walk, top_nodes  # noqa: E402
 from sandbox.desktop.inside.windows import FoundWindow  # noqa: E402
 
-LIMIT = 400
-MAX_TEXT = 2000
-MAX_NODES = 4000
 ROW_PX = 8
 EMPTY_CELLS = 3
 CALL_LIMIT_MS = 3000
@@ -32,7 +42,6 @@ FRAME_BUTTONS = ("close", "maximise", "minimise")
 """Of the window frame, from the right; openbox.xml has them in this order."""
 
 _R = Atspi.Role
-_TYPED = {"input", "textarea", "spinner"}
 _POPUPS = {_R.MENU, _R.POPUP_MENU, _R.WINDOW, _R.TOOL_TIP}
 _S = Atspi.StateType
 
@@ -45,7 +54,7 @@ class Accessibility:
 
     def elements(self, windows: list[FoundWindow]) -> list[dict[str, Any]]:
         """Elements as dictionaries: role, text, states, x, y, width, height."""
-        walk = _Walk(self._screen, [window for window in windows if not window.is_minimised])
+        walk = _ScreenWalk(self._screen, [window for window in windows if not window.is_minimised])
         trees = list(self._trees())
         for index, window in enumerate(walk.windows):
             walk.frame(index)
@@ -61,20 +70,11 @@ class Accessibility:
         return walk.sorted()
 
     def _trees(self) -> Iterator[_Tree]:
-        """The top-level nodes of all applications that show."""
-        # The library caches its first answers and hears of changes only while a main loop runs, which none does here. (A cache mask of
-        # NONE makes it wait for ever.)
-        self._desktop.clear_cache()
-        for application in children(self._desktop):
-            try:
-                pid = application.get_process_id()
-                for node in children(application):
-                    if node.get_state_set().contains(_S.SHOWING):
-                        box = box_of(node)
-                        if box is not None:
-                            yield _Tree(node, pid, node.get_name() or "", box, node.get_role() in _POPUPS)
-            except GLib.Error:
-                continue
+        for node, pid in top_nodes(self._desktop):
+            with suppress(GLib.Error):
+                box = box_of(node)
+                if box is not None:
+                    yield _Tree(node, pid, node.get_name() or "", box, node.get_role() in _POPUPS)
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,14 @@ def _middle(window: FoundWindow) -> tuple[int, int]:
     return window.x_px + window.width_px // 2, window.y_px + window.height_px // 2
 
 
-class _Walk:
-    """Collects elements. Level -1 is above all windows, level n is window n counted from the top."""
+class _ScreenWalk(Walk[tuple[int, Box, dict[str, Any]]]):
+    """Collects elements by level: -1 is above all windows, n is window n counted from the top."""
 
     def __init__(self, screen: Box, windows: list[FoundWindow]) -> None:
+        super().__init__(WALK_LIMIT_S)
         self._screen = screen
         self.windows = windows
-        self._found: list[tuple[int, Box, dict[str, Any]]] = []
         self._popups: list[Box] = []
-        self._num_nodes = 0
-        self._deadline_s = time.monotonic() + WALK_LIMIT_S
 
     def inner(self, index: int) -> Box:
         window = self.windows[index]
@@ -131,41 +129,25 @@ class _Walk:
         for name, box in zip(reversed(FRAME_BUTTONS), reversed(buttons), strict=True):
             self.add("button", name, [], box, index)
 
-    def visit(self, node: Any, level: int) -> None:
-        """Add a node that shows, and what is in it."""
-        self._num_nodes += 1
-        if self._num_nodes > MAX_NODES or len(self._found) >= LIMIT or time.monotonic() > self._deadline_s:
-            return
-        try:
-            states = node.get_state_set()
-            if not states.contains(_S.SHOWING):
-                return
-            kind = node.get_role()
-            if kind in _POPUPS and (box := box_of(node)) is not None and kind is not _R.MENU:
-                level = -1
-                self._popups.append(box)
-            role = role_of(kind, states)
-            if role is not None:
-                self._add_node(node, kind, role, states, level)
-                if role in WHOLE and kind not in CONTAINERS:
-                    return
-                if kind is _R.MENU:
-                    self._visit_menu(node)
-                    return
-            if kind is _R.TABLE and node.get_child_count() > MAX_CHILDREN:
-                self._visit_sheet(node, level)
-                return
-            for child in children(node):
-                self.visit(child, level)
-        except GLib.Error:
-            return  # it went away while it was read
+    def enter(self, node: Any, kind: Any, states: Any, level: int) -> None:
+        if kind in _POPUPS and (box := box_of(node)) is not None and kind is not _R.MENU:
+            level = -1
+            self._popups.append(box)
+        role = role_of(kind, states)
+        if role is not None:
+            self._add_node(node, kind, role, states, level)
+        if kind is _R.MENU:
+            self._visit_menu(node)
+        elif kind is _R.TABLE and node.get_child_count() > MAX_CHILDREN:
+            self._visit_sheet(node, level)
+        elif role not in WHOLE or kind in CONTAINERS:
+            self.visit_children(node, level)
 
     def _visit_menu(self, node: Any) -> None:
         """The items of a menu that is open lie in a window that is not reported elsewhere: it is as large as all of them."""
-        first = len(self._found)
-        for child in children(node):
-            self.visit(child, -1)
-        boxes = [box for level, box, _ in self._found[first:] if level < 0]
+        first = len(self.found)
+        self.visit_children(node, -1)
+        boxes = [box for level, box, _ in self.found[first:] if level < 0]
         if boxes:
             x, y = min(box.x for box in boxes), min(box.y for box in boxes)
             right, bottom = max(box.x + box.width for box in boxes), max(box.y + box.height for box in boxes)
@@ -187,7 +169,7 @@ class _Walk:
                 cell = Atspi.Table.get_accessible_at(table, row, column)
                 if cell is None or not (states := cell.get_state_set()).contains(_S.SHOWING) or (place := box_of(cell)) is None:
                     break
-                content = text_of(cell, MAX_TEXT)
+                content = text_of(cell)
                 self.add("item", f"{cell.get_name()} {content}", _states(cell, "item", states), place, level)
                 num_empty = 0 if content else num_empty + 1
                 is_empty_row = is_empty_row and not content
@@ -202,8 +184,8 @@ class _Walk:
         if box is None:
             return
         # A menu that pops up by itself has no name; its items' names are theirs.
-        text = text_of(node, MAX_TEXT) if role in _TYPED else node.get_name() or "" if kind is _R.MENU else _name(node, role)
-        if text or role not in ("text", "image", "header", "item"):
+        text = text_of(node) if role in TYPED else node.get_name() or "" if kind is _R.MENU else _name(node, role)
+        if text or role not in NEED_TEXT:
             self.add(role, text, _states(node, role, states), box, level)
 
     def add(self, role: str, text: str, states: list[str], box: Box, level: int) -> None:
@@ -213,7 +195,7 @@ class _Walk:
             return
         text = text.strip("\n") if role == "textarea" else " ".join(text.split())
         size = {"width": seen.width, "height": seen.height}
-        self._found.append((level, seen, {"role": role, "text": text, "states": states, **size}))
+        self.found.append((level, seen, {"role": role, "text": text, "states": states, **size}))
 
     def _is_open(self, x: int, y: int, level: int) -> bool:
         """Whether a click at a point comes to a window, and not to what lies above it."""
@@ -224,7 +206,7 @@ class _Walk:
     def sorted(self) -> list[dict[str, Any]]:
         """Level by level; what popped up comes first and covers what lies under it."""
         levels: dict[int, list[dict[str, Any]]] = {}
-        for level, box, element in self._found:
+        for level, box, element in self.found:
             point = next((at for at in _points(box) if self._is_open(*at, level)), None)
             if point is not None:
                 levels.setdefault(level, []).append({**element, "x": point[0], "y": point[1]})
@@ -257,7 +239,7 @@ def _name(node: Any, role: str) -> str:
         parts = " ".join(part for child in children(node) if (part := child.get_name()))
         if parts:
             return parts
-    return text_of(node, MAX_TEXT)
+    return text_of(node)
 
 
 def _states(node: Any, role: str, states: Any) -> list[str]:

@@ -1,7 +1,6 @@
 """One node of an accessibility tree (AT-SPI 2): its role, place, text, states and children, in the terms of our element lists.
 
-Imported by both that walk such trees: accessibility.py, the elements of a desktop's screen, and the recorder of a person's own work
-(annotation/recorder/screen/inside/reader.py). Runs under the Python of the distribution, which has the library `gi`.
+For both walkers of such trees (walk.py). Runs under the Python of the distribution, which has the library `gi`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import gi
 gi.require_version("Atspi", "2.0")
 from gi.repository import Atspi  # noqa: E402
 
-MAX_CHILDREN = 500
+MAX_CHILDREN, MAX_TEXT = 500, 2000
 _R, _S = Atspi.Role, Atspi.StateType
 ROLES = {
     _R.PUSH_BUTTON: "button",
@@ -56,6 +55,10 @@ WHOLE = {"button", "checkbox", "radio", "input", "textarea", "spinner", "item", 
 """Roles whose insides are part of the thing itself."""
 CONTAINERS = {_R.MENU, _R.COMBO_BOX, _R.PAGE_TAB, _R.LIST_ITEM, _R.TREE_ITEM}
 """Kinds that hold others to be seen, whatever their role."""
+TYPED = {"input", "textarea", "spinner"}
+"""Roles whose text is what was typed, not their name."""
+NEED_TEXT = {"text", "image", "header", "item"}
+"""Roles that are listed only where they say something."""
 
 
 class Box(NamedTuple):
@@ -99,13 +102,13 @@ def box_of(node: Any) -> Box | None:
     return Box(box.x, box.y, box.width, box.height) if box.width > 0 and box.height > 0 else None
 
 
-def text_of(node: Any, limit: int) -> str:
-    """The first `limit` characters of its text; its name where it has none."""
+def text_of(node: Any) -> str:
+    """The first MAX_TEXT characters of its text; its name where it has none."""
     text = node.get_text_iface()
     if text is None:
         return node.get_name() or ""
     length = Atspi.Text.get_character_count(text)
-    return Atspi.Text.get_text(text, 0, min(length, limit)) if length > 0 else ""
+    return Atspi.Text.get_text(text, 0, min(length, MAX_TEXT)) if length > 0 else ""
 
 
 def states_of(states: Any, *, is_selected: bool = False) -> list[str]:

@@ -1,8 +1,8 @@
 """Reports what programs expose of themselves (AT-SPI 2): which element has the focus, the elements that show, the place of a text.
 
 Run as a file by /usr/bin/python3, which has the library `gi`; its argument is the folder that `sandbox` is in, of which it imports only
-how one node is read. Commands are JSON lines, {"id", "method", …}; answers {"id", "result"} or {"id", "error"}. Changes of focus are sent
-unasked: {"focus": {…}, "time_s"}. Times are time.monotonic(). Text of password fields is never read.
+how trees are walked and nodes are read. Commands are JSON lines, {"id", "method", …}; answers {"id", "result"} or {"id", "error"}. Changes
+of focus are sent unasked: {"focus": {…}, "time_s"}. Times are time.monotonic(). Text of password fields is never read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import gi
@@ -20,15 +21,16 @@ from gi.repository import Atspi, GLib  # noqa: E402
 
 sys.path.append(sys.argv[1])
 from sandbox.desktop.inside import nodes  # noqa: E402
-from sandbox.desktop.inside.nodes import box_of, children, text_of  # noqa: E402
+from sandbox.desktop.inside.nodes import box_of, text_of  # noqa: E402
+from sandbox.desktop.inside.walk import Walk, top_nodes  # noqa: E402
 
-MAX_ELEMENTS, MAX_TEXT, MAX_NODES = 400, 4000, 4000
 WALK_LIMIT_S, CALL_LIMIT_MS = 3.0, 1000
 TAIL = 200
 _R, _S = Atspi.Role, Atspi.StateType
 DOCUMENTS = {_R.DOCUMENT_WEB: "document", _R.DOCUMENT_TEXT: "textarea"}
 WHOLE = nodes.WHOLE - {"item", "select"}
 """A cell's or a list's parts are read too: each may be what is private."""
+TYPED, NEED_TEXT = nodes.TYPED | {"text"}, nodes.NEED_TEXT | {"document"}
 
 
 def send(message: dict[str, Any]) -> None:
@@ -60,6 +62,55 @@ def focus_of(node: Any) -> dict[str, Any]:
     return focus
 
 
+class FocusSearch(Walk[Any]):
+    """Finds the node that has the focus, the innermost where several say so."""
+
+    def enter(self, node: Any, kind: Any, states: Any, pid: int) -> None:
+        self.visit_children(node, pid)
+        if not self.found and states.contains(_S.FOCUSED):
+            self.found.append(node)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.found) or super().is_over
+
+
+class ElementWalk(Walk[dict[str, Any]]):
+    """Collects elements as messages; the number `node` of each is its place in `nodes`."""
+
+    def __init__(self) -> None:
+        super().__init__(WALK_LIMIT_S)
+        self.nodes: list[Any] = []
+
+    def enter(self, node: Any, kind: Any, states: Any, pid: int) -> None:
+        box = box_of(node)
+        role = nodes.role_of(kind, states) or DOCUMENTS.get(kind)
+        if role is not None and box is not None:
+            self.add(node, kind, role, states, box, pid)
+            if role in WHOLE and kind not in nodes.CONTAINERS:
+                return
+        self.visit_children(node, pid)
+
+    def add(self, node: Any, kind: Any, role: str, states: Any, box: nodes.Box, pid: int) -> None:
+        is_password = kind == _R.PASSWORD_TEXT
+        text = "" if is_password else text_of(node) if role in TYPED else node.get_name() or ""
+        if not text and role in NEED_TEXT:
+            return
+        self.nodes.append(node)
+        self.found.append(
+            {
+                "node": len(self.nodes) - 1,
+                "pid": pid,
+                "role": role,
+                "text": text,
+                "name": label_of(node) if role in WHOLE else "",
+                "states": nodes.states_of(states),
+                "box": box,
+                "is_password": is_password,
+            }
+        )
+
+
 class Reader:
     def __init__(self) -> None:
         Atspi.set_timeout(CALL_LIMIT_MS, CALL_LIMIT_MS)
@@ -67,7 +118,6 @@ class Reader:
         self.focused: Any = None
         self.nodes: list[Any] = []
         self.read = b""
-        self.left, self.deadline = 0, 0.0
         self.listener = Atspi.EventListener.new(self.on_focus)
         for kind in ("object:state-changed:focused", "focus:"):
             self.listener.register(kind)
@@ -86,28 +136,16 @@ class Reader:
     def find_focus(self) -> bool:
         """What had the keyboard before we listened."""
         now = time.monotonic()
-        self.left, self.deadline = MAX_NODES, now + WALK_LIMIT_S
-        for application in children(self.desktop):
-            for top in children(application):
-                try:
-                    if self.focused is None and top.get_state_set().contains(_S.ACTIVE):
-                        self.focused = self.search(top)
-                except GLib.Error:
-                    continue
+        search = FocusSearch(WALK_LIMIT_S)
+        for top, pid in top_nodes(self.desktop):
+            with suppress(GLib.Error):
+                if top.get_state_set().contains(_S.ACTIVE):
+                    search.visit(top, pid)
+        if self.focused is None and search.found:
+            self.focused = search.found[0]
         if self.focused is not None:
             send({"focus": focus_of(self.focused), "time_s": now})
         return False
-
-    def search(self, node: Any) -> Any:
-        self.left -= 1
-        states = node.get_state_set()
-        if self.left < 0 or time.monotonic() > self.deadline or not states.contains(_S.SHOWING):
-            return None
-        for child in children(node):
-            found = self.search(child)
-            if found is not None:
-                return found
-        return node if states.contains(_S.FOCUSED) else None
 
     def do_focus(self) -> dict[str, Any] | None:
         """What has the keyboard now, read again."""
@@ -115,56 +153,11 @@ class Reader:
 
     def do_elements(self) -> dict[str, Any]:
         """Elements of every program that show, program by program."""
-        self.desktop.clear_cache()
-        self.nodes, self.left, self.deadline = [], MAX_NODES, time.monotonic() + WALK_LIMIT_S
-        found: list[dict[str, Any]] = []
-        for application in children(self.desktop):
-            try:
-                pid = application.get_process_id()
-                for top in children(application):
-                    if top.get_state_set().contains(_S.SHOWING):
-                        self.visit(top, pid, found)
-            except GLib.Error:
-                continue
-        return {"elements": found, "is_whole": self.left > 0 and len(found) < MAX_ELEMENTS and time.monotonic() < self.deadline}
-
-    def visit(self, node: Any, pid: int, found: list[dict[str, Any]]) -> None:
-        self.left -= 1
-        if self.left < 0 or len(found) >= MAX_ELEMENTS or time.monotonic() > self.deadline:
-            return
-        try:
-            states = node.get_state_set()
-            if not states.contains(_S.SHOWING):
-                return
-            kind, box = node.get_role(), box_of(node)
-            role = nodes.role_of(kind, states) or DOCUMENTS.get(kind)
-            if role is not None and box is not None:
-                self.add(node, kind, role, states, box, pid, found)
-                if role in WHOLE and kind not in nodes.CONTAINERS:
-                    return
-            for child in children(node):
-                self.visit(child, pid, found)
-        except GLib.Error:
-            return
-
-    def add(self, node: Any, kind: Any, role: str, states: Any, box: nodes.Box, pid: int, found: list[dict[str, Any]]) -> None:
-        is_password = kind == _R.PASSWORD_TEXT
-        text = "" if is_password else text_of(node, MAX_TEXT) if role in ("input", "textarea", "spinner", "text") else node.get_name() or ""
-        if not text and role in ("text", "image", "header", "item", "document"):
-            return
-        self.nodes.append(node)
-        found.append(
-            {
-                "node": len(self.nodes) - 1,
-                "pid": pid,
-                "role": role,
-                "text": text,
-                "name": label_of(node) if role in WHOLE else "",
-                "states": nodes.states_of(states),
-                "box": box,
-                "is_password": is_password,
-            }
-        )
+        walk = ElementWalk()
+        for top, pid in top_nodes(self.desktop):
+            walk.visit(top, pid)
+        self.nodes = walk.nodes
+        return {"elements": walk.found, "is_whole": not walk.is_over}
 
     def do_extents(self, node: int, start: int, end: int) -> list[list[int]]:
         """Boxes of a stretch of an element's text, one a line; empty where it does not say."""
