@@ -1,6 +1,6 @@
 """How much of what homes were reported on is novel, task by task, and what policies solve of that.
 
-    python -m benchmarks.novelty .bench/wheel/wheel-0 .bench/wheel/wheel-1 --split holdout --json novelty.json
+    python -m benchmarks.novelty .bench/iterations/quickstart-0 .bench/iterations/quickstart-1 --split holdout --json novelty.json
 
 Reads homes, plays nothing. An instance is novel where no first screen like its own was learned from (warehouse/evaluation/novelty.py);
 homes of before splits were by content have others. Success is the mean over tasks, on all instances and on the novel ones.
@@ -25,8 +25,8 @@ from warehouse.evaluation.statistics import macro_average
 from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
-HOME = Path(".bench/wheel/wheel-0")
-"""The first home of wheel_curves.py."""
+HOME = Path(".bench/iterations/quickstart-0")
+"""The first home of iteration_curves.py."""
 
 
 def figures(home: Home, split: str) -> list[dict[str, Any]]:

@@ -25,8 +25,8 @@ from pipelines.orchestration.executor import LAUNCHED_TAG
 from pipelines.orchestration.instance import open_instance
 from warehouse.core.home import Home, atomic_write
 
-HOME = Path(".bench/wheel/wheel-0")
-"""The first home of wheel_curves.py."""
+HOME = Path(".bench/iterations/quickstart-0")
+"""The first home of iteration_curves.py."""
 
 
 def union_s(intervals: Iterable[tuple[float, float]]) -> float:
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
     if not arguments.home.is_dir():
-        parser.error(f"{arguments.home} is not a folder; give a home of `flywheel run`, or make this one by wheel_curves.py")
+        parser.error(f"{arguments.home} is not a folder; give a home of `flywheel run`, or make this one by iteration_curves.py")
     rows = measure(Home(arguments.home.absolute()))
     if not rows:
         parser.error(f"no iteration of {arguments.home} was completed by one `flywheel run`; run a home without interruption")

@@ -5,7 +5,7 @@
 
 Both are made from the quickstart profile's own settings, as its first iteration makes them, and play the quickstart's tasks and the
 unseen ones. This needs no home and takes minutes, so it is where lessons are compared: on the `eval` split by default. The
-rows of the same names in benchmarks/wheel_curves.py are those of a run.
+rows of the same names in benchmarks/iteration_curves.py are those of a run.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ EXPECTED_SKIPS = (
 
 
 NEVER_AGAIN = (
-    "tests/wheel/*",
+    "tests/iterations/*",
     "tests/benchmarks/test_kills*",
     "tests/benchmarks/test_resume*",
     "tests/benchmarks/test_damage*",
@@ -108,7 +108,7 @@ MUST_RUN: tuple[tuple[str, int, Callable[[], bool]], ...] = (
     ("tests/models/*", 700, _always),
     ("tests/assets/*", 100, _always),
     ("tests/pipelines/*", 350, _always),
-    ("tests/wheel/*", 30, _always),
+    ("tests/iterations/*", 30, _always),
 )
 """Tests (a pattern), how many of them run at least in continuous integration, and the machines that can."""
 
@@ -177,7 +177,7 @@ def place(item: pytest.Item) -> tuple[int, int]:
     minutes would keep one worker busy while the others have nothing to do. Those of the recorder come last: they wait for what a desktop
     does, and beside a whole iteration it does that too late."""
     rank = 2 if item.get_closest_marker("long") else 1 if item.get_closest_marker("slow") else 0
-    within = 0 if item.nodeid.startswith("tests/wheel/") else 2 if item.nodeid.startswith("tests/annotation/recording/") else 1
+    within = 0 if item.nodeid.startswith("tests/iterations/") else 2 if item.nodeid.startswith("tests/annotation/recording/") else 1
     return rank, within if rank else 0
 
 

@@ -117,7 +117,7 @@ class Status(BaseModel):
     """ITERATION/STAGE of the live release"""
     held: list[str] = []
     """of candidates that wait for a person's word"""
-    turned_by: int | None = None
+    running_process_id: int | None = None
     """process that runs an iteration now"""
     working: list[str] = []
     """how far each stage is that works now"""
@@ -170,7 +170,7 @@ def read_status(warehouse: Warehouse) -> Status:
         iterations=iterations,
         live=None if ledger.live_id is None else ledger.name(ledger.live_id),
         held=ledger.with_state("held"),
-        turned_by=process,
+        running_process_id=process,
         working=at_work,
         novelty=novel,
         novel_success=novel_success,
@@ -289,11 +289,13 @@ def success_table(status: Status, split: str = REPORTED_SPLIT) -> RichTable:
 def print_status(status: Status, console: Console, *, show_all: bool = False) -> None:
     """Iterations, what each stage made, where its episodes went, success, and where to read on. The newest NEWEST, unless all are
     asked for."""
-    if status.turned_by is not None:
+    if status.running_process_id is not None:
         at_work = f", now at {', '.join(status.working)}" if status.working else ""
-        console.print(f"process {status.turned_by} is running an iteration in {status.home}{at_work}", highlight=False, soft_wrap=True)
+        console.print(
+            f"process {status.running_process_id} is running an iteration in {status.home}{at_work}", highlight=False, soft_wrap=True
+        )
     if not status.iterations:
-        if status.turned_by is None:
+        if status.running_process_id is None:
             console.print(f"nothing has run in {status.home}; `flywheel run` starts the first iteration", soft_wrap=True)
         return
     done = sum(iteration.complete for iteration in status.iterations if iteration.iteration != SEED_ITERATION)
@@ -305,7 +307,7 @@ def print_status(status: Status, console: Console, *, show_all: bool = False) ->
         console.print(more, highlight=False, soft_wrap=True)
         status = status.model_copy(update={"iterations": status.iterations[-NEWEST:]})
     for iteration in status.iterations:
-        console.print(_heading(iteration, is_turning=status.turned_by is not None), highlight=False)
+        console.print(_heading(iteration, is_running=status.running_process_id is not None), highlight=False)
         console.print(_stages(iteration))
         console.print()
     if any(item.split == REPORTED_SPLIT for iteration in status.iterations for item in iteration.success):
@@ -335,8 +337,8 @@ def _novelty_lines(status: Status) -> Iterator[str]:
         yield "[bold]This home was begun before splits were by content[/]: the table above counts repeats; new iterations use others."
 
 
-def _heading(iteration: IterationStatus, *, is_turning: bool) -> str:
-    unfinished = "under way" if is_turning else "not complete; `flywheel run` goes on from here"
+def _heading(iteration: IterationStatus, *, is_running: bool) -> str:
+    unfinished = "under way" if is_running else "not complete; `flywheel run` goes on from here"
     if iteration.iteration == SEED_ITERATION:
         return "[bold]seed[/]" + ("" if iteration.complete else f": {unfinished}")
     return f"[bold]iteration {iteration.iteration}[/]: {'complete' if iteration.complete else unfinished}"

@@ -197,7 +197,7 @@ except ModuleNotFoundError as error:
 
 @pytest.mark.slow
 def test_no_command_imports_great_expectations(tmp_path: Path):
-    """It costs seconds. Commands that look at a home answer without it; tests/wheel/test_turn.py holds `flywheel run` to it."""
+    """It costs seconds. Commands that look at a home answer without it; tests/iterations/test_iteration.py holds `flywheel run` to it."""
     home = Home(tmp_path)
     row = {"iteration": "0001", "stage": "routing", "episode_id": "a", "route": "ct", "reason": "V=0"}
     Warehouse(home).replace_partition("routes", [row], iteration="0001", stage="routing")

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITE = {
     "test_first.py": "@pytest.mark.slow\ndef test_slow(): pass\n\ndef test_daily(): pass\n",
     "test_second.py": "@pytest.mark.long\ndef test_long(): pass\n\ndef test_daily(): pass\n\n@pytest.mark.slow\ndef test_slow(): pass\n",
-    "test_third.py": "@pytest.mark.long\n@pytest.mark.ci\ndef test_turn(): pass\n\n@pytest.mark.long\ndef test_long(): pass\n",
+    "test_third.py": "@pytest.mark.long\n@pytest.mark.ci\ndef test_iteration(): pass\n\n@pytest.mark.long\ndef test_long(): pass\n",
     "test_skipped.py": "def test_absent(): pytest.skip('there is no such program')\n\n"
     "@pytest.mark.skipif(True, reason='none')\ndef test_no(): pass\n\n@pytest.mark.xfail(reason='known')\ndef test_known(): assert False\n",
     "test_chance.py": "import os\n\ndef fails_once(name):\n    first = not os.path.exists(name)\n    open(name, 'w').close()\n"
@@ -52,8 +52,10 @@ def test_continuous_integration_runs_what_is_marked_for_it_with_the_slow_ones(tm
     (chosen,) = re.findall(r"^test-ci:.*\n\t\$\(PYTEST\) -m \"(.+?)\"", makefile, flags=re.MULTILINE)
     status, said = run(tmp_path, "-n", "0", "-m", chosen, "test_third.py", "test_second.py")
     assert status == 0
-    assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_slow", "test_turn"]
-    marked = [file.name for file in (ROOT / "tests" / "wheel").glob("test_*.py") if "pytest.mark.ci" in file.read_text(encoding="utf-8")]
+    assert re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_slow", "test_iteration"]
+    marked = [
+        file.name for file in (ROOT / "tests" / "iterations").glob("test_*.py") if "pytest.mark.ci" in file.read_text(encoding="utf-8")
+    ]
     assert sorted(marked) == [
         "test_cluster.py",
         "test_faults.py",
@@ -70,7 +72,7 @@ def test_long_tests_whose_turn_comes_too_late_are_skipped_and_named(tmp_path: Pa
     assert status == 0 and re.findall(r"::(\w+) PASSED", said) == ["test_daily", "test_slow"]
     ((reason, nodeid),) = re.findall(r"(0 minutes are over, within which long tests begin): (\S+)", said)
     assert nodeid.endswith("test_second.py::test_long")
-    assert is_expected("tests/wheel/test_ui.py::test_any", reason)
+    assert is_expected("tests/iterations/test_ui.py::test_any", reason)
     status, said = run(tmp_path, "-n", "0", "--long-within", "5", "test_second.py")
     assert status == 0 and "3 passed" in said
 

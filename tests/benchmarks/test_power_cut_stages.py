@@ -18,7 +18,7 @@ def test_every_stage_gets_its_share_of_the_cuts_however_little_it_writes() -> No
     assert by_turns(stages, 11, random.Random(0)) == drawn != by_turns(stages, 11, random.Random(1))
 
 
-def test_every_stage_has_steps_in_the_runs_of_the_wheel() -> None:
+def test_every_stage_has_steps_in_the_runs_of_iterations() -> None:
     steps = [node.name for job in JOBS.values() for node in job().graph.node_defs]
     found = Counter(stage_of(f"0001/{step}") for step in steps)
     assert set(found) == {*STAGES, "routing"}

@@ -3,7 +3,7 @@ none otherwise than it lies there. The quotes are in quotes.toml: what the pages
 number.
 
 A path is names divided by slashes. Of a list it is the index, or the `name` (with window and workers where it has them) or `arm` of
-an entry. Points of wheel_curves are home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
+an entry. Points of iteration_curves are home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common.provenance import CHANGED
-from benchmarks.wheel_curves import gain, points_in
+from benchmarks.iteration_curves import gain, points_in
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "cluster", "serving")))
@@ -54,8 +54,8 @@ def pages() -> str:
 def figures(name: str) -> Mapping[str, Any]:
     """Every number of a file by its path."""
     stored = json.loads((ROOT / "docs" / "measured" / f"{name}.json").read_text(encoding="utf-8"))
-    if name == "wheel_curves":
-        return dict(_flat("", _of_wheels(stored["homes"])))
+    if name == "iteration_curves":
+        return dict(_flat("", _of_homes(stored["homes"])))
     if name == "quantised":
         stored = {**stored, "times": _of_rounded(stored["rows"])}
     if name == "rl-conformance":
@@ -74,7 +74,7 @@ def _counted(results: Any) -> dict[str, int]:
     return {"count": len(outcomes), **{outcome: outcomes.count(outcome) for outcome in outcomes}}
 
 
-def _of_wheels(homes: Mapping[str, Any]) -> dict[str, Any]:
+def _of_homes(homes: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     points = points_in(homes)
     for p in points:

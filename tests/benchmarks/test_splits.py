@@ -23,7 +23,7 @@ REPORT = {
     "analyses.py": "publishes figures of that split only",
     "orm.py": "reports the judge on both splits, and chooses its threshold on eval",
     "rl_beside_trl.py": "reports the arms that were chosen on eval",
-    "wheel_curves.py": "draws the curves of iterations, which are on holdout",
+    "iteration_curves.py": "draws the curves of iterations, which are on holdout",
     "quantised.py": "reports a checkpoint at each precision; none is chosen by it",
     "pixels.py": "plays the controls of what iterations report",
     "reserved.py": "counts the instances of each split",

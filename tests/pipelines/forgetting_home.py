@@ -24,7 +24,7 @@ from annotation.storage.migrating import open_database
 from annotation.storage.schema import Proposal, Review, Run, RunStep, User
 from tests.annotation.service.review_parts import Did, History
 from tests.assets.people_parts import materialize
-from tests.warehouse.test_releases import made, turn
+from tests.warehouse.test_releases import made, run_iteration
 from warehouse.core.home import Home
 from warehouse.lineage import registry
 from warehouse.storage.tables import Warehouse
@@ -98,7 +98,7 @@ def _work(home: Home, database: Database, history: History, name: str, seed: int
 
 def _learn(warehouse: Warehouse) -> None:
     """A dataset of all samples, a model of it, a release made from that; before them one that learned from nobody."""
-    turn(warehouse, "0001", "clean")
+    run_iteration(warehouse, "0001", "clean")
     samples = warehouse.read("sft_samples").to_pylist()
     rows = [
         {"dataset_id": "data-all", "kind": "sft", "sample_id": row["sample_id"], "component": "approved", "weight": 1.0} for row in samples
@@ -107,7 +107,7 @@ def _learn(warehouse: Warehouse) -> None:
     learned = made(warehouse, "0002", "sft_model", "learned")
     folder = learned.folder
     registry.register(warehouse, iteration="0002", stage="sft_model", checkpoint_id="learned", folder=folder, datasets=["data-all"])
-    turn(warehouse, "0002", "merged")
+    run_iteration(warehouse, "0002", "merged")
     folder = registry.made_by(warehouse, "0002", "merged_policy").folder
     registry.register(warehouse, iteration="0002", stage="merged_policy", checkpoint_id="merged", folder=folder, parents=["learned"])
 

@@ -68,7 +68,7 @@ def smtp() -> Iterator[tuple[str, list[str]]]:
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Session) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"smtp://127.0.0.1:{server.server_address[1]}?from=wheel@example.org&to=a@example.org&to=b@example.org", got
+        yield f"smtp://127.0.0.1:{server.server_address[1]}?from=flywheel@example.org&to=a@example.org&to=b@example.org", got
         server.shutdown()
 
 

@@ -53,7 +53,7 @@ def test_reroute_shows_then_does_then_has_nothing_to_do(flywheel: Command, wareh
     assert again["moves"] == [] and again["versions"] == {}
 
 
-def test_reroute_waits_for_no_wheel_that_turns(flywheel: Command, warehouse: Warehouse) -> None:
+def test_reroute_waits_for_no_running_iteration(flywheel: Command, warehouse: Warehouse) -> None:
     from pipelines.orchestration.iteration_lock import lock_path
 
     lock = FileLock(lock_path(warehouse.home))

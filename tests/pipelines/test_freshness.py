@@ -1,4 +1,4 @@
-"""When results are overdue: after two intervals of the schedule that makes them (that the daemon sees it: tests/wheel/test_cadences.py)."""
+"""When results are overdue: after two intervals of the schedule that makes them (the daemon sees it: tests/iterations/test_cadences.py)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from warehouse.lineage.releases import decide
 from warehouse.storage.tables import Warehouse
 
 LONG = ("launch-and-schedule", "my-agent")
-"""Pages that run whole iterations: tests/wheel/test_howtos.py."""
+"""Pages that run whole iterations: tests/iterations/test_howtos.py."""
 IN_CI = ("my-environment", "my-logs", "my-verifier")
 """The others take longer together than continuous integration has for pages: `make test-long` runs them."""
 

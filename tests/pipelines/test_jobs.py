@@ -110,7 +110,7 @@ def test_the_click_says_how_to_mend_a_dagster_that_does_not_answer(place, monkey
     assert DAGSTER_URL_VARIABLE in str(failure.step_failure_data.user_failure_data.description)
 
 
-def test_a_second_click_while_the_wheel_turns_submits_nothing(place):
+def test_a_second_click_while_an_iteration_runs_submits_nothing(place):
     place.open("0001")
     run = place.add_run(dg.DagsterRunStatus.STARTING)
     result = build_defs().resolve_job_def("next_iteration").execute_in_process(instance=place.instance, raise_on_error=False)

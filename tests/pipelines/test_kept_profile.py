@@ -16,7 +16,7 @@ def test_a_new_home_means_the_quickstart(tmp_path: Path) -> None:
     assert kept_profile.chosen(Home(tmp_path), None, {"seed": 1}) == ("quickstart", {"seed": 1})
 
 
-def test_a_home_means_what_it_was_turned_under(tmp_path: Path) -> None:
+def test_a_home_means_the_profile_that_it_was_run_under(tmp_path: Path) -> None:
     home = Home(tmp_path)
     kept_profile.keep(home, "smoke", {"seed": 7, "rl.rounds": 2})
     assert kept_profile.chosen(home, None, {"rl.rounds": 3}) == ("smoke", {"seed": 7, "rl.rounds": 3})

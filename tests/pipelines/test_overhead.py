@@ -14,7 +14,7 @@ from pipelines.orchestration.executor import LAUNCHED_TAG
 from pipelines.orchestration.work_folder import RESULT, work_folder
 
 
-def turn(place: Any, key: str, **tags: str) -> None:
+def run_iteration(place: Any, key: str, **tags: str) -> None:
     @dg.op
     def nothing() -> None: ...
 
@@ -32,9 +32,9 @@ def test_imports_before_dagster_counts_and_waiting_for_prefect_are_orchestration
         folder.mkdir(parents=True)
         result = StageResult(started_at=started_at, duration_s=20.0, metrics=metrics)
         (folder / RESULT).write_text(result.model_dump_json())
-    turn(place, "0001", **{LAUNCHED_TAG: str(now - 100)})
-    turn(place, "0002", **{LAUNCHED_TAG: str(now)})
-    turn(place, "0001")
+    run_iteration(place, "0001", **{LAUNCHED_TAG: str(now - 100)})
+    run_iteration(place, "0002", **{LAUNCHED_TAG: str(now)})
+    run_iteration(place, "0001")
     (row,) = measure(place.home)
     assert row["iteration"] == "0001" and row["work_s"] == 40.0
     assert row["wall_s"] == pytest.approx(time.time() - now + 100, abs=20) and row["wall_s"] > 100

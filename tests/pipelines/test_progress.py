@@ -115,23 +115,23 @@ def test_a_log_gets_a_line_when_a_stage_has_ended(place):
         raise ValueError("nothing to route")
 
     @dg.job
-    def turn() -> None:
+    def job() -> None:
         routing(after=rollouts())
 
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
     assert display.news() == []
-    turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"}, raise_on_error=False)
+    job.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"}, raise_on_error=False)
     assert [line.split()[:2] for line in display.news()] == [["[green]✓[/]", "rollouts"], ["[red]✗[/]", "routing"]]
     assert display.news() == []
 
 
 def test_the_display_fits_the_terminal_and_keeps_what_works(place):
     @dg.job
-    def turn() -> None:
+    def job() -> None:
         for number in range(30):
             dg.op(name=f"rl_model__{number}" if number > 27 else f"a_stage_{number}")(lambda: None)()
 
-    turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
+    job.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
     worker(place.home.work / "0001" / "rollouts").update(1, 12, "episodes", {"loss": 0.512, "success rate of all episodes": 0.5})
     console = Console(width=80, height=24, record=True, file=io.StringIO())
@@ -161,11 +161,11 @@ def test_the_display_says_that_it_starts_and_how_long_a_stage_has_worked(place):
     def routing() -> None: ...
 
     @dg.job
-    def turn() -> None:
+    def job() -> None:
         routing(after=rollouts())
 
     assert "starting" in shown(display)
-    turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
+    job.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
     assert re.search(r"▸ rollouts +[1-9]\d* s", seen[0]) and "starting" not in seen[0]
     assert "0 of 2 stages" in seen[0]
     assert re.search(r"✓ rollouts +[1-9]\d* s", shown(display)) and "2 of 2 stages" in shown(display)

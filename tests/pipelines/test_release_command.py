@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pipelines.annotation_server.policy_source import ReleasedPolicies
 from pipelines.cli.app import app
 from pipelines.profiles import load
-from tests.warehouse.test_releases import made, turn
+from tests.warehouse.test_releases import made, run_iteration
 from tests.warehouse.test_releases import warehouse as warehouse
 from warehouse.core.errors import ReleaseRefused, ReleasesChanged
 from warehouse.lineage.release_ledger import changing
@@ -29,8 +29,8 @@ def run(warehouse: Warehouse, *words: str) -> str:
 
 
 def test_a_person_sees_and_changes_what_is_live(warehouse: Warehouse) -> None:
-    turn(warehouse, "0001", "one")
-    turn(warehouse, "0002", "two", "held")
+    run_iteration(warehouse, "0001", "one")
+    run_iteration(warehouse, "0002", "two", "held")
     listed = run(warehouse, "list")
     assert "Releases, after change 2" in listed and "flywheel release promote POLICY" in listed
     assert listed.index("0002/merged_policy") < listed.index("0001/merged_policy")
@@ -70,7 +70,7 @@ def test_a_reason_that_begins_with_its_rule_does_not_repeat_it(warehouse: Wareho
 
 def test_what_was_not_decided_on_is_a_candidate_and_may_be_held(warehouse: Warehouse, tmp_path: Path) -> None:
     assert "no iteration has made a candidate yet" in run(warehouse, "list")
-    turn(warehouse, "0001", "one")
+    run_iteration(warehouse, "0001", "one")
     made(warehouse, "0002", "merged_policy", "two")
     assert {one["state"] for one in json.loads(run(warehouse, "list", "--json"))["releases"]} == {"live", "candidate"}
     assert "was candidate and is held; one stays live" in run(warehouse, "hold", "two", *WHO)
@@ -78,7 +78,7 @@ def test_what_was_not_decided_on_is_a_candidate_and_may_be_held(warehouse: Wareh
 
 def test_an_annotation_server_follows_a_rollback_at_its_next_episode(warehouse: Warehouse) -> None:
     for number, id_ in enumerate(("one", "two"), start=1):
-        turn(warehouse, f"000{number}", id_)
+        run_iteration(warehouse, f"000{number}", id_)
     source = ReleasedPolicies(warehouse.home, load("smoke").acting)
     assert source._find("released").checkpoint_id == "two"
     run(warehouse, "rollback", *WHO)

@@ -143,7 +143,7 @@ def test_ct_sft_and_rl_have_cadences_of_their_own(place):
         pytest.param(dg.DagsterRunStatus.NOT_STARTED, marks=pytest.mark.slow),
     ],
 )
-def test_a_tick_while_the_wheel_turns_asks_for_nothing(place, status):
+def test_a_tick_while_an_iteration_runs_asks_for_nothing(place, status):
     place.open("0001")
     run = place.add_run(status)
     with FileLock(lock_path(place.home)):
@@ -216,7 +216,7 @@ def test_what_an_iteration_writes_itself_starts_no_other(place, sensors, name, t
     assert request.partition_key == "0002", "what people add between iterations does"
 
 
-def test_growth_is_counted_from_the_first_look_on_a_wheel_that_has_turned(place, sensors):
+def test_growth_is_counted_from_the_first_look_on_a_home_with_iterations(place, sensors):
     place.open("0001")
     place.close("0001")
     place.open("0002")

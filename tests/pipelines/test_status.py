@@ -109,7 +109,7 @@ def test_of_many_iterations_the_newest_are_shown_unless_all_are_asked_for(place)
     assert all(f"checkpoint-{number}" in console.file.getvalue() for number in range(NEWEST + 3))
 
 
-def test_who_looks_while_the_wheel_turns_is_not_asked_to_start_it(place):
+def test_who_looks_while_an_iteration_runs_is_not_asked_to_start_it(place):
     assert "`flywheel run` starts the first iteration" in reported(place)
     with FileLock(driver_path(place.home)):
         assert reported(place).startswith(f"process {os.getpid()} is running an iteration") and "`flywheel run`" not in reported(place)
@@ -120,7 +120,7 @@ def test_who_looks_while_the_wheel_turns_is_not_asked_to_start_it(place):
         said.update(3, 8, "rounds")
         shown = reported(place, width=200)
         assert "now at rl_forms 3/8 rounds" in shown and "iteration 0001: under way" in shown and "`flywheel run`" not in shown
-        assert read_status(place.warehouse).turned_by == os.getpid()
+        assert read_status(place.warehouse).running_process_id == os.getpid()
     assert "iteration 0001: not complete; `flywheel run` goes on from here" in reported(place)
 
 

@@ -48,7 +48,7 @@ def _failure(report: ValidationReport, column: str | None) -> Failure:
 
 @pytest.mark.parametrize("table", sorted(TABLES))
 @pytest.mark.slow
-def test_what_the_wheel_writes_passes_every_suite(planted: Warehouse, table: str) -> None:
+def test_what_an_iteration_writes_passes_every_suite(planted: Warehouse, table: str) -> None:
     report = validate(planted, table, "0001")
     assert report.success and report.failures == ()
     assert report.num_expectations > len(TABLES[table].columns)

@@ -12,7 +12,7 @@ from assets.invariants import INVARIANTS
 from assets.people import _take_back
 from tests.homes import copied
 from tests.warehouse.conftest import Make
-from tests.warehouse.test_routed_samples import EVERYTHING, act, turn
+from tests.warehouse.test_routed_samples import EVERYTHING, act, run_iteration
 from warehouse.core.errors import ContaminatedDataset
 from warehouse.core.home import Home
 from warehouse.datasets.mixing import MixtureConfig, SamplePool, mixed
@@ -33,7 +33,7 @@ def routed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     act(warehouse, "0001", "solved", "ABC", "xyz", is_solved=True)
     act(warehouse, "0002", "failed", "ABC", "xqr", is_solved=False)
     for iteration in ("0001", "0002"):
-        turn(warehouse, iteration)
+        run_iteration(warehouse, iteration)
     return warehouse
 
 

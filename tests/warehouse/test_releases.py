@@ -42,7 +42,7 @@ def made(warehouse: Warehouse, iteration: str, stage: str, id_: str) -> registry
     return registry.made_by(warehouse, iteration, stage)
 
 
-def turn(warehouse: Warehouse, iteration: str, id_: str, state: str = "live") -> None:
+def run_iteration(warehouse: Warehouse, iteration: str, id_: str, state: str = "live") -> None:
     """What the stages of an iteration leave: a merge, what was decided on it, and the row of the release."""
     candidate = made(warehouse, iteration, "merged_policy", id_)
     with changing(warehouse) as ledger:
@@ -63,9 +63,9 @@ def test_what_the_gate_decides_is_what_enters_and_collects(warehouse: Warehouse)
     assert enters(warehouse, "0001") == "seed"
     with pytest.raises(CheckpointError, match="nothing is released"):
         registry.released(warehouse)
-    turn(warehouse, "0001", "one")
-    turn(warehouse, "0002", "two", "refused")
-    turn(warehouse, "0003", "three")
+    run_iteration(warehouse, "0001", "one")
+    run_iteration(warehouse, "0002", "two", "refused")
+    run_iteration(warehouse, "0003", "three")
     assert states(warehouse) == {"three": "live", "two": "refused", "one": "superseded"}
     assert [enters(warehouse, f"000{n}") for n in (1, 2, 3, 4)] == ["seed", "one", "one", "three"]
     assert [registry.acting(warehouse, f"000{n}").checkpoint_id for n in (1, 2, 3)] == ["one", "one", "three"]
@@ -78,7 +78,7 @@ def test_what_the_gate_decides_is_what_enters_and_collects(warehouse: Warehouse)
 
 def test_a_stage_that_is_worked_again_adds_no_row_and_an_older_one_does_not_take_over(warehouse: Warehouse) -> None:
     for iteration, id_ in (("0001", "one"), ("0002", "two")):
-        turn(warehouse, iteration, id_)
+        run_iteration(warehouse, iteration, id_)
     rows = warehouse.read("releases").num_rows
     for iteration, state in (("0002", "live"), ("0001", "live")):
         with changing(warehouse) as ledger:
@@ -94,7 +94,7 @@ def test_a_stage_that_is_worked_again_adds_no_row_and_an_older_one_does_not_take
 
 def test_nothing_goes_live_without_a_persons_word_where_it_is_held(warehouse: Warehouse) -> None:
     """Also not the first: the iteration goes on with what entered it."""
-    turn(warehouse, "0001", "one", "held")
+    run_iteration(warehouse, "0001", "one", "held")
     assert registry.acting(warehouse, "0001").checkpoint_id == "seed" == enters(warehouse, "0002")
     change = promote(warehouse, "0001/merged_policy", **WHO)
     assert (change.before, change.state, change.live_before, change.live_id) == ("held", "live", None, "one")
@@ -105,7 +105,7 @@ def test_nothing_goes_live_without_a_persons_word_where_it_is_held(warehouse: Wa
 
 def test_a_rollback_counts_from_the_next_stage_on_and_stands(warehouse: Warehouse) -> None:
     for number, id_ in enumerate(("one", "two", "three"), start=1):
-        turn(warehouse, f"000{number}", id_)
+        run_iteration(warehouse, f"000{number}", id_)
     change = rollback(warehouse, **WHO)
     assert (change.release, change.live_before, change.live_id) == ("0002/merged_policy", "three", "two")
     assert registry.released(warehouse).checkpoint_id == "two" == enters(warehouse, "0004")
@@ -121,7 +121,7 @@ def test_a_rollback_counts_from_the_next_stage_on_and_stands(warehouse: Warehous
 
 def test_a_change_that_was_cut_off_may_be_repeated(warehouse: Warehouse) -> None:
     for number, id_ in enumerate(("one", "two", "three"), start=1):
-        turn(warehouse, f"000{number}", id_, "refused" if id_ == "two" else "live")
+        run_iteration(warehouse, f"000{number}", id_, "refused" if id_ == "two" else "live")
     for change in (lambda: hold(warehouse, "two", **WHO, seen=3), lambda: promote(warehouse, "two", **WHO, seen=4)):
         first, again = change(), change()
         assert (again.number, again.before, again.state) == (first.number, first.state, first.state)
@@ -137,7 +137,7 @@ def test_what_is_refused_says_what_is_allowed_and_changes_nothing(warehouse: War
     with pytest.raises(ReleaseRefused, match="nothing is live yet"):
         rollback(warehouse, **WHO)
     for number, id_ in enumerate(("one", "two"), start=1):
-        turn(warehouse, f"000{number}", id_)
+        run_iteration(warehouse, f"000{number}", id_)
     made(warehouse, "0002", "sft_model", "sft")
     made(warehouse, "0002", "orm_model", "orm")
     before = warehouse.read("releases").num_rows
@@ -164,8 +164,8 @@ def test_what_is_refused_says_what_is_allowed_and_changes_nothing(warehouse: War
 
 
 def test_a_promotion_keeps_the_figures_of_eval(warehouse: Warehouse) -> None:
-    turn(warehouse, "0001", "one")
-    turn(warehouse, "0002", "two", "refused")
+    run_iteration(warehouse, "0001", "one")
+    run_iteration(warehouse, "0002", "two", "refused")
     rows = [
         episode_row(f"{policy}-{seed}", purpose="evaluation", split="eval", seed=seed, policy_id=policy, outcome=outcome)
         for policy, num in (("one", 3), ("two", 5))
@@ -187,7 +187,7 @@ def test_a_home_of_before_the_ledger_has_the_releases_of_its_iterations(warehous
     assert registry.released(warehouse).checkpoint_id == "two" == enters(warehouse, "0003") and enters(warehouse, "0002") == "one"
     assert states(warehouse) == {"two": "live", "one": "superseded"} and read_ledger(warehouse).number == 0
     assert rollback(warehouse, **WHO).live_id == "one"
-    turn(warehouse, "0003", "three")
+    run_iteration(warehouse, "0003", "three")
     assert states(warehouse) == {"three": "live", "two": "rolled_back", "one": "superseded"}
 
 
@@ -227,7 +227,7 @@ def wait_for_lock(process: subprocess.Popen[str], path: Path) -> None:
 @pytest.mark.slow
 def test_of_two_promotions_at_once_one_wins_and_the_other_learns_by_whom(warehouse: Warehouse) -> None:
     for number, id_ in enumerate(("one", "two", "three"), start=1):
-        turn(warehouse, f"000{number}", id_, "live" if number == 1 else "refused")
+        run_iteration(warehouse, f"000{number}", id_, "live" if number == 1 else "refused")
     with FileLock(path := warehouse.home.locks / "releases.lock"):
         both = [changer(warehouse, ref, by) for ref, by in (("two", "anna"), ("three", "bo"))]
         for process in both:
@@ -245,8 +245,8 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_learns_by_whom(warehou
 @pytest.mark.slow
 def test_a_change_that_is_killed_at_any_moment_is_whole_or_not_there(warehouse: Warehouse) -> None:
     """Killed at eight moments from before the lock to after the commit. The next change needs no repair, and each is one step."""
-    turn(warehouse, "0001", "one")
-    turn(warehouse, "0002", "two")
+    run_iteration(warehouse, "0001", "one")
+    run_iteration(warehouse, "0002", "two")
     lock = warehouse.home.locks / "releases.lock"
     for moment in range(8):
         live, number = registry.released(warehouse).checkpoint_id, read_ledger(warehouse).number

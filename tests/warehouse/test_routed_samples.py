@@ -54,7 +54,7 @@ def act(
     warehouse.replace_partition("verdicts", verdicts, iteration=iteration, stage="verdicts")
 
 
-def turn(warehouse: Warehouse, iteration: str) -> dict[str, Stored]:
+def run_iteration(warehouse: Warehouse, iteration: str) -> dict[str, Stored]:
     """As the assets route."""
     with connect(warehouse) as con:
         rows = route(con, iteration=iteration)
@@ -70,12 +70,12 @@ def samples(warehouse: Warehouse, table: str, iteration: str, **wanted: Any) -> 
 
 
 @pytest.fixture
-def turned(warehouse: Warehouse) -> Warehouse:
+def finished(warehouse: Warehouse) -> Warehouse:
     """A solved attempt in the first iteration, a failed one in the second, which is corrected by it."""
     act(warehouse, "0001", "solved", "ABC", "xyz", is_solved=True, length=0.7)
     act(warehouse, "0002", "failed", "ABC", "xqr", is_solved=False)
     for iteration in ("0001", "0002"):
-        turn(warehouse, iteration)
+        run_iteration(warehouse, iteration)
     assert samples(warehouse, "sft_samples", "0002", origin="correction") == [("solved", 1, False)]
     assert samples(warehouse, "sft_samples", "0002", origin="reflection") == [("solved", 2, False)]
     return warehouse
@@ -84,38 +84,38 @@ def turned(warehouse: Warehouse) -> Warehouse:
 @pytest.mark.usefixtures("tables_place")
 @pytest.mark.parametrize("mining", [EVERYTHING, FailureMiningConfig()])
 @pytest.mark.slow
-def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(turned: Warehouse, mining: FailureMiningConfig) -> None:
-    first, later = reroute(turned, SHORT_ONLY, ["0001"], mining)
+def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(finished: Warehouse, mining: FailureMiningConfig) -> None:
+    first, later = reroute(finished, SHORT_ONLY, ["0001"], mining)
     assert [(move.episode_id, move.after) for move in first.moves] == [("solved", "ct")]
     assert (later.iteration, later.moves, later.samples) == ("0002", (), {"sft_samples": (0, 2)})
-    assert samples(turned, "sft_samples", "0002") == [("solved", 1, True), ("solved", 2, True)], "withdrawn, and still to be found"
-    assert samples(turned, "ct_samples", "0002", withdrawn=False) == [("failed", index, False) for index in range(3)]
-    assert [result.versions for result in reroute(turned, SHORT_ONLY, ["0001"], mining)] == [{}], "a second run changes nothing"
-    _, back = reroute(turned, RoutingConfig(), ["0001"], mining)
+    assert samples(finished, "sft_samples", "0002") == [("solved", 1, True), ("solved", 2, True)], "withdrawn, and still to be found"
+    assert samples(finished, "ct_samples", "0002", withdrawn=False) == [("failed", index, False) for index in range(3)]
+    assert [result.versions for result in reroute(finished, SHORT_ONLY, ["0001"], mining)] == [{}], "a second run changes nothing"
+    _, back = reroute(finished, RoutingConfig(), ["0001"], mining)
     assert back.samples == {"sft_samples": (2, 0)}
-    assert samples(turned, "sft_samples", "0002") == [("solved", 1, False), ("solved", 2, False)]
+    assert samples(finished, "sft_samples", "0002") == [("solved", 1, False), ("solved", 2, False)]
 
 
 @pytest.mark.usefixtures("tables_place")
 @pytest.mark.slow
-def test_an_iteration_that_is_routed_again_drops_nothing_that_a_dataset_may_hold(turned: Warehouse) -> None:
-    reroute(turned, SHORT_ONLY, ["0001"], EVERYTHING)
+def test_an_iteration_that_is_routed_again_drops_nothing_that_a_dataset_may_hold(finished: Warehouse) -> None:
+    reroute(finished, SHORT_ONLY, ["0001"], EVERYTHING)
     withdrawn = [("solved", index, True) for index in range(3)]
-    assert samples(turned, "sft_samples", "0001") == withdrawn
-    turn(turned, "0001")
-    assert samples(turned, "sft_samples", "0001") == [("solved", index, False) for index in range(3)]
-    assert samples(turned, "ct_samples", "0001") == withdrawn, "what the other rules had sent there"
-    before = turned.versions()
-    turn(turned, "0001")
-    assert turned.version("sft_samples") == before["sft_samples"] and turned.version("ct_samples") == before["ct_samples"]
-    act(turned, "0001", "another", "ABC", "xyz", is_solved=True)
-    turn(turned, "0001")
-    assert {name for name, *_ in samples(turned, "sft_samples", "0001")} == {"another"}, "of what was played no more nothing is left"
+    assert samples(finished, "sft_samples", "0001") == withdrawn
+    run_iteration(finished, "0001")
+    assert samples(finished, "sft_samples", "0001") == [("solved", index, False) for index in range(3)]
+    assert samples(finished, "ct_samples", "0001") == withdrawn, "what the other rules had sent there"
+    before = finished.versions()
+    run_iteration(finished, "0001")
+    assert finished.version("sft_samples") == before["sft_samples"] and finished.version("ct_samples") == before["ct_samples"]
+    act(finished, "0001", "another", "ABC", "xyz", is_solved=True)
+    run_iteration(finished, "0001")
+    assert {name for name, *_ in samples(finished, "sft_samples", "0001")} == {"another"}, "of what was played no more nothing is left"
 
 
-def test_a_rule_of_nobody_who_ever_judged_is_a_mistake(turned: Warehouse) -> None:
+def test_a_rule_of_nobody_who_ever_judged_is_a_mistake(finished: Warehouse) -> None:
     with pytest.raises(ConfigError, match="no judge is called 'to_long'; is too_long meant"):
-        reroute(turned, RoutingConfig(rules={"to_long": Rule(threshold=0.9)}), ["0001"])
+        reroute(finished, RoutingConfig(rules={"to_long": Rule(threshold=0.9)}), ["0001"])
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_a_pair_that_an_earlier_iteration_made_is_not_made_again(warehouse: Ware
     act(warehouse, "0003", "again", "AB", ["worse", "lost"], is_solved=False, prompt="the same")
     act(warehouse, "0004", "other", "AB", ["worse", "lost"], is_solved=False, prompt="another")
     for iteration in ("0001", "0002", "0003", "0004"):
-        turn(warehouse, iteration)
+        run_iteration(warehouse, iteration)
     made = {name: samples(warehouse, "sft_samples", name, origin="correction") for name in ("0002", "0003", "0004")}
     assert made == {"0002": [("solved", 0, False)], "0003": [], "0004": [("solved", 0, False)]}
     ids = warehouse.read("sft_samples", columns=["sample_id"])["sample_id"].to_pylist()

@@ -63,7 +63,7 @@ def test_an_empty_home_tells_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "tables").exists(), "looking makes nothing"
 
 
-def test_a_running_server_follows_the_wheel(tmp_path: Path) -> None:
+def test_a_running_server_follows_new_iterations(tmp_path: Path) -> None:
     warehouse, reader = Warehouse(Home(tmp_path)), StandingReader(Home(tmp_path))
     strong, weak, _ = (task.task_id for task in TASKS)
     evaluated(warehouse, {strong: 8, weak: 0}, "0001")

@@ -34,14 +34,14 @@ def database_url(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 
 def test_nothing_is_lost_doubled_or_shared_when_the_server_is_killed(
-    turned_home: Any, copy_of: Callable[..., Any], database_url: str | None
+    finished_home: Any, copy_of: Callable[..., Any], database_url: str | None
 ) -> None:
-    wheel = copy_of(turned_home)
-    result = measured(LOAD, wheel.home, database_url or default_url(wheel.home), environment=wheel.environment)
+    workspace = copy_of(finished_home)
+    result = measured(LOAD, workspace.home, database_url or default_url(workspace.home), environment=workspace.environment)
     Console(width=160).print(reported(result))
     assert result.num_decisions >= 50 * 5 and result.num_finished >= 50, "everybody has worked to the end, over the kill"
     assert result.away_s > 0 and result.num_sent_again > 0, "the server was away while people were at work"
     assert result.num_probes >= 100 and result.seen_by_others == []
     assert (result.num_lost, result.num_doubled, result.num_leases_of_two) == (0, 0, 0)
     assert set(result.errors) <= NO_FAULT, result.errors
-    assert wheel.left_after(15) == []
+    assert workspace.left_after(15) == []

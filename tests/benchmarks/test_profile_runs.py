@@ -1,4 +1,4 @@
-"""What benchmarks/profile_turns.py tells of a home: holdout alone, by domain, and what the merge keeps of each specialist."""
+"""What benchmarks/profile_runs.py tells of a home: holdout alone, by domain, and what the merge keeps of each specialist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from assets.profile import Profile
-from benchmarks.profile_turns import TURNS, policies_of, result_of, show
+from benchmarks.profile_runs import RUNS, policies_of, result_of, show
 from pipelines import profiles
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
@@ -30,7 +30,7 @@ def row(role: str, task: str, domain: str, solved: int, split: str = "holdout") 
     }
 
 
-def turned(root: Path) -> Home:
+def evaluated(root: Path) -> Home:
     home, rows = Home(root), []
     for role, (pointing, forms) in SOLVED.items():
         rows += [row(role, "click-button", "pointing", pointing), row(role, "login-user", "forms", forms)]
@@ -40,13 +40,13 @@ def turned(root: Path) -> Home:
 
 
 def test_domains_are_counted_apart_on_holdout_alone(tmp_path: Path) -> None:
-    found = policies_of(turned(tmp_path))["0001"]
+    found = policies_of(evaluated(tmp_path))["0001"]
     domains = {"pointing": {"solved": 8, "episodes": 10}, "forms": {"solved": 2, "episodes": 10}}
     assert found["rl_pointing"]["domains"] == domains and found["rl_pointing"]["mean"] == 0.5
 
 
 def test_what_a_merge_keeps_is_of_each_specialist_on_its_own_domain(tmp_path: Path) -> None:
-    result = result_of(turned(tmp_path))
+    result = result_of(evaluated(tmp_path))
     assert result["kept_by_merge"] == {"0001": {"pointing": 0.75, "forms": 1.0}}
     assert "minutes" not in result, "nobody saw how long it took"
     console = Console(record=True, width=200)
@@ -55,6 +55,6 @@ def test_what_a_merge_keeps_is_of_each_specialist_on_its_own_domain(tmp_path: Pa
     assert "keeps 100.0% of rl_forms, 75.0% of rl_pointing" in text or "keeps 75.0% of rl_pointing, 100.0% of rl_forms" in text
 
 
-def test_the_settings_of_every_turn_are_those_of_a_profile() -> None:
-    for options, settings in TURNS.values():
+def test_the_settings_of_every_run_are_those_of_a_profile() -> None:
+    for options, settings in RUNS.values():
         assert isinstance(profiles.load(options[options.index("--profile") + 1], settings), Profile)

@@ -1,5 +1,5 @@
-"""What benchmarks/wheel_curves.py reports: the reported split alone, and the last merged policy, whichever was the best. Its tables begin
-with what a run starts from: tutorials only and seed SFT, on the tasks that are learned and on the unseen.
+"""What benchmarks/iteration_curves.py reports: the reported split alone, and the last merged policy, whichever was the best. Its tables
+begin with what a run starts from: tutorials only and seed SFT, on the tasks that are learned and on the unseen.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 from rich.console import Console
 
 from benchmarks.common.homes import launches, note_launch
-from benchmarks.wheel_curves import PAGE, Point, draw, gain, markdown, points_of, print_tables, published
+from benchmarks.iteration_curves import PAGE, Point, draw, gain, markdown, points_of, print_tables, published
 from warehouse.core.home import Home
 from warehouse.storage.tables import Warehouse
 
 
 def point(iteration: str, role: str, mean: float) -> Point:
     return Point(
-        variant="wheel",
+        variant="quickstart",
         seed=0,
         iteration=iteration,
         role=role,
@@ -74,7 +74,7 @@ def test_points_are_of_the_reported_split_alone(tmp_path: Path) -> None:
         evaluation("sft_model", "holdout", 2),
     ]
     Warehouse(home).replace_partition("evaluations", rows, iteration="0001", stage="evaluation")
-    found = {(each.role, each.mean, each.num_episodes) for each in points_of("wheel", 0, home)}
+    found = {(each.role, each.mean, each.num_episodes) for each in points_of("quickstart", 0, home)}
     assert found == {("merged_policy", 0.3, 10), ("sft_model", 0.2, 10)}
 
 
@@ -83,7 +83,7 @@ WHEN = {"commit": "abc", "date": "2026-01-02", "machine": "a CPU, 2 cores, 4 GiB
 SOLVED = {("0001", "ct_model"): 3, ("0001", "sft_model"): 6, ("0001", "merged_policy"): 8, ("0002", "merged_policy"): 10}
 
 
-def turned(root: Path) -> Home:
+def evaluated(root: Path) -> Home:
     home = Home(root)
     for iteration in ("0001", "0002"):
         rows = [
@@ -112,26 +112,26 @@ def turned(root: Path) -> Home:
 
 
 def test_both_starts_have_a_row_and_gains_are_over_each(tmp_path: Path) -> None:
-    points = list(points_of("wheel", 0, turned(tmp_path)))
+    points = list(points_of("quickstart", 0, evaluated(tmp_path)))
     found = {(p.tasks, p.iteration, p.role): p.mean for p in points}
     assert found[("trained on", "0001", "ct_model")] == 3 / NUM and found[("unseen", "0001", "ct_model")] == 0.5
     assert found[("unseen", "0001", "sft_model")] == 0.6 and found[("unseen", "0002", "released_policy")] == 0.9
-    page = markdown({"wheel-0": {"measured": [WHEN], "points": [asdict(point) for point in points]}})
-    assert "- wheel-0: measured at commit abc on 2026-01-02; machine: a CPU, 2 cores, 4 GiB" in page
+    page = markdown({"quickstart-0": {"measured": [WHEN], "points": [asdict(point) for point in points]}})
+    assert "- quickstart-0: measured at commit abc on 2026-01-02; machine: a CPU, 2 cores, 4 GiB" in page
     assert "| `ct_model` | `sft_model` |" in page
-    assert "| wheel | 0 | trained on | 0.250 | 0.500 | 0.833 | +0.583 (" in page
-    assert "| wheel | 0 | unseen | 0.500 | 0.600 | 0.900 |" in page
+    assert "| quickstart | 0 | trained on | 0.250 | 0.500 | 0.833 | +0.583 (" in page
+    assert "| quickstart | 0 | unseen | 0.500 | 0.600 | 0.900 |" in page
     gains = print_tables(points, Console(quiet=True))
     assert {name: (round(each["start"], 3), round(each["last"], 3)) for name, each in gains.items()} == {
-        "wheel-0, trained on, from tutorials only": (0.25, 0.833),
-        "wheel-0, trained on, from seed SFT": (0.5, 0.833),
-        "wheel-0, unseen, from tutorials only": (0.5, 0.9),
-        "wheel-0, unseen, from seed SFT": (0.6, 0.9),
+        "quickstart-0, trained on, from tutorials only": (0.25, 0.833),
+        "quickstart-0, trained on, from seed SFT": (0.5, 0.833),
+        "quickstart-0, unseen, from tutorials only": (0.5, 0.9),
+        "quickstart-0, unseen, from seed SFT": (0.6, 0.9),
     }
 
 
 def test_without_a_start_or_an_end_there_is_no_gain(tmp_path: Path) -> None:
-    points = list(points_of("wheel", 0, turned(tmp_path)))
+    points = list(points_of("quickstart", 0, evaluated(tmp_path)))
     assert gain([p for p in points if p.role != "ct_model"], "ct_model") is None
     assert gain([p for p in points if p.iteration == "0001" and p.role != "merged_policy" and p.tasks == "unseen"]) is None
 
@@ -143,8 +143,8 @@ def test_the_page_is_what_its_figures_make() -> None:
 def test_the_page_has_the_share_that_is_novel_by_task() -> None:
     task = {"task": "click-tab", "num_instances": 12, "num_novel": 9, "num_new_instruction": 3}
     home = {"measured": [WHEN], "points": [asdict(point("0003", "merged_policy", 0.5))], "novelty": [task]}
-    page = markdown({"wheel-0": home})
-    assert "wheel-0, iteration 0003: of 12 holdout instances of 1 tasks 9 (75%) are novel" in page
+    page = markdown({"quickstart-0": home})
+    assert "quickstart-0, iteration 0003: of 12 holdout instances of 1 tasks 9 (75%) are novel" in page
     assert "| click-tab | 12 | 9 | 3 |" in page
 
 

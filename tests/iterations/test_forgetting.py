@@ -25,29 +25,29 @@ SHOWN_ALONE = """
     and screenshot_id not in (select screenshot_id from steps where episode_id <> ? and screenshot_id is not null)"""
 
 
-def test_an_episode_that_was_learned_from_is_forgotten(turned_home: Any, copy_of: Callable[..., Any]) -> None:
-    wheel = copy_of(turned_home)
+def test_an_episode_that_was_learned_from_is_forgotten(finished_home: Any, copy_of: Callable[..., Any]) -> None:
+    workspace = copy_of(finished_home)
     for stage in ("seed_demonstrations", "rollouts"):
-        ((episode_id, instruction),) = wheel.sql(OF_ONE, stage)
-        wanted = [instruction, *(data for (data,) in wheel.sql(SHOWN_ALONE, episode_id, episode_id))]
-        held = files_with(wheel.home.root, wanted)
+        ((episode_id, instruction),) = workspace.sql(OF_ONE, stage)
+        wanted = [instruction, *(data for (data,) in workspace.sql(SHOWN_ALONE, episode_id, episode_id))]
+        held = files_with(workspace.home.root, wanted)
         assert len(wanted) > 1 and all(any(table in found for found in held) for table in ("steps", "samples", "screenshots"))
-        before = walked(wheel.warehouse, {episode_id})
-        listed = json.loads(wheel.flywheel("forget", "--episode", episode_id, "--dry-run", "--json").stdout)
+        before = walked(workspace.warehouse, {episode_id})
+        listed = json.loads(workspace.flywheel("forget", "--episode", episode_id, "--dry-run", "--json").stdout)
         assert {table: set(ids) for table, ids in listed["rows"].items()} == {table: before[table] for table in listed["rows"]}
         assert {one["dataset_id"] for one in listed["datasets"]} == before["datasets"]
         assert {one["checkpoint_id"] for one in listed["checkpoints"]} == before["checkpoints"]
-        forgotten = wheel.flywheel("forget", "--episode", episode_id, "--yes")
+        forgotten = workspace.flywheel("forget", "--episode", episode_id, "--yes")
         assert forgotten.returncode == 0, forgotten.stderr
-        assert files_with(wheel.home.root, wanted) == []
+        assert files_with(workspace.home.root, wanted) == []
         if stage == "seed_demonstrations":
-            live = json.loads(wheel.flywheel("release", "list", "--json").stdout)
+            live = json.loads(workspace.flywheel("release", "list", "--json").stdout)
             assert (
                 before["checkpoints"] and "learned from" in {one["checkpoint_id"]: one["tainted"] for one in live["releases"]}[live["live"]]
             )
             assert "flywheel release promote 0000/seed_policy" in forgotten.stdout
-    assert "TAINTED" in wheel.flywheel("lineage", "released").stdout
-    with open_instance(wheel.home) as instance:
+    assert "TAINTED" in workspace.flywheel("lineage", "released").stdout
+    with open_instance(workspace.home) as instance:
         seed = instance.get_latest_materialization_event(dg.AssetKey("seed_demonstrations"))
         assert seed is not None and seed.asset_materialization is not None
         assert seed.asset_materialization.metadata[CHANGED_BY].value == "flywheel forget (episode)"
@@ -56,6 +56,6 @@ def test_an_episode_that_was_learned_from_is_forgotten(turned_home: Any, copy_of
             made.metadata["screens"].value for record in runs if (made := record.asset_materialization) and "screens" in made.metadata
         ]
         assert set(pictures) <= {INSTEAD}
-    assert wheel.flywheel("verify").returncode == 0
-    assert wheel.flywheel("report").returncode == 0
-    assert wheel.left_after(15) == []
+    assert workspace.flywheel("verify").returncode == 0
+    assert workspace.flywheel("report").returncode == 0
+    assert workspace.left_after(15) == []

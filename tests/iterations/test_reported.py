@@ -1,5 +1,5 @@
 """What chooses, on a home of synthetic rows in which everything that is only reported is turned around, and rows are planted that no stage
-writes: of the split that nothing plays, and of reported episodes in stages that store none. A real turn is asked in test_two_turns.py."""
+writes: of the split that nothing plays, and of reported episodes in stages that store none. Real iterations: test_two_iterations.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from assets.task_pool import make_pool
 from benchmarks.common.history import Size, make_history
 from pipelines import profiles
-from tests.wheel.reported import plant, poison
+from tests.iterations.reported import plant, poison
 from warehouse.core.home import Home
 from warehouse.datasets.mixing import mixed
 from warehouse.evaluation.choosing import connect_to_choose, outcomes_to_choose

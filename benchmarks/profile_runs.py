@@ -9,8 +9,8 @@ Greedy success on holdout, on novel instances where episodes were kept (warehous
 `rl_DOMAIN`; what the merge keeps of it is its success on that domain over the specialist's. Homes lie under .bench/profiles; interrupted, a
 run goes on, but its time is reported only where one launch did all of it.
 
-    python -m benchmarks.profile_turns sandbox generated joint full --publish
-    python -m benchmarks.profile_turns --homes .bench/wheel/wheel-0 .bench/wheel/wheel-1     of homes of earlier runs
+    python -m benchmarks.profile_runs sandbox generated joint full --publish
+    python -m benchmarks.profile_runs --homes .bench/iterations/quickstart-0 .bench/iterations/quickstart-1     of homes of earlier runs
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from warehouse.storage.query import connect
 from warehouse.storage.tables import Warehouse
 
 ROOT = Path(".bench/profiles")
-TURNS: dict[str, tuple[list[str], dict[str, Any]]] = {
+RUNS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "full": (["--iterations", "3", "--profile", "quickstart"], {}),
     "sandbox": (["--iterations", "1", "--profile", "sandbox"], {}),
     "generated": (["--iterations", "1", "--profile", "generated"], {}),
@@ -120,17 +120,17 @@ def _cell(figures: Mapping[str, int] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("turns", nargs="*", help=f"which of {', '.join(TURNS)} to run (default: all, unless --homes are given)")
+    parser.add_argument("runs", nargs="*", help=f"which of {', '.join(RUNS)} to run (default: all, unless --homes are given)")
     parser.add_argument("--homes", type=Path, nargs="*", default=[], help="homes of earlier runs, to report as well")
-    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/profile_turns.json")
+    parser.add_argument("--publish", action=Publish, help="put the figures into docs/measured/profile_runs.json")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.turns if name not in TURNS]:
-        parser.error(f"no run is called {', '.join(unknown)}: there are {', '.join(TURNS)}")
+    if unknown := [name for name in arguments.runs if name not in RUNS]:
+        parser.error(f"no run is called {', '.join(unknown)}: there are {', '.join(RUNS)}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     console, results = Console(), {}
-    for name in arguments.turns or ([] if arguments.homes else TURNS):
+    for name in arguments.runs or ([] if arguments.homes else RUNS):
         home = Home((ROOT / name).absolute())
-        run_flywheel(home, *TURNS[name], console)
+        run_flywheel(home, *RUNS[name], console)
         results[name] = result_of(home)
         show(name, results[name], console)
     for folder in arguments.homes:
@@ -139,9 +139,9 @@ def main() -> None:
         results[folder.name] = result_of(Home(folder.absolute()))
         show(folder.name, results[folder.name], console)
     if arguments.publish:
-        path = MEASURED / "profile_turns.json"
-        kept = json.loads(path.read_text(encoding="utf-8"))["turns"] if path.exists() else {}
-        publish("profile_turns", {"turns": {**kept, **results}})
+        path = MEASURED / "profile_runs.json"
+        kept = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else {}
+        publish("profile_runs", {"runs": {**kept, **results}})
 
 
 if __name__ == "__main__":

@@ -34,24 +34,24 @@ SEEN = """select count(*), count(*) filter (where len(messages) = 2 and messages
     where s.step_index = 0"""
 
 
-def test_a_policy_that_sees_goes_through_a_turn(new_wheel):
-    wheel = new_wheel()
-    path = wheel.base / "cut.yaml"
+def test_a_policy_that_sees_goes_through_an_iteration(new_workspace):
+    workspace = new_workspace()
+    path = workspace.base / "cut.yaml"
     path.write_text(yaml.safe_dump(CUT))
     settings = profiles.load(str(path))
-    ran = wheel.flywheel("run", "--iterations", "1", "--profile", str(path), timeout_s=2000)
-    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in wheel.home.work.glob("*.log"))
+    ran = workspace.flywheel("run", "--iterations", "1", "--profile", str(path), timeout_s=2000)
+    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in workspace.home.work.glob("*.log"))
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\n{logs}"
 
     for stage in ("ct_model", "sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy"):
-        found = registry.made_by(wheel.warehouse, "0001", stage)
+        found = registry.made_by(workspace.warehouse, "0001", stage)
         assert verify(found.folder).checkpoint_id == found.checkpoint_id and is_vision(found.folder)
     assert 2_000_000 < load_policy(found.folder).num_parameters() < 5_000_000
     for stage in ("ct_model", "sft_model"):
-        ((config,),) = wheel.sql("select config from checkpoints where iteration = '0001' and stage = ?", stage)
+        ((config,),) = workspace.sql("select config from checkpoints where iteration = '0001' and stage = ?", stage)
         assert (json.loads(config)["num_processes"], json.loads(config)["deepspeed_stage"]) == (2, 1)
 
-    ((num, num_alone),) = wheel.sql(SEEN)
+    ((num, num_alone),) = workspace.sql(SEEN)
     assert num == num_alone > 0, "the first prompt of each episode is its instruction and a screenshot, and nothing else"
     domains = set(settings.tasks.domains)
     for query in (
@@ -60,8 +60,8 @@ def test_a_policy_that_sees_goes_through_a_turn(new_wheel):
         "select distinct domain from routes join episodes using (episode_id)",
         "select distinct domain from evaluations where num_episodes > 0",
     ):
-        assert {domain for (domain,) in wheel.sql(query)} == domains, query
+        assert {domain for (domain,) in workspace.sql(query)} == domains, query
     twice = "episodes where purpose = 'second_browser' and outcome <> 'crashed'"
-    ((num_again, num_kinds),) = wheel.sql(f"select count(*), count(distinct environment) from {twice}")
+    ((num_again, num_kinds),) = workspace.sql(f"select count(*), count(distinct environment) from {twice}")
     assert num_again > 0 and num_kinds == 1, "some of the holdout again, in full Chromium"
-    assert wheel.left_after(15) == []
+    assert workspace.left_after(15) == []

@@ -15,8 +15,8 @@ from benchmarks.common.vllm_server import vllm_server
 from models.checkpoints.checkpoint import save
 from models.families.registry import load_policy
 from pipelines import profiles
-from tests.wheel.conftest import PROFILE, TURN_TIMEOUT_S, Wheel
-from tests.wheel.test_faults import assert_nothing_lost
+from tests.iterations.conftest import ITERATION_TIMEOUT_S, PROFILE, Workspace
+from tests.iterations.test_faults import assert_nothing_lost
 from warehouse.lineage import registry
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
@@ -40,20 +40,20 @@ CLOSE = 1e-3
 
 
 @pytest.fixture
-def turned(vllm_python: Path, new_wheel: Callable[..., Wheel]) -> Wheel:
+def finished(vllm_python: Path, new_workspace: Callable[..., Workspace]) -> Workspace:
     """A home with one iteration on one vLLM."""
-    wheel = new_wheel()
-    profile, start, scratch = profiles.load(PROFILE), wheel.base / "start", wheel.base / "vllm"
+    workspace = new_workspace()
+    profile, start, scratch = profiles.load(PROFILE), workspace.base / "start", workspace.base / "vllm"
     model, codec = tiny_qwen3_policy(words(*profile.seed_data.curricula), profile.seed, initializer_range=0.02)
     save(start, model, codec, stage="start", iteration="0000", config={})
     scratch.mkdir()
     with vllm_server(vllm_python, start, scratch, *OPTIONS, environment={"VLLM_SERVER_DEV_MODE": "1"}, start_s=900.0) as server:
-        changes = settings(server.url, start, wheel.base / "exchange")
-        ran = wheel.flywheel("run", "--iterations", "1", *changes, timeout_s=2 * TURN_TIMEOUT_S)
+        changes = settings(server.url, start, workspace.base / "exchange")
+        ran = workspace.flywheel("run", "--iterations", "1", *changes, timeout_s=2 * ITERATION_TIMEOUT_S)
     if ran.returncode:
         (log,) = scratch.glob("vllm-*.log")
         pytest.fail(f"{ran.stdout}{ran.stderr}\nThe end of vLLM's log:\n{log.read_text(errors='replace')[-6000:]}")
-    return wheel
+    return workspace
 
 
 def settings(url: str, start: Path, exchange: Path) -> list[str]:
@@ -63,19 +63,19 @@ def settings(url: str, start: Path, exchange: Path) -> list[str]:
     return [argument for change in chosen for argument in ("--set", change)]
 
 
-def test_an_iteration_is_answered_by_one_vllm_with_the_weights_of_each_stage(turned: Wheel) -> None:
-    assert_nothing_lost(turned, set())
-    made = dict(turned.sql("select stage, checkpoint_id from checkpoints where iteration = '0001' and kind = 'model'"))
+def test_an_iteration_is_answered_by_one_vllm_with_the_weights_of_each_stage(finished: Workspace) -> None:
+    assert_nothing_lost(finished, set())
+    made = dict(finished.sql("select stage, checkpoint_id from checkpoints where iteration = '0001' and kind = 'model'"))
     assert made["rl_pointing"] != made["sft_model"], "it learned"
-    acted, released = set(turned.sql(ACTED)), made["released_policy"]
+    acted, released = set(finished.sql(ACTED)), made["released_policy"]
     assert {("rl_pointing", made["sft_model"]), *((stage, released) for stage in ("evaluation", "rollouts", "annotations"))} <= acted
     assert len({policy for _, policy in acted}) >= 2
     for stage, policy in sorted(acted):
-        model = load_policy(registry.find(turned.warehouse, policy).folder)
-        for temperature, prompt, response, logprobs in turned.sql(ANSWERS, stage, policy):
+        model = load_policy(registry.find(finished.warehouse, policy).folder)
+        for temperature, prompt, response, logprobs in finished.sql(ANSWERS, stage, policy):
             assert logprobs == pytest.approx(logprobs_of(model, prompt, response, temperature or 1.0), abs=CLOSE), (stage, policy)
-    assert turned.sql(VERSIONS) == [(0,), (1,)], "the second round was answered by what the first had learned"
-    mismatch = turned.sql("select value from training_metrics where stage = 'rl_pointing' and metric = 'mismatch_kl'")
+    assert finished.sql(VERSIONS) == [(0,), (1,)], "the second round was answered by what the first had learned"
+    mismatch = finished.sql("select value from training_metrics where stage = 'rl_pointing' and metric = 'mismatch_kl'")
     assert len(mismatch) == 2 and max(mismatch)[0] < 1e-6, "RL learned from answers of its own weights"
 
 

@@ -29,7 +29,7 @@ from annotation.storage.schema import User
 from benchmarks.annotators import Load, play, prepared
 from benchmarks.common.annotating import Counts, Server
 from tests.annotation.recording import made_recording
-from tests.wheel.test_planted import run_assets
+from tests.iterations.test_planted import run_assets
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -49,37 +49,39 @@ class Given:
     num_actions: int
 
 
-def test_the_wheel_turns_with_what_people_did(turned_home: Any, copy_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = copy_of(turned_home)
-    given = give(wheel)
-    with watching(wheel.base / "tmp") as played:
-        turn(wheel, 2)
-    check_tables(wheel, given)
-    ((num_steps,),) = wheel.sql("select count(*) from steps where iteration = ? and stage = 'annotations'", TAKES_IN)
+def test_an_iteration_learns_from_what_people_did(finished_home: Any, copy_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = copy_of(finished_home)
+    given = give(workspace)
+    with watching(workspace.base / "tmp") as played:
+        run_iterations(workspace, 2)
+    check_tables(workspace, given)
+    ((num_steps,),) = workspace.sql("select count(*) from steps where iteration = ? and stage = 'annotations'", TAKES_IN)
     assert played.users == {ORACLE_POLICY_ID} and num_steps // 2 < played.num_steps <= num_steps, "it works through the same service"
 
     made = ("withdrawals", "ct_dataset", "sft_dataset")
-    went_well, text, _ = run_assets(wheel, (*made, "ct_model", "sft_model"), monkeypatch, LEARNS)
+    went_well, text, _ = run_assets(workspace, (*made, "ct_model", "sft_model"), monkeypatch, LEARNS)
     assert went_well, text
-    learned = check_learned(wheel, given)
+    learned = check_learned(workspace, given)
 
     taught = Counter(episode_id for episode_id, _ in learned)
     run_id, episode_id = max(given.episodes.items(), key=lambda run: taught[run[1]])
-    before = datasets_of(wheel)
-    taken_back = wheel.flywheel("annotate", "withdraw", run_id, given.recording_id, "--reason", "a test")
+    before = datasets_of(workspace)
+    taken_back = workspace.flywheel("annotate", "withdraw", run_id, given.recording_id, "--reason", "a test")
     assert taken_back.returncode == 0 and "withdrawn: 2" in taken_back.stdout, taken_back.stderr
-    went_well, text, _ = run_assets(wheel, made, monkeypatch, LEARNS)
+    went_well, text, _ = run_assets(workspace, made, monkeypatch, LEARNS)
     assert went_well, text
-    assert before.keys() == datasets_of(wheel).keys() and not set(before.values()) & set(datasets_of(wheel).values()), "new versions"
-    assert samples_of(wheel, "ct", "s.stage = 'recordings'") == set()
-    left = samples_of(wheel, "sft", "a.origin = 'human'")
+    assert before.keys() == datasets_of(workspace).keys() and not set(before.values()) & set(datasets_of(workspace).values()), (
+        "new versions"
+    )
+    assert samples_of(workspace, "ct", "s.stage = 'recordings'") == set()
+    left = samples_of(workspace, "sft", "a.origin = 'human'")
     assert left == {one for one in learned if one[0] != episode_id} != learned, "and nothing else went with it"
-    assert wheel.left_after(15) == []
+    assert workspace.left_after(15) == []
 
 
-def give(wheel: Any) -> Given:
+def give(workspace: Any) -> Given:
     """People at work on a real server of this home, by its newest release; one of them records something, another approves it."""
-    home = wheel.home
+    home = workspace.home
     database = open_database(default_url(home))
     tokens = prepared(database, home, LOAD)
 
@@ -89,9 +91,9 @@ def give(wheel: Any) -> Given:
         accounts.passwords.close()
         return token
 
-    store = made_recording.make(wheel.base / "own")
+    store = made_recording.make(workspace.base / "own")
     edits.confirm(store)
-    server, taken = Server(home, default_url(home), LOAD.num_sessions, environment=wheel.environment), dict[str, str]()
+    server, taken = Server(home, default_url(home), LOAD.num_sessions, environment=workspace.environment), dict[str, str]()
     all_counts = [Counts(taken) for _ in tokens]
     server.start()
     try:
@@ -120,8 +122,8 @@ def upload(url: str, token: str, reviewer: str, store: Any) -> None:
         assert said.status_code == 201, said.text
 
 
-def turn(wheel: Any, num_iterations: int) -> None:
-    ran = wheel.flywheel("run", "--iterations", str(num_iterations), "--profile", PROFILE, timeout_s=1500)
+def run_iterations(workspace: Any, num_iterations: int) -> None:
+    ran = workspace.flywheel("run", "--iterations", str(num_iterations), "--profile", PROFILE, timeout_s=1500)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
 
 
@@ -154,61 +156,61 @@ def watching(folder: Path) -> Iterator[Played]:
         thread.join()
 
 
-def check_tables(wheel: Any, given: Given) -> None:
+def check_tables(workspace: Any, given: Given) -> None:
     """Both kinds are where they belong, once, under the stages that took them in; scripted annotations are beside them."""
-    origins = wheel.sql("select distinct stage, origin from annotations where iteration = ? order by all", TAKES_IN)
+    origins = workspace.sql("select distinct stage, origin from annotations where iteration = ? order by all", TAKES_IN)
     assert origins == [("annotations", "scripted"), ("human_annotations", "human")]
-    taken = wheel.sql("select episode_id, policy_id, split from episodes where iteration = ? and stage = 'human_annotations'", TAKES_IN)
+    taken = workspace.sql("select episode_id, policy_id, split from episodes where iteration = ? and stage = 'human_annotations'", TAKES_IN)
     assert sorted(episode for episode, *_ in taken) == sorted(given.episodes.values()) and {split for *_, split in taken} == {"train"}
-    assert {who for (who,) in wheel.sql("select distinct annotator from annotations where origin = 'human'")} <= given.users
+    assert {who for (who,) in workspace.sql("select distinct annotator from annotations where origin = 'human'")} <= given.users
     for table in ("steps", "verdicts", "routes"):
         without = "select episode_id from episodes where stage = 'human_annotations' except select episode_id from"
-        assert wheel.sql(f"{without} {table}") == [], table
+        assert workspace.sql(f"{without} {table}") == [], table
     unseen = "steps left join screenshots i using (screenshot_id) where i.data is null"
-    assert wheel.sql(f"select count(*) from {unseen} and steps.stage in ('human_annotations', 'recordings')") == [(0,)]
-    ((policy_id, purpose, num_steps),) = wheel.sql(
+    assert workspace.sql(f"select count(*) from {unseen} and steps.stage in ('human_annotations', 'recordings')") == [(0,)]
+    ((policy_id, purpose, num_steps),) = workspace.sql(
         "select any_value(e.policy_id), any_value(e.purpose), count(*) from episodes e join steps using (episode_id) "
         "where e.stage = 'recordings'"
     )
     assert (policy_id, purpose, num_steps) == ("human", "seed", given.num_actions)
-    recorded = wheel.sql("select origin, domain, iteration, count(*) from ct_samples where stage = 'recordings' group by all")
+    recorded = workspace.sql("select origin, domain, iteration, count(*) from ct_samples where stage = 'recordings' group by all")
     assert recorded == [("annotation", "recorded-expert", TAKES_IN, given.num_actions)]
     decided = "a.decision in ('accept', 'edit', 'override') and trim(coalesce(a.response, '')) <> '' and r.route <> 'withheld'"
-    missing = wheel.sql(
+    missing = workspace.sql(
         f"select annotation_id from annotations a join routes r using (episode_id) where a.origin = 'human' and {decided} "
         "except select annotation_id from sft_samples"
     )
     assert missing == [], "each decision that teaches is a sample of D_SFT"
 
 
-def check_learned(wheel: Any, given: Given) -> set[tuple[str, int]]:
+def check_learned(workspace: Any, given: Given) -> set[tuple[str, int]]:
     """Both kinds are in what the next iteration learns from, and its policies are made of it; the steps of people's runs in there."""
-    recorded = samples_of(wheel, "ct", "s.stage = 'recordings'")
+    recorded = samples_of(workspace, "ct", "s.stage = 'recordings'")
     assert len(recorded) == given.num_actions
-    learned = samples_of(wheel, "sft", "a.origin = 'human'")
+    learned = samples_of(workspace, "sft", "a.origin = 'human'")
     assert learned and {episode for episode, _ in learned} <= set(given.episodes.values())
-    assert samples_of(wheel, "sft", "a.origin = 'scripted'")
+    assert samples_of(workspace, "sft", "a.origin = 'scripted'")
     for stage, samples in (
         ("ct_model", "ct_samples where stage = 'recordings'"),
         ("sft_model", "sft_samples join annotations a using (annotation_id) where a.origin = 'human'"),
     ):
-        ((sample_id,),) = wheel.sql(f"select sample_id from {samples} order by all limit 1")
-        ((checkpoint_id,),) = wheel.sql("select checkpoint_id from checkpoints where iteration = ? and stage = ?", LEARNS, stage)
-        made = {found for (found,) in wheel.sql("select id from descendants(?) where kind = 'checkpoint'", sample_id)}
+        ((sample_id,),) = workspace.sql(f"select sample_id from {samples} order by all limit 1")
+        ((checkpoint_id,),) = workspace.sql("select checkpoint_id from checkpoints where iteration = ? and stage = ?", LEARNS, stage)
+        made = {found for (found,) in workspace.sql("select id from descendants(?) where kind = 'checkpoint'", sample_id)}
         assert checkpoint_id in made, f"lineage leads from {sample_id} to the {stage} that learned from it"
     return learned
 
 
-def datasets_of(wheel: Any) -> dict[str, str]:
+def datasets_of(workspace: Any) -> dict[str, str]:
     """By kind."""
-    return dict(wheel.sql("select distinct stage, dataset_id from datasets where iteration = ?", LEARNS))
+    return dict(workspace.sql("select distinct stage, dataset_id from datasets where iteration = ?", LEARNS))
 
 
-def samples_of(wheel: Any, kind: str, where: str) -> set[tuple[str, int]]:
+def samples_of(workspace: Any, kind: str, where: str) -> set[tuple[str, int]]:
     """Episode and step of the samples in the dataset of this kind that is learned from."""
     annotated = "left join annotations a using (annotation_id)" if kind == "sft" else ""
     query = (
         f"select distinct s.episode_id, s.step_index from datasets d join {kind}_samples s using (sample_id) {annotated} "
         f"where d.iteration = ? and d.stage = '{kind}_dataset' and d.weight > 0 and {where}"
     )
-    return {(episode, step) for episode, step in wheel.sql(query, LEARNS)}
+    return {(episode, step) for episode, step in workspace.sql(query, LEARNS)}

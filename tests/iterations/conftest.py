@@ -1,4 +1,4 @@
-"""Homes of real iterations: `turned_home` is run once for all tests (read it, do not write), `copy_of` gives one to
+"""Homes of real iterations: `finished_home` is run once for all tests (read it, do not write), `copy_of` gives one to
 write on.
 """
 
@@ -24,7 +24,7 @@ import pytest
 
 from benchmarks.common.process import left_after, processes_of
 from sandbox.browser.chromium import find_chromium
-from tests.wheel.reported import poison
+from tests.iterations.reported import poison
 from warehouse.core.home import Home
 from warehouse.core.locks import FileLock
 from warehouse.storage.query import connect
@@ -39,12 +39,12 @@ SERVE_TIMEOUT_S = 300
 PAGE_TIMEOUT_MS = 90_000
 VIEWPORT_PX = {"width": 1600, "height": 1900}
 """Tall enough for the whole catalog: Dagster draws only the rows that are in sight."""
-TURN_TIMEOUT_S = 1500
-"""A turn takes a minute and a half; on a busy machine much longer."""
+ITERATION_TIMEOUT_S = 1500
+"""An iteration takes a minute and a half; on a busy machine much longer."""
 
 
 @dataclass(frozen=True)
-class Wheel:
+class Workspace:
     """A FLYWHEEL_HOME and the command line on it. Everything that runs for it carries `base` in its environment or its command."""
 
     base: Path
@@ -112,40 +112,40 @@ def _new_base() -> Path:
 
 
 @pytest.fixture
-def new_wheel() -> Iterator[Callable[..., Wheel]]:
-    """`new_wheel(**environment)`: an empty home, removed after the test with every process that is left of it."""
-    made: list[Wheel] = []
+def new_workspace() -> Iterator[Callable[..., Workspace]]:
+    """`new_workspace(**environment)`: an empty home, removed after the test with every process that is left of it."""
+    made: list[Workspace] = []
 
-    def make(**settings: str) -> Wheel:
-        made.append(Wheel(_new_base(), settings))
+    def make(**settings: str) -> Workspace:
+        made.append(Workspace(_new_base(), settings))
         return made[-1]
 
     yield make
-    for wheel in made:
-        wheel.remove()
+    for workspace in made:
+        workspace.remove()
 
 
 @pytest.fixture
-def copy_of(new_wheel: Callable[..., Wheel]) -> Callable[..., Wheel]:
-    """`copy_of(wheel, **environment)`: the same home again, to write on."""
+def copy_of(new_workspace: Callable[..., Workspace]) -> Callable[..., Workspace]:
+    """`copy_of(workspace, **environment)`: the same home again, to write on."""
 
-    def copy(wheel: Wheel, **settings: str) -> Wheel:
-        made = new_wheel(**settings)
-        _copy_home(wheel, made)
+    def copy(workspace: Workspace, **settings: str) -> Workspace:
+        made = new_workspace(**settings)
+        _copy_home(workspace, made)
         return made
 
     return copy
 
 
-def _copy_home(wheel: Wheel, to: Wheel) -> None:
-    shutil.copytree(wheel.home.root, to.base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
+def _copy_home(workspace: Workspace, to: Workspace) -> None:
+    shutil.copytree(workspace.home.root, to.base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
 
 
 @pytest.fixture(scope="module")
-def shared_copy(turned_home: Turned) -> Iterator[Wheel]:
-    """A copy of `turned_home` that the tests of one module write on, one after the other."""
-    made = Wheel(_new_base())
-    _copy_home(turned_home, made)
+def shared_copy(finished_home: Finished) -> Iterator[Workspace]:
+    """A copy of `finished_home` that the tests of one module write on, one after the other."""
+    made = Workspace(_new_base())
+    _copy_home(finished_home, made)
     yield made
     made.remove()
 
@@ -180,16 +180,16 @@ class Served:
 
 @pytest.fixture
 def serve() -> Callable[..., contextlib.AbstractContextManager[Served]]:
-    """`with serve(wheel, *arguments) as page:` serves `flywheel ui` until the block ends; yields once Dagster answers."""
+    """`with serve(workspace, *arguments) as page:` serves `flywheel ui` until the block ends; yields once Dagster answers."""
 
     @contextlib.contextmanager
-    def serving(wheel: Wheel, *arguments: str) -> Iterator[Served]:
+    def serving(workspace: Workspace, *arguments: str) -> Iterator[Served]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        path = wheel.base / "ui.log"
+        path = workspace.base / "ui.log"
         with path.open("w") as log:
-            process = wheel.start("-m", "pipelines.cli", "ui", "--port", str(port), "--profile", PROFILE, *arguments, stdout=log)
+            process = workspace.start("-m", "pipelines.cli", "ui", "--port", str(port), "--profile", PROFILE, *arguments, stdout=log)
         page = Served(f"http://127.0.0.1:{port}", process, path)
         try:
             deadline = time.monotonic() + SERVE_TIMEOUT_S
@@ -202,13 +202,13 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[Served]]:
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            wheel.end_processes()
+            workspace.end_processes()
 
     return serving
 
 
 @dataclass(frozen=True)
-class Turned(Wheel):
+class Finished(Workspace):
     """A home with one finished iteration, with what the command printed and how long it took."""
 
     output: str = ""
@@ -216,61 +216,61 @@ class Turned(Wheel):
 
 
 @pytest.fixture(scope="session")
-def turned_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
+def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     """`flywheel run --iterations 1 --profile smoke` in an empty home; once, whichever worker of the suite comes first."""
-    yield from _shared(tmp_path_factory, "turned", lambda: _turn(_new_base(), 1))
+    yield from _shared(tmp_path_factory, "finished", lambda: _run(_new_base(), 1))
 
 
 @pytest.fixture
-def turned_with() -> Iterator[Callable[[dict[str, str]], Turned]]:
+def finished_with() -> Iterator[Callable[[dict[str, str]], Finished]]:
     """The same under other variables, in homes of a test's own."""
-    made: list[Turned] = []
+    made: list[Finished] = []
 
-    def turn(settings: dict[str, str]) -> Turned:
-        made.append(_turn(_new_base(), 1, settings))
+    def run(settings: dict[str, str]) -> Finished:
+        made.append(_run(_new_base(), 1, settings))
         return made[-1]
 
-    yield turn
-    for wheel in made:
-        wheel.remove()
+    yield run
+    for workspace in made:
+        workspace.remove()
 
 
 @pytest.fixture(scope="session")
-def turned_twice(turned_home: Turned, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
-    """The same home turned a second time, over a first iteration whose reported rows say the contrary of what was measured (reported.py).
+def finished_twice(finished_home: Finished, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    """The same home after a second iteration, over a first one whose reported rows say the contrary of what was measured (reported.py).
     Read it, do not write."""
 
-    def turn() -> Turned:
+    def run() -> Finished:
         base = _new_base()
-        shutil.copytree(turned_home.home.root, base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
-        poison(Wheel(base).warehouse, "0001")
-        return _turn(base, 2)
+        shutil.copytree(finished_home.home.root, base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
+        poison(Workspace(base).warehouse, "0001")
+        return _run(base, 2)
 
-    yield from _shared(tmp_path_factory, "turned-twice", turn)
+    yield from _shared(tmp_path_factory, "finished-twice", run)
 
 
-def _shared(tmp_path_factory: pytest.TempPathFactory, name: str, turn: Callable[[], Turned]) -> Iterator[Turned]:
+def _shared(tmp_path_factory: pytest.TempPathFactory, name: str, run: Callable[[], Finished]) -> Iterator[Finished]:
     """One home for all workers of the suite, made by the first and removed by the last."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        turned = turn()
-        yield turned
-        turned.remove()
+        finished = run()
+        yield finished
+        finished.remove()
         return
     shared = tmp_path_factory.getbasetemp().parent
     record = shared / f"{name}.json"
     with FileLock(shared / f"{name}.lock"):
         if not record.exists():
-            turned = turn()
-            record.write_text(json.dumps({"base": str(turned.base), "output": turned.output, "seconds": turned.seconds, "users": 0}))
+            finished = run()
+            record.write_text(json.dumps({"base": str(finished.base), "output": finished.output, "seconds": finished.seconds, "users": 0}))
         kept = json.loads(record.read_text())
         record.write_text(json.dumps({**kept, "users": kept["users"] + 1}))
-    turned = Turned(Path(kept["base"]), output=kept["output"], seconds=kept["seconds"])
-    yield turned
+    finished = Finished(Path(kept["base"]), output=kept["output"], seconds=kept["seconds"])
+    yield finished
     with FileLock(shared / f"{name}.lock"):
         kept = json.loads(record.read_text())
         record.write_text(json.dumps({**kept, "users": kept["users"] - 1}))
         if kept["users"] == 1:
-            turned.remove()
+            finished.remove()
             record.unlink()
 
 
@@ -287,7 +287,7 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 """
-"""Python runs it in every process of a turn, and so each that imports Great Expectations leaves its command in a file."""
+"""Python runs it in every process of an iteration, and so each that imports Great Expectations leaves its command in a file."""
 
 
 def _watched(base: Path) -> dict[str, str]:
@@ -298,13 +298,13 @@ def _watched(base: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "FLYWHEEL_TEST_IMPORTERS": str(base / "importers")}
 
 
-def _turn(base: Path, num_iterations: int, settings: dict[str, str] | None = None) -> Turned:
-    wheel = Turned(base, settings={**_watched(base), **(settings or {})})
+def _run(base: Path, num_iterations: int, settings: dict[str, str] | None = None) -> Finished:
+    workspace = Finished(base, settings={**_watched(base), **(settings or {})})
     started = time.monotonic()
-    ran = wheel.flywheel("run", "--iterations", str(num_iterations), "--profile", PROFILE, timeout_s=TURN_TIMEOUT_S)
+    ran = workspace.flywheel("run", "--iterations", str(num_iterations), "--profile", PROFILE, timeout_s=ITERATION_TIMEOUT_S)
     seconds = time.monotonic() - started
     if ran.returncode != 0:
-        logs = "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in wheel.home.work.glob("*.log"))
-        wheel.remove()
+        logs = "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in workspace.home.work.glob("*.log"))
+        workspace.remove()
         pytest.fail(f"the iteration did not finish:\n{ran.stdout}\n{ran.stderr}\n{logs}", pytrace=False)
-    return Turned(base, settings=settings or {}, output=ran.stdout, seconds=seconds)
+    return Finished(base, settings=settings or {}, output=ran.stdout, seconds=seconds)

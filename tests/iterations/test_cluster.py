@@ -28,9 +28,9 @@ from pipelines.cluster.stage_jobs import JOB
 from pipelines.orchestration import progress
 from pipelines.orchestration.instance import DRIVER
 from pipelines.orchestration.work_folder import RESULT
-from tests.wheel.conftest import Turned, Wheel
-from tests.wheel.repeatable import assert_same_rows
-from tests.wheel.test_faults import GONE_S, acknowledged, assert_nothing_lost
+from tests.iterations.conftest import Finished, Workspace
+from tests.iterations.repeatable import assert_same_rows
+from tests.iterations.test_faults import GONE_S, acknowledged, assert_nothing_lost
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400), pytest.mark.skipif(not can_make_hosts(), reason="needs root and iproute2")]
 
@@ -47,7 +47,7 @@ class Machines(ABC):
     """Hosts and a home on the first. `killed`: (stage, node) of each kill; `promised`: episodes that were acknowledged by then."""
 
     profile: ClassVar[str]
-    wheel: Wheel
+    workspace: Workspace
     killed: list[tuple[str, str]] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
 
@@ -71,11 +71,11 @@ class Machines(ABC):
     def run(self, num_iterations: int, kills: dict[str, Sequence[Host]]) -> None:
         """Give the command again and again, as a person would. The first time that a stage of `kills` has done a part of its work, the
         first of its nodes that has work is killed."""
-        output = self.wheel.base / "command.log"
+        output = self.workspace.base / "command.log"
         for _ in range(MAX_COMMANDS):
             with output.open("a") as log:
                 arguments = ["run", "--iterations", str(num_iterations), "--profile", self.profile, *self.changes]
-                command = self.wheel.start("-m", "pipelines.cli", *arguments, stdout=log)
+                command = self.workspace.start("-m", "pipelines.cli", *arguments, stdout=log)
             while command.poll() is None:
                 for stage in kills.keys() & self.ready(num_iterations):
                     if node := next(filter(self.has_work, kills[stage]), None):
@@ -85,12 +85,17 @@ class Machines(ABC):
             if command.returncode == 0:
                 assert not kills, f"{kills} never met their stages"
                 return
-        logs = [output, *self.wheel.base.glob("10.*.log"), *self.wheel.home.work.glob("*/*.log"), *self.wheel.home.work.glob("*.log")]
+        logs = [
+            output,
+            *self.workspace.base.glob("10.*.log"),
+            *self.workspace.home.work.glob("*/*.log"),
+            *self.workspace.home.work.glob("*.log"),
+        ]
         pytest.fail("\n".join([str(self.killed), *(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs)]))
 
     def ready(self, num_iterations: int) -> set[str]:
         """Stages that have done a part of what they do: episodes, steps or rounds."""
-        found = [snapshot for name in iterations(num_iterations) for snapshot in progress.working(self.wheel.home, name)]
+        found = [snapshot for name in iterations(num_iterations) for snapshot in progress.working(self.workspace.home, name)]
         return {each.stage for each in found if each.unit not in BEFORE and 0 < each.done < each.total}
 
     def kill(self, stage: str, node: Host) -> None:
@@ -117,59 +122,59 @@ class Cluster(Machines):
         return self.hosts.settings
 
     def start(self, node: Host) -> None:
-        self.hosts.start(node, self.wheel.environment)
+        self.hosts.start(node, self.workspace.environment)
 
     def acknowledged(self) -> set[str]:
-        stored = self.wheel.flywheel("sql", "select episode_id from episodes", "--json")
+        stored = self.workspace.flywheel("sql", "select episode_id from episodes", "--json")
         assert stored.returncode == 0, stored.stderr
-        return acknowledged_episodes(self.wheel.home, (json.loads(line)["episode_id"] for line in stored.stdout.splitlines()))
+        return acknowledged_episodes(self.workspace.home, (json.loads(line)["episode_id"] for line in stored.stdout.splitlines()))
 
 
 @pytest.fixture
-def cluster(new_wheel: Callable[..., Wheel]) -> Iterator[Cluster]:
-    wheel = new_wheel()
-    with cluster_hosts(wheel.base) as hosts, a_postgres(is_durable=False, listen=hosts.head.address) as socket:
+def cluster(new_workspace: Callable[..., Workspace]) -> Iterator[Cluster]:
+    workspace = new_workspace()
+    with cluster_hosts(workspace.base) as hosts, a_postgres(is_durable=False, listen=hosts.head.address) as socket:
         dagster = new_database(socket, "dagster", listen=hosts.head.address).replace("postgresql+psycopg", DRIVER, 1)
-        wheel.settings.update(hosts.environment, FLYWHEEL_POSTGRES_URL=dagster)
-        made = Cluster(wheel, hosts=hosts)
+        workspace.settings.update(hosts.environment, FLYWHEEL_POSTGRES_URL=dagster)
+        made = Cluster(workspace, hosts=hosts)
         for node in hosts.nodes:
             made.start(node)
         yield made
 
 
-def local_copy(cluster: Cluster) -> Wheel:
+def local_copy(cluster: Cluster) -> Workspace:
     """The tables and checkpoints of the store, on a disk."""
-    base = cluster.wheel.base / "copy"
+    base = cluster.workspace.base / "copy"
     base.mkdir()
-    copied = cluster.wheel.flywheel("store", "copy", f"s3://{BUCKET}/home", str(base / "home"), timeout_s=600)
+    copied = cluster.workspace.flywheel("store", "copy", f"s3://{BUCKET}/home", str(base / "home"), timeout_s=600)
     assert copied.returncode == 0, copied.stderr
-    return Wheel(base)
+    return Workspace(base)
 
 
-def assert_as_on_one_machine(copy: Wheel, turned_home: Turned) -> None:
+def assert_as_on_one_machine(copy: Workspace, finished_home: Finished) -> None:
     """All but SFT, of which a second process has its share: there the seed's rows and CT's checkpoint, to the bit; and as many episodes."""
-    assert_same_rows(turned_home.warehouse, copy.warehouse, but=("sft_model",))
-    assert_as_many_episodes(copy, turned_home)
+    assert_same_rows(finished_home.warehouse, copy.warehouse, but=("sft_model",))
+    assert_as_many_episodes(copy, finished_home)
 
 
-def assert_as_many_episodes(wheel: Wheel, turned_home: Turned) -> None:
+def assert_as_many_episodes(workspace: Workspace, finished_home: Finished) -> None:
     """In the seed and the first iteration, of the stages that play a fixed number."""
     stages = "('seed_demonstrations', 'evaluation', 'rollouts')"
     asked = f"select stage, split, count(*) from episodes where iteration <= '0001' and stage in {stages} group by all order by all"
-    assert wheel.sql(asked) == turned_home.sql(asked)
+    assert workspace.sql(asked) == finished_home.sql(asked)
 
 
 @pytest.mark.ci
-def test_an_iteration_on_three_machines_survives_the_loss_of_one(cluster: Cluster, turned_home: Turned) -> None:
+def test_an_iteration_on_three_machines_survives_the_loss_of_one(cluster: Cluster, finished_home: Finished) -> None:
     cluster.run(1, {"rl_pointing": cluster.hosts.nodes[:1]})
     copy = local_copy(cluster)
     assert_nothing_lost(copy, cluster.promised)
-    assert_as_on_one_machine(copy, turned_home)
-    kept = [path.name for path in cluster.wheel.home.root.iterdir()]
-    assert not (cluster.wheel.home.root / "tables").exists(), kept
+    assert_as_on_one_machine(copy, finished_home)
+    kept = [path.name for path in cluster.workspace.home.root.iterdir()]
+    assert not (cluster.workspace.home.root / "tables").exists(), kept
 
 
-def test_two_iterations_on_three_machines_of_which_one_dies_in_each_stage(cluster: Cluster, turned_home: Turned) -> None:
+def test_two_iterations_on_three_machines_of_which_one_dies_in_each_stage(cluster: Cluster, finished_home: Finished) -> None:
     one, two = ([node] for node in cluster.hosts.nodes)
     kills = {
         "seed_demonstrations": one,
@@ -184,7 +189,7 @@ def test_two_iterations_on_three_machines_of_which_one_dies_in_each_stage(cluste
     cluster.run(2, kills)
     copy = local_copy(cluster)
     assert_nothing_lost(copy, cluster.promised)
-    assert_as_on_one_machine(copy, turned_home)
+    assert_as_on_one_machine(copy, finished_home)
     assert len(copy.sql("select distinct iteration from routes")) == 2
 
 
@@ -226,18 +231,18 @@ class RayCluster(Machines):
         self.ray.start(node)
 
     def acknowledged(self) -> set[str]:
-        return acknowledged(self.wheel)
+        return acknowledged(self.workspace)
 
     def has_work(self, node: Host) -> bool:
         return node is self.ray.others[0] or works_on(node, EPISODES)
 
     def kill(self, stage: str, node: Host) -> None:
-        (folder,) = self.wheel.home.work.glob(f"*/{stage}")
+        (folder,) = self.workspace.home.work.glob(f"*/{stage}")
         self.jobs[stage] = (folder / JOB).read_text()
         super().kill(stage, node)
 
     def ready(self, num_iterations: int) -> set[str]:
-        folders = [self.wheel.home.work / name / stage for name in iterations(num_iterations) for stage in QUICK]
+        folders = [self.workspace.home.work / name / stage for name in iterations(num_iterations) for stage in QUICK]
         quick = [folder for folder in folders if (folder / JOB).exists() and not (folder / RESULT).exists()]
         return super().ready(num_iterations) | {each.name for each in quick if works_on(self.ray.others[0], str(each))}
 
@@ -252,30 +257,32 @@ def works_on(host: Host, word: str) -> bool:
 
 
 @pytest.fixture
-def ray_cluster(new_wheel: Callable[..., Wheel], monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
-    wheel = new_wheel()
-    monkeypatch.setenv("TMPDIR", str(wheel.base / "tmp"))
+def ray_cluster(new_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+    workspace = new_workspace()
+    monkeypatch.setenv("TMPDIR", str(workspace.base / "tmp"))
     with ray_hosts(3, job_server=True, resources=({STAGE: 1}, {SANDBOX: 1}, {SANDBOX: 1})) as ray, ray.head.entered():
-        yield RayCluster(wheel, ray=ray)
+        yield RayCluster(workspace, ray=ray)
 
 
 @pytest.mark.timeout(5400)  # that a node is lost Ray says after 20 s, and all that its stage loads is loaded again
 @pytest.mark.parametrize("resource", [STAGE, SANDBOX])
-def test_an_iteration_on_ray_survives_the_loss_of_a_node_in_each_stage(resource: str, ray_cluster: RayCluster, turned_home: Turned) -> None:
+def test_an_iteration_on_ray_survives_the_loss_of_a_node_in_each_stage(
+    resource: str, ray_cluster: RayCluster, finished_home: Finished
+) -> None:
     """Of the node of a stage's job, which is started again; or of one that plays its episodes, without which the job goes on."""
     own, *others = ray_cluster.ray.others
     ray_cluster.run(1, dict.fromkeys(LOST[resource], [own] if resource == STAGE else others))
-    wheel = ray_cluster.wheel
+    workspace = ray_cluster.workspace
     print(ray_cluster.killed)
-    assert_nothing_lost(wheel, ray_cluster.promised)
-    assert_same_rows(turned_home.warehouse, wheel.warehouse)
-    assert_as_many_episodes(wheel, turned_home)
-    assert wheel.sql("select episode_id, stage, error from episodes where outcome = 'crashed'") == []
+    assert_nothing_lost(workspace, ray_cluster.promised)
+    assert_same_rows(finished_home.warehouse, workspace.warehouse)
+    assert_as_many_episodes(workspace, finished_home)
+    assert workspace.sql("select episode_id, stage, error from episodes where outcome = 'crashed'") == []
     for stage, job in ray_cluster.jobs.items():
-        (last,) = wheel.home.work.glob(f"*/{stage}/{JOB}")
+        (last,) = workspace.home.work.glob(f"*/{stage}/{JOB}")
         assert (last.read_text() == job) is (resource == SANDBOX), stage
     if resource == SANDBOX:
-        assert wheel.sql("select count(*) from episodes where num_retries > 0") > [(0,)]
+        assert workspace.sql("select count(*) from episodes where num_retries > 0") > [(0,)]
     deadline = time.monotonic() + GONE_S
     while left := [node.address for node in ray_cluster.ray.others if works_on(node, EPISODES)]:
         assert time.monotonic() < deadline, f"episode workers are left on {left}"

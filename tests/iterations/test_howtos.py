@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.iterations.conftest import Workspace
 from tests.pipelines.howto import run_page
 from tests.pipelines.test_howtos import LONG
-from tests.wheel.conftest import Wheel
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 TIMEOUT_S = 3000
 
 
 @pytest.fixture
-def folder(new_wheel) -> Path:
+def folder(new_workspace) -> Path:
     """An empty folder, removed after the test with every process that is left of it."""
-    wheel: Wheel = new_wheel()
-    made = wheel.base / "work"
+    workspace: Workspace = new_workspace()
+    made = workspace.base / "work"
     made.mkdir(mode=0o755)
     return made
 

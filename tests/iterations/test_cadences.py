@@ -67,7 +67,7 @@ LOGGER = logging.getLogger("dagster.daemon")
 class Daemons:
     """The daemons of `dagster dev`, each iteration of theirs when a test asks for it; a code server of their own launches the runs."""
 
-    wheel: Any
+    workspace: Any
     context: WorkspaceProcessContext
     instance: dg.DagsterInstance
     alerts: list[dict[str, Any]]
@@ -137,17 +137,17 @@ class Daemons:
 
 @pytest.fixture(scope="module")
 def daemons(shared_copy: Any) -> Iterator[Daemons]:
-    wheel = shared_copy
+    workspace = shared_copy
     with webhook() as (url, alerts), pytest.MonkeyPatch.context() as patch:
         settings = {OVERRIDES_VARIABLE: yaml.safe_dump(SETTINGS), WEBHOOK_VARIABLE: url, "PYTHONPATH": str(ROOT)}
-        for name, value in {**wheel.environment, **settings}.items():
+        for name, value in {**workspace.environment, **settings}.items():
             patch.setenv(name, value)
         for name in ("DAGSTER_HOME", "FLYWHEEL_DAGSTER_URL"):
             patch.delenv(name, raising=False)
-        with open_instance(wheel.home) as instance:
+        with open_instance(workspace.home) as instance:
             target = ModuleTarget("pipelines.definitions", None, str(ROOT), "pipelines.definitions")
             with WorkspaceProcessContext(instance, target) as context:
-                found = Daemons(wheel, context, instance, alerts)
+                found = Daemons(workspace, context, instance, alerts)
                 now = lambda: datetime.now(UTC) + found.ahead  # noqa: E731
                 patch.setattr(dagster._time, "_mockable_get_current_datetime", now)
                 patch.setattr(dagster._time, "_mockable_get_current_timestamp", lambda: now().timestamp())
@@ -202,11 +202,11 @@ def test_a_scheduled_run_that_is_cut_off_is_reported_and_launched_again(daemons:
     daemons.instance.start_schedule(schedule)
     (run,) = daemons.tick(datetime.now(UTC) + daemons.ahead + timedelta(days=30))
     daemons.launch_queued()
-    wait_for(lambda: daemons.status(run) == dg.DagsterRunStatus.STARTED and holder_of(lock_path(daemons.wheel.home)) is not None)
-    holder = holder_of(lock_path(daemons.wheel.home))
+    wait_for(lambda: daemons.status(run) == dg.DagsterRunStatus.STARTED and holder_of(lock_path(daemons.workspace.home)) is not None)
+    holder = holder_of(lock_path(daemons.workspace.home))
     assert holder is not None
     os.kill(holder, signal.SIGKILL)
-    wait_for(lambda: holder_of(lock_path(daemons.wheel.home)) is None)
+    wait_for(lambda: holder_of(lock_path(daemons.workspace.home)) is None)
     daemons.find_dead()
     assert daemons.status(run) == dg.DagsterRunStatus.FAILURE
     (again,) = daemons.look()
@@ -221,7 +221,7 @@ def test_a_scheduled_run_that_is_cut_off_is_reported_and_launched_again(daemons:
 def test_new_data_new_annotations_and_peoples_work_start_an_iteration_each(daemons: Daemons) -> None:
     daemons.switch_on(*GROWTH)
     assert daemons.look() == [], "what is there when they are switched on is not new"
-    warehouse = daemons.wheel.warehouse
+    warehouse = daemons.workspace.warehouse
 
     def add_samples() -> None:
         warehouse.replace_partition("sft_samples", [sample(number) for number in range(3)], iteration="0000", stage="import_new")
@@ -230,7 +230,7 @@ def test_new_data_new_annotations_and_peoples_work_start_an_iteration_each(daemo
         warehouse.replace_partition("annotations", [annotation(number) for number in range(2)], iteration="0001", stage="import_new")
 
     def finish_work() -> None:
-        database = open_database(default_url(daemons.wheel.home))
+        database = open_database(default_url(daemons.workspace.home))
         for number in range(2):
             database.transact(landings.append, "run", f"run-{number}", now_s=time.time())
         database.close()
@@ -245,7 +245,7 @@ def test_new_data_new_annotations_and_peoples_work_start_an_iteration_each(daemo
 
 
 def test_a_regression_is_evaluated_again_and_reported_and_what_is_overdue_shows(daemons: Daemons) -> None:
-    warehouse, instance = daemons.wheel.warehouse, daemons.instance
+    warehouse, instance = daemons.workspace.warehouse, daemons.instance
     daemons.switch_on("regression")
     assert daemons.look() == []
     for key, num_success in (("0001", 9), ("0002", 5)):

@@ -1,7 +1,7 @@
 """A second iteration: what the first one left chooses it, and nothing that is only reported does.
 
-The second turn works on reported rows that say the contrary of what was measured; then its own are turned around as well and everything
-that chooses is asked again. What it should have chosen is worked out here from the rows it may read.
+The second one works on reported rows that say the contrary of what was measured; then its own are inverted as well and everything that
+chooses is asked again. What it should have chosen is worked out here from the rows it may read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from assets.task_pool import make_pool
 from models.judges.judge import Judgement
 from pipelines import profiles
 from pipelines.stages.judge import to_judge, words_to_choose
-from tests.wheel.reported import plant, poison
+from tests.iterations.reported import plant, poison
 from warehouse.datasets.mixing import mixed
 from warehouse.evaluation.judge_reports import choose_thresholds
 from warehouse.lineage import registry
@@ -38,9 +38,9 @@ class Smoke(ProfileResource):
         return profiles.load("smoke")
 
 
-def solved(wheel: Any, checkpoint_id: str, split: str) -> dict[tuple[str, int], bool]:
+def solved(workspace: Any, checkpoint_id: str, split: str) -> dict[tuple[str, int], bool]:
     query = "select task_id, seed, outcome from episodes where purpose = 'evaluation' and policy_id = ? and split = ?"
-    rows = wheel.sql(query, checkpoint_id, split)
+    rows = workspace.sql(query, checkpoint_id, split)
     return {(task, seed): outcome == "success" for task, seed, outcome in rows if outcome != "crashed"}
 
 
@@ -55,24 +55,24 @@ def loses(candidate: dict[tuple[str, int], bool], incumbent: dict[tuple[str, int
     return mean < -0.03 or (mean < 0 and capital > 20)
 
 
-def released(wheel: Any) -> str:
-    return registry.made_by(wheel.warehouse, "0002", "released_policy").checkpoint_id
+def released(workspace: Any) -> str:
+    return registry.made_by(workspace.warehouse, "0002", "released_policy").checkpoint_id
 
 
-def gate(wheel: Any) -> str:
+def gate(workspace: Any) -> str:
     """The second iteration's gate, asked again."""
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0002"])
-        resources = {"tables": WarehouseResource(root=str(wheel.home.root)), "profile": Smoke()}
+        resources = {"tables": WarehouseResource(root=str(workspace.home.root)), "profile": Smoke()}
         assert dg.materialize([released_policy], partition_key="0002", instance=instance, resources=resources).success
-    return released(wheel)
+    return released(workspace)
 
 
 TARGETS = (0.5, 0.35, 0.2, 0.1, 0.05)
 """Precisions to choose a threshold by. A small policy solves little, so the higher ones may be out of reach."""
 
 
-def thresholds(wheel: Any, settings: Profile) -> dict[tuple[str, float], float]:
+def thresholds(workspace: Any, settings: Profile) -> dict[tuple[str, float], float]:
     """By domain and target, the threshold of a judge who scores each episode by a hash of its id: only known truths move it."""
     request = JudgeRequest(
         iteration="0002",
@@ -86,7 +86,7 @@ def thresholds(wheel: Any, settings: Profile) -> dict[tuple[str, float], float]:
         success_threshold=settings.quality.success_threshold,
         known="",
     )
-    with connect(wheel.warehouse) as con:
+    with connect(workspace.warehouse) as con:
         wanted = to_judge(con, request, print)
     judged = [
         Judgement(
@@ -106,22 +106,22 @@ def thresholds(wheel: Any, settings: Profile) -> dict[tuple[str, float], float]:
     return {(domain, target): choice.threshold for target, choices in chosen.items() for domain, choice in choices.items()}
 
 
-def test_the_second_release_is_what_the_eval_rows_say(turned_twice: Any) -> None:
-    candidate = registry.made_by(turned_twice.warehouse, "0002", "merged_policy")
-    incumbent = registry.made_by(turned_twice.warehouse, "0001", "released_policy")
-    of_candidate, of_incumbent = (solved(turned_twice, one.checkpoint_id, "eval") for one in (candidate, incumbent))
+def test_the_second_release_is_what_the_eval_rows_say(finished_twice: Any) -> None:
+    candidate = registry.made_by(finished_twice.warehouse, "0002", "merged_policy")
+    incumbent = registry.made_by(finished_twice.warehouse, "0001", "released_policy")
+    of_candidate, of_incumbent = (solved(finished_twice, one.checkpoint_id, "eval") for one in (candidate, incumbent))
     assert of_candidate and of_candidate.keys() == of_incumbent.keys(), "the same instances for ever"
     is_same = candidate.checkpoint_id == incumbent.checkpoint_id
     keeps = is_same or loses(of_candidate, of_incumbent)
-    assert released(turned_twice) == (incumbent if keeps else candidate).checkpoint_id
-    (note,) = (row["note"] for row in turned_twice.warehouse.read("checkpoints", iteration="0002", stage="released_policy").to_pylist())
+    assert released(finished_twice) == (incumbent if keeps else candidate).checkpoint_id
+    (note,) = (row["note"] for row in finished_twice.warehouse.read("checkpoints", iteration="0002", stage="released_policy").to_pylist())
     assert "first release" not in note
 
 
-def test_the_merge_is_the_candidate_that_solves_most_of_eval(turned_twice: Any) -> None:
+def test_the_merge_is_the_candidate_that_solves_most_of_eval(finished_twice: Any) -> None:
     """In both iterations: every mixture was tried on eval instances, and none that is chosen is beaten."""
     for iteration in ("0001", "0002"):
-        rows = turned_twice.sql(
+        rows = finished_twice.sql(
             """select candidate, method, is_chosen, avg(rate) from (
                  select candidate, method, bool_or(is_chosen) as is_chosen, task_id, sum(num_success) / sum(num_episodes) as rate
                  from merge_candidates where iteration = ? group by all) group by all""",
@@ -131,34 +131,34 @@ def test_the_merge_is_the_candidate_that_solves_most_of_eval(turned_twice: Any) 
         assert chosen == max(success for _, method, _, success in rows if method != "specialist")
 
 
-def test_evaluations_are_greedy_and_on_splits_that_nothing_learns_from(turned_twice: Any) -> None:
-    rows = turned_twice.sql("select distinct temperature, split from episodes where purpose = 'evaluation'")
+def test_evaluations_are_greedy_and_on_splits_that_nothing_learns_from(finished_twice: Any) -> None:
+    rows = finished_twice.sql("select distinct temperature, split from episodes where purpose = 'evaluation'")
     assert {temperature for temperature, _ in rows} == {0.0} and "train" not in {split for _, split in rows}
-    assert turned_twice.sql("select distinct split from episodes where purpose <> 'evaluation'") == [("train",)]
-    assert turned_twice.sql("select count(*) from episodes where iteration = '0002' and purpose = 'rollout'")[0][0] > 0
+    assert finished_twice.sql("select distinct split from episodes where purpose <> 'evaluation'") == [("train",)]
+    assert finished_twice.sql("select count(*) from episodes where iteration = '0002' and purpose = 'rollout'")[0][0] > 0
 
 
-def test_nothing_that_chooses_reads_what_is_only_reported(turned_twice: Any, copy_of: Any) -> None:
+def test_nothing_that_chooses_reads_what_is_only_reported(finished_twice: Any, copy_of: Any) -> None:
     """The gate, the task pool, the datasets, the routes and the judges' thresholds, asked again when every reported row says the
     contrary."""
-    wheel, settings = copy_of(turned_twice), profiles.load("smoke", {"tasks.self_challenge.enabled": True})
+    workspace, settings = copy_of(finished_twice), profiles.load("smoke", {"tasks.self_challenge.enabled": True})
 
     def choices() -> dict[str, Any]:
-        with connect(wheel.warehouse) as con:
+        with connect(workspace.warehouse) as con:
             mixtures = {"ct": settings.ct_mixture, "sft": settings.sft_mixture}
             datasets = {kind: mixed(con, kind, "0003", mixture).dataset_id for kind, mixture in mixtures.items()}  # type: ignore[arg-type]
             routes = route(con, settings.routing).to_pylist()
-        pool = [(choice.task.name, choice.num, choice.why) for choice in make_pool(wheel.warehouse, settings, "0003")[0]]
-        choices = {"release": gate(wheel), "pool": pool, "datasets": datasets, "routes": routes}
-        return choices | {"thresholds": thresholds(wheel, settings)}
+        pool = [(choice.task.name, choice.num, choice.why) for choice in make_pool(workspace.warehouse, settings, "0003")[0]]
+        choices = {"release": gate(workspace), "pool": pool, "datasets": datasets, "routes": routes}
+        return choices | {"thresholds": thresholds(workspace, settings)}
 
     before = choices()
-    assert before["release"] == released(turned_twice) and before["pool"] and before["routes"]
+    assert before["release"] == released(finished_twice) and before["pool"] and before["routes"]
     assert any(0 < threshold < 1 for threshold in before["thresholds"].values()), "some episode of the eval part is good"
-    candidate = registry.made_by(wheel.warehouse, "0002", "merged_policy").checkpoint_id
-    reported = solved(wheel, candidate, "holdout")
-    assert poison(wheel.warehouse, "0002") >= len(reported) > 0
-    assert solved(wheel, candidate, "holdout") == {key: not won for key, won in reported.items()}, "the poison is there"
+    candidate = registry.made_by(workspace.warehouse, "0002", "merged_policy").checkpoint_id
+    reported = solved(workspace, candidate, "holdout")
+    assert poison(workspace.warehouse, "0002") >= len(reported) > 0
+    assert solved(workspace, candidate, "holdout") == {key: not won for key, won in reported.items()}, "the poison is there"
     assert choices() == before
-    assert plant(wheel.warehouse, "0001") > 0 and plant(wheel.warehouse, "0002") > 0
+    assert plant(workspace.warehouse, "0001") > 0 and plant(workspace.warehouse, "0002") > 0
     assert choices() == before, "nor rows of the split that nothing plays, nor reported episodes in other stages"

@@ -52,8 +52,8 @@ READERS = (*(name for name in WORKED if not name.startswith("seed")), "released_
 class Records:
     """What Dagster knows of a finished home."""
 
-    def __init__(self, turned: Any) -> None:
-        self.instance = open_instance(turned.home)
+    def __init__(self, finished: Any) -> None:
+        self.instance = open_instance(finished.home)
 
     @cached_property
     def specs(self) -> dict[str, dg.AssetSpec]:
@@ -77,72 +77,72 @@ class Records:
 
 
 @pytest.fixture(scope="module")
-def records(turned_home, request) -> Records:
+def records(finished_home, request) -> Records:
     patch = pytest.MonkeyPatch()
     request.addfinalizer(patch.undo)
-    for name, value in turned_home.environment.items():
+    for name, value in finished_home.environment.items():
         patch.setenv(name, value)
-    return Records(turned_home)
+    return Records(finished_home)
 
 
 # The tables
 
 
-def test_every_episode_has_exactly_one_route_and_no_route_is_without_one(turned_home):
+def test_every_episode_has_exactly_one_route_and_no_route_is_without_one(finished_home):
     routed = "purpose in ('rollout', 'annotation')"
-    assert turned_home.sql(f"select count(*) > 0 from episodes where {routed}") == [(True,)]
-    assert turned_home.sql(f"select episode_id from episodes where {routed} except select episode_id from routes") == []
-    assert turned_home.sql(f"select episode_id from routes except select episode_id from episodes where {routed}") == []
-    assert turned_home.sql("select episode_id from routes group by all having count(*) > 1") == []
-    assert {route for (route,) in turned_home.sql("select distinct route from routes")} <= {"sft", "ct", "withheld"}
+    assert finished_home.sql(f"select count(*) > 0 from episodes where {routed}") == [(True,)]
+    assert finished_home.sql(f"select episode_id from episodes where {routed} except select episode_id from routes") == []
+    assert finished_home.sql(f"select episode_id from routes except select episode_id from episodes where {routed}") == []
+    assert finished_home.sql("select episode_id from routes group by all having count(*) > 1") == []
+    assert {route for (route,) in finished_home.sql("select distinct route from routes")} <= {"sft", "ct", "withheld"}
 
 
-def test_sft_takes_successes_and_annotated_steps_only(turned_home):
+def test_sft_takes_successes_and_annotated_steps_only(finished_home):
     query = """select s.sample_id from sft_samples s left join episodes e using (episode_id)
                where s.annotation_id is null and e.outcome <> 'success'"""
-    assert turned_home.sql(query) == []
-    assert turned_home.sql("select count(*) > 0 from sft_samples where iteration = '0001'") == [(True,)]
-    assert turned_home.sql("select distinct origin from annotations") == [("scripted",)]
+    assert finished_home.sql(query) == []
+    assert finished_home.sql("select count(*) > 0 from sft_samples where iteration = '0001'") == [(True,)]
+    assert finished_home.sql("select distinct origin from annotations") == [("scripted",)]
 
 
-def test_nothing_of_eval_or_holdout_is_learned_from(turned_home):
+def test_nothing_of_eval_or_holdout_is_learned_from(finished_home):
     for kind in ("ct", "sft"):
         query = f"select e.split from {kind}_samples join episodes e using (episode_id) where e.split <> 'train'"
-        assert turned_home.sql(query) == []
-    assert turned_home.sql("select distinct split from episodes where purpose in ('seed', 'rollout', 'annotation', 'rl')") == [("train",)]
-    splits = turned_home.sql("select distinct split from episodes where purpose = 'evaluation' order by 1")
+        assert finished_home.sql(query) == []
+    assert finished_home.sql("select distinct split from episodes where purpose in ('seed', 'rollout', 'annotation', 'rl')") == [("train",)]
+    splits = finished_home.sql("select distinct split from episodes where purpose = 'evaluation' order by 1")
     assert splits == [("eval",), ("holdout",)]
 
 
-def test_no_instance_is_used_by_two_stages_that_learn(turned_home):
+def test_no_instance_is_used_by_two_stages_that_learn(finished_home):
     query = "select task_id, seed from episodes where split = 'train' group by all having count(distinct purpose) > 1"
-    assert turned_home.sql(query) == []
+    assert finished_home.sql(query) == []
 
 
-def test_nothing_is_stored_twice_and_every_key_is_one(turned_home):
+def test_nothing_is_stored_twice_and_every_key_is_one(finished_home):
     for table in TABLES.values():
         of_an_iteration = table.name in ("datasets", "evaluations", "merge_candidates", "training_metrics")
         keys = ", ".join((*(("iteration",) if of_an_iteration else ()), *table.key))
-        assert turned_home.sql(f"select {keys} from {table.name} group by {keys} having count(*) > 1") == [], table.name
+        assert finished_home.sql(f"select {keys} from {table.name} group by {keys} having count(*) > 1") == [], table.name
 
 
-def test_every_screenshot_is_there_and_is_what_its_id_says(turned_home):
+def test_every_screenshot_is_there_and_is_what_its_id_says(finished_home):
     missing = "select screenshot_id from steps where screenshot_id is not null except select screenshot_id from screenshots"
-    assert turned_home.sql(missing) == []
+    assert finished_home.sql(missing) == []
     without = "select count(*) from steps join episodes e using (episode_id) where e.purpose = 'rollout' and screenshot_id is null"
-    assert turned_home.sql(without) == [(0,)]
-    assert turned_home.sql("select count(*) > 20 from screenshots where width_px > 100") == [(True,)]
+    assert finished_home.sql(without) == [(0,)]
+    assert finished_home.sql("select count(*) > 20 from screenshots where width_px > 100") == [(True,)]
 
 
-def test_no_rule_of_the_asset_checks_is_broken(turned_home):
-    with connect(turned_home.warehouse) as con:
+def test_no_rule_of_the_asset_checks_is_broken(finished_home):
+    with connect(finished_home.warehouse) as con:
         for invariant in INVARIANTS:
             assert con.execute(invariant.sql, {"iteration": "0001"}).fetchall() == [], invariant.name
 
 
-def test_episode_ids_are_their_contents(turned_home):
+def test_episode_ids_are_their_contents(finished_home):
     columns = "episode_id, purpose, policy_id, seed, attempt, t.* exclude (iteration, stage, task_id)"
-    with connect(turned_home.warehouse) as con:
+    with connect(finished_home.warehouse) as con:
         rows = con.sql(f"select {columns} from episodes join tasks t using (task_id)").to_arrow_table().to_pylist()
     assert rows
     for row in rows:
@@ -154,22 +154,22 @@ def test_episode_ids_are_their_contents(turned_home):
         assert task.split(row["seed"]) in Split
 
 
-def test_every_stage_left_a_whole_checkpoint(turned_home):
+def test_every_stage_left_a_whole_checkpoint(finished_home):
     for stage in STAGES:
-        found = registry.made_by(turned_home.warehouse, "0000" if stage == "seed_policy" else "0001", stage)
+        found = registry.made_by(finished_home.warehouse, "0000" if stage == "seed_policy" else "0001", stage)
         assert verify(found.folder).checkpoint_id == found.checkpoint_id
 
 
-def test_lineage_leads_from_the_merge_to_a_task_and_a_screenshot(turned_home):
-    with connect(turned_home.warehouse, lineage=True) as con:
+def test_lineage_leads_from_the_merge_to_a_task_and_a_screenshot(finished_home):
+    with connect(finished_home.warehouse, lineage=True) as con:
         graph = trace(con, "0001/merged_policy", direction="up")
         kinds = {node.kind for node in graph.nodes}
         assert {"checkpoint", "dataset", "ct_sample", "sft_sample", "episode", "step", "task", "screenshot"} <= kinds
-        seed = registry.made_by(turned_home.warehouse, "0000", "seed_policy").checkpoint_id
+        seed = registry.made_by(finished_home.warehouse, "0000", "seed_policy").checkpoint_id
         assert ("checkpoint", seed) in graph.nodes
         assert "<svg" in graph.to_svg() and "flowchart" in graph.to_mermaid()
         task = next(node for node in graph.nodes if node.kind == "task")
-        released = registry.made_by(turned_home.warehouse, "0001", "released_policy").checkpoint_id
+        released = registry.made_by(finished_home.warehouse, "0001", "released_policy").checkpoint_id
         query = "select count(*) from descendants(?) where kind = 'checkpoint' and id = ?"
         assert con.execute(query, [task.id, released]).fetchall()[0][0] > 0, "and forward again"
 
@@ -177,16 +177,16 @@ def test_lineage_leads_from_the_merge_to_a_task_and_a_screenshot(turned_home):
 # The command line
 
 
-def test_the_run_says_what_it_did(turned_home):
-    assert "done seed" in turned_home.output and "done iteration 0001" in turned_home.output
-    assert all(role in turned_home.output for role in ("sft_model", "rl_pointing", "rl_forms", "merged_policy"))
-    assert re.search(r"report: \S+index\.html", turned_home.output)
-    assert f"flywheel status --home {turned_home.home.root}   what each stage made" in turned_home.output
+def test_the_run_says_what_it_did(finished_home):
+    assert "done seed" in finished_home.output and "done iteration 0001" in finished_home.output
+    assert all(role in finished_home.output for role in ("sft_model", "rl_pointing", "rl_forms", "merged_policy"))
+    assert re.search(r"report: \S+index\.html", finished_home.output)
+    assert f"flywheel status --home {finished_home.home.root}   what each stage made" in finished_home.output
 
 
 @pytest.mark.slow
-def test_status_says_where_the_wheel_stands(turned_home):
-    ran = turned_home.flywheel("status", "--json")
+def test_status_says_where_the_iteration_stands(finished_home):
+    ran = finished_home.flywheel("status", "--json")
     assert ran.returncode == 0, ran.stderr
     status = json.loads(ran.stdout)
     seed, first = status["iterations"]
@@ -194,7 +194,7 @@ def test_status_says_where_the_wheel_stands(turned_home):
     critics = {"critic_pointing", "critic_forms"}
     assert {item["stage"] for item in first["checkpoints"]} == set(STAGES[1:]) | critics
     assert set(first["datasets"]) == {"ct_dataset", "sft_dataset"}
-    assert sum(first["routes"].values()) == turned_home.sql("select count(*) from routes")[0][0]
+    assert sum(first["routes"].values()) == finished_home.sql("select count(*) from routes")[0][0]
     reported = {(item["role"], item["split"]) for item in first["success"]}
     assert reported == {*((role, "holdout") for role in STAGES[1:6]), ("merged_policy", "eval")}
     for item in first["success"]:
@@ -202,33 +202,33 @@ def test_status_says_where_the_wheel_stands(turned_home):
         assert item["num_episodes"] == item["num_tasks"] * profiles.load("smoke").evaluation.holdout_per_task
 
 
-def test_a_second_run_has_nothing_to_do_and_says_so(turned_home, copy_of):
-    wheel = copy_of(turned_home)
-    before = wheel.warehouse.versions()
-    ran = wheel.flywheel("run", "--iterations", "1", "--profile", "smoke", timeout_s=600)
+def test_a_second_run_has_nothing_to_do_and_says_so(finished_home, copy_of):
+    workspace = copy_of(finished_home)
+    before = workspace.warehouse.versions()
+    ran = workspace.flywheel("run", "--iterations", "1", "--profile", "smoke", timeout_s=600)
     assert ran.returncode == 0, ran.stderr
     assert "1 of 1 iterations are complete" in ran.stdout
     assert "done iteration" not in ran.stdout
-    assert wheel.warehouse.versions() == before
-    assert wheel.left_after(10) == []
+    assert workspace.warehouse.versions() == before
+    assert workspace.left_after(10) == []
 
 
 @pytest.mark.slow
-def test_sql_sees_the_tables_as_they_were(turned_home):
+def test_sql_sees_the_tables_as_they_were(finished_home):
     def count(*options: str) -> int:
-        ran = turned_home.flywheel("sql", "select count(*) as num from episodes", "--json", *options)
+        ran = finished_home.flywheel("sql", "select count(*) as num from episodes", "--json", *options)
         assert ran.returncode == 0, ran.stderr
         return int(json.loads(ran.stdout)["num"])
 
-    (seeded,) = turned_home.sql("select count(*) from episodes where iteration = '0000'")[0]
+    (seeded,) = finished_home.sql("select count(*) from episodes where iteration = '0000'")[0]
     assert count("--as-of", "0000") == seeded
     assert count("--as-of", "0001") == count() > seeded
 
 
 @pytest.mark.slow
-def test_lineage_is_printed_and_drawn(turned_home, tmp_path: Path):
+def test_lineage_is_printed_and_drawn(finished_home, tmp_path: Path):
     svg, mermaid = tmp_path / "lineage.svg", tmp_path / "lineage.mmd"
-    ran = turned_home.flywheel("lineage", "0001/merged_policy", "--depth", "3", "--svg", str(svg), "--mermaid", str(mermaid))
+    ran = finished_home.flywheel("lineage", "0001/merged_policy", "--depth", "3", "--svg", str(svg), "--mermaid", str(mermaid))
     assert ran.returncode == 0, ran.stderr
     assert "0001/sft_model" in ran.stdout and "learned from" in ran.stdout
     assert svg.read_text().lstrip().startswith("<svg") and "flowchart" in mermaid.read_text()
@@ -236,11 +236,11 @@ def test_lineage_is_printed_and_drawn(turned_home, tmp_path: Path):
 
 @pytest.mark.parametrize("form", ["trl", "llama-factory", "sharegpt", "parquet"])
 @pytest.mark.parametrize("dataset", ["sft", "ct"])
-def test_samples_are_exported(turned_home, tmp_path: Path, form: str, dataset: str):
+def test_samples_are_exported(finished_home, tmp_path: Path, form: str, dataset: str):
     from warehouse.datasets.export import export
 
-    exported = export(turned_home.warehouse, tmp_path / "out", format=form, dataset=dataset)
-    (num,) = turned_home.sql(f"select count(*) from {dataset}_samples where not withdrawn")[0]
+    exported = export(finished_home.warehouse, tmp_path / "out", format=form, dataset=dataset)
+    (num,) = finished_home.sql(f"select count(*) from {dataset}_samples where not withdrawn")[0]
     assert exported.num_rows + exported.num_left_out == num
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["num_rows"] == exported.num_rows
@@ -252,29 +252,29 @@ def test_samples_are_exported(turned_home, tmp_path: Path, form: str, dataset: s
 
 
 @pytest.mark.slow
-def test_everything_is_exported_as_one_duckdb_file(turned_home, tmp_path: Path):
+def test_everything_is_exported_as_one_duckdb_file(finished_home, tmp_path: Path):
     output = tmp_path / "flywheel.duckdb"
-    ran = turned_home.flywheel("export", str(output), "--format", "duckdb")
+    ran = finished_home.flywheel("export", str(output), "--format", "duckdb")
     assert ran.returncode == 0, ran.stderr
     with duckdb.connect(str(output), read_only=True) as con:
         for table in TABLES:
-            assert con.execute(f"select count(*) from {table}").fetchall() == turned_home.sql(f"select count(*) from {table}")
+            assert con.execute(f"select count(*) from {table}").fetchall() == finished_home.sql(f"select count(*) from {table}")
 
 
 @pytest.mark.slow
-def test_any_checkpoint_is_evaluated_and_checkpoints_are_merged(turned_home, tmp_path: Path):
-    merged = turned_home.flywheel("merge", "0001/rl_pointing", "0001/rl_forms", "--weights", "0.25,0.75", "-o", str(tmp_path / "merged"))
+def test_any_checkpoint_is_evaluated_and_checkpoints_are_merged(finished_home, tmp_path: Path):
+    merged = finished_home.flywheel("merge", "0001/rl_pointing", "0001/rl_forms", "--weights", "0.25,0.75", "-o", str(tmp_path / "merged"))
     assert merged.returncode == 0, merged.stderr
     assert verify(tmp_path / "merged").checkpoint_id in merged.stdout
-    before = turned_home.warehouse.versions()
-    ran = turned_home.flywheel("eval", "0001/released_policy", "--split", "holdout", "--per-task", "1", "--profile", "smoke")
+    before = finished_home.warehouse.versions()
+    ran = finished_home.flywheel("eval", "0001/released_policy", "--split", "holdout", "--per-task", "1", "--profile", "smoke")
     assert ran.returncode == 0, ran.stderr
     assert "click-button" in ran.stdout and "mean over tasks" in ran.stdout
-    assert turned_home.warehouse.versions() == before, "nothing is stored"
+    assert finished_home.warehouse.versions() == before, "nothing is stored"
 
 
-def test_the_report_shows_curves_flow_and_screenshots(turned_home):
-    page = (turned_home.home.reports / "index.html").read_text()
+def test_the_report_shows_curves_flow_and_screenshots(finished_home):
+    page = (finished_home.home.reports / "index.html").read_text()
     for heading in ("Success by iteration and stage", "Routing", "Training", "Sample trajectories", "Lineage"):
         assert f">{heading}<" in page
     assert page.count("<svg") >= 5
@@ -317,42 +317,42 @@ def test_every_check_ran_and_passed(records: Records):
     assert [name for name, passed in results.items() if not passed and not name.endswith(":value_pretraining_gate")] == []
 
 
-def test_each_gate_checks_the_rows_that_its_stages_wrote_and_each_row_once(turned_home):
+def test_each_gate_checks_the_rows_that_its_stages_wrote_and_each_row_once(finished_home):
     checked: dict[tuple[str, str], int] = {}
-    for page in checked_tables(turned_home.home):
+    for page in checked_tables(finished_home.home):
         checked[page.iteration, page.table] = checked.get((page.iteration, page.table), 0) + page.num_rows
     for table in set(TABLES) - {"screenshots", "tasks"}:
-        written = dict(turned_home.sql(f"select iteration, count(*) from {table} group by all"))
+        written = dict(finished_home.sql(f"select iteration, count(*) from {table} group by all"))
         assert {key: checked.get((key, table), 0) for key in written} == written, table
     shown = "select count(distinct screenshot_id) from steps where iteration = '0001'"
-    assert [(checked["0001", "screenshots"],)] == turned_home.sql(shown)
+    assert [(checked["0001", "screenshots"],)] == finished_home.sql(shown)
 
 
-def test_great_expectations_is_imported_by_the_process_that_gates_are_forked_from_alone(turned_home):
+def test_great_expectations_is_imported_by_the_process_that_gates_are_forked_from_alone(finished_home):
     """Once a run, of the seed and of the iteration: not by the command, the run's own process, a stage or a sandbox."""
-    importers = (turned_home.base / "importers").read_text().splitlines()
+    importers = (finished_home.base / "importers").read_text().splitlines()
     assert len(importers) == 2 and all("multiprocessing.forkserver" in command for command in importers), importers
 
 
-def test_the_next_iteration_is_open_with_what_enters_it(records: Records, turned_home):
+def test_the_next_iteration_is_open_with_what_enters_it(records: Records, finished_home):
     assert records.instance.get_dynamic_partitions("iteration") == ["0001", "0002"]
     opened = records.materialization("iteration_input", "0002")
     closed = records.materialization("iteration_output", "0001")
     assert opened.tags["dagster/data_version"] == closed.tags["dagster/data_version"]
-    released = registry.made_by(turned_home.warehouse, "0001", "released_policy")
+    released = registry.made_by(finished_home.warehouse, "0001", "released_policy")
     assert opened.metadata["policy"].value == released.checkpoint_id
-    assert opened.metadata["sft_samples"].value == turned_home.warehouse.version("sft_samples")
+    assert opened.metadata["sft_samples"].value == finished_home.warehouse.version("sft_samples")
 
 
 @pytest.mark.long
-def test_a_finished_stage_is_worked_again_only_where_that_is_asked_for(turned_home, copy_of, monkeypatch: pytest.MonkeyPatch):
-    wheel = copy_of(turned_home)
-    for name, value in wheel.environment.items():
+def test_a_finished_stage_is_worked_again_only_where_that_is_asked_for(finished_home, copy_of, monkeypatch: pytest.MonkeyPatch):
+    workspace = copy_of(finished_home)
+    for name, value in workspace.environment.items():
         monkeypatch.setenv(name, value)
-    results = {path: path.stat().st_mtime_ns for path in sorted(wheel.home.work.glob("0001/*/result.json"))}
-    rows = wheel.sql("select count(*), count(distinct episode_id) from episodes")
+    results = {path: path.stat().st_mtime_ns for path in sorted(workspace.home.work.glob("0001/*/result.json"))}
+    rows = workspace.sql("select count(*), count(distinct episode_id) from episodes")
     definitions = build_defs()
-    with open_instance(wheel.home) as instance:
+    with open_instance(workspace.home) as instance:
         again = definitions.resolve_job_def("iteration").execute_in_process(
             partition_key="0001", instance=instance, asset_selection=[dg.AssetKey("evaluations")]
         )
@@ -363,11 +363,11 @@ def test_a_finished_stage_is_worked_again_only_where_that_is_asked_for(turned_ho
         assert definitions.resolve_job_def("evaluate").execute_in_process(partition_key="0001", instance=instance).success
     worked = {path.parent.name for path, then in results.items() if path.stat().st_mtime_ns != then}
     assert worked == {"evaluation"}, "the job that evaluates again does"
-    assert wheel.sql("select count(*), count(distinct episode_id) from episodes") == rows
+    assert workspace.sql("select count(*), count(distinct episode_id) from episodes") == rows
 
 
-def test_the_sample_screenshots_are_pictures(turned_home, tmp_path: Path):
-    for number, (data,) in enumerate(turned_home.sql("select data from screenshots limit 5")):
+def test_the_sample_screenshots_are_pictures(finished_home, tmp_path: Path):
+    for number, (data,) in enumerate(finished_home.sql("select data from screenshots limit 5")):
         path = tmp_path / f"{number}.png"
         path.write_bytes(data)
         with Image.open(path) as image:
@@ -375,6 +375,6 @@ def test_the_sample_screenshots_are_pictures(turned_home, tmp_path: Path):
             assert len(image.convert("RGB").getcolors(160 * 210) or []) > 3
 
 
-def test_kinds_of_lineage_are_the_catalogues(turned_home):
-    kinds = {kind for (kind,) in turned_home.sql("select distinct kind from lineage_nodes")}
+def test_kinds_of_lineage_are_the_catalogues(finished_home):
+    kinds = {kind for (kind,) in finished_home.sql("select distinct kind from lineage_nodes")}
     assert kinds <= {kind.name for kind in NODE_KINDS}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel.conftest import Turned
-from tests.wheel.repeatable import assert_same_rows
+from tests.iterations.conftest import Finished
+from tests.iterations.repeatable import assert_same_rows
 from warehouse.core.home import Home
 from warehouse.core.store import STORE_VARIABLE, Store
 from warehouse.lineage import registry
@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(5400)]
 
 
 def test_an_iteration_in_an_object_store_gives_what_it_gives_on_a_disk(
-    turned_home: Turned, turned_with: Callable[[dict[str, str]], Turned], store: Store, tmp_path: Path
+    finished_home: Finished, finished_with: Callable[[dict[str, str]], Finished], store: Store, tmp_path: Path
 ) -> None:
-    far = turned_with({STORE_VARIABLE: store.url})
-    assert_same_rows(Warehouse(Home(turned_home.base / "home", None)), Warehouse(far.home))
+    far = finished_with({STORE_VARIABLE: store.url})
+    assert_same_rows(Warehouse(Home(finished_home.base / "home", None)), Warehouse(far.home))
     assert not (far.base / "home" / "tables").exists()
     released = registry.released(Warehouse(Home(tmp_path / "another-host")))
     assert (released.folder / "card.json").is_file() and released.folder.is_relative_to(tmp_path)

@@ -25,7 +25,7 @@ from assets.invariants import INVARIANTS
 from benchmarks.common.acknowledged import acknowledged_episodes, logged_episodes
 from pipelines.orchestration import prefect_server
 from tests.disks import fill, mounted_disk
-from tests.wheel.conftest import PROFILE
+from tests.iterations.conftest import PROFILE
 from warehouse.storage.query import connect
 
 pytestmark = pytest.mark.timeout(3600)
@@ -48,25 +48,25 @@ TARGETS = {
 """What is killed, one after the other: `worker STAGE`, `browser STAGE` and `server STAGE` only while that stage works."""
 
 
-def acknowledged(wheel: Any) -> set[str]:
-    return acknowledged_episodes(wheel.home, (episode for (episode,) in wheel.sql("select episode_id from episodes")))
+def acknowledged(workspace: Any) -> set[str]:
+    return acknowledged_episodes(workspace.home, (episode for (episode,) in workspace.sql("select episode_id from episodes")))
 
 
-def assert_nothing_lost(wheel: Any, promised: set[str], *, outdated: str | None = None) -> None:
+def assert_nothing_lost(workspace: Any, promised: set[str], *, outdated: str | None = None) -> None:
     """Every promised episode is stored, none twice, and no rule of the flywheel is broken in any iteration; those of the asset that is
     outdated, because what it is made of was made again, are not asked."""
-    stored = [episode for (episode,) in wheel.sql("select episode_id from episodes")]
+    stored = [episode for (episode,) in workspace.sql("select episode_id from episodes")]
     assert len(stored) == len(set(stored)), "an episode is counted twice"
     assert promised - set(stored) == set(), "an acknowledged episode is lost"
-    assert wheel.sql("select episode_id from routes group by all having count(*) > 1") == []
+    assert workspace.sql("select episode_id from routes group by all having count(*) > 1") == []
     routed = "select episode_id from episodes where purpose in ('rollout', 'annotation')"
-    assert wheel.sql(f"{routed} except select episode_id from routes") == []
-    assert wheel.sql(f"select episode_id from routes except {routed}") == []
+    assert workspace.sql(f"{routed} except select episode_id from routes") == []
+    assert workspace.sql(f"select episode_id from routes except {routed}") == []
     for kind in ("ct", "sft"):
-        assert wheel.sql(f"select sample_id from {kind}_samples where not withdrawn group by all having count(*) > 1") == []
-    assert wheel.sql("select outcome from episodes where outcome = 'crashed' and error not like '%Browser%'") == []
-    for (iteration,) in wheel.sql("select distinct iteration from routes"):
-        with connect(wheel.warehouse) as con:
+        assert workspace.sql(f"select sample_id from {kind}_samples where not withdrawn group by all having count(*) > 1") == []
+    assert workspace.sql("select outcome from episodes where outcome = 'crashed' and error not like '%Browser%'") == []
+    for (iteration,) in workspace.sql("select distinct iteration from routes"):
+        with connect(workspace.warehouse) as con:
             for invariant in (each for each in INVARIANTS if each.asset != outdated):
                 assert con.execute(invariant.sql, {"iteration": iteration}).fetchall() == [], f"{invariant.name} of {iteration}"
 
@@ -75,7 +75,7 @@ def assert_nothing_lost(wheel: Any, promised: set[str], *, outdated: str | None 
 class Trial:
     """One home on which kills are carried out while `flywheel run` goes on."""
 
-    wheel: Any
+    workspace: Any
     kills: list[str]
     random: random.Random
     seconds: dict[str, float]
@@ -85,22 +85,22 @@ class Trial:
 
     def run(self) -> None:
         for num_iterations in range(2, MAX_ITERATIONS + 1):
-            self.turn(num_iterations)
+            self.run_iterations(num_iterations)
             if not self.kills:
                 return
         pytest.fail(f"{self.kills} never met their targets:\n" + "\n".join(self.log))
 
-    def turn(self, num_iterations: int) -> None:
+    def run_iterations(self, num_iterations: int) -> None:
         """Give the command again and again, as a person would, until the iteration is complete."""
         for _ in range(MAX_COMMANDS):
-            output = self.wheel.base / "command.log"
+            output = self.workspace.base / "command.log"
             with output.open("a") as log:
-                command = self.wheel.start("-m", "pipelines.cli", "run", "--iterations", str(num_iterations), stdout=log)
+                command = self.workspace.start("-m", "pipelines.cli", "run", "--iterations", str(num_iterations), stdout=log)
             self.kill_during(command)
             self.note(f"the command ended with {command.returncode}")
             if command.returncode == 0:
                 return
-            assert self.wheel.left_after(GONE_S) == [], "\n".join(self.log)
+            assert self.workspace.left_after(GONE_S) == [], "\n".join(self.log)
         pytest.fail("\n".join([*self.log, output.read_text()[-3000:]]))
 
     def kill_during(self, command: subprocess.Popen[str]) -> None:
@@ -120,7 +120,7 @@ class Trial:
                 continue
             with contextlib.suppress(psutil.NoSuchProcess):
                 target.kill()
-            self.promised |= acknowledged(self.wheel)
+            self.promised |= acknowledged(self.workspace)
             self.note(f"{self.kills.pop(0)} killed after {wait_s:.1f} s; {len(self.promised)} episodes acknowledged")
             self.is_gone_after(GONE_S, target)
 
@@ -141,7 +141,7 @@ class Trial:
         return None
 
     def process_with(self, *marks: str) -> psutil.Process | None:
-        for process in self.wheel.processes():
+        for process in self.workspace.processes():
             with contextlib.suppress(psutil.Error):
                 command = " ".join(process.cmdline())
                 if all(re.search(rf"{re.escape(mark)}(\s|$|:)", command) for mark in marks):
@@ -164,42 +164,42 @@ class Trial:
 
 
 @pytest.fixture
-def stage_seconds(turned_home) -> dict[str, float]:
-    results = {path.parent.name: json.loads(path.read_text())["duration_s"] for path in turned_home.home.work.glob("0001/*/result.json")}
+def stage_seconds(finished_home) -> dict[str, float]:
+    results = {path.parent.name: json.loads(path.read_text())["duration_s"] for path in finished_home.home.work.glob("0001/*/result.json")}
     return {**results, "iteration": sum(results.values())}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("target", [pytest.param(name, marks=pytest.mark.ci) if name == "everything" else name for name in TARGETS])
-def test_killed_three_times_the_wheel_goes_on(target: str, turned_home, copy_of, stage_seconds):
-    trial = Trial(copy_of(turned_home), list(TARGETS[target]), random.Random(f"faults {target}"), stage_seconds)
+def test_killed_three_times_the_iterations_go_on(target: str, finished_home, copy_of, stage_seconds):
+    trial = Trial(copy_of(finished_home), list(TARGETS[target]), random.Random(f"faults {target}"), stage_seconds)
     trial.run()
     print("\n".join(trial.log))
-    assert_nothing_lost(trial.wheel, trial.promised)
-    assert trial.wheel.left_after(GONE_S) == []
+    assert_nothing_lost(trial.workspace, trial.promised)
+    assert trial.workspace.left_after(GONE_S) == []
 
 
 @pytest.mark.slow
-def test_killed_once_the_wheel_goes_on(turned_home, copy_of, stage_seconds):
+def test_killed_once_the_iterations_go_on(finished_home, copy_of, stage_seconds):
     """The one trial of every day: the run that works the stages, killed in the first half of the iteration."""
     halves = {stage: seconds / 2 for stage, seconds in stage_seconds.items()}
-    trial = Trial(copy_of(turned_home), ["run"], random.Random("faults once"), halves)
+    trial = Trial(copy_of(finished_home), ["run"], random.Random("faults once"), halves)
     trial.run()
     print("\n".join(trial.log))
     assert not trial.kills and trial.promised
-    assert_nothing_lost(trial.wheel, trial.promised)
-    assert trial.wheel.left_after(GONE_S) == []
+    assert_nothing_lost(trial.workspace, trial.promised)
+    assert trial.workspace.left_after(GONE_S) == []
 
 
 @pytest.mark.long
 @pytest.mark.ci
-def test_a_full_disk_ends_the_run_by_name_and_with_room_the_same_command_goes_on(new_wheel):
-    wheel = new_wheel()
+def test_a_full_disk_ends_the_run_by_name_and_with_room_the_same_command_goes_on(new_workspace):
+    workspace = new_workspace()
     command = ("-m", "pipelines.cli", "run", "--iterations", "1", "--profile", PROFILE)
-    folder = wheel.home.work / "0000" / "seed_demonstrations"
-    filler = wheel.home.root / "filler"
-    with mounted_disk(wheel.home.root, "600m"):
-        run = wheel.start(*command)
+    folder = workspace.home.work / "0000" / "seed_demonstrations"
+    filler = workspace.home.root / "filler"
+    with mounted_disk(workspace.home.root, "600m"):
+        run = workspace.start(*command)
         while run.poll() is None and not (folder / "request.json").exists():
             time.sleep(POLL_S)
         while run.poll() is None:
@@ -207,56 +207,56 @@ def test_a_full_disk_ends_the_run_by_name_and_with_room_the_same_command_goes_on
             time.sleep(POLL_S)
         said = run.communicate()[0]
         assert run.returncode == 1 and "Traceback" not in said, said
-        assert "StorageFull: no room for" in said and str(wheel.home.root) in said and "MiB" in said, said
-        status = wheel.flywheel("status")
+        assert "StorageFull: no room for" in said and str(workspace.home.root) in said and "MiB" in said, said
+        status = workspace.flywheel("status")
         assert "Traceback" not in status.stderr and (status.returncode == 0 or status.stderr.startswith("StorageFull:")), status.stderr
-        assert not (folder / "result.json").exists() and wheel.left_after(GONE_S) == []
+        assert not (folder / "result.json").exists() and workspace.left_after(GONE_S) == []
 
         filler.unlink()
-        again = wheel.start(*command)
+        again = workspace.start(*command)
         while again.poll() is None and not (folder / "result.json").exists():
             time.sleep(POLL_S)
         assert again.poll() is None, again.communicate()[0]
         again.terminate()
         again.communicate()
-        stored = wheel.sql("select count(*), count(distinct episode_id) from episodes where stage = 'seed_demonstrations'")
+        stored = workspace.sql("select count(*), count(distinct episode_id) from episodes where stage = 'seed_demonstrations'")
         assert stored[0][0] == stored[0][1] > 0
-        assert wheel.left_after(GONE_S) == []
+        assert workspace.left_after(GONE_S) == []
 
 
 @pytest.mark.long
 @pytest.mark.ci
-def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of):
+def test_a_killed_trainer_goes_on_with_the_episodes_it_had(finished_home, copy_of):
     """The worker of one RL stage by itself, killed in the midst of its first round."""
-    wheel = copy_of(turned_home)
-    folder = wheel.home.work / "0001" / "rl_pointing"
+    workspace = copy_of(finished_home)
+    folder = workspace.home.work / "0001" / "rl_pointing"
     (folder / "result.json").unlink()
-    logs = wheel.home.checkpoints / "0001" / "rl_pointing" / "run"
+    logs = workspace.home.checkpoints / "0001" / "rl_pointing" / "run"
     shutil.rmtree(logs.parent)
-    before = {episode for (episode,) in wheel.sql("select episode_id from episodes where stage <> 'rl_pointing'")}
+    before = {episode for (episode,) in workspace.sql("select episode_id from episodes where stage <> 'rl_pointing'")}
 
-    with (wheel.base / "worker.log").open("w") as log:
-        worker = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
+    with (workspace.base / "worker.log").open("w") as log:
+        worker = workspace.start("-m", "pipelines.stages", str(folder), stdout=log)
         while worker.poll() is None and not any(list(logged_episodes(path)) for path in logs.glob("*/episodes/episodes.jsonl")):
             time.sleep(0.02)
         worker.kill()
         worker.wait()
         kept = {episode for path in logs.glob("*/episodes/episodes.jsonl") for episode in logged_episodes(path)}
-        assert kept and wheel.left_after(GONE_S) == []
+        assert kept and workspace.left_after(GONE_S) == []
 
-        again = wheel.start("-m", "pipelines.stages", str(folder), stdout=log)
-        assert again.wait(900) == 0, (wheel.base / "worker.log").read_text()[-3000:]
-    assert_nothing_lost(wheel, before | kept, outdated="merged_policy")
+        again = workspace.start("-m", "pipelines.stages", str(folder), stdout=log)
+        assert again.wait(900) == 0, (workspace.base / "worker.log").read_text()[-3000:]
+    assert_nothing_lost(workspace, before | kept, outdated="merged_policy")
     (path,) = logs.glob("*/episodes/episodes.jsonl")
     logged = list(logged_episodes(path))
     assert len(logged) == len(set(logged)), "what was finished is not run again"
-    assert wheel.left_after(GONE_S) == []
+    assert workspace.left_after(GONE_S) == []
 
 
 @pytest.mark.slow
-def test_what_a_killed_stage_would_go_on_from_is_gone_once_it_has_ended(turned_home):
-    home = turned_home.home
-    assert turned_home.sql("select count(*) > 0 from screenshots") == [(True,)]
+def test_what_a_killed_stage_would_go_on_from_is_gone_once_it_has_ended(finished_home):
+    home = finished_home.home
+    assert finished_home.sql("select count(*) > 0 from screenshots") == [(True,)]
     runs = sorted(home.checkpoints.glob("0001/*/run"))
     assert [folder.parent.name for folder in runs] == ["ct_model", "rl_forms", "rl_pointing", "sft_model"]
     assert not list(home.checkpoints.glob("*/*/draft")) and not list(home.work.glob("*/*/episodes"))

@@ -30,28 +30,28 @@ CUT = {
 }
 
 
-def test_the_second_collection_plays_what_the_first_taught_to_choose(new_wheel):
+def test_the_second_collection_plays_what_the_first_taught_to_choose(new_workspace):
     if shutil.which("bwrap") is None:
         pytest.skip("apt-get install --no-install-recommends bubblewrap")
-    wheel = new_wheel()
-    path = wheel.base / "cut.yaml"
+    workspace = new_workspace()
+    path = workspace.base / "cut.yaml"
     path.write_text(yaml.safe_dump(CUT))
-    ran = wheel.flywheel("run", "--iterations", "2", "--profile", str(path), timeout_s=3000)
-    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in wheel.home.work.glob("*.log"))
+    ran = workspace.flywheel("run", "--iterations", "2", "--profile", str(path), timeout_s=3000)
+    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in workspace.home.work.glob("*.log"))
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\n{logs}"
 
-    profile, warehouse = profiles.load(str(path)), wheel.warehouse
+    profile, warehouse = profiles.load(str(path)), workspace.warehouse
     num_families = len(tasks_in(profile.tasks.lists))
     for iteration in ("0001", "0002"):
         of_rollouts = "select distinct task_id, seed from episodes where purpose = 'rollout' and iteration = ? order by all"
-        played = wheel.sql(of_rollouts, iteration)
+        played = workspace.sql(of_rollouts, iteration)
         pool = pool_of(warehouse, iteration)
         assert pool is not None and played == sorted((task_id, seed) for task_id, seeds in pool.items() for seed in seeds)
         assert len(played) == PER_TASK * num_families
-    assert wheel.sql("select distinct why from task_instances where iteration = '0001'") == [("seed",)]
-    assert wheel.sql("select count(*) - count(distinct content_id) from task_instances where stage = 'task_pool'") == [(0,)]
-    assert wheel.sql("select distinct split from task_instances where stage = 'task_pool'") == [("train",)]
-    assert wheel.sql("select distinct split, why from task_instances where iteration = '0000' order by all") == [
+    assert workspace.sql("select distinct why from task_instances where iteration = '0001'") == [("seed",)]
+    assert workspace.sql("select count(*) - count(distinct content_id) from task_instances where stage = 'task_pool'") == [(0,)]
+    assert workspace.sql("select distinct split from task_instances where stage = 'task_pool'") == [("train",)]
+    assert workspace.sql("select distinct split, why from task_instances where iteration = '0000' order by all") == [
         ("eval", "evaluated on"),
         ("holdout", "evaluated on"),
     ]
@@ -60,11 +60,11 @@ def test_the_second_collection_plays_what_the_first_taught_to_choose(new_wheel):
     with connect(warehouse) as con:
         rates = solve_rates(con, "0002", profile.tasks.self_challenge.memory)
     assert set(rates) == {choice.task.task_id for choice in choices}, "every family was played"
-    stored = wheel.sql("select task_id, seed, why from task_instances where iteration = '0002' order by all")
+    stored = workspace.sql("select task_id, seed, why from task_instances where iteration = '0002' order by all")
     assert stored == sorted((row["task_id"], row["seed"], row["why"]) for row in rows), "taken up again, it chooses the same"
-    asked = wheel.sql(
+    asked = workspace.sql(
         "select count(*) from task_instances t join episodes e using (task_id, seed) "
         "where e.purpose = 'rollout' and e.instruction <> t.instruction"
     )
     assert asked == [(0,)], "what is shown of an instance is what was asked"
-    assert wheel.left_after(15) == []
+    assert workspace.left_after(15) == []

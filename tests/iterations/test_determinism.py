@@ -22,9 +22,9 @@ pytestmark = pytest.mark.timeout(1800)
 TASKS = TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))
 
 
-def play(turned: Any, *, num: int = 2, skip: int = 5000, **settings: Any) -> dict[str, tuple[Any, ...]]:
+def play(finished: Any, *, num: int = 2, skip: int = 5000, **settings: Any) -> dict[str, tuple[Any, ...]]:
     """Sampled episodes of each task, `num` of them: what was seen, said, done and earned, by episode id."""
-    engine = EmbeddedEngine.from_checkpoint(registry.made_by(turned.warehouse, "0001", "released_policy").folder)
+    engine = EmbeddedEngine.from_checkpoint(registry.made_by(finished.warehouse, "0001", "released_policy").folder)
     requests = requests_for(TASKS, purpose="rollout", policy_id=engine.policy_id, split=Split.TRAIN, num=num, skip=skip, temperature=1.0)
 
     async def run() -> list[Episode]:
@@ -56,23 +56,23 @@ def trace(episode: Episode) -> tuple[Any, ...]:
 
 
 @pytest.mark.long
-def test_the_same_seeds_give_the_same_episodes_whatever_runs_beside_them(turned_home):
-    alone = play(turned_home, num_sessions=1)
+def test_the_same_seeds_give_the_same_episodes_whatever_runs_beside_them(finished_home):
+    alone = play(finished_home, num_sessions=1)
     assert sum(len(steps) for *_, steps in alone.values()) > 10
     assert all(screenshot for *_, steps in alone.values() for _, screenshot, *_ in steps)
-    assert play(turned_home, num_sessions=6) == alone
-    assert play(turned_home, num_sessions=7, num_browsers=2) == alone
+    assert play(finished_home, num_sessions=6) == alone
+    assert play(finished_home, num_sessions=7, num_browsers=2) == alone
 
 
 @pytest.mark.slow
-def test_the_rollouts_of_the_turn_begin_alike_when_they_are_collected_again(turned_home):
+def test_the_rollouts_of_the_iteration_begin_alike_when_they_are_collected_again(finished_home):
     """They were sampled in whatever batches came together, so their answers need not repeat; their instances do, to the pixel."""
-    begun = turned_home.sql(
+    begun = finished_home.sql(
         """select episode_id, instruction, observation, screenshot_id from episodes join steps using (episode_id)
            where purpose = 'rollout' and step_index = 0"""
     )
     num = profiles.load("smoke").collection.instances_per_task
-    again = play(turned_home, num=num, skip=first_instance("rollout", "0001"), num_sessions=3)
+    again = play(finished_home, num=num, skip=first_instance("rollout", "0001"), num_sessions=3)
     assert {episode_id: tuple(page) for episode_id, *page in begun} == {
         episode_id: (instruction, *steps[0][:2]) for episode_id, (instruction, *_, steps) in again.items()
     }

@@ -30,21 +30,21 @@ CUT = {
 }
 
 
-def test_every_domain_of_the_sandbox_goes_through_a_turn(new_wheel):
+def test_every_domain_of_the_sandbox_goes_through_an_iteration(new_workspace):
     if lacking := [*missing_packages(["form"]), *(["bubblewrap"] if shutil.which("bwrap") is None else [])]:
         pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
-    wheel = new_wheel()
-    path = wheel.base / "cut.yaml"
+    workspace = new_workspace()
+    path = workspace.base / "cut.yaml"
     path.write_text(yaml.safe_dump(CUT))
     domains = set(profiles.load(str(path)).tasks.domains)
     assert domains == set(profiles.load("sandbox").tasks.domains) == {"pointing", "forms", "games", "terminal", "hybrid", "desktop"}
 
-    ran = wheel.flywheel("run", "--iterations", "1", "--profile", str(path), timeout_s=3000)
-    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in wheel.home.work.glob("*.log"))
+    ran = workspace.flywheel("run", "--iterations", "1", "--profile", str(path), timeout_s=3000)
+    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in workspace.home.work.glob("*.log"))
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\n{logs}"
 
     def of(query: str) -> set[str]:
-        return {domain for (domain,) in wheel.sql(query)}
+        return {domain for (domain,) in workspace.sql(query)}
 
     played = "episodes e where e.purpose = 'rollout' and e.iteration = '0001'"
     assert of(f"select distinct domain from {played}") == domains
@@ -54,7 +54,7 @@ def test_every_domain_of_the_sandbox_goes_through_a_turn(new_wheel):
         assert of(f"select distinct domain from {table} join episodes using (episode_id) where true {judged}") == domains, table
     assert of("select distinct domain from evaluations where num_episodes > 0") == domains
     for stage in ("rl_games", "rl_terminal", "merged_policy", "released_policy"):
-        found = registry.made_by(wheel.warehouse, "0001", stage)
+        found = registry.made_by(workspace.warehouse, "0001", stage)
         assert verify(found.folder).checkpoint_id == found.checkpoint_id
     assert of("select distinct domain from episodes where purpose = 'rl'") == {"games", "terminal"}
-    assert wheel.left_after(15) == []
+    assert workspace.left_after(15) == []

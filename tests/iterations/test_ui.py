@@ -132,10 +132,10 @@ def expect_checks_passed(page: Page, names: list[str]) -> None:
         expect(page.get_by_text("Passed", exact=True)).to_be_visible()
 
 
-def test_a_person_launches_an_iteration_and_sees_what_it_made(page: Page, new_wheel, serve):
-    wheel, errors = new_wheel(), []
+def test_a_person_launches_an_iteration_and_sees_what_it_made(page: Page, new_workspace, serve):
+    workspace, errors = new_workspace(), []
     page.on("pageerror", lambda error: errors.append(error))
-    with serve(wheel) as served:
+    with serve(workspace) as served:
         for _ in ("seed", "iteration 0001"):
             launch_next_iteration(page, served.url)
             expect_success(page, RUN_TIMEOUT_MS)
@@ -162,27 +162,27 @@ def test_a_person_launches_an_iteration_and_sees_what_it_made(page: Page, new_wh
         for group in ("seed", "datasets", "training", "release", "collection", "routing"):
             expect(page.get_by_title(group, exact=True).first).to_be_visible()
     assert errors == []
-    assert wheel.left_after(10) == []
-    assert wheel.sql("select count(*) > 0 from routes where iteration = '0001'") == [(True,)]
+    assert workspace.left_after(10) == []
+    assert workspace.sql("select count(*) > 0 from routes where iteration = '0001'") == [(True,)]
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda sent: sent.name)
-def test_an_interrupt_ends_the_page_and_the_run_it_holds(page: Page, new_wheel, serve, sent: signal.Signals):
-    wheel = new_wheel()
-    with serve(wheel) as served:
+def test_an_interrupt_ends_the_page_and_the_run_it_holds(page: Page, new_workspace, serve, sent: signal.Signals):
+    workspace = new_workspace()
+    with serve(workspace) as served:
         launch_next_iteration(page, served.url)
         expect(page.get_by_text("Started", exact=True).first).to_be_visible()
-        assert any("multiprocess" in part or "execute_run" in part for part in command_lines(wheel)), "the run has processes"
+        assert any("multiprocess" in part or "execute_run" in part for part in command_lines(workspace)), "the run has processes"
         page.goto("about:blank")
         served.process.send_signal(sent)
         assert served.process.wait(30) == 0, served.said()
-    assert wheel.left_after(5) == []
+    assert workspace.left_after(5) == []
     assert "Traceback" not in served.said()
 
 
-def command_lines(wheel) -> list[str]:
+def command_lines(workspace) -> list[str]:
     found = []
-    for process in wheel.processes():
+    for process in workspace.processes():
         with contextlib.suppress(psutil.Error):
             found.append(" ".join(process.cmdline()))
     return found
@@ -200,22 +200,22 @@ LIVE = "select distinct number, live_id from releases order by number desc limit
 """The policy that was live from each change on, the last change first."""
 
 
-def test_a_run_of_the_command_line_can_be_re_executed(turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
-    wheel = copy_of(turned_home)
-    with serve(wheel) as served:
+def test_a_run_of_the_command_line_can_be_re_executed(finished_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    workspace = copy_of(finished_home)
+    with serve(workspace) as served:
         (first,) = [run["runId"] for run in runs_of(served.url) if run["jobName"] == "iteration"]
         launched = graphql(served.url, REEXECUTE, run=first, strategy="ALL_STEPS")["launchRunReexecution"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         graphql(served.url, TERMINATE, run=launched["run"]["runId"])
 
 
-def test_a_team_works_by_the_page(page: Page, turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
+def test_a_team_works_by_the_page(page: Page, finished_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
     """Settings changed in the Launchpad, one asset materialized, two iterations backfilled, a run that no profile allows and the alert of
     it, lineage followed to a table's columns, a schedule switched on, a release rolled back. One run works in the home at a time."""
     with webhook() as (webhook_url, sent):
-        wheel = copy_of(turned_home, **{WEBHOOK_VARIABLE: webhook_url})
-        (live,) = wheel.sql(f"{LIVE} 1")
-        with serve(wheel) as served:
+        workspace = copy_of(finished_home, **{WEBHOOK_VARIABLE: webhook_url})
+        (live,) = workspace.sql(f"{LIVE} 1")
+        with serve(workspace) as served:
             url, num_before = served.url, len(runs_of(served.url))
             merge = launch_with(page, url, "merge", "{merge: {weights: [0.25, 0.75]}}", mistaken="{merge: {weigts: [0.25, 0.75]}}")
             impossible = launch_with(page, url, "rl", "{rl: {rounds: 0}}")
@@ -236,9 +236,9 @@ def test_a_team_works_by_the_page(page: Page, turned_home: Any, copy_of: Callabl
     in_home = [run for run in known.values() if run["jobName"] in ("merge", "rl", "__ASSET_JOB") and run["startTime"]]
     spans = sorted((run["startTime"], run["endTime"]) for run in in_home)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), spans
-    weights = wheel.sql("select config from checkpoints where stage = 'merged_policy' and iteration = '0001' order by all")
+    weights = workspace.sql("select config from checkpoints where stage = 'merged_policy' and iteration = '0001' order by all")
     assert any("0.75" in config for (config,) in weights), weights
-    after_rollback, after_promotion = wheel.sql(f"{LIVE} 2")
+    after_rollback, after_promotion = workspace.sql(f"{LIVE} 2")
     assert after_rollback[1] == live[1] != after_promotion[1], "the promoted seed was live between"
 
 
@@ -365,16 +365,16 @@ def wait_for_alert(sent: list[dict[str, Any]], run: str) -> None:
 
 
 def test_a_killed_run_is_found_dead_and_re_executed_from_its_failure(
-    page: Page, turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]
+    page: Page, finished_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]
 ) -> None:
-    wheel = copy_of(turned_home)
-    with serve(wheel) as served:
+    workspace = copy_of(finished_home)
+    with serve(workspace) as served:
         run = launch_with(page, served.url, "collect", "{}")
         deadline = time.monotonic() + 180
-        while not any("pipelines.stages" in line and "rollouts" in line for line in command_lines(wheel)):
+        while not any("pipelines.stages" in line and "rollouts" in line for line in command_lines(workspace)):
             assert time.monotonic() < deadline, "the stage has a worker"
             time.sleep(0.2)
-        holder = holder_of(lock_path(wheel.home))
+        holder = holder_of(lock_path(workspace.home))
         assert holder is not None
         os.kill(holder, signal.SIGKILL)
         expect(page.get_by_text("Failure", exact=True).first).to_be_visible()
@@ -384,7 +384,7 @@ def test_a_killed_run_is_found_dead_and_re_executed_from_its_failure(
         expect_success(page, RUN_TIMEOUT_MS)
         again = run_shown(page)
         assert {each["runId"]: each["status"] for each in runs_of(served.url)}[again] == "SUCCESS"
-    assert wheel.left_after(10) == []
+    assert workspace.left_after(10) == []
 
 
 def runs_of(url: str) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Success by iteration and stage over several seeds, beside the controls that say where a gain comes from.
 
-    wheel         the quickstart as it is
+    quickstart    the profile as it is
     no_annotator  without the scripted annotator
     replay_only   same compute, no new data: D_CT and D_SFT stay the seed's, RL only replays
     no_failures   CT without the V=0 data (ct_weight 0)
@@ -9,14 +9,14 @@
 Every table begins with the two policies that a run starts from: *tutorials only*, the first CT, which has seen no demonstration, and
 *seed SFT*, after two demonstrations a task. What the flywheel adds is over those.
 
-Every (variant, seed) is an ordinary home under .bench/wheel, made by `flywheel run`; run again after an interruption and it goes on.
+Every (variant, seed) is an ordinary home under .bench/iterations, made by `flywheel run`; run again after an interruption and it goes on.
 Both starts and the newest released policy of each home are also measured on the tasks of `unseen`, which are never trained on. All
 figures are on the holdout split; whole tasks that `wide` holds out are counted apart.
 
-    python -m benchmarks.wheel_curves --variants wheel no_annotator replay_only no_failures wide --publish
+    python -m benchmarks.iteration_curves --variants quickstart no_annotator replay_only no_failures wide --publish
 
-`--publish` writes docs/measured/wheel_curves.json, the page and the drawing of it, with commit, date and machine of every home; homes that
-are not named keep the figures that they have there. `--from-published` writes page and drawing again and measures nothing.
+`--publish` writes docs/measured/iteration_curves.json, the page and the drawing of it, with commit, date and machine of every home; homes
+that are not named keep the figures that they have there. `--from-published` writes page and drawing again and measures nothing.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from warehouse.evaluation.statistics import Estimate, Interval, TaskCount, diffe
 from warehouse.reporting.svg import Axis, Drawing
 from warehouse.storage.tables import Warehouse
 
-ROOT = Path(".bench/wheel")
-PUBLISHED, PAGE, DRAWING = Path("docs/measured/wheel_curves.json"), Path("docs/measured.md"), Path("docs/wheel-curves.svg")
+ROOT = Path(".bench/iterations")
+PUBLISHED, PAGE, DRAWING = Path("docs/measured/iteration_curves.json"), Path("docs/measured.md"), Path("docs/iteration-curves.svg")
 FIRST = "0001"
 STARTS = {"ct_model": "tutorials only", "sft_model": "seed SFT"}
 """The policies of the first iteration that a run starts from, by role."""
 VARIANTS: dict[str, dict[str, Any]] = {
-    "wheel": {},
+    "quickstart": {},
     "no_annotator": {"annotation.enabled": False},
     "replay_only": {
         "annotation.enabled": False,
@@ -211,8 +211,8 @@ def markdown(homes: Mapping[str, Mapping[str, Any]]) -> str:
         "# Measured",
         "",
         "Greedy success on the holdout split, mean over tasks ± standard error, (95 % interval), number of episodes. Of iteration 0001",
-        "`ct_model` is *tutorials only* and `sft_model` the *seed SFT*. `benchmarks/wheel_curves.py` says which variant is which and wrote",
-        "this page; the figures lie in `docs/measured/wheel_curves.json`.",
+        "`ct_model` is *tutorials only* and `sft_model` the *seed SFT*. `benchmarks/iteration_curves.py` says which variant is which and",
+        "wrote this page; the figures lie in `docs/measured/iteration_curves.json`.",
         "",
         "A figure is of the commit named here, and says nothing of a later one:",
         "",
@@ -316,7 +316,9 @@ def draw(points: Sequence[Point], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=["wheel"], help="which variants to run (default: wheel)")
+    parser.add_argument(
+        "--variants", nargs="+", choices=list(VARIANTS), default=["quickstart"], help="which variants to run (default: quickstart)"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="profile seeds (default: 0 1 2)")
     parser.add_argument("--iterations", type=int, default=3, help="iterations of each (default: 3)")
     parser.add_argument("--unseen-per-task", type=int, default=20, help="episodes per unseen task (default: 20)")

@@ -34,39 +34,39 @@ ITERATION = "0001"
 
 
 @pytest.fixture
-def reopened(turned_home: Any, copy_of: Callable[..., Any]) -> Any:
+def reopened(finished_home: Any, copy_of: Callable[..., Any]) -> Any:
     """A copy of the finished home whose iteration has all its stages but has not closed."""
-    wheel = copy_of(turned_home)
-    with open_instance(wheel.home) as instance:
+    workspace = copy_of(finished_home)
+    with open_instance(workspace.home) as instance:
         instance.wipe_assets([ITERATION_OUTPUT])
         instance.delete_dynamic_partition("iteration", "0002")
         assert first_incomplete(instance) == ITERATION
-    return wheel
+    return workspace
 
 
 class Planter:
     """Writes rows with plain Delta, as a program that is none of ours would; says what the message has to name."""
 
-    def __init__(self, wheel: Any) -> None:
-        self.wheel = wheel
-        self.versions = wheel.warehouse.versions()
+    def __init__(self, workspace: Any) -> None:
+        self.workspace = workspace
+        self.versions = workspace.warehouse.versions()
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        with connect(self.wheel.warehouse) as con:
+        with connect(self.workspace.warehouse) as con:
             found: list[dict[str, Any]] = con.sql(query).to_arrow_table().to_pylist()
         return found
 
     def append(self, table: str, rows: list[dict[str, Any]], *, iteration: str, stage: str) -> None:
-        delta, whole = self.wheel.warehouse.delta(table), [row | {"iteration": iteration, "stage": stage} for row in rows]
+        delta, whole = self.workspace.warehouse.delta(table), [row | {"iteration": iteration, "stage": stage} for row in rows]
         write_deltalake(delta, pa.Table.from_pylist(whole, schema=delta.to_pyarrow_dataset().schema), mode="append")
 
     def rewrite(self, table: str, data: pa.Table) -> None:
-        delta = self.wheel.warehouse.delta(table)
+        delta = self.workspace.warehouse.delta(table)
         partitions = delta.metadata().partition_columns or None
         write_deltalake(delta, data, mode="overwrite", schema_mode="overwrite", partition_by=partitions)
 
     def whole(self, table: str) -> pa.Table:
-        return self.wheel.warehouse.delta(table).to_pyarrow_dataset().to_table()
+        return self.workspace.warehouse.delta(table).to_pyarrow_dataset().to_table()
 
     def leak(self) -> list[str]:
         (sample,) = self.rows("from sft_samples limit 1")
@@ -108,7 +108,7 @@ class Planter:
         return ["expectations_annotations", "stored as string, not as int64", '"first"', broken, "flywheel restore"]
 
     def fix(self, table: str) -> None:
-        ran = self.wheel.flywheel("restore", table, str(self.versions[table]))
+        ran = self.workspace.flywheel("restore", table, str(self.versions[table]))
         assert ran.returncode == 0, ran.stderr
 
 
@@ -118,11 +118,13 @@ FOLLOWING = {"collection": ("rollouts", "annotations", "verdicts"), "datasets": 
 """Assets whose checks are the gate's, and after them one that must not run."""
 
 
-def run_assets(wheel: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, iteration: str = ITERATION) -> tuple[bool, str, bool]:
+def run_assets(
+    workspace: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, iteration: str = ITERATION
+) -> tuple[bool, str, bool]:
     """Whether Dagster's run of these assets and their checks went well, what its failure says, and whether the last one was run."""
-    for name, value in wheel.environment.items():
+    for name, value in workspace.environment.items():
         monkeypatch.setenv(name, value)
-    with open_instance(wheel.home) as instance:
+    with open_instance(workspace.home) as instance:
         ran = (
             build_defs()
             .resolve_job_def("iteration")
@@ -151,8 +153,8 @@ def test_a_fault_blocks_what_follows_and_names_the_rows(reopened: Any, fault: st
     assert run_assets(reopened, names, monkeypatch) == (True, "", True)
 
 
-def turn(wheel: Any) -> subprocess.CompletedProcess[str]:
-    ran: subprocess.CompletedProcess[str] = wheel.flywheel("run", "--iterations", "1", "--profile", "smoke", timeout_s=900)
+def run_iteration(workspace: Any) -> subprocess.CompletedProcess[str]:
+    ran: subprocess.CompletedProcess[str] = workspace.flywheel("run", "--iterations", "1", "--profile", "smoke", timeout_s=900)
     return ran
 
 
@@ -174,19 +176,19 @@ def test_a_run_stops_at_each_gate_and_goes_on_where_it_is_mended(reopened: Any) 
     planter = Planter(reopened)
 
     leaked, unsolved = planter.leak(), planter.unsolved()
-    stopped = turn(reopened)
+    stopped = run_iteration(reopened)
     assert stopped.returncode == 1 and "StageFailed" in stopped.stderr and "ContaminatedDataset" in stopped.stderr
     assert all(part in stopped.stderr for part in leaked), stopped.stderr
     assert "launch 1:" in stopped.stdout and "launch 2:" not in stopped.stdout, "launching again would be of no use"
     assert reopened.flywheel("withdraw", "sample-leaked").returncode == 0
 
-    stopped = turn(reopened)
+    stopped = run_iteration(reopened)
     assert stopped.returncode == 1 and "dataset_gate of iteration 0001" in stopped.stderr
     assert all(part in stopped.stderr for part in unsolved) and "sample-leaked" not in stopped.stderr
     assert reopened.flywheel("withdraw", "sample-unsolved").returncode == 0
 
     reported = [part for fault in IN_COLLECTION for part in getattr(planter, fault)()]
-    stopped = turn(reopened)
+    stopped = run_iteration(reopened)
     assert stopped.returncode == 1 and "collection_gate of iteration 0001" in stopped.stderr
     assert [part for part in reported if part not in stopped.stderr] == [], stopped.stderr
     page = (reopened.home.reports / "data_docs" / ITERATION / "annotations.annotations.html").read_text()
@@ -194,7 +196,7 @@ def test_a_run_stops_at_each_gate_and_goes_on_where_it_is_mended(reopened: Any) 
     for table in IN_COLLECTION.values():
         planter.fix(table)
 
-    went_on = turn(reopened)
+    went_on = run_iteration(reopened)
     assert went_on.returncode == 0, went_on.stderr
     assert [reopened.sql(query) for query in CONTENT] == before, "nothing is lost, and nothing came in"
     assert reopened.sql("select count(*) from datasets where sample_id in ('sample-leaked', 'sample-unsolved')") == [(0,)]
