@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from html.parser import HTMLParser
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from lxml import etree
 
 from agent.grammars.elements import MAX_ELEMENTS
 from pipelines.importing.reading import OnBytes, RawRecord, raw_records
 from pipelines.importing.trajectories import DemonstratedStep, Demonstration, Entry, Importer, Picture, Pictures
 from sandbox.actions import Action, Click, Hotkey, MoveTo, SelectOption, TypeText
+from sandbox.html_tree import html_tree
 from sandbox.importing.collection import Collection
 from sandbox.importing.fields import BadRecord, Fields
 from sandbox.importing.reading import NotPlain, parse_json
@@ -28,6 +30,7 @@ ACTION_ASIDE = ("raw_html", "action_repr")
 CANDIDATE_ASIDE = ("score", "rank")
 """A ranking model's fields of an element."""
 ROLES = {"a": "link", "button": "button", "select": "select", "textarea": "textarea", "input": "input", "img": "image", "li": "item"}
+LABELS = ("aria_label", "alt", "placeholder", "input_value", "title")
 SMALLEST_PAGE_PX = (1280, 720)
 NO_TARGET = "a step whose element is unknown"
 Box = tuple[float, float, float, float]
@@ -240,41 +243,21 @@ def _element(candidate: Mapping[str, Any], texts: Mapping[str, str]) -> Element:
     )
 
 
-class _Texts(HTMLParser):
-    """What each node of cleaned HTML says, by its backend_node_id: its label, its value, or all text inside of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, str] = {}
-        self._open: list[tuple[str, str]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        node = values.get("backend_node_id") or ""
-        label = next((values[name] for name in ("aria_label", "alt", "placeholder", "input_value", "title") if values.get(name)), None)
-        if node and label:
-            self.found[node] = str(label)
-        if tag not in ("input", "img", "br", "hr"):
-            self._open.append((tag, node))
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if self._open and self._open[-1][0] == tag:
-            self._open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open:
-            if self._open.pop()[0] == tag:
-                return
-
-    def handle_data(self, data: str) -> None:
-        text = " ".join(data.split())
-        for _, node in self._open if text else ():
-            if node:
-                self.found[node] = f"{self.found.get(node, '')} {text}".strip()[:200]
+def node_texts(markup: str) -> dict[str, str]:
+    """What each node of cleaned HTML says, by its backend_node_id: its label or value, and all text inside of it."""
+    found: dict[str, str] = {}
+    for element in _elements_of(markup):
+        if node := element.get("backend_node_id"):
+            label = next((value for name in LABELS if (value := element.get(name))), "")
+            text = " ".join(" ".join(element.itertext()).split())
+            found[node] = f"{label} {text}".strip()[:200] if text else label
+    return found
 
 
-def node_texts(html: str) -> dict[str, str]:
-    parser = _Texts()
-    parser.feed(html)
-    return parser.found
+def _elements_of(markup: str) -> Iterable[Any]:
+    """Collections have XML. What is not is read as the HTML of a page, whose rules end some elements before their end tags."""
+    try:
+        root = etree.fromstring(markup.encode(errors="replace"), etree.XMLParser(resolve_entities=False))
+    except etree.XMLSyntaxError:
+        root = html_tree(markup)
+    return () if root is None else root.iter("*")

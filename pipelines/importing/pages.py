@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lxml import etree, html
+from lxml import etree
 from markdown_it import MarkdownIt
 
+from sandbox.html_tree import html_tree
 from sandbox.importing.fields import BadRecord
 
 MAX_BYTES = 16 * 2**20
@@ -135,11 +136,9 @@ def _decoded(data: bytes, path: Path) -> str:
 
 
 def _html(text: str) -> tuple[str, list[Block]]:
-    parser = html.HTMLParser(remove_comments=True, remove_pis=True, no_network=True)
-    try:
-        root = html.document_fromstring(re.sub(r"\A\s*<\?xml[^>]*\?>", "", text), parser=parser)
-    except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
-        raise BadRecord(f"it cannot be read as HTML: {error}") from None
+    root = html_tree(text)
+    if root is None:
+        raise BadRecord("it cannot be read as HTML: it is empty")
     title = root.findtext(".//title") or ""
     for path in ('.//*[@role="main"]', ".//main", './/div[@itemprop="articleBody"]'):
         if (found := root.find(path)) is not None:

@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
+from lxml import etree
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandbox.html_tree import html_tree
 from sandbox.terminal.tool_errors import ToolError
 from warehouse.core.errors import ConfigError, SandboxError
 
@@ -32,6 +33,8 @@ K1, B = 1.2, 0.75
 """BM25's constants, as Robertson and Zaragoza (2009) recommend."""
 
 _WORD = re.compile(r"\w+")
+_SKIPPED = frozenset({"script", "style", "template", "noscript", "svg", "title"})
+_BLOCKS = frozenset({"p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "pre", "table", "ul", "ol"})
 
 
 class SearchCall(BaseModel):
@@ -128,7 +131,7 @@ class HttpLibrary:
     async def read(self, url: str) -> Document:
         kind, body = await self._fetch(self._read.replace("{url}", urllib.parse.quote(url, safe="")))
         text = body.decode(errors="replace")
-        return readable(text, url) if "html" in kind else Document(title=url, text=text)
+        return await asyncio.to_thread(readable, text, url) if "html" in kind else Document(title=url, text=text)
 
     async def _fetch(self, address: str) -> tuple[str, bytes]:
         """Content type and body."""
@@ -211,40 +214,22 @@ def _document(path: Path) -> Document:
 
 def readable(html: str, title: str) -> Document:
     """The text of an HTML page as a person reads it, with its title."""
-    parser = _TextParser()
-    parser.feed(html)
-    parser.close()
-    text = re.sub(r"[ \t]+", " ", "".join(parser.parts))
+    root = html_tree(html)
+    if root is None:
+        return Document(title=title, text="")
+    parts: list[str] = []
+    walk = etree.iterwalk(root, events=("start", "end"))
+    for event, element in walk:
+        if element.tag in _BLOCKS:
+            parts.append("\n")
+        elif element.tag == "td":
+            parts.append(" ")
+        if event == "end":
+            parts.append(element.tail or "")
+        elif element.tag in _SKIPPED:
+            walk.skip_subtree()
+        else:
+            parts.append(element.text or "")
+    text = re.sub(r"[ \t]+", " ", "".join(parts))
     text = re.sub(r" ?\n\s*", "\n", text).strip()
-    return Document(title=" ".join("".join(parser.title).split()) or title, text=text)
-
-
-class _TextParser(HTMLParser):
-    SKIPPED = frozenset({"script", "style", "template", "noscript", "svg", "head"})
-    BLOCKS = frozenset({"p", "div", "br", "li", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "pre", "table", "ul", "ol"})
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-        self.title: list[str] = []
-        self._open: list[str] = []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        if tag in self.SKIPPED or tag == "title":
-            self._open.append(tag)
-        elif tag in self.BLOCKS:
-            self.parts.append("\n")
-        elif tag == "td":
-            self.parts.append(" ")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._open:
-            del self._open[self._open.index(tag) :]
-        elif tag in self.BLOCKS:
-            self.parts.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "title":
-            self.title.append(data)
-        elif not self._open:
-            self.parts.append(data)
+    return Document(title=" ".join((root.findtext(".//title") or "").split()) or title, text=text)

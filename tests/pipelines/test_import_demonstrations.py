@@ -22,6 +22,7 @@ from agent.grammars.registry import grammar_named
 from agent.prompts.prompt import PromptBuilder
 from pipelines.importing import demonstrations as import_demonstrations
 from pipelines.importing.demonstrations import import_demonstration_files
+from pipelines.importing.mind2web import node_texts
 from pipelines.importing.report import Report, check_any
 from pipelines.importing.rows import DemonstrationSettings, settings_of
 from sandbox.session import Observation
@@ -374,6 +375,20 @@ def test_names_inside_of_a_candidate_are_not_passed_over(tmp_path: Path) -> None
     report, _ = run(tmp_path / "home", "mind2web", tmp_path / "traces.json", domain="web")
     assert report.unknown == {"actions[].pos_candidates[].colour": 1, "actions[].neg_candidates[].depth": 1}
     assert report.malformed == [("traces.json#2", "actions[].neg_candidates[] is int, expected an object with named fields")]
+
+
+@pytest.mark.parametrize(
+    ("markup", "texts"),
+    [
+        ('<p id="1" title="T"><div id="2">a &amp; b</div><!-- c --><b>d</b></p>', {"1": "T a & b d", "2": "a & b"}),
+        ('<p id="1">a<br><input id="2" placeholder="Zip" disabled>&nbsp;b', {"1": "a b", "2": "Zip"}),
+        ('<!DOCTYPE p [<!ENTITY e SYSTEM "/etc/passwd">]><p id="1">a</p>', {"1": "a"}),
+        ("<a " * 100_000, {}),
+        ("", {}),
+    ],
+)
+def test_texts_of_cleaned_html(markup: str, texts: dict[str, str]) -> None:
+    assert node_texts(markup.replace(" id=", " backend_node_id=")) == texts
 
 
 def test_rows_of_mind2web_with_pictures_are_one_trace(tmp_path: Path) -> None:

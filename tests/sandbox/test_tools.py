@@ -226,7 +226,17 @@ def test_a_folder_of_documents_is_a_library(tmp_path: Path) -> None:
 
 
 def test_broken_html_is_read_all_the_same() -> None:
-    assert readable("<p>a<div>b</p></section>c<title>t", "none").text.split() == ["a", "b", "c"]
+    assert readable("<p>a<div>b</section><li>c</p></i><title>t", "none").text.split() == ["a", "b", "c"]
+    assert readable("<title>A</title><main>text<!-- not this --> &amp; more", "none") == Document(title="A", text="text & more")
+    assert readable("", "none") == readable("<!-- nothing -->", "none") == Document(title="none", text="")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "page", ["<a " * 100_000, "<a href='" * 50_000, "<!--" * 100_000, "<div>" * 100_000, "<b>" * 20_000 + "</i>" * 20_000]
+)
+def test_html_that_never_ends_is_read_in_time(page: str) -> None:
+    assert readable(f"<p>before</p>{page}", "none").text == "before"
 
 
 @pytest.fixture
