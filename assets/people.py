@@ -16,7 +16,7 @@ from agent.episode.episode import Episode
 from agent.episode.rows import rows
 from annotation.service.intake import intake
 from annotation.service.intake.intake import Finished
-from annotation.storage import landings
+from annotation.storage import changes
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url, has_default
 from annotation.storage.migrating import open_database
@@ -51,14 +51,14 @@ def database_of(home: Home, settings: PeopleSettings) -> Database | None:
     return open_database(url or default_url(home))
 
 
-def num_landed(home: Home, settings: PeopleSettings) -> int:
-    """How many runs and recordings have come to count since there is an annotation database; 0 without one."""
+def num_accepted(home: Home, settings: PeopleSettings) -> int:
+    """How many runs and recordings were ever accepted since there is an annotation database; 0 without one."""
     database = database_of(home, settings)
     if database is None:
         return 0
     try:
         with database.read() as session:
-            return landings.num(session, ("run", "recording"))
+            return changes.num(session, ("run", "recording"))
     finally:
         database.close()
 
@@ -76,9 +76,9 @@ def human_annotations(context: dg.AssetExecutionContext, tables: WarehouseResour
     if database is None:
         return nothing_to_take(warehouse, iteration, STAGE, RUN_TABLES)
     try:
-        standing = intake.standing(database)
+        by_status = intake.runs_by_status(database)
         elsewhere = episodes_taken(warehouse, STAGE, but=iteration)
-        new = [run for run in standing.counting if run.episode_id not in elsewhere]
+        new = [run for run in by_status.counting if run.episode_id not in elsewhere]
         made, lost = _rows(warehouse, database, Blobs.of_home(tables.home), new, iteration)
     finally:
         database.close()
@@ -87,9 +87,9 @@ def human_annotations(context: dg.AssetExecutionContext, tables: WarehouseResour
     num_kept = keep_others(warehouse, made, iteration, STAGE)
     wrote = store_rows(warehouse, iteration, STAGE, made)
     wrote["sources"] = add_sources(warehouse, [terms_of(profile.load().people)], iteration=iteration, stage=STAGE)
-    for why in (*standing.unreadable, *lost):
+    for why in (*by_status.unreadable, *lost):
         context.log.warning(why)
-    counts = {"runs": num_runs, "annotations": num_annotations, "unreadable": len(standing.unreadable) + len(lost)}
+    counts = {"runs": num_runs, "annotations": num_annotations, "unreadable": len(by_status.unreadable) + len(lost)}
     counts |= {"kept as they were": num_kept} | {f"decision/{name}": num for name, num in sorted(decisions.items())}
     return dg.MaterializeResult(
         data_version=data_version(content_digest(warehouse, RUN_TABLES, iteration=iteration, stage=STAGE)),
@@ -111,7 +111,7 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
             data_version=data_version("none"), metadata=describe(read=_versions(warehouse), note="nobody annotates here")
         )
     try:
-        runs, recorded = intake.standing(database), intake.standing_recordings(database)
+        runs, recorded = intake.runs_by_status(database), intake.recordings_by_status(database)
         taken = episodes_taken(warehouse, STAGE)
         seconds = intake.seconds(database, [run for run in runs.counting if run.episode_id in taken])
     finally:

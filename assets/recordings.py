@@ -51,9 +51,9 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
     if database is None:
         return people.nothing_to_take(warehouse, iteration, RECORDED_STAGE, RECORDED_TABLES)
     try:
-        standing = intake.standing_recordings(database)
+        by_status = intake.recordings_by_status(database)
         taken = set(people.episodes_taken(warehouse, RECORDED_STAGE, but=iteration).values())
-        new = [recording_id for attempt, recording_id in standing.counting.items() if attempt not in taken]
+        new = [recording_id for attempt, recording_id in by_status.counting.items() if attempt not in taken]
         made, counts, problems, note, barred = _recorded(tables.home, warehouse, database, settings, new, iteration)
     finally:
         database.close()

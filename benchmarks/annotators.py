@@ -35,11 +35,11 @@ from rich.table import Table
 from sqlalchemy import func, select
 
 from annotation.service.campaigns.campaigns import Campaigns, CampaignSpec
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.storage import accounts, logins
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
-from annotation.storage.schema import Assignment, Landing, Run, RunStep
+from annotation.storage.schema import Assignment, Change, Run, RunStep
 from benchmarks.common.annotating import Annotator, Counts, Server
 from benchmarks.common.postgres import a_postgres, new_database
 from warehouse.core.home import Home
@@ -120,7 +120,7 @@ def prepared(database: Database, home: Home, load: Load) -> list[str]:
 
     async def campaign() -> None:
         spec = CampaignSpec(name="load", tasks=(load.tasks,), target_count=100_000, double_share=load.double_share, lease_s=60)
-        await Campaigns(database, StandingReader(home)).create(spec, by=None, address=None)
+        await Campaigns(database, TaskPriorityReader(home)).create(spec, by=None, address=None)
 
     tokens = database.transact(people)
     asyncio.run(campaign())
@@ -132,8 +132,8 @@ def checked(database: Database, all_counts: list[Counts], result: Result) -> Non
     with database.read() as session:
         decided = select(RunStep.run_id, func.count()).where(RunStep.decided_at_s.is_not(None)).group_by(RunStep.run_id)
         stored = dict(session.execute(decided).all())  # type: ignore[arg-type]
-        standing = select(RunStep.run_id, RunStep.step_index).where(RunStep.superseded_at_s.is_(None))
-        places = Counter((run_id, index) for run_id, index in session.execute(standing))
+        kept_steps = select(RunStep.run_id, RunStep.step_index).where(RunStep.superseded_at_s.is_(None))
+        places = Counter((run_id, index) for run_id, index in session.execute(kept_steps))
         words = select(RunStep.run_id, RunStep.thought).where(RunStep.decision == "override")
         overrides = Counter((run_id, thought) for run_id, thought in session.execute(words))
         finished = Counter(session.scalars(select(Run.run_id).where(Run.state == "finished")))
@@ -142,7 +142,7 @@ def checked(database: Database, all_counts: list[Counts], result: Result) -> Non
         for assignment_id, number, user_id in session.execute(select(Run.assignment_id, Run.lease_number, Run.user_id)):
             leases.setdefault((assignment_id, number), set()).add(user_id)
         states = Counter(session.scalars(select(Assignment.state)))
-        landed = Counter(session.scalars(select(Landing.subject_id).where(Landing.kind == "run")))
+        accepted = Counter(session.scalars(select(Change.subject_id).where(Change.kind == "run")))
     said = Counter(run_id for counts in all_counts for run_id in counts.finished)
     for counts in all_counts:
         for run_id in {*counts.decisions, *counts.unsure}:
@@ -150,7 +150,7 @@ def checked(database: Database, all_counts: list[Counts], result: Result) -> Non
             result.num_lost += max(0, num - stored.get(run_id, 0))
             result.num_doubled += max(0, stored.get(run_id, 0) - num - counts.unsure[run_id])
     result.num_lost += sum(run_id not in finished for run_id in said)
-    result.num_doubled += sum(num - 1 for found in (places, overrides, of_assignment, landed, said) for num in found.values())
+    result.num_doubled += sum(num - 1 for found in (places, overrides, of_assignment, accepted, said) for num in found.values())
     holders = Counter(run_id for counts in all_counts for run_id in counts.own)
     result.num_leases_of_two = sum(len(users) > 1 for users in leases.values()) + sum(num > 1 for num in holders.values())
     if states["finished"] != sum(of_assignment.values()):

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session, aliased
 from annotation.storage.campaigns import may_work
 from annotation.storage.database import lock
 from annotation.storage.instances import same_instance
+from annotation.storage.run_status import VOID, state_that_counts
 from annotation.storage.schema import Assignment, Campaign, Run, Skip
-from annotation.storage.standings import VOID, state_that_counts
 from warehouse.core.errors import AssignmentLost, UnknownSubject
 
 SKIPS_UNTIL_FLAGGED = 3

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from annotation.storage.run_status import copy_that_counts, state_that_counts
 from annotation.storage.schema import CAMPAIGN_STATES, Assignment, Campaign, CampaignMember
-from annotation.storage.standings import copy_that_counts, state_that_counts
 from warehouse.core.errors import ConfigError, UnknownSubject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Assignments of a campaign. `num_finished` of the first copies is what counts towards its target; what was rejected or taken back
-    afterwards is not among the finished, and the second copy of such an instance counts as its first (standings.py)."""
+    afterwards is not among the finished, and the second copy of such an instance counts as its first (run_status.py)."""
 
     num_open: int = 0
     num_leased: int = 0

@@ -150,7 +150,7 @@ def make_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
         connection.isolation_level = None  # we say when a transaction begins; the driver would only at the first change
         cursor = connection.cursor()
         cursor.execute("pragma journal_mode=wal")
-        # Each commit reaches the disk: a reader of a landing may rely on its number.
+        # Each commit reaches the disk: a reader of a change may rely on its number.
         cursor.execute("pragma synchronous=full")
         cursor.execute(f"pragma foreign_keys={'on' if foreign_keys else 'off'}")
         cursor.close()

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, defer
 
-from annotation.storage import landings
+from annotation.storage import changes
 from annotation.storage.database import lock
 from annotation.storage.schema import Recording, TaskNode, TaskQuery
 from warehouse.core.errors import NotNow, UnknownSubject
@@ -162,7 +162,7 @@ def set_state(session: Session, recording: Recording, state: str, *, now_s: floa
     recording.state = state
     session.flush()
     if counted != (state == "approved"):
-        landings.append(session, "withdrawal" if counted else "recording", recording.recording_id, now_s=now_s)
+        changes.append(session, "withdrawal" if counted else "recording", recording.recording_id, now_s=now_s)
     return changed
 
 

@@ -1,9 +1,9 @@
 """How runs end: the person's verdict, whether somebody has to look at it, and whether it counts for the flywheel.
 
-A run is looked at by a reviewer where the person and the verifier disagree, or two people who annotated the same instance. It lands
-when it is finished and nobody has to. One that landed and is disputed afterwards, by the second copy or by a reviewer, is not taken in
-until somebody has settled it; what was taken in by then stays until it is rejected (service/intake.py). Who may settle what is
-service/review.py's.
+A run is looked at by a reviewer where the person and the verifier disagree, or two people who annotated the same instance. It counts
+as soon as it is finished and nobody has to. One that counted and is disputed afterwards, by the second copy or by a reviewer, is not
+taken in until somebody has settled it; what was taken in by then stays until it is rejected (service/intake.py). Who may settle what
+is service/review.py's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from annotation.storage import assignments, landings, runs
+from annotation.storage import assignments, changes, runs
 from annotation.storage.database import lock
+from annotation.storage.run_status import COUNTS
 from annotation.storage.schema import Assignment, Run
-from annotation.storage.standings import COUNTS
 from warehouse.core.errors import NotNow
 
 _COPIES = (
@@ -48,28 +48,28 @@ def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s:
     for other in others:
         dispute(session, other, now_s=now_s)
     if run.review_state == "none":
-        landings.append(session, "run", run_id, now_s=now_s)
+        changes.append(session, "run", run_id, now_s=now_s)
     return run
 
 
 def counts(run: Run) -> bool:
-    """Whether the flywheel may learn from it: its newest landing says so."""
+    """Whether the flywheel may learn from it: its newest change says so."""
     return run.state == "finished" and run.withdrawn_at_s is None and run.review_state in COUNTS
 
 
 def dispute(session: Session, run: Run, *, now_s: float) -> None:
     """Somebody has to settle it before it counts again. What is settled or waits already stays as it is."""
     if run.review_state == "none":
-        has_landed, run.review_state = counts(run), "pending"
-        if has_landed:
-            landings.append(session, "withdrawal", run.run_id, now_s=now_s)
+        counted, run.review_state = counts(run), "pending"
+        if counted:
+            changes.append(session, "withdrawal", run.run_id, now_s=now_s)
 
 
 def settle(session: Session, run: Run, *, approves: bool, now_s: float) -> None:
     """The verdict of the person who may settle it."""
-    has_landed, run.review_state = counts(run), "approved" if approves else "rejected"
-    if counts(run) != has_landed:
-        landings.append(session, "withdrawal" if has_landed else "run", run.run_id, now_s=now_s)
+    counted, run.review_state = counts(run), "approved" if approves else "rejected"
+    if counts(run) != counted:
+        changes.append(session, "withdrawal" if counted else "run", run.run_id, now_s=now_s)
 
 
 def withdraw(session: Session, run: Run, *, now_s: float) -> bool:
@@ -78,9 +78,9 @@ def withdraw(session: Session, run: Run, *, now_s: float) -> bool:
         raise NotNow(f"run {run.run_id} is {run.state}: only what is finished can be withdrawn")
     if run.withdrawn_at_s is not None:
         return False
-    has_landed, run.withdrawn_at_s = counts(run), now_s
-    if has_landed:
-        landings.append(session, "withdrawal", run.run_id, now_s=now_s)
+    counted, run.withdrawn_at_s = counts(run), now_s
+    if counted:
+        changes.append(session, "withdrawal", run.run_id, now_s=now_s)
     return True
 
 

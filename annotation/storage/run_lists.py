@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from annotation.storage.reviews import Listed
+from annotation.storage.run_status import has_status
 from annotation.storage.schema import Assignment, Campaign, Run, User
-from annotation.storage.standings import stands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Wanted:
 
     user_id: str | None = None
     campaign_id: str | None = None
-    standing: str | None = None
+    status: str | None = None
 
 
 def listed(session: Session, wanted: Wanted, *, before: str | None, limit: int) -> list[Listed]:
@@ -61,6 +61,6 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
         found.append(Run.user_id == wanted.user_id)
     if wanted.campaign_id is not None:
         found.append(Assignment.campaign_id == wanted.campaign_id)
-    if wanted.standing is not None:
-        found.append(stands(wanted.standing))
+    if wanted.status is not None:
+        found.append(has_status(wanted.status))
     return found

@@ -147,7 +147,7 @@ def get(session: Session, run_id: str) -> Run:
 def load(session: Session, run_id: str) -> Stored:
     """Raises UnknownSubject."""
     run = get(session, run_id)
-    assignment, steps = session.get_one(Assignment, run.assignment_id), standing(session, run_id)
+    assignment, steps = session.get_one(Assignment, run.assignment_id), kept_steps(session, run_id)
     proposals: dict[str, list[Proposal]] = {step.step_id: [] for step in steps}
     query = select(Proposal).where(Proposal.step_id.in_(list(proposals))).order_by(Proposal.step_id, Proposal.rank)
     for proposal in session.scalars(query):
@@ -163,7 +163,7 @@ def load(session: Session, run_id: str) -> Stored:
     )
 
 
-def standing(session: Session, run_id: str) -> Sequence[RunStep]:
+def kept_steps(session: Session, run_id: str) -> Sequence[RunStep]:
     """Steps that were not stepped back over, in order."""
     query = select(RunStep).where(RunStep.run_id == run_id, RunStep.superseded_at_s.is_(None))
     return session.scalars(query.order_by(RunStep.step_index, RunStep.asked_at_s)).all()

@@ -26,7 +26,7 @@ REVIEW_STATES = ("none", "pending", "approved", "rejected")
 REVIEW_KINDS = ("second", "adjudication")
 RECORDING_STATES = ("uploading", "pending", "approved", "rejected", "withdrawn")
 TRACKS = ("expert", "novice")
-LANDING_KINDS = ("run", "recording", "withdrawal")
+CHANGE_KINDS = ("run", "recording", "withdrawal")
 ID = String(32)
 COUNTER = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows by itself only where the column is called INTEGER."""
@@ -331,14 +331,14 @@ class Review(Base):
     created_at_s: Mapped[float]
 
 
-class Landing(Base):
+class Change(Base):
     """What the flywheel may take in, in the order in which it was committed: finished and approved runs, approved recordings, and what
-    was withdrawn afterwards. Written under a lock (landings.py), so that a reader who has seen number n has seen all before it."""
+    was withdrawn afterwards. Written under a lock (changes.py), so that a reader who has seen number n has seen all before it."""
 
     __tablename__ = "landings"
-    __table_args__ = (_one_of("kind", LANDING_KINDS),)
+    __table_args__ = (_one_of("kind", CHANGE_KINDS),)
 
-    landing_id: Mapped[int] = mapped_column(COUNTER, primary_key=True, autoincrement=True)
+    change_id: Mapped[int] = mapped_column("landing_id", COUNTER, primary_key=True, autoincrement=True)
     kind: Mapped[str] = mapped_column(String(16))
     subject_id: Mapped[str] = mapped_column(ID)
     at_s: Mapped[float]

@@ -17,7 +17,7 @@ from annotation.service.access.accounts import Accounts
 from annotation.service.access.passwords import Passwords
 from annotation.service.campaigns.campaigns import Campaigns
 from annotation.service.campaigns.queue import Queue
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.service.recordings.design import Design
 from annotation.service.recordings.executability import Executability
 from annotation.service.recordings.recordings import Recordings
@@ -70,7 +70,7 @@ def create_app(
     database: Database,
     blobs: Blobs,
     runs: LiveRuns,
-    standing: StandingReader,
+    task_priorities: TaskPriorityReader,
     settings: WebSettings | None = None,
     *,
     passwords: Passwords | None = None,
@@ -95,7 +95,7 @@ def create_app(
             window_s=settings.window_s,
         ),
     )
-    queue, store = Queue(database, standing, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
+    queue, store = Queue(database, task_priorities, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
     uploads = UploadLimits(
         max_bytes=settings.max_unfinished_bytes,
         max_recordings=settings.max_unfinished,
@@ -109,8 +109,8 @@ def create_app(
         runs=runs,
         accounts=accounts,
         queue=queue,
-        campaigns=Campaigns(database, standing, runs.policies, clock=clock),
-        standing=standing,
+        campaigns=Campaigns(database, task_priorities, runs.policies, clock=clock),
+        task_priorities=task_priorities,
         settings=settings,
         clock=clock,
         reviews=Reviews(database, clock=clock),

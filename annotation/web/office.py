@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from annotation.service.access.accounts import Accounts
 from annotation.service.campaigns.campaigns import Campaigns
 from annotation.service.campaigns.queue import Queue
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.service.recordings.design import Design
 from annotation.service.recordings.executability import Executability
 from annotation.service.recordings.recordings import Recordings
@@ -37,6 +37,6 @@ class Office:
     recordings: Recordings
     executability: Executability
     design: Design
-    standing: StandingReader
+    task_priorities: TaskPriorityReader
     settings: WebSettings
     clock: Callable[[], float]

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 
 from annotation.web.access import Address, Who, needs, office_of
-from annotation.wire.finished import RunDetail, RunList, Standing
+from annotation.wire.finished import RunDetail, RunList, RunStatus
 from annotation.wire.review import Quality, ReviewQueue, ReviewView, RunReview, SubmitReview, Withdraw
 
 ANNOTATOR, REVIEWER = needs("annotator"), needs("reviewer")
@@ -27,12 +27,12 @@ def _add_finished(app: FastAPI) -> None:
         who: Who,
         campaign_id: Annotated[str | None, Query(max_length=80)] = None,
         user: Annotated[str | None, Query(max_length=64)] = None,
-        standing: Standing | None = None,
+        status: RunStatus | None = None,
         before: Annotated[str | None, Query(max_length=80)] = None,
     ) -> RunList:
         """The newest first, a hundred at a time; `before`: those after this run in that order."""
         found = office_of(request).finished
-        return await found.listed(who, campaign_id=campaign_id, user=user, standing=standing, before=before)
+        return await found.listed(who, campaign_id=campaign_id, user=user, status=status, before=before)
 
     @app.get("/api/v1/runs/{run_id}/replay", tags=["review"], summary="A finished run, step by step", **ANNOTATOR)
     async def replay(run_id: str, request: Request, who: Who) -> RunDetail:

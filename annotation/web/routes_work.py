@@ -156,10 +156,10 @@ def _add_campaigns(app: FastAPI) -> None:
         request: Request, select: Annotated[list[Annotated[str, Query(max_length=200)]] | None, Query(max_length=200)] = None
     ) -> TaskList:
         """Of all sources, or of what `select` selects."""
-        standing = await asyncio.to_thread(office_of(request).standing.read)
-        found = (await asyncio.to_thread(selected_tasks, select or tuple(SOURCES), standing)).values()
+        priorities = await asyncio.to_thread(office_of(request).task_priorities.read)
+        found = (await asyncio.to_thread(selected_tasks, select or tuple(SOURCES), priorities)).values()
         entries = sorted(
-            (TaskEntry(source=task.source, name=task.name, domain=task.domain, weakness=standing.of(task.task_id)) for task in found),
+            (TaskEntry(source=task.source, name=task.name, domain=task.domain, weakness=priorities.of(task.task_id)) for task in found),
             key=lambda entry: (-entry.weakness, entry.source, entry.name),
         )
         return TaskList(sources=tuple(SOURCES), num=len(entries), tasks=tuple(entries))

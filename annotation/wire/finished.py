@@ -1,7 +1,7 @@
 """What travels between the pages and the server about finished runs, one's own or everybody's. Wire forms only, as in runs.py; how one is
 judged is review.py's.
 
-    GET  /api/v1/runs?campaign_id=&user=&standing=&before=   -> RunList     the newest first; one's own, a reviewer's: everybody's
+    GET  /api/v1/runs?campaign_id=&user=&status=&before=   -> RunList     the newest first; one's own, a reviewer's: everybody's
     GET  /api/v1/runs/{run_id}/replay                        -> RunDetail   one's own, or a reviewer's
     POST /api/v1/runs/{run_id}/withdraw                      Withdraw (review.py) -> 204; one's own, or a reviewer's
 """
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from annotation.wire.review import Replay, ReviewKind, ReviewView, Withdrawal
 
-Standing = Literal["counts", "waiting", "rejected", "withdrawn"]
+RunStatus = Literal["counts", "waiting", "rejected", "withdrawn"]
 """counts: it is learned from; waiting: for a reviewer's word; rejected, withdrawn: it is not, and its campaign asks for another."""
 
 
@@ -30,7 +30,7 @@ class RunItem(_Body):
     seed: int
     annotator: str
     is_own: bool
-    standing: Standing
+    status: RunStatus
     num_steps: int
     person_verdict: bool | None
     verifier_verdict: bool | None

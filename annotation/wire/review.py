@@ -110,14 +110,14 @@ class ReviewView(_Body):
 
 
 class RunReview(_Body):
-    """`twin` is the second annotator's run of the same instance, where there is one. Earlier opinions are only shown to whoever
+    """`second_run` is the second annotator's run of the same instance, where there is one. Earlier opinions are only shown to whoever
     adjudicates: a second opinion is formed without them."""
 
     item: ReviewItem
     instruction: str | None
     guidelines: str
     run: Replay
-    twin: Replay | None
+    second_run: Replay | None
     reviews: tuple[ReviewView, ...]
 
 

@@ -128,10 +128,10 @@ from (select episode_id, judge, case when judge = 'verifier' then reward else 1.
 """
 _ROUTES = """
 select episode_id,
-    case when outcome = 'crashed' or is_twin then 'withheld' when reward > 0 and not is_poor then 'sft' else 'ct' end as route,
-    case when outcome = 'crashed' then 'crashed' when is_twin then 'duplicate 0.4 < 0.5' when reward = 0 then 'V=0: verifier 0 < 0.5'
+    case when outcome = 'crashed' or is_duplicate then 'withheld' when reward > 0 and not is_poor then 'sft' else 'ct' end as route,
+    case when outcome = 'crashed' then 'crashed' when is_duplicate then 'duplicate 0.4 < 0.5' when reward = 0 then 'V=0: verifier 0 < 0.5'
          when is_poor then 'V=1 (verifier 1 >= 0.5), demoted by loop 0.4 < 0.5' else 'V=1: verifier 1 >= 0.5' end as reason
-from (select *, draw(hash(episode_id, 'loop'), 40) = 0 as is_poor, draw(hash(episode_id, 'duplicate'), 40) = 0 as is_twin from routed)
+from (select *, draw(hash(episode_id, 'loop'), 40) = 0 as is_poor, draw(hash(episode_id, 'duplicate'), 40) = 0 as is_duplicate from routed)
 """
 _NOTES = """
 create or replace temp table notes as

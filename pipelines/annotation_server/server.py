@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from annotation.service.access.accounts import Accounts
 from annotation.service.campaigns.policies import NEWEST
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.service.runs.runs import LiveRuns
 from annotation.storage import accounts as stored
 from annotation.storage.blobs import Blobs
@@ -90,7 +90,7 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         pool = await stack.enter_async_context(_pool(plan, acting))
         runs = LiveRuns(database, Blobs.of_home(home), pool, policies)
         settings = WebSettings(behind_proxy=plan.behind_proxy)
-        app = create_app(database, Blobs.of_home(home), runs, StandingReader(home), settings, pool=pool)
+        app = create_app(database, Blobs.of_home(home), runs, TaskPriorityReader(home), settings, pool=pool)
         first = await first_invitation(database)
         stack.enter_context(annotation_address.announced(home, address_of(listener), plan.public_url, database.name))
         warming = asyncio.create_task(_warm(policies), name="the newest release")

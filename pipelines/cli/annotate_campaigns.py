@@ -230,10 +230,10 @@ def _say_where(home: Home, database: str | None) -> None:
 
 def _campaigns(database: Database, home: Home) -> Campaigns:
     from annotation.service.campaigns.campaigns import Campaigns
-    from annotation.service.campaigns.standing import StandingReader
+    from annotation.service.campaigns.task_priorities import TaskPriorityReader
     from pipelines.annotation_server.policy_source import RegisteredPolicies
 
-    return Campaigns(database, StandingReader(home), RegisteredPolicies(home))
+    return Campaigns(database, TaskPriorityReader(home), RegisteredPolicies(home))
 
 
 def _text_of(path: Path) -> Any:

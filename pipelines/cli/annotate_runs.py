@@ -29,14 +29,14 @@ def list_runs(
     """Finished runs, the newest first, by the id that `flywheel annotate withdraw` takes."""
     from annotation.service.review.finished_runs import list_of
     from annotation.storage import campaigns
-    from annotation.wire.finished import Standing
+    from annotation.wire.finished import RunStatus
 
-    if status is not None and status not in get_args(Standing):
-        raise ConfigError(f"--status {status[:40]!r} is unknown; known are {', '.join(get_args(Standing))}")
+    if status is not None and status not in get_args(RunStatus):
+        raise ConfigError(f"--status {status[:40]!r} is unknown; known are {', '.join(get_args(RunStatus))}")
     place = home_of(home)
     with opened(place, database) as stored, stored.read() as session:
         campaign_id = campaigns.named(session, campaign).campaign_id if campaign is not None else None
-        found = list_of(session, user=user, campaign_id=campaign_id, standing=cast("Standing | None", status), limit=limit)
+        found = list_of(session, user=user, campaign_id=campaign_id, status=cast("RunStatus | None", status), limit=limit)
     if as_json:
         typer.echo(found.model_dump_json(indent=2, include={"runs", "num"}))
         return
@@ -47,7 +47,7 @@ def list_runs(
     table.columns[0].no_wrap = table.columns[3].no_wrap = True
     for run in found.runs:
         when = time.strftime("%m-%d %H:%M", time.gmtime(run.finished_at_s))
-        table.add_row(run.run_id, escape(run.task_name), escape(run.annotator), run.standing, _verdict(run), when)
+        table.add_row(run.run_id, escape(run.task_name), escape(run.annotator), run.status, _verdict(run), when)
     console.print(table)
     shown = f"{len(found.runs)} of {found.num}" if found.num > len(found.runs) else str(found.num)
     server = server_of(place, database)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import dagster as dg
 import pyarrow.compute as pc
 
-from assets.people import num_landed
+from assets.people import num_accepted
 from assets.profile import Profile
 from assets.resources import WarehouseResource
 from pipelines.orchestration.alert_sensors import build_alert_sensors
@@ -29,7 +29,7 @@ def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
         _growth_sensor(
             "people_finished",
             "runs and recordings of people",
-            lambda tables: num_landed(tables.home, profile.people),
+            lambda tables: num_accepted(tables.home, profile.people),
             thresholds.new_work,
             observed=dg.AssetKey("human_annotations"),
         ),

@@ -21,12 +21,14 @@ INSTEAD = {
     "deed": "action",
     "gang": "process group",
     "giveaway": "leak",
+    "landing": "change, of a change log",
     "mend": "fix, repair",
     "salvage": "recover",
     "salvaged": "recovered",
     "seat": "slot",
     "seated": "has a slot",
     "spool": "rollout log",
+    "standings": "statuses",
     "tally": "counts",
     "told": "reported, sent, logged",
     "twin": "duplicate",
@@ -36,10 +38,7 @@ INSTEAD = {
 }
 DENIED = {word: {"tally": "tallies", "wish": "wishes"}.get(word, f"{word}s") for word in INSTEAD}
 """With the plural."""
-ALLOWED = {
-    "twin": "a field of the annotation server's JSON",
-    "twin_suffix": "what a field of task sources, plug-ins' too, was called before",
-}
+ALLOWED = {"twin_suffix": "what a field of task sources, plug-ins' too, was called before"}
 MOUSE = ("annotation/recorder/", "pipelines/importing/playwright_trace.py", "sandbox/browser/", "sandbox/desktop/")
 """Where a wheel is that of a mouse."""
 NO_CODE = {

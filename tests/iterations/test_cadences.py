@@ -30,7 +30,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from dagster._daemon.sensor import execute_sensor_iteration
 from dagster._scheduler.scheduler import launch_scheduled_runs
 
-from annotation.storage import landings
+from annotation.storage import changes
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from assets.keys import ITERATION_OUTPUT
@@ -232,7 +232,7 @@ def test_new_data_new_annotations_and_peoples_work_start_an_iteration_each(daemo
     def finish_work() -> None:
         database = open_database(default_url(daemons.workspace.home))
         for number in range(2):
-            database.transact(landings.append, "run", f"run-{number}", now_s=time.time())
+            database.transact(changes.append, "run", f"run-{number}", now_s=time.time())
         database.close()
 
     for sensor, add in zip(GROWTH, (add_samples, add_annotations, finish_work), strict=True):

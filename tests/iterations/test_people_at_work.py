@@ -103,11 +103,14 @@ def give(workspace: Any) -> Given:
         server.end()
     with database.read() as session:
         users = {user.user_id for user in session.scalars(select(User)) if user.name.startswith("annotator")}
-    standing = intake.standing(database)
+    by_status = intake.runs_by_status(database)
     database.close()
-    assert {run.run_id for run in standing.counting} == {run_id for counts in all_counts for run_id in counts.finished} != set()
+    assert {run.run_id for run in by_status.counting} == {run_id for counts in all_counts for run_id in counts.finished} != set()
     return Given(
-        {run.run_id: run.episode_id for run in standing.counting}, frozenset(users), store.cover.recording_id, len(store.manifest().actions)
+        {run.run_id: run.episode_id for run in by_status.counting},
+        frozenset(users),
+        store.cover.recording_id,
+        len(store.manifest().actions),
     )
 
 

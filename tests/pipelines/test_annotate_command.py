@@ -304,7 +304,7 @@ def test_a_server_that_is_killed_goes_on_where_people_were(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_what_somebody_gave_is_taken_back(place: Any) -> None:
     from annotation.storage import accounts, audit, run_endings
-    from annotation.storage.schema import Assignment, Campaign, Landing, Run
+    from annotation.storage.schema import Assignment, Campaign, Change, Run
 
     home = place.home.root
     place.open("0001")
@@ -375,11 +375,11 @@ def test_what_somebody_gave_is_taken_back(place: Any) -> None:
     assert "withdrawn: 1" in flywheel(home, "withdraw", "r0")
     assert "withdrawn: 1" in flywheel(home, "withdraw", "r0", "--of", "ada", "--erase", "--reason", "asked to")
     found = json.loads(flywheel(home, "runs", "--status", "withdrawn", "--user", "ada", "--json"))
-    assert (found["num"], {run["standing"] for run in found["runs"]}) == (2, {"withdrawn"})
+    assert (found["num"], {run["status"] for run in found["runs"]}) == (2, {"withdrawn"})
     assert "no finished run is like that" in flywheel(home, "runs", "--status", "rejected")
     with database.read() as session:
-        landed = [(one.kind, one.subject_id) for one in session.scalars(select(Landing).order_by(Landing.landing_id))]
-        assert landed == [("run", "r0"), ("run", "r1"), ("run", "r2"), ("withdrawal", "r0"), ("withdrawal", "r1")]
+        changes = [(one.kind, one.subject_id) for one in session.scalars(select(Change).order_by(Change.change_id))]
+        assert changes == [("run", "r0"), ("run", "r1"), ("run", "r2"), ("withdrawal", "r0"), ("withdrawal", "r1")]
         assert [(one.action, one.subject) for one in audit.entries(session)] == [("run.withdrawn", "r1"), ("run.withdrawn", "r0")]
     database.close()
     reported = [

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from annotation.storage import landings
+from annotation.storage import changes
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
 from assets.resources import WarehouseResource
@@ -188,9 +188,9 @@ def test_what_people_finish_starts_an_iteration(place, sensors):
     assert "0 of 2" in skip_reason(sensors["people_finished"]()), "nobody annotates here"
     database = open_database(default_url(place.home))
     for kind, subject in (("run", "run-1"), ("withdrawal", "run-1")):
-        database.transact(landings.append, kind, subject, now_s=1.0)
+        database.transact(changes.append, kind, subject, now_s=1.0)
     assert "1 of 2" in skip_reason(sensors["people_finished"]()), "what is taken back is not work"
-    database.transact(landings.append, "recording", "recording-1", now_s=2.0)
+    database.transact(changes.append, "recording", "recording-1", now_s=2.0)
     database.close()
     fired = sensors["people_finished"]()
     assert [request.partition_key for request in fired.run_requests] == ["0001"]

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from annotation.service.campaigns.choosing import check_selections
 from annotation.service.campaigns.policies import NEWEST, KnownPolicies
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.storage import accounts, audit, campaigns
 from annotation.storage.campaigns import Progress
 from annotation.storage.database import Database
@@ -78,14 +78,19 @@ class Campaigns:
     """`policies` lists those that exist; None: any name is accepted."""
 
     def __init__(
-        self, database: Database, standing: StandingReader, policies: KnownPolicies | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        database: Database,
+        priorities: TaskPriorityReader,
+        policies: KnownPolicies | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._database, self._standing, self._policies, self._clock = database, standing, policies, clock
+        self._database, self._priorities, self._policies, self._clock = database, priorities, policies, clock
 
     async def create(self, spec: CampaignSpec, *, by: Principal | None, address: str | None = None) -> Campaign:
         """`by` None: from the command line. Raises ConfigError, UnknownSubject for a member who is nobody."""
-        standing = await asyncio.to_thread(self._standing.read)
-        await asyncio.to_thread(check_selections, spec.tasks, standing)
+        priorities = await asyncio.to_thread(self._priorities.read)
+        await asyncio.to_thread(check_selections, spec.tasks, priorities)
         await self._check_policy(spec.policy)
         return await self._database.writing(self._create, spec, by, address)
 

@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 
-from annotation.service.campaigns.standing import Standing
-from annotation.storage.standings import VOID
+from annotation.service.campaigns.task_priorities import TaskPriorities
+from annotation.storage.run_status import VOID
 from sandbox.tasks.registry import SOURCES
 from sandbox.tasks.sources import all_tasks, tasks_of
 from sandbox.tasks.task import Split, Task, has_one_instance
@@ -26,28 +26,28 @@ MOST_SEEDS_TRIED = 2_000
 """In a row that a generated source has no new instance for."""
 
 
-def selected_tasks(selections: Sequence[str], standing: Standing) -> dict[str, Task]:
+def selected_tasks(selections: Sequence[str], priorities: TaskPriorities) -> dict[str, Task]:
     """By task id, what may be trained on of the selections, each looked up now. Raises ConfigError where one selects nothing."""
     found: dict[str, Task] = {}
     for selection in selections:
-        tasks = _selected(selection, standing)
+        tasks = _selected(selection, priorities)
         found |= {task.task_id: task for task in tasks if not task.held_out}
     return found
 
 
-def check_selections(selections: Sequence[str], standing: Standing) -> int:
+def check_selections(selections: Sequence[str], priorities: TaskPriorities) -> int:
     """How many tasks they select. Raises ConfigError for a wrong one, and where nothing may be trained on."""
     if not selections:
         raise ConfigError("a campaign selects at least one source or task, e.g. miniwob:quickstart")
-    num = len(selected_tasks(selections, standing))
+    num = len(selected_tasks(selections, priorities))
     if not num and POOL not in selections:
         raise ConfigError(f"{', '.join(selections)[:200]} selects held-out tasks only, which nobody may train on: select others")
     return num
 
 
-def _selected(selection: str, standing: Standing) -> Sequence[Task]:
+def _selected(selection: str, priorities: TaskPriorities) -> Sequence[Task]:
     if selection == POOL:
-        return [task for task in all_tasks() if task.task_id in standing.pool]
+        return [task for task in all_tasks() if task.task_id in priorities.task_pool]
     source, slash, name = selection.partition("/")
     if not slash:
         return tasks_of(selection)
@@ -59,7 +59,9 @@ def _selected(selection: str, standing: Standing) -> Sequence[Task]:
     return named
 
 
-def next_instances(tasks: Mapping[str, Task], standing: Standing, asked: Mapping[tuple[str, int], str], num: int) -> list[tuple[Task, int]]:
+def next_instances(
+    tasks: Mapping[str, Task], priorities: TaskPriorities, asked: Mapping[tuple[str, int], str], num: int
+) -> list[tuple[Task, int]]:
     """`num` instances that were never asked for (fewer where there are no more), so that the counts of all that is asked for are nearest
     to the tasks' weakness: each goes to the task that has the least beside its weight (D'Hondt). `asked`: states by (task id, seed); what
     was given up, or came to nothing, supplies nothing."""
@@ -68,10 +70,10 @@ def next_instances(tasks: Mapping[str, Task], standing: Standing, asked: Mapping
         if task_id in counts:
             counts[task_id] += state not in ("cancelled", VOID)
             used[task_id].add(seed)
-    weights = {task_id: max(standing.of(task_id), LEAST_WEIGHT) for task_id in tasks}
+    weights = {task_id: max(priorities.of(task_id), LEAST_WEIGHT) for task_id in tasks}
     heap = [((counts[task_id] + 1) / weights[task_id], stable_fraction(task_id), task_id) for task_id in tasks]
     heapq.heapify(heap)
-    seeds = {task_id: fresh_seeds(task, standing, used[task_id]) for task_id, task in tasks.items()}
+    seeds = {task_id: fresh_seeds(task, priorities, used[task_id]) for task_id, task in tasks.items()}
     chosen: list[tuple[Task, int]] = []
     while heap and len(chosen) < num:
         _, tie, task_id = heap[0]
@@ -85,7 +87,7 @@ def next_instances(tasks: Mapping[str, Task], standing: Standing, asked: Mapping
     return chosen
 
 
-def fresh_seeds(task: Task, standing: Standing, asked: Collection[int]) -> Iterator[int]:
+def fresh_seeds(task: Task, priorities: TaskPriorities, asked: Collection[int]) -> Iterator[int]:
     """Train seeds of a task in which nothing was asked yet, in order."""
     if has_one_instance(task):
         yield from (seed for seed in task.seeds(Split.TRAIN, 1) if seed not in asked)
@@ -100,7 +102,7 @@ def fresh_seeds(task: Task, standing: Standing, asked: Collection[int]) -> Itera
             known = None
             num_refused += 1
         else:
-            if known is None or known.content_id not in standing.closed:
+            if known is None or known.content_id not in priorities.closed:
                 num_refused = 0
                 yield seed
                 continue

@@ -14,7 +14,7 @@ from contextlib import suppress
 from sqlalchemy.orm import Session
 
 from annotation.service.campaigns.choosing import next_instances, selected_tasks
-from annotation.service.campaigns.standing import Standing, StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorities, TaskPriorityReader
 from annotation.storage import assignments, audit, campaigns
 from annotation.storage.assignments import Leased
 from annotation.storage.database import Database, lock
@@ -37,8 +37,10 @@ LOCKED_S = 0.02
 class Queue:
     """One a server, which is the only one of its database (storage/one_server.py)."""
 
-    def __init__(self, database: Database, standing: StandingReader, *, stock: int = STOCK, clock: Callable[[], float] = time.time) -> None:
-        self._database, self._standing, self._stock, self._clock = database, standing, stock, clock
+    def __init__(
+        self, database: Database, priorities: TaskPriorityReader, *, stock: int = STOCK, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database, self._priorities, self._stock, self._clock = database, priorities, stock, clock
         self._refreshed_s: dict[str, float] = {}
         self._added_s: dict[str, float] = {}
         """By campaign, by time.monotonic: when its stock was last put in order, and when anything came in."""
@@ -130,13 +132,13 @@ class Queue:
         campaign_id = campaign.campaign_id
         async with self._locks.setdefault(campaign_id, asyncio.Lock()):
             if self._refreshed_s.get(campaign_id, float("-inf")) < unless_since_s:
-                standing = await asyncio.to_thread(self._standing.read)
-                tasks = await asyncio.to_thread(selected_tasks, campaign.tasks, standing)
+                priorities = await asyncio.to_thread(self._priorities.read)
+                tasks = await asyncio.to_thread(selected_tasks, campaign.tasks, priorities)
                 asked = await self._database.reading(assignments.instances, campaign_id)
                 num = min(_num_wanted(campaign, asked), self._stock - sum(_is_ready(key, state, tasks) for key, state in asked.items()))
                 # Outside of a transaction: a generated source makes each instance to know what is in it.
-                chosen = await asyncio.to_thread(next_instances, tasks, standing, asked, num)
-                added = await self._database.writing(_restock, campaign_id, set(tasks), standing, chosen, self._clock())
+                chosen = await asyncio.to_thread(next_instances, tasks, priorities, asked, num)
+                added = await self._database.writing(_restock, campaign_id, set(tasks), priorities, chosen, self._clock())
                 self._refreshed_s[campaign_id] = time.monotonic()
                 if added:
                     self._added_s[campaign_id] = time.monotonic()
@@ -176,7 +178,7 @@ def _is_ready(key: tuple[str, int], state: str, tasks: Mapping[str, Task]) -> bo
 
 
 def _restock(
-    session: Session, campaign_id: str, tasks: Set[str], standing: Standing, chosen: Sequence[tuple[Task, int]], now_s: float
+    session: Session, campaign_id: str, tasks: Set[str], priorities: TaskPriorities, chosen: Sequence[tuple[Task, int]], now_s: float
 ) -> int:
     """How much came in: instances, and second copies of such as there were."""
     lock(session, f"stock of {campaign_id}")
@@ -187,13 +189,13 @@ def _restock(
     stale = [one for one in ready if one.task_id not in tasks and (one.task_id, one.seed) not in begun]
     assignments.cancel(stale, "its task is no longer selected", now_s=now_s)
     for one in ready:
-        one.priority = standing.of(one.task_id)
+        one.priority = priorities.of(one.task_id)
     num_doubled = _follow_share(session, campaign, [one for one in ready if one.state == "open"], begun, now_s)
     session.flush()
     asked = assignments.instances(session, campaign_id)  # again: what was asked before may have changed meanwhile
     new = [(task, seed) for task, seed in chosen if (task.task_id, seed) not in asked][: max(0, _num_wanted(campaign, asked))]
     for task, seed in new:
-        first = _first_copy(campaign, task, seed, standing.of(task.task_id), now_s)
+        first = _first_copy(campaign, task, seed, priorities.of(task.task_id), now_s)
         session.add_all([first, _second_copy(first, now_s)] if _is_double(campaign, task.task_id, seed) else [first])
     return len(new) + num_doubled
 

@@ -32,8 +32,8 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from annotation.storage.reviews import by_run, reviews_of
+from annotation.storage.run_status import COUNTS
 from annotation.storage.schema import Assignment, Campaign, Recording, Review, Run
-from annotation.storage.standings import COUNTS
 from sandbox.tasks.task import Split
 from warehouse.core.errors import FlywheelError, NotNow, UnknownSubject
 from warehouse.quality.personal_data import kinds_in
@@ -51,7 +51,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RunsByStatus:
     """Finished runs by what became of them, in the order of their ids; those that wait for a review are neither."""
 
     counting: tuple[Finished, ...]
@@ -70,7 +70,7 @@ class Taken:
     verdict: Row | None
 
 
-def standing(database: Database) -> Standing:
+def runs_by_status(database: Database) -> RunsByStatus:
     with database.read() as session:
         query = select(Run, Assignment).join(Assignment, Assignment.assignment_id == Run.assignment_id)
         found = session.execute(query.where(Run.state == "finished").order_by(Run.run_id)).all()
@@ -85,7 +85,7 @@ def standing(database: Database) -> Standing:
             refused.append(ids)
         elif run.review_state in COUNTS:
             counting.append(ids)
-    return Standing(counting=tuple(counting), refused=tuple(refused), unreadable=tuple(unreadable))
+    return RunsByStatus(counting=tuple(counting), refused=tuple(refused), unreadable=tuple(unreadable))
 
 
 def campaigns(database: Database) -> dict[str, str]:
@@ -111,18 +111,18 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingStanding:
+class RecordingsByStatus:
     """Recordings by what became of them: id by the attempt of the episode that they are."""
 
     counting: dict[int, str]
     refused: dict[int, str]
 
 
-def standing_recordings(database: Database) -> RecordingStanding:
+def recordings_by_status(database: Database) -> RecordingsByStatus:
     with database.read() as session:
         query = select(Recording.recording_id, Recording.state).order_by(Recording.recording_id)
         found = [(attempt_of(recording_id), recording_id, state) for recording_id, state in session.execute(query)]
-    return RecordingStanding(
+    return RecordingsByStatus(
         counting={attempt: recording_id for attempt, recording_id, state in found if state == "approved"},
         refused={attempt: recording_id for attempt, recording_id, state in found if state in ("rejected", "withdrawn")},
     )

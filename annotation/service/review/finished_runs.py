@@ -15,8 +15,8 @@ from annotation.storage.database import Database
 from annotation.storage.logins import Principal
 from annotation.storage.reviews import Listed
 from annotation.storage.run_lists import Wanted
-from annotation.storage.standings import standing_of
-from annotation.wire.finished import CampaignName, RunDetail, RunItem, RunList, Standing
+from annotation.storage.run_status import status_of
+from annotation.wire.finished import CampaignName, RunDetail, RunItem, RunList, RunStatus
 
 MOST_LISTED = 100
 """At once: older ones are asked for by the last run of these."""
@@ -32,7 +32,7 @@ class FinishedRuns:
         *,
         campaign_id: str | None = None,
         user: str | None = None,
-        standing: Standing | None = None,
+        status: RunStatus | None = None,
         before: str | None = None,
     ) -> RunList:
         """One's own, for reviewers everybody's, the newest first. Raises UnknownSubject for a `user` who is nobody."""
@@ -42,7 +42,7 @@ class FinishedRuns:
             # An annotator who names somebody else gets no list of them, nor hears whether there is such a person.
             if own is not None and user not in (None, viewer.name):
                 return RunList(runs=(), num=0, campaigns=(), people=(viewer.name,))
-            return list_of(session, user=user, campaign_id=campaign_id, standing=standing, before=before, viewer_id=viewer.user_id, own=own)
+            return list_of(session, user=user, campaign_id=campaign_id, status=status, before=before, viewer_id=viewer.user_id, own=own)
 
         return await self._database.reading(work)
 
@@ -77,7 +77,7 @@ def list_of(
     *,
     user: str | None = None,
     campaign_id: str | None = None,
-    standing: Standing | None = None,
+    status: RunStatus | None = None,
     before: str | None = None,
     viewer_id: str | None = None,
     own: str | None = None,
@@ -85,7 +85,7 @@ def list_of(
 ) -> RunList:
     """What there is of what is asked for. `own`: of this account only. Raises UnknownSubject for a `user` who is nobody."""
     user_id = own if own is not None else accounts.named(session, user).user_id if user is not None else None
-    wanted = Wanted(user_id=user_id, campaign_id=campaign_id, standing=standing)
+    wanted = Wanted(user_id=user_id, campaign_id=campaign_id, status=status)
     found, names = run_lists.listed(session, wanted, before=before, limit=limit), accounts.names(session)
     steps = reviews.num_steps(session, [one.run.run_id for one in found])
     campaigns = run_lists.campaigns_of(session, own)
@@ -107,7 +107,7 @@ def _item(one: Listed, num_steps: int, names: Mapping[str, str], viewer_id: str 
         seed=assignment.seed,
         annotator=names.get(run.user_id, run.user_id),
         is_own=run.user_id == viewer_id,
-        standing=cast(Standing, standing_of(run)),
+        status=cast(RunStatus, status_of(run)),
         num_steps=num_steps,
         person_verdict=run.person_verdict,
         verifier_verdict=run.verifier_verdict,

@@ -191,7 +191,7 @@ def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
         instruction=run.instruction,
         guidelines=stored.campaign.guidelines,
         run=replay,
-        twin=replay_of(runs.load(session, duplicates[0].run_id), names) if duplicates else None,
+        second_run=replay_of(runs.load(session, duplicates[0].run_id), names) if duplicates else None,
         reviews=tuple(view_of(one, names) for one in shown),
     )
 

@@ -51,7 +51,7 @@ class Plan:
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
+class KeptStep:
     """A decided step that was not stepped back over: how it is done again, and what it looks like in the history."""
 
     step_id: str
@@ -92,7 +92,7 @@ class LiveRun:
         self.observation: Observation | None = None
         self.screenshot_id: str | None = None
         self.open: Open | None = None
-        self.standing: list[Standing] = []
+        self.kept_steps: list[KeptStep] = []
         self.closing: HistoryStep | None = None
         """The step at which the person gave the state up."""
         self.stops = False
@@ -185,11 +185,11 @@ class LiveRun:
             instruction=self.observation.instruction if self.observation is not None else None,
             grammar=plan.grammar.name,
             policy_id=plan.served.policy_id,
-            step_index=len(self.standing),
+            step_index=len(self.kept_steps),
             screen=None if self.observation is None else screen_view(self.observation, self.screenshot_id),
             proposals=self._proposals() if self.phase == "deciding" else (),
-            history=(*(step.view for step in self.standing), *((self.closing,) if self.closing is not None else ())),
-            draft=self.draft if self.draft is not None and self.draft.step_index == len(self.standing) else None,
+            history=(*(step.view for step in self.kept_steps), *((self.closing,) if self.closing is not None else ())),
+            draft=self.draft if self.draft is not None and self.draft.step_index == len(self.kept_steps) else None,
             verifier=self.verifier,
             outcome=self.outcome,
             lease_until_s=self.lease_until_s,

@@ -36,15 +36,15 @@ class Person:
 
     @property
     def num_decided(self) -> int:
-        return len(self._run.standing)
+        return len(self._run.kept_steps)
 
     async def respond(self, context: StepContext) -> Response | None:
         run, index = self._run, context.step_index
         run.context = context
         run.show(context.observation)
-        if index < len(run.standing) and not await self._has_diverged(context):
+        if index < len(run.kept_steps) and not await self._has_diverged(context):
             run.publish()
-            return run.standing[index].base
+            return run.kept_steps[index].base
         if run.stops:
             return None
         run.open = await self._ask(context)
@@ -52,18 +52,18 @@ class Person:
         return None if choice is None else choice.base
 
     async def intervene(self, context: StepContext, response: Response) -> str | None:
-        return self._run.standing[context.step_index].override
+        return self._run.kept_steps[context.step_index].override
 
     async def watch(self, step: Step, after: Observation) -> None:
         """Note what came of a step; it is stored with what comes next."""
-        run, standing = self._run, self._run.standing[step.step_index]
+        run, kept = self._run, self._run.kept_steps[step.step_index]
         run.open = None
         run.show(after)
-        if not standing.is_executed:
-            standing.is_executed = True
-            output = after.output[-LONGEST_OUTPUT:] if standing.view.kind == "tool" else None
-            standing.view = standing.view.model_copy(update={"reward": step.reward, "output": output})
-            run.executed.append(Executed(step_id=standing.step_id, reward=step.reward, at_s=self._clock()))
+        if not kept.is_executed:
+            kept.is_executed = True
+            output = after.output[-LONGEST_OUTPUT:] if kept.view.kind == "tool" else None
+            kept.view = kept.view.model_copy(update={"reward": step.reward, "output": output})
+            run.executed.append(Executed(step_id=kept.step_id, reward=step.reward, at_s=self._clock()))
 
     async def failed(self, error: SandboxError) -> None:
         problem = f"The sandbox failed ({type(error).__name__}) and is restarted; your steps are done again on another one."
@@ -72,15 +72,15 @@ class Person:
     async def _has_diverged(self, context: StepContext) -> bool:
         """Whether the environment did not come back as it was: then the person goes on from here, and what came later is superseded."""
         run, index = self._run, context.step_index
-        standing = run.standing[index]
-        match difference(standing.observation, standing.screenshot_id, standing.instruction, context.observation):
+        kept = run.kept_steps[index]
+        match difference(kept.observation, kept.screenshot_id, kept.instruction, context.observation):
             case None:
                 return False
             case "pixels":
                 run.problem = f"When it was done again, the picture of step {index + 1} was not the same to the pixel; its elements were."
                 return False
         run.lease_until_s = await surely(self._database.writing(runs.rewind, run.plan.run_id, index, now_s=self._clock(), by_person=False))
-        del run.standing[index:]
+        del run.kept_steps[index:]
         run.closing, run.stops, run.recovered = None, False, None
         run.problem = (
             f"The environment did not come back as it was at step {index + 1}: "

@@ -213,7 +213,7 @@ class RunKeeper:
     async def _ended(self, run: LiveRun, episode: Episode) -> None:
         """The episode is over: store its outcome and last screen. Where the person ended it, that screen is stored already."""
         seen = run.seen
-        last = None if run.stops else point_of(seen, len(run.standing), self._clock(), messages=[])
+        last = None if run.stops else point_of(seen, len(run.kept_steps), self._clock(), messages=[])
         if last is not None and seen.screenshot is not None:
             await asyncio.to_thread(self._blobs.put, seen.screenshot)
         verdict = None if episode.outcome is Outcome.CRASHED else episode.is_success

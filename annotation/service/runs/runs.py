@@ -14,7 +14,7 @@ from typing import TypeVar
 from agent.grammars.elements import render_observation
 from annotation.service.runs import stored_runs
 from annotation.service.runs.choices import Choice, choice_of
-from annotation.service.runs.live_run import LiveRun, Standing, history_step, surely
+from annotation.service.runs.live_run import KeptStep, LiveRun, history_step, surely
 from annotation.service.runs.proposals import added, propose
 from annotation.service.runs.run_readers import RunReaders
 from annotation.storage import run_endings, runs
@@ -50,12 +50,12 @@ class LiveRuns(RunReaders):
             if run.done == body:
                 return run.view()
             self._check(run, body.version, "deciding", "proposing", "ended", "broken")
-            if body.to_step > len(run.standing):
-                raise NotNow(f"run {run_id} has {len(run.standing)} steps: it cannot go back to step {body.to_step}")
+            if body.to_step > len(run.kept_steps):
+                raise NotNow(f"run {run_id} has {len(run.kept_steps)} steps: it cannot go back to step {body.to_step}")
             await self._stop(run)
             rewound = self._database.writing(runs.rewind, run_id, body.to_step, now_s=self._clock(), by_person=True)
             run.lease_until_s = await self._fenced(run, rewound)
-            del run.standing[body.to_step :]
+            del run.kept_steps[body.to_step :]
             run.closing, run.stops, run.outcome, run.reward, run.verifier = None, False, None, None, None
             run.problem, run.recovered, run.done = None, None, body
             run.publish("rewinding")
@@ -87,7 +87,7 @@ class LiveRuns(RunReaders):
         typed = (body.step_index, body.number, body.thought, body.action, body.candidate)
         saved = await self._fenced(run, self._database.writing(runs.save_draft, run_id, *typed, now_s=self._clock()))
         draft = stored_runs.view_of_draft(saved)
-        if body.step_index == len(run.standing):
+        if body.step_index == len(run.kept_steps):
             run.draft = draft
             run.forget_view()
         return draft
@@ -128,14 +128,14 @@ class LiveRuns(RunReaders):
             choice.decided.response,
             run.plan.grammar,
             observation,
-            step_index=len(run.standing),
+            step_index=len(run.kept_steps),
             decision=choice.decided.decision,
             screenshot_id=observation.screenshot_id,
         )
         if choice.base is None:
             run.closing, run.stops = view, True
         else:
-            run.standing.append(_standing(opened.step_id, choice, observation, view))
+            run.kept_steps.append(_kept_step(opened.step_id, choice, observation, view))
         run.problem = run.draft = None
         run.publish("executing")
         opened.decision.set_result(None if choice.base is None else choice)
@@ -199,10 +199,10 @@ class LiveRuns(RunReaders):
             raise NotNow(f"run {run.plan.run_id} is {run.phase}: this can be done while it is {' or '.join(phases)}")
 
 
-def _standing(step_id: str, choice: Choice, observation: Observation, view: bodies.HistoryStep) -> Standing:
+def _kept_step(step_id: str, choice: Choice, observation: Observation, view: bodies.HistoryStep) -> KeptStep:
     if choice.base is None:
         raise ValueError("a choice that nothing is done for does not stand")
-    return Standing(
+    return KeptStep(
         step_id=step_id,
         base=choice.base,
         override=choice.override,

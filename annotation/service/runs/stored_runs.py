@@ -8,7 +8,7 @@ from agent.episode.episode import EpisodeRequest
 from agent.grammars.base import Grammar
 from agent.grammars.registry import grammar_named
 from agent.policy.policy import Message, Response
-from annotation.service.runs.live_run import LiveRun, Standing, attempt_of, history_step
+from annotation.service.runs.live_run import KeptStep, LiveRun, attempt_of, history_step
 from annotation.service.runs.proposals import Candidate
 from annotation.service.runs.screens import LONGEST_OUTPUT, observation_of, screen_view
 from annotation.storage.runs import Stored
@@ -55,7 +55,7 @@ def bring_back(run: LiveRun, stored: Stored) -> None:
     views = histories(stored, grammar)
     for step in stored.steps:
         if step.decision in DECIDED:
-            run.standing.append(_standing(step, stored, views[step.step_id]))
+            run.kept_steps.append(_kept_step(step, stored, views[step.step_id]))
         elif step.decision is not None:
             run.closing, run.stops = views[step.step_id], True
         elif step.messages:
@@ -70,7 +70,7 @@ def bring_back(run: LiveRun, stored: Stored) -> None:
         run.screenshot_id = last.screenshot_id
 
 
-def _standing(step: RunStep, stored: Stored, view: HistoryStep) -> Standing:
+def _kept_step(step: RunStep, stored: Stored, view: HistoryStep) -> KeptStep:
     """In mode relabel the policy's first proposal is done again; otherwise the response, as the policy's where it was accepted."""
     proposals = stored.proposals[step.step_id]
     proposed = proposals[step.candidate or 0] if proposals else None
@@ -79,7 +79,7 @@ def _standing(step: RunStep, stored: Stored, view: HistoryStep) -> Standing:
     text = step.executed if step.executed is not None else step.response or ""
     base = text if proposed is None else proposed.text
     policy_id = stored.run.user_id if proposed is None else proposed.policy_id
-    return Standing(
+    return KeptStep(
         step_id=step.step_id,
         base=Response(text=base, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=policy_id),
         override=None if text == base else text,

@@ -1,10 +1,10 @@
-// What the pages of finished work share: words for verdicts and standings, the facts of a run, what reviewers said, taking something back.
+// What the pages of finished work share: words for verdicts and statuses, the facts of a run, what reviewers said, taking something back.
 
 import { address, part, post } from "/pages/api.js";
 import { ask, cancel_button, duration, make, ok_button, time_text } from "/pages/dom.js";
 import { attempt } from "/pages/shell.js";
 
-const STANDINGS = { counts: ["counts", "good"], waiting: ["waits for a review", "warn"], rejected: ["rejected", "bad"], withdrawn: ["withdrawn", ""] };
+const STATUSES = { counts: ["counts", "good"], waiting: ["waits for a review", "warn"], rejected: ["rejected", "bad"], withdrawn: ["withdrawn", ""] };
 
 export const picture_of = (run_id) => (screenshot_id) => address(`/runs/${part(run_id)}/screens/${part(screenshot_id)}`);
 
@@ -12,8 +12,8 @@ export function verdict_text(verdict) {
   return verdict === null ? "–" : verdict ? "done" : "not done";
 }
 
-export function standing_badge(standing) {
-  const [text, kind] = STANDINGS[standing] ?? [standing, ""];
+export function status_badge(status) {
+  const [text, kind] = STATUSES[status] ?? [status, ""];
   return make("span", { class: `badge ${kind}` }, text);
 }
 

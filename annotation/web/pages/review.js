@@ -1,4 +1,4 @@
-// Review: a second pair of eyes on finished runs and on recordings. The queue, then one run (and its twin) step by step, then the word on
+// Review: a second pair of eyes on finished runs and on recordings. The queue, then one run (and the second one of its instance) step by step, then the word on
 // the whole. A recording is judged on its own page, which comes back here.
 
 import { get, part, post } from "/pages/api.js";
@@ -77,14 +77,14 @@ async function open_run(run_id) {
   const opinion = new Opinion(review.run.steps.length);
   const replay = new Replay({
     title: `${review.run.annotator}: ${verdict_text(review.run.person_verdict)}`, steps: review.run.steps, last_screen: review.run.last_screen, address_of: picture_of(review.run.run_id),
-    on_step: (index) => (opinion.show(index), current.twin?.go(index < review.run.steps.length ? index : Infinity, false)), mark_of: (index) => opinion.mark_of(index), said: (step) => step_facts(step),
+    on_step: (index) => (opinion.show(index), current.second_replay?.go(index < review.run.steps.length ? index : Infinity, false)), mark_of: (index) => opinion.mark_of(index), said: (step) => step_facts(step),
   });
-  const twin = review.twin && new Replay({
-    title: `${review.twin.annotator}: ${verdict_text(review.twin.person_verdict)}`, steps: review.twin.steps, last_screen: review.twin.last_screen, address_of: picture_of(review.twin.run_id), said: (step) => step_facts(step), key: null,
+  const second_replay = review.second_run && new Replay({
+    title: `${review.second_run.annotator}: ${verdict_text(review.second_run.person_verdict)}`, steps: review.second_run.steps, last_screen: review.second_run.last_screen, address_of: picture_of(review.second_run.run_id), said: (step) => step_facts(step), key: null,
   });
   opinion.on_change = () => replay.mark();
-  current = { item, review, opinion, replay, twin };
-  at("case").replaceChildren(head(review), make("div", { class: "replays" }, replay.node, twin?.node ?? facts(review.run)), make("div", { class: "card verdict" }, opinion.node, word(review)));
+  current = { item, review, opinion, replay, second_replay };
+  at("case").replaceChildren(head(review), make("div", { class: "replays" }, replay.node, second_replay?.node ?? facts(review.run)), make("div", { class: "card verdict" }, opinion.node, word(review)));
   opinion.show(0);
   at("case").querySelector("h1").focus();
   announce(`${item.task_name}, ${item.num_steps} steps`);

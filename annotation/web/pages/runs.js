@@ -1,15 +1,15 @@
 // Finished runs: one's own; reviewers see everybody's. A list to filter, one of them step by step, and the way to take one back.
-// The address says what is shown: ?campaign=, ?user=, ?standing=, ?run=.
+// The address says what is shown: ?campaign=, ?user=, ?status=, ?run=.
 
 import { get, part } from "/pages/api.js";
 import { table } from "/pages/chart.js";
 import { announce, at, make, show, time_text, toast } from "/pages/dom.js";
-import { facts, opinion_note, picture_of, standing_badge, step_facts, step_mark, step_opinions, take_back, verdict_text, withdrawal_note } from "/pages/finished.js";
+import { facts, opinion_note, picture_of, status_badge, step_facts, step_mark, step_opinions, take_back, verdict_text, withdrawal_note } from "/pages/finished.js";
 import { Keys } from "/pages/keys.js";
 import { Replay } from "/pages/replay.js";
 import { attempt, may, start_page } from "/pages/shell.js";
 
-const FILTERS = ["campaign", "user", "standing"];
+const FILTERS = ["campaign", "user", "status"];
 const person = await start_page("runs");
 const sees_all = may(person, "reviewer");
 let current = null;
@@ -35,7 +35,7 @@ async function show_asked() {
 function query_of(more = {}) {
   const wanted = asked();
   const query = new URLSearchParams(more);
-  for (const [name, parameter] of [["campaign", "campaign_id"], ["user", "user"], ["standing", "standing"]]) if (wanted.get(name)) query.set(parameter, wanted.get(name));
+  for (const [name, parameter] of [["campaign", "campaign_id"], ["user", "user"], ["status", "status"]]) if (wanted.get(name)) query.set(parameter, wanted.get(name));
   return query;
 }
 
@@ -62,7 +62,7 @@ function show_rows(num) {
   if (!items.length) return at("list").replaceChildren(make("p", { class: "empty" }, FILTERS.some((name) => asked().get(name)) ? "No finished run is like that." : "Nothing is finished yet."));
   const columns = [
     { title: "Task", text: (item) => make("a", { class: "opens", href: `/runs?run=${part(item.run_id)}`, on: { click: (event) => opened(event, item) } }, `${item.task_name} · ${item.seed}`) },
-    { title: "Standing", text: (item) => standing_badge(item.standing) }, { title: "Campaign", text: (item) => item.campaign },
+    { title: "Status", text: (item) => status_badge(item.status) }, { title: "Campaign", text: (item) => item.campaign },
     ...(sees_all ? [{ title: "Person", text: (item) => item.annotator }] : []),
     { title: "Steps", text: (item) => item.num_steps, is_number: true }, { title: "Annotator says", text: (item) => verdict_text(item.person_verdict) },
     { title: "Verifier says", text: (item) => verdict_text(item.verifier_verdict) }, { title: "Finished", text: (item) => time_text(item.finished_at_s) },
@@ -103,7 +103,7 @@ function fill(select, options) {
 }
 
 function may_withdraw(item) {
-  return item.standing !== "withdrawn" && (item.is_own || sees_all);
+  return item.status !== "withdrawn" && (item.is_own || sees_all);
 }
 
 async function open_run(run_id) {
@@ -120,7 +120,7 @@ async function open_run(run_id) {
   current = { item, replay };
   at("case").replaceChildren(
     make("header", { class: "stack" },
-      make("div", { class: "card-head" }, make("button", { type: "button", on: { click: back } }, "← Runs", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, `${item.task_name} · ${item.seed}`), standing_badge(item.standing),
+      make("div", { class: "card-head" }, make("button", { type: "button", on: { click: back } }, "← Runs", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, `${item.task_name} · ${item.seed}`), status_badge(item.status),
         make("div", { class: "row far" },
           detail.review && make("a", { class: "button primary", href: `/review?run=${part(item.run_id)}` }, detail.review === "adjudication" ? "Adjudicate" : "Review it"),
           may_withdraw(item) && make("button", { type: "button", class: "danger", on: { click: () => withdraw(item) } }, "Withdraw…"))),

@@ -12,7 +12,7 @@ from annotation.storage import run_endings
 from annotation.storage.database import Database
 from annotation.storage.ids import new_id
 from annotation.storage.logins import Principal
-from annotation.storage.schema import Assignment, Campaign, Landing, Proposal, Run, RunStep, User
+from annotation.storage.schema import Assignment, Campaign, Change, Proposal, Run, RunStep, User
 from sandbox import wire
 from sandbox.tasks.miniwob.source import load_tasks
 
@@ -198,10 +198,10 @@ class History:
         with self.database.read() as session:
             return session.get_one(Run, run_id).review_state
 
-    def landed(self, subject_id: str) -> list[str]:
-        """Kinds of its landings, in order."""
+    def changes(self, subject_id: str) -> list[str]:
+        """Kinds of its changes, in order."""
         with self.database.read() as session:
-            return list(session.scalars(select(Landing.kind).where(Landing.subject_id == subject_id).order_by(Landing.landing_id)))
+            return list(session.scalars(select(Change.kind).where(Change.subject_id == subject_id).order_by(Change.change_id)))
 
     def rows(self, query: Any) -> list[Any]:
         with self.database.read() as session:

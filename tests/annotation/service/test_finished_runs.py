@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from annotation.service.campaigns.campaigns import CampaignChange, Campaigns
 from annotation.service.campaigns.queue import Queue
-from annotation.service.campaigns.standing import Standing, StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorities, TaskPriorityReader
 from annotation.service.review.finished_runs import FinishedRuns
 from annotation.service.review.review import Reviews
 from annotation.storage import campaigns, withdrawals
@@ -62,7 +62,7 @@ def test_a_list_says_where_each_run_stands_and_is_ones_own(history: History):
     other = history.run("bob", seed=9)
     history.run("ann", seed=10, finishes=False)
     own = listed(history, "ann")
-    assert [(run.run_id, run.standing) for run in own.runs] == [
+    assert [(run.run_id, run.status) for run in own.runs] == [
         (slip, "withdrawn"),
         (bad, "rejected"),
         (doubtful, "waiting"),
@@ -75,9 +75,9 @@ def test_a_list_says_where_each_run_stands_and_is_ones_own(history: History):
     for role in ("reviewer", "admin"):
         assert listed(history, "rex", role).num == 5
     assert listed(history, "rex", "reviewer").people == ("ann", "bob")
-    for standing, wanted in (("counts", [other, fine]), ("waiting", [doubtful]), ("rejected", [bad]), ("withdrawn", [slip])):
-        found = listed(history, "rex", "reviewer", standing=standing)
-        assert (ids(found), found.num) == (wanted, len(wanted)), standing
+    for status, wanted in (("counts", [other, fine]), ("waiting", [doubtful]), ("rejected", [bad]), ("withdrawn", [slip])):
+        found = listed(history, "rex", "reviewer", status=status)
+        assert (ids(found), found.num) == (wanted, len(wanted)), status
     assert ids(listed(history, "rex", "reviewer", user="bob")) == [other]
     with pytest.raises(UnknownSubject, match="users list"):
         listed(history, "rex", "reviewer", user="no such person")
@@ -99,7 +99,7 @@ def test_one_run_is_shown_to_its_annotator_and_to_reviewers(history: History):
     finished = FinishedRuns(history.database)
     run_id = history.run("ann", verifier=False)
     own = asyncio.run(finished.look(run_id, history.who("ann", "annotator")))
-    assert own.item.is_own and own.item.standing == "waiting" and own.review is None and len(own.run.steps) == 1
+    assert own.item.is_own and own.item.status == "waiting" and own.review is None and len(own.run.steps) == 1
     assert asyncio.run(finished.look(run_id, history.who("rex"))).review == "second"
     with pytest.raises(UnknownSubject):
         asyncio.run(finished.look(run_id, history.who("bob", "annotator")))
@@ -111,9 +111,7 @@ def test_one_run_is_shown_to_its_annotator_and_to_reviewers(history: History):
     asyncio.run(Reviews(history.database).submit(run_id, said.model_copy(update={"kind": "adjudication"}), by=history.who("eve")))
     reported = asyncio.run(finished.look(run_id, history.who("ann", "annotator")))
     assert (
-        [one.reviewer for one in reported.reviews] == ["rex", "eve"]
-        and reported.item.standing == "rejected"
-        and reported.withdrawal is None
+        [one.reviewer for one in reported.reviews] == ["rex", "eve"] and reported.item.status == "rejected" and reported.withdrawal is None
     )
     with pytest.raises(NotNow, match="live"):
         asyncio.run(finished.look(history.run("ann", seed=7, finishes=False), history.who("ann", "annotator")))
@@ -137,7 +135,7 @@ def test_what_was_rejected_or_taken_back_does_not_count_as_progress(history: His
     assert progress(history).num_finished == 2
     reject(history, bad)
     assert progress(history).num_finished == 1
-    (seen,) = asyncio.run(Campaigns(history.database, StandingReader(None)).list())
+    (seen,) = asyncio.run(Campaigns(history.database, TaskPriorityReader(None)).list())
     assert seen.progress == Progress(num_finished=1)
 
 
@@ -153,9 +151,9 @@ def test_the_second_copy_stands_in_for_a_first_that_came_to_nothing(history: His
 def test_another_instance_is_asked_for_instead(history: History):
     """The campaign wants one; what was done is taken back, then what was done instead is rejected."""
 
-    class Known(StandingReader):
-        def read(self) -> Standing:
-            return Standing()
+    class Known(TaskPriorityReader):
+        def read(self) -> TaskPriorities:
+            return TaskPriorities()
 
     queue = Queue(history.database, Known(None))
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from annotation.service.intake.export import exported
 from annotation.storage import runs
-from annotation.storage.schema import Assignment, Draft, Landing, Proposal, Run, RunStep
+from annotation.storage.schema import Assignment, Change, Draft, Proposal, Run, RunStep
 from annotation.wire.runs import Check, Complete, Decide, Finish, Propose, SaveDraft, StepBack
 from sandbox.http.tokens import Tokens
 from sandbox.pool.pool import SessionPool
@@ -99,7 +99,7 @@ def test_accept_edit_and_override_are_stored_with_all_that_was_shown(on_pool: An
             "none",
         )
         assert run.environment and run.note == "fine" and work.rows(select(Assignment))[0].state == "finished"
-        assert [(row.kind, row.subject_id) for row in work.rows(select(Landing))] == [("run", run_id)]
+        assert [(row.kind, row.subject_id) for row in work.rows(select(Change))] == [("run", run_id)]
 
     on_pool(use)
 
@@ -150,8 +150,8 @@ def test_stepping_back_replays_and_supersedes_without_asking_again(on_pool: Any,
             state = await accept(live, await until(live, run_id, "deciding"))
             await live.finish(run_id, ANN, Finish(version=state.version, is_success=True))
         steps = work.rows(select(RunStep).order_by(RunStep.asked_at_s))
-        standing = [step for step in steps if step.superseded_at_s is None]
-        assert [step.step_index for step in standing] == [0, 1, 2, 3] and len(steps) > 4
+        kept_steps = [step for step in steps if step.superseded_at_s is None]
+        assert [step.step_index for step in kept_steps] == [0, 1, 2, 3] and len(steps) > 4
         assert work.rows(select(Run))[0].num_backs == 2
         (draft,) = work.rows(select(Draft))
         assert (draft.action, draft.candidate) == ("", None), "a draft of a step that was stepped back over is gone"
@@ -210,7 +210,7 @@ def test_a_run_goes_on_where_it_was_after_the_service_died(on_pool: Any, work: W
             assert await live.recover() == 0 and (await live.finish(run_id, ANN, done)).phase == "finished"
             with pytest.raises(NotNow, match="is finished"):
                 await live.finish(run_id, ANN, done.model_copy(update={"is_success": False}))
-        assert len(work.rows(select(RunStep))) == 4 and len(work.rows(select(Landing))) == 1
+        assert len(work.rows(select(RunStep))) == 4 and len(work.rows(select(Change))) == 1
 
     on_pool(use)
 
@@ -324,7 +324,7 @@ def test_finishing_early_and_giving_up_let_the_verifier_speak(on_pool: Any, work
             await live.finish(lost, ANN, Finish(version=state.version, is_success=False))
         reviews = {row.run_id: row.review_state for row in work.rows(select(Run))}
         assert reviews == {run_id: "pending", lost: "none"}, "the person said that it was done, the verifier that it was not"
-        assert [row.subject_id for row in work.rows(select(Landing))] == [lost]
+        assert [row.subject_id for row in work.rows(select(Change))] == [lost]
         ends = work.rows(select(RunStep).where(RunStep.run_id == run_id).order_by(RunStep.step_index))
         assert [step.decision for step in ends] == ["accept", None]
 
@@ -342,7 +342,7 @@ def test_two_people_who_differ_are_looked_at(on_pool: Any, work: Work) -> None:
                 state = await accept(live, state, user_id, rank)
                 await live.finish(run_id, user_id, Finish(version=state.version, is_success=True))
         assert [run.review_state for run in work.rows(select(Run))] == ["pending", "pending"]
-        assert [row.kind for row in work.rows(select(Landing).order_by(Landing.landing_id))] == ["run", "withdrawal"]
+        assert [row.kind for row in work.rows(select(Change).order_by(Change.change_id))] == ["run", "withdrawal"]
 
     on_pool(use)
 
@@ -442,7 +442,7 @@ def test_the_same_on_postgres_and_sessions_of_a_sandbox_server(on_pool: Any, tmp
                     state = await accept(live, state)
                 assert state.verifier is True
                 await live.finish(run_ids[0], ANN, Finish(version=state.version, is_success=True))
-            assert [row.subject_id for row in work.rows(select(Landing))] == [run_ids[0]]
+            assert [row.subject_id for row in work.rows(select(Change))] == [run_ids[0]]
             assert {row.run_id: row.state for row in work.rows(select(Run))} == {run_ids[0]: "finished", run_ids[1]: "abandoned"}
         work.close()
 
@@ -483,8 +483,8 @@ def test_an_environment_that_does_not_come_back_is_reported_and_the_run_goes_on(
                 state = await accept(live, state)
             assert state.verifier is True and state.problem is None and len(state.history) == 3
             await live.finish(run_id, ANN, Finish(version=state.version, is_success=True))
-        standing = work.rows(select(RunStep).where(RunStep.superseded_at_s.is_(None)).order_by(RunStep.step_index))
-        assert [(step.step_index, step.decision) for step in standing] == [(0, "accept"), (1, "accept"), (2, "accept"), (3, None)]
+        kept_steps = work.rows(select(RunStep).where(RunStep.superseded_at_s.is_(None)).order_by(RunStep.step_index))
+        assert [(step.step_index, step.decision) for step in kept_steps] == [(0, "accept"), (1, "accept"), (2, "accept"), (3, None)]
 
     on_pool(use)
 

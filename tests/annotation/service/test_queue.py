@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 
 from annotation.service.campaigns.campaigns import CampaignChange, Campaigns, CampaignSpec
 from annotation.service.campaigns.queue import Queue
-from annotation.service.campaigns.standing import Standing, StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorities, TaskPriorityReader
 from annotation.storage import accounts, assignments
 from annotation.storage.database import Database
 from annotation.storage.migrating import open_database
@@ -32,15 +32,15 @@ class Clock:
         return self.now_s
 
 
-class Known(StandingReader):
+class Known(TaskPriorityReader):
     """What is known of the policy, as the test says."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.standing = Standing()
+        self.priorities = TaskPriorities()
 
-    def read(self) -> Standing:
-        return self.standing
+    def read(self) -> TaskPriorities:
+        return self.priorities
 
 
 @dataclass
@@ -347,7 +347,7 @@ def test_the_campaign_with_the_higher_priority_is_asked_for_first(office: Office
 def test_weak_tasks_are_asked_for_first_and_more_often(office: Office):
     tasks = tasks_of(QUICKSTART)
     weak = tasks[3].task_id
-    office.known.standing = Standing(weakness={task.task_id: 0.9 if task.task_id == weak else 0.1 for task in tasks})
+    office.known.priorities = TaskPriorities(weakness={task.task_id: 0.9 if task.task_id == weak else 0.1 for task in tasks})
 
     async def run() -> None:
         campaign = await office.campaign(target_count=200)
@@ -364,7 +364,7 @@ def test_weak_tasks_are_asked_for_first_and_more_often(office: Office):
 
 def test_the_newest_pool_is_followed_without_a_restart(office: Office):
     old, new = tasks_of(QUICKSTART)[0], tasks_of(QUICKSTART)[1]
-    office.known.standing = Standing(pool=frozenset({old.task_id}))
+    office.known.priorities = TaskPriorities(task_pool=frozenset({old.task_id}))
 
     async def run() -> None:
         campaign = await office.campaign(tasks=["pool"], double_share=1.0, target_count=30)
@@ -372,14 +372,14 @@ def test_the_newest_pool_is_followed_without_a_restart(office: Office):
         begun = await office.queue.take(user)
         assert begun is not None and begun.assignment.task_id == old.task_id
         await office.finish(begun.assignment, user)
-        office.known.standing = Standing(pool=frozenset({new.task_id}), weakness={new.task_id: 0.8})
+        office.known.priorities = TaskPriorities(task_pool=frozenset({new.task_id}), weakness={new.task_id: 0.8})
         await office.queue.refresh(campaign)
         taken = await office.queue.take(user)
         assert taken is not None and taken.assignment.task_id == new.task_id
         with office.database.write() as session:
             session.execute(update(Assignment).where(Assignment.task_id == new.task_id).values(priority=0.1))
-        twin = await office.queue.take(second)
-        assert twin is not None and (twin.assignment.task_id, twin.assignment.copy) == (old.task_id, 1), "its first copy is done"
+        copy = await office.queue.take(second)
+        assert copy is not None and (copy.assignment.task_id, copy.assignment.copy) == (old.task_id, 1), "its first copy is done"
 
     asyncio.run(run())
     assert {row.task_id for row in office.rows() if row.state == "open"} == {new.task_id}

@@ -43,10 +43,10 @@ def waiting(history: History, who: str) -> dict[str, tuple[str, tuple[str, ...]]
 
 def test_a_reviewer_who_shares_the_annotators_verdict_settles_what_the_verifier_disputes(history: History):
     run_id = history.run("ann", verdict=True, verifier=False)
-    assert (history.state(run_id), history.landed(run_id)) == ("pending", [])
+    assert (history.state(run_id), history.changes(run_id)) == ("pending", [])
     assert waiting(history, "rex") == {run_id: ("second", ("verifier_disagrees",))}
     assert say(history, run_id, "rex").reviewer == "rex"
-    assert (history.state(run_id), history.landed(run_id)) == ("approved", ["run"])
+    assert (history.state(run_id), history.changes(run_id)) == ("approved", ["run"])
     assert waiting(history, "rex") == waiting(history, "eve") == {}
     with pytest.raises(NotNow, match="settled"):
         say(history, run_id, "eve")
@@ -56,14 +56,14 @@ def test_a_reviewer_who_shares_the_annotators_verdict_settles_what_the_verifier_
 def test_one_who_does_not_leaves_it_to_a_third_person_whose_word_stands(history: History, approves: bool, verdict: bool | None):
     run_id = history.run("ann", verdict=True, verifier=False)
     say(history, run_id, "rex", approves=approves, verdict=verdict)
-    assert (history.state(run_id), history.landed(run_id), waiting(history, "rex")) == ("pending", [], {})
+    assert (history.state(run_id), history.changes(run_id), waiting(history, "rex")) == ("pending", [], {})
     assert waiting(history, "eve") == {run_id: ("adjudication", ("verifier_disagrees", "reviewers_disagree"))}
     with pytest.raises(OutOfDate, match="adjudication"):
         say(history, run_id, "eve")
     with pytest.raises(NotNow, match="before"):
         say(history, run_id, "rex", kind="adjudication")
     say(history, run_id, "eve", kind="adjudication", approves=True, verdict=False)
-    assert (history.state(run_id), history.landed(run_id)) == ("approved", ["run"])
+    assert (history.state(run_id), history.changes(run_id)) == ("approved", ["run"])
     with history.database.read() as session:
         assert verdict_that_stands(session.get_one(Run, run_id), reviews_of(session, run_id)) is False
 
@@ -72,7 +72,7 @@ def test_an_adjudicator_who_does_not_approve_ends_it(history: History):
     run_id = history.run("ann", verdict=True, verifier=False)
     say(history, run_id, "rex", approves=False)
     say(history, run_id, "eve", kind="adjudication", approves=False, verdict=None)
-    assert (history.state(run_id), history.landed(run_id)) == ("rejected", [])
+    assert (history.state(run_id), history.changes(run_id)) == ("rejected", [])
     with history.database.read() as session:
         assert verdict_that_stands(session.get_one(Run, run_id), reviews_of(session, run_id)) is True, "the adjudicator could not tell"
 
@@ -80,7 +80,7 @@ def test_an_adjudicator_who_does_not_approve_ends_it(history: History):
 def test_nobody_reviews_what_they_annotated_or_its_other_copy(history: History):
     mine, yours = history.run("rex", seed=7, verdict=True), history.run("eve", seed=7, copy=1, verdict=False, verifier=None)
     assert history.state(mine) == history.state(yours) == "pending", "two people disagree"
-    assert history.landed(mine) == ["run", "withdrawal"] and history.landed(yours) == []
+    assert history.changes(mine) == ["run", "withdrawal"] and history.changes(yours) == []
     assert waiting(history, "rex") == waiting(history, "eve") == {}
     assert waiting(history, "roy") == {mine: ("second", ("annotators_disagree",)), yours: ("second", ("annotators_disagree",))}
     for run_id in (mine, yours):
@@ -89,25 +89,25 @@ def test_nobody_reviews_what_they_annotated_or_its_other_copy(history: History):
                 say(history, run_id, who)
     say(history, mine, "roy")
     say(history, yours, "roy", approves=False, verdict=True)
-    assert history.landed(mine) == ["run", "withdrawal", "run"] and history.state(yours) == "pending"
+    assert history.changes(mine) == ["run", "withdrawal", "run"] and history.state(yours) == "pending"
 
 
 def test_a_run_that_nobody_disputes_can_be_checked_and_counts_until_somebody_objects(history: History):
     run_id = history.run("ann")
-    assert history.landed(run_id) == ["run"] and waiting(history, "rex") == {}
+    assert history.changes(run_id) == ["run"] and waiting(history, "rex") == {}
     say(history, run_id, "roy", approves=True, verdict=None)
-    assert (history.state(run_id), history.landed(run_id)) == ("none", ["run"]), "who cannot tell objects to nothing"
+    assert (history.state(run_id), history.changes(run_id)) == ("none", ["run"]), "who cannot tell objects to nothing"
     say(history, run_id, "rex", approves=False)
-    assert (history.state(run_id), history.landed(run_id)) == ("pending", ["run", "withdrawal"])
+    assert (history.state(run_id), history.changes(run_id)) == ("pending", ["run", "withdrawal"])
     assert waiting(history, "eve") == {run_id: ("adjudication", ("reviewers_disagree",))}
     say(history, run_id, "eve", kind="adjudication", approves=False, verdict=False)
-    assert (history.state(run_id), history.landed(run_id)) == ("rejected", ["run", "withdrawal"])
+    assert (history.state(run_id), history.changes(run_id)) == ("rejected", ["run", "withdrawal"])
 
 
 def test_a_check_that_agrees_changes_nothing_for_the_flywheel(history: History):
     run_id = history.run("ann")
     say(history, run_id, "rex")
-    assert (history.state(run_id), history.landed(run_id)) == ("approved", ["run"])
+    assert (history.state(run_id), history.changes(run_id)) == ("approved", ["run"])
 
 
 def test_a_share_of_the_undisputed_runs_is_asked_about_after_what_is_disputed(history: History):
@@ -142,7 +142,7 @@ def test_earlier_opinions_are_shown_to_whoever_adjudicates_and_when_it_is_settle
 def test_a_reviewer_sees_each_step_with_what_was_proposed_and_the_other_copy(history: History):
     steps = (Did(number=2, is_superseded=True), Did(took_s=2.5), Did(decision="override", number=2), Did(decision="beyond_repair"))
     run_id = history.run("ann", seed=3, steps=steps, num_backs=1)
-    twin_id = history.run("bob", seed=3, copy=1, verdict=False, verifier=False)
+    second_run_id = history.run("bob", seed=3, copy=1, verdict=False, verifier=False)
     seen = asyncio.run(service(history).look(run_id, "user-rex"))
     assert (seen.instruction, seen.guidelines, seen.item.num_steps) == ("Click on two.", "Be kind.", 3)
     assert [(step.step_index, step.decision, step.action, step.took_s) for step in seen.run.steps] == [
@@ -154,7 +154,11 @@ def test_a_reviewer_sees_each_step_with_what_was_proposed_and_the_other_copy(his
     assert (first.screen.width_px, len(first.screen.elements), first.points[0].y) == (160, 2, 60)
     assert [(one.rank, one.action, one.num_samples, one.score) for one in first.proposals] == [(0, "click [1]", 3, -0.5)]
     assert seen.run.last_screen is not None and seen.run.last_screen.screenshot_id == "screen-fedcba9876543210"
-    assert seen.twin is not None and (seen.twin.run_id, seen.twin.annotator, seen.twin.person_verdict) == (twin_id, "bob", False)
+    assert seen.second_run is not None and (seen.second_run.run_id, seen.second_run.annotator, seen.second_run.person_verdict) == (
+        second_run_id,
+        "bob",
+        False,
+    )
 
 
 def test_opinions_of_steps_are_kept_by_step_and_the_last_one_counts(history: History):
@@ -170,20 +174,20 @@ def test_opinions_of_steps_are_kept_by_step_and_the_last_one_counts(history: His
 
 
 def test_what_is_withdrawn_counts_no_longer_and_is_reviewed_no_more(history: History):
-    landed, disputed = history.run("ann", seed=1), history.run("ann", seed=2, verifier=False)
+    counting, disputed = history.run("ann", seed=1), history.run("ann", seed=2, verifier=False)
     reviews = service(history)
-    for run_id in (landed, disputed):
+    for run_id in (counting, disputed):
         with pytest.raises(UnknownSubject):
             asyncio.run(reviews.withdraw(run_id, "not mine", by=history.who("bob", "annotator")))
-    asyncio.run(reviews.withdraw(landed, "I misread the task", by=history.who("ann", "annotator")))
+    asyncio.run(reviews.withdraw(counting, "I misread the task", by=history.who("ann", "annotator")))
     asyncio.run(reviews.withdraw(disputed, "personal data on the screen", by=history.who("rex")))
     asyncio.run(reviews.withdraw(disputed, "again", by=history.who("rex")))
-    assert history.landed(landed) == ["run", "withdrawal"] and history.landed(disputed) == []
+    assert history.changes(counting) == ["run", "withdrawal"] and history.changes(disputed) == []
     assert waiting(history, "rex") == {}
     with pytest.raises(NotNow, match="withdrawn"):
         say(history, disputed, "eve")
     reported = [(one.subject, one.user_id, one.detail["reason"]) for one in history.all(AuditEntry) if one.action == "run.withdrawn"]
-    assert reported == [(landed, "user-ann", "I misread the task"), (disputed, "user-rex", "personal data on the screen")]
+    assert reported == [(counting, "user-ann", "I misread the task"), (disputed, "user-rex", "personal data on the screen")]
     assert asyncio.run(reviews.look(disputed, "user-eve")).run.is_withdrawn
 
 
@@ -212,7 +216,7 @@ def test_of_reviewers_who_speak_at_once_one_settles_it(history: History):
     found = asyncio.run(speak())
     assert sum(isinstance(one, ReviewView) for one in found) == 1
     assert all(isinstance(one, ReviewView | NotNow) for one in found), found
-    assert history.landed(run_id) == ["run"] and len(history.all(Review)) == 1
+    assert history.changes(run_id) == ["run"] and len(history.all(Review)) == 1
 
 
 def test_two_people_who_finish_copies_at_once_are_seen_to_disagree(history: History):

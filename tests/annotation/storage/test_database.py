@@ -15,7 +15,7 @@ from sqlalchemy import inspect, select, text, update
 from annotation.storage import migrating
 from annotation.storage.database import Database, default_url, lock, make_engine
 from annotation.storage.migrating import check_current, migrate, open_database
-from annotation.storage.schema import Base, Campaign, Draft, Landing
+from annotation.storage.schema import Base, Campaign, Change, Draft
 from warehouse.core.errors import ConfigError, DatabaseUnusable
 from warehouse.core.home import Home
 
@@ -67,7 +67,7 @@ def test_tables_of_the_first_version_become_todays(empty_url: str):
     check_current(database)
     with database.read() as session:
         assert session.scalars(select(Draft)).all() == []
-        assert [row.subject_id for row in session.scalars(select(Landing))] == ["from before"]
+        assert [row.subject_id for row in session.scalars(select(Change))] == ["from before"]
         (campaign,) = session.scalars(select(Campaign))
         assert (campaign.name, campaign.double_share, campaign.state, campaign.priority) == ("forms", 0.25, "paused", 0)
     database.close()
@@ -85,46 +85,46 @@ def test_tables_of_another_release_are_refused_with_what_to_do(database: Databas
         check_current(database)
 
 
-def landing(session, subject: str) -> int:
-    row = Landing(kind="run", subject_id=subject, at_s=1.0)
+def change(session, subject: str) -> int:
+    row = Change(kind="run", subject_id=subject, at_s=1.0)
     session.add(row)
     session.flush()
-    return row.landing_id
+    return row.change_id
 
 
 def test_a_block_that_raises_leaves_nothing(database: Database):
     with pytest.raises(ZeroDivisionError), database.write() as session:
-        landing(session, "lost")
+        change(session, "lost")
         raise ZeroDivisionError
     with database.read() as session:
-        assert session.scalars(select(Landing)).all() == []
+        assert session.scalars(select(Change)).all() == []
 
 
 def test_what_is_read_cannot_be_changed(database: Database):
     with database.read() as session, pytest.raises(Exception, match=r"read-only|uncommitted"):
-        landing(session, "not written")
+        change(session, "not written")
         if database.is_sqlite:
             raise RuntimeError("uncommitted")
     with database.read() as session:
-        assert session.scalars(select(Landing)).all() == []
+        assert session.scalars(select(Change)).all() == []
 
 
 def test_readers_go_on_while_somebody_writes(database: Database):
     with database.write() as writing, database.read() as reading:
-        landing(writing, "under way")
-        assert reading.scalars(select(Landing)).all() == []
+        change(writing, "under way")
+        assert reading.scalars(select(Change)).all() == []
     with database.read() as session:
-        assert [row.subject_id for row in session.scalars(select(Landing))] == ["under way"]
+        assert [row.subject_id for row in session.scalars(select(Change))] == ["under way"]
 
 
 def test_a_reader_sees_one_state(database: Database):
     with database.read() as reading:
-        assert reading.scalars(select(Landing)).all() == []
+        assert reading.scalars(select(Change)).all() == []
         with database.write() as writing:
-            landing(writing, "meanwhile")
-        assert reading.scalars(select(Landing)).all() == [] and reading.scalars(select(Landing.subject_id)).all() == []
+            change(writing, "meanwhile")
+        assert reading.scalars(select(Change)).all() == [] and reading.scalars(select(Change.subject_id)).all() == []
     with database.read() as reading, database.write() as writing:
-        assert reading.scalars(select(Landing.subject_id)).all() == ["meanwhile"]
+        assert reading.scalars(select(Change.subject_id)).all() == ["meanwhile"]
         if not database.is_sqlite:
             assert writing.scalar(text("show transaction_isolation")) == "read committed", "who writes waits for rows, and sees them again"
 
@@ -136,13 +136,13 @@ def test_holders_of_a_name_follow_one_another(database: Database):
     def second() -> None:
         inside.wait()
         with database.write() as session:
-            lock(session, "landings")
+            lock(session, Change.__tablename__)
             order.append("second")
 
     thread = threading.Thread(target=second)
     thread.start()
     with database.write() as session:
-        lock(session, "landings")
+        lock(session, Change.__tablename__)
         inside.set()
         thread.join(timeout=0.2)
         order.append("first")

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from agent.policy.policy import Prompt, Response
 from annotation.service.access.accounts import Accounts
 from annotation.service.campaigns.campaigns import Campaigns, CampaignSpec
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.service.runs.runs import LiveRuns
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
@@ -97,11 +97,11 @@ class Site:
         )
         return (await self.campaigns.create(spec, by=None)).campaign_id
 
-    def steps(self, *, standing: bool = True) -> list[RunStep]:
+    def steps(self, *, kept: bool = True) -> list[RunStep]:
         """Decided steps of all runs, in order."""
         with self.database.read() as session:
             found = session.scalars(select(RunStep).where(RunStep.decision.is_not(None)).order_by(RunStep.asked_at_s)).all()
-        return [step for step in found if not standing or step.superseded_at_s is None]
+        return [step for step in found if not kept or step.superseded_at_s is None]
 
     def finished(self) -> Sequence[Run]:
         with self.database.read() as session:
@@ -116,14 +116,14 @@ async def site(folder: Path, policy: Reader | None = None, *, pool: Pool | None 
     try:
         async with SessionPool(size=size) as own:
             runs = LiveRuns(database, Blobs(folder / "screens"), pool or own, OneSource(policy))
-            standing = StandingReader(None)
-            app = create_app(database, Blobs(folder / "screens"), runs, standing)
+            priorities = TaskPriorityReader(None)
+            app = create_app(database, Blobs(folder / "screens"), runs, priorities)
             async with serving(app) as url:
                 yield Site(
                     url=url,
                     database=database,
                     accounts=Accounts(database),
-                    campaigns=Campaigns(database, standing),
+                    campaigns=Campaigns(database, priorities),
                     runs=runs,
                     policy=policy,
                 )

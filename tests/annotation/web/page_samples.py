@@ -13,7 +13,7 @@ from playwright.async_api import Page, Route
 from pydantic import BaseModel, TypeAdapter
 
 from annotation.wire.design import ApplicationView, Graph, NodeView, QueryView
-from annotation.wire.finished import CampaignName, RunDetail, RunItem, RunList, Standing
+from annotation.wire.finished import CampaignName, RunDetail, RunItem, RunList, RunStatus
 from annotation.wire.review import (
     Agreement,
     Day,
@@ -147,15 +147,15 @@ def review_queue() -> ReviewQueue:
 
 
 def _finished(number: int) -> RunItem:
-    standing: Standing = ("counts", "waiting", "counts", "rejected", "withdrawn", "counts")[number]  # type: ignore[assignment]
+    status: RunStatus = ("counts", "waiting", "counts", "rejected", "withdrawn", "counts")[number]  # type: ignore[assignment]
     item = _item(f"run-{number}", number)
     return RunItem(
         **item.model_dump(exclude={"kind", "why"}),
         campaign_id="campaign-1",
         is_own=number == 1,
-        standing=standing,
+        status=status,
         policy_id="policy-3f2a91c04d77",
-        withdrawn_at_s=NOON_S if standing == "withdrawn" else None,
+        withdrawn_at_s=NOON_S if status == "withdrawn" else None,
     )
 
 
@@ -196,7 +196,7 @@ def run_review(number: int = 1) -> RunReview:
         instruction=f"Fill in the form and press Send. {EVIL}",
         guidelines="Prefer the shortest way.",
         run=_replay("run-1", "grace", ("accept", "override", "edit"), True),
-        twin=_replay("run-7", "edsger", ("accept", "accept", "accept"), False),
+        second_run=_replay("run-7", "edsger", ("accept", "accept", "accept"), False),
         reviews=(earlier,),
     )
 

@@ -20,13 +20,13 @@ def test_a_list_of_runs_is_ones_own_or_a_reviewers(tmp_path: Path) -> None:
             history.ids = {person.me["name"]: person.me["user_id"] for person in (ann, bob)}
             own, other = history.run("ann"), history.run("bob", seed=1)
             (item,) = (await ann.get(RUNS)).json()["runs"]
-            assert (item["run_id"], item["standing"], item["is_own"], item["num_steps"]) == (own, "counts", True, 1)
+            assert (item["run_id"], item["status"], item["is_own"], item["num_steps"]) == (own, "counts", True, 1)
             assert [one["run_id"] for one in (await rex.get(RUNS)).json()["runs"]] == [other, own]
             assert (await ann.get(f"{RUNS}?user=bob")).json()["runs"] == []
             assert (await rex.get(f"{RUNS}?user=nobody")).status_code == 404
-            for wrong in ("standing=unheard", "user=" + "x" * 65, "campaign_id=" + "x" * 81):
+            for wrong in ("status=unheard", "user=" + "x" * 65, "campaign_id=" + "x" * 81):
                 assert (await rex.get(f"{RUNS}?{wrong}")).status_code == 422, wrong
-            for nothing in ("campaign_id=campaign-none", "before=run-none", "standing=rejected"):
+            for nothing in ("campaign_id=campaign-none", "before=run-none", "status=rejected"):
                 assert (await rex.get(f"{RUNS}?{nothing}")).json()["runs"] == [], nothing
             seen = (await ann.get(f"{RUNS}/{own}/replay")).json()
             assert seen["item"] == item and seen["run"]["steps"][0]["decision"] == "accept" and seen["review"] is None
@@ -34,7 +34,7 @@ def test_a_list_of_runs_is_ones_own_or_a_reviewers(tmp_path: Path) -> None:
             for path in (f"{RUNS}/{other}/replay", f"{RUNS}/run-none/replay"):
                 assert (await ann.get(path)).status_code == 404, "another's as much as nobody's"
             assert (await ann.post(f"{RUNS}/{own}/withdraw", {"reason": "a slip"})).status_code == 204
-            assert (await ann.get(f"{RUNS}?standing=withdrawn")).json()["num"] == 1
+            assert (await ann.get(f"{RUNS}?status=withdrawn")).json()["num"] == 1
 
     asyncio.run(run())
 

@@ -52,7 +52,7 @@ def test_an_annotator_looks_back_and_takes_a_run_back(tmp_path: Path) -> None:
         await expect(page.locator(".of-others").first).to_be_hidden()
         await page.get_by_label("Show").select_option("waiting")
         await expect(page.locator("#numbers")).to_have_text("1 run")
-        assert "standing=waiting" in page.url
+        assert "status=waiting" in page.url
         await page.get_by_label("Show").select_option("")
         assert await unnamed(page) == []
         await look_at(page, slip)
@@ -202,7 +202,7 @@ def test_an_answer_that_was_overtaken_is_not_shown(tmp_path: Path) -> None:
         await page.goto("/runs")
         numbers, rows = page.locator("#numbers"), page.locator("#list tbody tr")
         await expect(numbers).to_have_text("102 runs")
-        async with held_up(page, "standing=waiting"):
+        async with held_up(page, "status=waiting"):
             await page.get_by_label("Show").select_option("waiting")
             await page.get_by_label("Show").select_option("counts")
             await expect(numbers).to_have_text("101 runs")

@@ -18,7 +18,7 @@ from playwright.async_api import Page, expect
 
 from annotation.service.access.accounts import Accounts
 from annotation.service.campaigns.campaigns import Campaigns
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.service.runs.runs import LiveRuns
 from annotation.storage.blobs import Blobs
 from annotation.storage.migrating import open_database
@@ -71,7 +71,7 @@ def test_work_goes_on_when_the_server_is_started_again(tmp_path: Path) -> None:
 
             def server(listener: socket.socket) -> AbstractAsyncContextManager[object]:
                 runs = LiveRuns(database, Blobs(tmp_path / "screens"), pool, OneSource(Colleague()))
-                app = create_app(database, Blobs(tmp_path / "screens"), runs, StandingReader(None))
+                app = create_app(database, Blobs(tmp_path / "screens"), runs, TaskPriorityReader(None))
                 return running(Server(app, grace_s=1, lifespan="on"), listener)
 
             listener = bind("127.0.0.1", 0)
@@ -80,7 +80,7 @@ def test_work_goes_on_when_the_server_is_started_again(tmp_path: Path) -> None:
                 url=url,
                 database=database,
                 accounts=Accounts(database),
-                campaigns=Campaigns(database, StandingReader(None)),
+                campaigns=Campaigns(database, TaskPriorityReader(None)),
                 runs=None,
                 policy=Colleague(),
             )
@@ -100,7 +100,7 @@ def test_work_goes_on_when_the_server_is_started_again(tmp_path: Path) -> None:
                 await deciding(page, 3)
                 await expect(page.locator("#offline")).to_be_hidden()
                 assert [step.decision for step in here.steps()] == ["accept", "accept"]
-                assert len(here.steps(standing=False)) == 2
+                assert len(here.steps(kept=False)) == 2
         database.close()
 
     asyncio.run(main())

@@ -58,7 +58,7 @@ def test_a_click_is_learned_from_and_found_again_from_the_dataset(tmp_path: Path
 
     with connect(Warehouse(home), lineage=True) as con:
         rows = con.execute("select sample_id, component, weight from datasets where iteration = ? and kind = 'sft'", [NEXT]).fetchall()
-        decisions = standing_decisions(home)
+        decisions = kept_decisions(home)
         found = {followed_back(con, sample_id): (sample_id, component) for sample_id, component, _ in rows}
         assert set(found) == set(decisions) and len(found) == len(rows), "what stands is in the dataset, each decision once, and only that"
         assert all(weight > 0 for *_, weight in rows)
@@ -142,13 +142,13 @@ Place = tuple[str, int]
 """Episode and step, as the warehouse names them."""
 
 
-def standing_decisions(home: Home) -> dict[Place, Decision]:
+def kept_decisions(home: Home) -> dict[Place, Decision]:
     """What people decided and did not take back, as the annotation database has it."""
     database = open_database(default_url(home))
     try:
-        standing = intake.standing(database)
-        assert standing.refused == () and standing.unreadable == ()
-        episodes = {run.run_id: run.episode_id for run in standing.counting}
+        by_status = intake.runs_by_status(database)
+        assert by_status.refused == () and by_status.unreadable == ()
+        episodes = {run.run_id: run.episode_id for run in by_status.counting}
         with database.read() as session:
             steps = session.scalars(select(RunStep).where(RunStep.decision.is_not(None), RunStep.superseded_at_s.is_(None))).all()
             of_run = (

@@ -103,7 +103,7 @@ async def lose_the_line(page: Page, here: Site) -> None:
     await expect(page.locator("#offline")).to_be_hidden()
     last = here.steps()[-1]
     assert (last.decision, last.thought, last.step_index) == ("edit", "typed without a line", 1), "a candidate's action"
-    assert len(here.steps()) == 2 and len(here.steps(standing=False)) == 3
+    assert len(here.steps()) == 2 and len(here.steps(kept=False)) == 3
 
 
 async def finish(page: Page, here: Site) -> None:

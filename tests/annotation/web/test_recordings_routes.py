@@ -33,7 +33,7 @@ from annotation.service.recordings.picture_workers import PictureWorkers
 from annotation.service.recordings.recordings import Recordings
 from annotation.storage import parts
 from annotation.storage.parts import PartStore
-from annotation.storage.schema import AuditEntry, Landing, Recording
+from annotation.storage.schema import AuditEntry, Change, Recording
 from annotation.web.settings import WebSettings
 from tests.annotation.web.recording_parts import reviewed, uploaded
 from tests.annotation.web.web_parts import Site, site
@@ -47,9 +47,9 @@ def rows(there: Site) -> dict[str, Recording]:
         return {row.recording_id: row for row in session.scalars(select(Recording))}
 
 
-def landed(there: Site) -> list[tuple[str, str]]:
+def changes_of(there: Site) -> list[tuple[str, str]]:
     with there.database.read() as session:
-        return [(one.kind, one.subject_id) for one in session.scalars(select(Landing).order_by(Landing.landing_id))]
+        return [(one.kind, one.subject_id) for one in session.scalars(select(Change).order_by(Change.change_id))]
 
 
 def kept(folder: Path) -> set[str]:
@@ -119,11 +119,11 @@ def test_a_recording_arrives_is_looked_at_judged_and_taken_back(tmp_path: Path, 
             taken = take_recording(there.database, parts, store.cover.recording_id, PromptBuilder("doubao"), kept.__setitem__)
             assert kept.keys() == {step.screenshot_id for step in taken.episode.steps}
             assert (len(taken.episode.steps), len(taken.samples), taken.left_out) == (4, 3, {"called wrong": 1})
-            assert landed(there) == [("recording", store.cover.recording_id)]
+            assert changes_of(there) == [("recording", store.cover.recording_id)]
             assert (await other.post(f"{path}/withdraw", {"reason": "mine"})).status_code == 404
             for _ in range(2):
                 assert (await ann.post(f"{path}/withdraw", json={"reason": "my bank was on the screen"})).status_code == 204
-            assert landed(there)[1:] == [("withdrawal", store.cover.recording_id)]
+            assert changes_of(there)[1:] == [("withdrawal", store.cover.recording_id)]
             assert (await rex.get(path)).status_code == 404 and (await rex.get(PATH)).json() == []
             assert (await ann.get(PATH)).json()[0]["state"] == "withdrawn"
             with there.database.read() as session:

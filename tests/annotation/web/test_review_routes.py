@@ -50,12 +50,12 @@ def test_a_disputed_run_goes_through_two_reviewers(tmp_path: Path, annotation_ur
             answer = await eve.post(path, {**say, "kind": "adjudication"}, **{"X-CSRF-Token": "stale"})
             assert answer.status_code == 403
             assert (await eve.post(path, {**say, "kind": "adjudication", "approves": True, "verdict": True})).status_code == 201
-            assert history.landed(run_id) == ["run"]
+            assert history.changes(run_id) == ["run"]
             withdraw = f"/api/v1/runs/{run_id}/withdraw"
             assert (await bob.post(withdraw, {"reason": "mine"})).status_code == 404
             assert (await ann.post(withdraw, {"reason": ""})).status_code == 422
             assert (await ann.post(withdraw, {"reason": "a mistake"})).status_code == 204
-            assert history.landed(run_id) == ["run", "withdrawal"]
+            assert history.changes(run_id) == ["run", "withdrawal"]
 
     asyncio.run(run())
 

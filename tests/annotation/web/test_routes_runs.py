@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from annotation.service.access.accounts import Accounts
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.service.runs.runs import LiveRuns
 from annotation.storage.schema import Assignment
 from annotation.web.app import create_app
@@ -56,7 +56,7 @@ async def desk(folder: Path) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(SessionPool(size=2, num_browsers=1))
         runs = LiveRuns(work.database, work.blobs, pool, OneSource(Reader()))
-        app = create_app(work.database, work.blobs, runs, StandingReader(None), WebSettings(burst=5000, requests_per_s=5000))
+        app = create_app(work.database, work.blobs, runs, TaskPriorityReader(None), WebSettings(burst=5000, requests_per_s=5000))
         assert isinstance(app, Guard)
         address = await stack.enter_async_context(serving(app, on_end=runs.end_streams))
         yield Desk(address, work, runs, app._accounts, stack)

@@ -159,7 +159,7 @@ def test_the_stock_is_kept_between_servers(tmp_path: Path) -> None:
         async with site(tmp_path) as there:
             admin = await there.person("root", "admin")
             await admin.post("/api/v1/campaigns", CAMPAIGN)
-            leased = await Queue(there.database, there.guard._app.state.office.standing).take(admin.me["user_id"])  # type: ignore[attr-defined]
+            leased = await Queue(there.database, there.guard._app.state.office.task_priorities).take(admin.me["user_id"])  # type: ignore[attr-defined]
             assert leased is not None
         async with site(tmp_path) as there:
             back = await there.stranger()

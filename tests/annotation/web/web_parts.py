@@ -12,7 +12,7 @@ from argon2 import PasswordHasher
 
 from annotation.service.access.accounts import Accounts
 from annotation.service.access.passwords import Passwords
-from annotation.service.campaigns.standing import StandingReader
+from annotation.service.campaigns.task_priorities import TaskPriorityReader
 from annotation.service.recordings.recordings import Recordings
 from annotation.service.runs.runs import LiveRuns
 from annotation.storage.blobs import Blobs
@@ -103,7 +103,7 @@ async def site(
         database,
         blobs,
         runs,
-        StandingReader(None),
+        TaskPriorityReader(None),
         settings or WebSettings(burst=5000, requests_per_s=5000),
         passwords=Passwords(CHEAP),
         pool=pool,

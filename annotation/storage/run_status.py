@@ -1,5 +1,5 @@
-"""Where a finished run stands: it counts, it waits for somebody's word, it was rejected, or it was taken back. As conditions of queries, so
-that lists, progress and the queue mean the same; what brings a run from one to another is run_endings.py's.
+"""The status of a finished run: it counts, it waits for a review, it was rejected, or it was withdrawn. As conditions of queries, so that
+lists, progress and the queue mean the same; what brings a run from one to another is run_endings.py's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ VOID = "void"
 """As the state of an assignment whose run came to nothing: it is wanted as if nobody had done it."""
 
 
-def standing_of(run: Run) -> str:
+def status_of(run: Run) -> str:
     """Of a finished run: counts, waiting, rejected or withdrawn."""
     if run.withdrawn_at_s is not None:
         return "withdrawn"
-    return next(standing for standing, states in _STATES.items() if run.review_state in states)
+    return next(status for status, states in _STATES.items() if run.review_state in states)
 
 
-def stands(standing: str) -> ColumnElement[bool]:
+def has_status(status: str) -> ColumnElement[bool]:
     """The same as a condition on finished runs."""
-    if standing == "withdrawn":
+    if status == "withdrawn":
         return Run.withdrawn_at_s.is_not(None)
-    return and_(Run.withdrawn_at_s.is_(None), Run.review_state.in_(_STATES[standing]))
+    return and_(Run.withdrawn_at_s.is_(None), Run.review_state.in_(_STATES[status]))
 
 
 def state_that_counts(assignment: type[Assignment]) -> ColumnElement[str]:
