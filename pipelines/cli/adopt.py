@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from pipelines.cli.options import SetOption, console, home_of, overrides
+from sandbox.adopting.records import PASSWORD
 from sandbox.browser.policy import is_this_machine
 from warehouse.core.errors import ConfigError
 from warehouse.core.locks import FileLock
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MADE = ("crawl", "tasks", "proof", "wording", "source")
 """Parts that make the tasks."""
 PARTS = (*MADE, "train", "report")
-PASSWORD, LLM_KEY = "FLYWHEEL_ADOPT_PASSWORD", "FLYWHEEL_ADOPT_LLM_KEY"
+LLM_KEY = "FLYWHEEL_ADOPT_LLM_KEY"
 
 
 def adopt(
@@ -97,7 +98,7 @@ def adopt(
     wanted = parts(only)
     check_llm(llm, llm_model, only)
     folder = Folder((output or Path("adopted") / default_name(url)).absolute())
-    site = site_of(url, name or slug(folder.root.name), writes, reset, database, login_path is not None, delay, not ignore_robots)
+    site = site_of(url, name or slug(folder.root.name), writes, reset, database, login_path, user, delay, not ignore_robots)
     warn(site)
     with held(folder):
         steps.open_site(folder, site)
@@ -150,7 +151,15 @@ def default_name(url: str) -> str:
 
 
 def site_of(
-    url: str, name: str, writes: bool, reset: str | None, database: Path | None, has_login: bool, delay: float, obeys_robots: bool
+    url: str,
+    name: str,
+    writes: bool,
+    reset: str | None,
+    database: Path | None,
+    login_path: str | None,
+    user: str,
+    delay: float,
+    obeys_robots: bool,
 ) -> Site:
     """Raises ConfigError for an address that is none, and for options that do not go together."""
     from sandbox.adopting.records import Site, origin_of, page_key
@@ -170,6 +179,8 @@ def site_of(
         command = tuple(shlex.split(reset)) if reset else ()
     except ValueError as error:
         raise ConfigError(f"--reset {reset!r} cannot be read as a command: {error}") from error
+    if login_path is not None and not login_path.startswith("/"):
+        raise ConfigError(f"--login-path {login_path!r}: give the path of the page with the log-in form, e.g. /login")
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,40}", name):
         raise ConfigError(f"--name {name!r}: give lower-case letters, digits and -, e.g. {slug(name)}")
     return Site(
@@ -180,7 +191,9 @@ def site_of(
         reset=command,
         reset_folder=str(Path.cwd()) if command else None,
         database=None if database is None else str(database.absolute()),
-        has_login=has_login,
+        has_login=login_path is not None,
+        login_path=login_path,
+        user=user,
         delay_s=delay,
         obeys_robots=obeys_robots,
     )

@@ -21,6 +21,8 @@ from warehouse.core.home import atomic_write
 SITE, CANDIDATES, WORDINGS, SUMMARY = "site.json", "candidates.json", "wordings.jsonl", "summary.json"
 MADE = (VISITS, PRESSES, CANDIDATES, PROOFS, WORDINGS, TASKS)
 MAX_WRITES = 5
+MAY_CHANGE = ("delay_s", "login_path", "user")
+"""Parts of a site that make no other tasks."""
 Report = Callable[[str, int, int], None]
 """What is being done, how far it is, of how much."""
 
@@ -37,7 +39,7 @@ def open_site(folder: Folder, site: Site) -> None:
     """Take a folder for a site. Raises ConfigError where it holds another, or the same adopted otherwise."""
     if folder.path(SITE).exists():
         before = folder.read(SITE, Site)
-        if other := [name for name in Site.model_fields if name != "delay_s" and getattr(before, name) != getattr(site, name)]:
+        if other := [name for name in Site.model_fields if name not in MAY_CHANGE and getattr(before, name) != getattr(site, name)]:
             changes = "; ".join(f"{name} {getattr(before, name)!r}, now {getattr(site, name)!r}" for name in other)
             raise ConfigError(f"{folder.root} was adopted otherwise: {changes}. Give another --output, or delete {folder.root}.")
     folder.write(SITE, site)

@@ -58,6 +58,8 @@ async def holds(
             return origin_of(url) == origin and page_key(url) == key
         case AnswerCheck(text=text):
             return answer is not None and normal(answer) == normal(text)
+        case StateCheck(page=page) | ShownCheck(page=page) if page and (origin_of(url) != origin or page_key(url) != page):
+            return False
         case StateCheck(at=at, state=state):
             found = await find(evaluate, at)
             return found is not None and normal(str(found["state"])) == normal(state)

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 from urllib.parse import urlsplit
 
 from sandbox.adopting.records import (
@@ -16,7 +17,6 @@ from sandbox.adopting.records import (
     AnswerCheck,
     Cell,
     Link,
-    Locator,
     Look,
     PageField,
     PageForm,
@@ -27,15 +27,19 @@ from sandbox.adopting.records import (
     Site,
     StateCheck,
     Step,
+    Submit,
     UrlCheck,
     goes_by,
     is_leaving,
+    is_of_date,
     is_sayable,
     names_of,
     origin_of,
     page_key,
+    path_of,
     says_leaving,
 )
+from sandbox.adopting.values import TEXT_TYPES, samples, shaped, value_of, vocabulary
 from warehouse.core.identity import canonical_json, stable_fraction, stable_seed
 
 DEEPEST_PX = 1_500
@@ -45,8 +49,8 @@ MAX_SAME_GOAL = 2
 FIELD_WORDS = 3
 """Tasks of one field, each with another word."""
 FORM_FILLS = 6
-TEXT_TYPES = frozenset({"text", "search", "textarea", "email", "url", "tel", "number", ""})
-WORDS = ("harbour", "lantern", "meadow", "copper", "violin", "granite", "saffron", "walnut", "glacier", "compass")
+FORM_FIELDS = 8
+"""At most so many are filled in."""
 OPEN = ('Open "{}".', 'Go to "{}".', 'Click the link "{}".')
 
 
@@ -64,6 +68,7 @@ class Composer:
         self._start = page_key(site.origin + site.start)
         self.dropped: Counter[str] = Counter()
         self._words = vocabulary(pages.values())
+        self._samples = samples(pages.values())
 
     def compose(self, max_tasks: int) -> Composed:
         """At most so many, of all families alike."""
@@ -75,6 +80,7 @@ class Composer:
         look = self._pages[key]
         links = self._links(key, look)
         yield from self._open_link(key, links)
+        yield from self._open_grouped(key, look)
         yield from self._open_path(key, links)
         yield from self._read(key, look)
         yield from self._fields(key, look)
@@ -88,21 +94,19 @@ class Composer:
 
     def _links(self, key: str, look: Look) -> dict[str, Link]:
         """Links of a page by name, of those that lead to one known page each."""
-        by_name: dict[str, list[Link]] = defaultdict(list)
-        for link in look.links:
-            by_name[link.at.name.casefold()].append(link)
         found: dict[str, Link] = {}
         if look.has_more_links:
             self.dropped["a page with too many links to compare their names"] += 1
             return found
-        for links in by_name.values():
+        for links in _by_name(look.links):
             first = min(links, key=lambda link: link.top)
             target = page_key(first.url)
             if not is_sayable(first.at.name):
                 self.dropped["a link without a name that can be said"] += 1
             elif len({page_key(link.url) for link in links}) > 1:
-                self.dropped["several links of one name lead to different pages"] += 1
-            elif origin_of(first.url) != self._site.origin or target not in self._pages or is_leaving(first.url):
+                if not self._grouped(key, links):
+                    self.dropped["several links of one name lead to different pages"] += 1
+            elif not self._is_known(first):
                 self.dropped["a link to what was not crawled"] += 1
             elif target == key:
                 self.dropped["a link to the page itself"] += 1
@@ -112,11 +116,42 @@ class Composer:
                 found[first.at.name] = first
         return found
 
+    def _is_known(self, link: Link) -> bool:
+        return origin_of(link.url) == self._site.origin and page_key(link.url) in self._pages and not is_leaving(link.url)
+
+    def _grouped(self, key: str, links: Sequence[Link]) -> list[Link]:
+        """Of links of one name those that their row, or the part of the page that they stand in, tells from the others."""
+        by_group: dict[tuple[str, bool], list[Link]] = defaultdict(list)
+        for link in links:
+            by_group[link.group.casefold(), link.is_in_row].append(link)
+        first = [members[0] for members in by_group.values() if len({page_key(link.url) for link in members}) == 1]
+        usable = [each for each in first if is_sayable(each.group) and each.group.casefold() != each.at.name.casefold()]
+        return [each for each in usable if self._is_known(each) and page_key(each.url) != key and each.top <= DEEPEST_PX]
+
+    def _open_grouped(self, key: str, look: Look) -> Iterator[AdoptedTask]:
+        for links in _by_name(() if look.has_more_links else look.links):
+            if len({page_key(link.url) for link in links}) == 1 or not is_sayable(links[0].at.name):
+                continue
+            for link in self._grouped(key, links):
+                where = f'In the row "{link.group}"' if link.is_in_row else f'Under "{link.group}"'
+                yield AdoptedTask(
+                    family="open-link",
+                    instruction=f'{where}, click "{link.at.name}".',
+                    start=key,
+                    checks=(UrlCheck(key=page_key(link.url)),),
+                    steps=(Step(do="click", key=key, at=link.at),),
+                )
+
     def _open_link(self, key: str, links: Mapping[str, Link]) -> Iterator[AdoptedTask]:
         for name, link in links.items():
             target = page_key(link.url)
-            is_sort = link.is_head and target.partition("?")[0] == key.partition("?")[0]
-            said = f'Sort the list by "{name}".' if is_sort else _varied(OPEN, key, name).format(name)
+            is_sort = _is_sort(key, link)
+            columns = {column for table in self._pages[key].tables for column in table.columns}
+            if is_sort and columns and name not in columns:
+                self.dropped["a sort that does not name its column"] += 1
+                continue
+            order = _order(self._pages[target], name) if is_sort else ""
+            said = f'Sort the list by "{name}"{order}.' if is_sort else _varied(OPEN, key, name).format(name)
             yield AdoptedTask(
                 family="sort" if is_sort else "open-link",
                 instruction=said,
@@ -131,9 +166,11 @@ class Composer:
             return
         direct = {page_key(link.url) for link in links.values()} | {key}
         for name, link in links.items():
+            if _is_sort(key, link):
+                continue
             middle = page_key(link.url)
             for second, then in self._links_silently(middle).items():
-                if page_key(then.url) not in direct and second.casefold() != name.casefold():
+                if page_key(then.url) not in direct and not _is_sort(middle, then) and second.casefold() != name.casefold():
                     yield AdoptedTask(
                         family="open-path",
                         instruction=f'Open "{name}", then open "{second}" there.',
@@ -182,7 +219,7 @@ class Composer:
         if key == self._start or self._start not in self._pages:
             return
         for name, link in self._links_silently(self._start).items():
-            if page_key(link.url) == key:
+            if page_key(link.url) == key and not _is_sort(self._start, link):
                 steps = (Step(do="click", key=self._start, at=link.at), Step(do="read", key=key, at=cell.at))
                 yield self._reading(f'Open "{name}". {question}', self._start, steps, cell.text, "find-value")
                 return
@@ -204,7 +241,7 @@ class Composer:
             for n in named
             if len(set(texts[n])) == len(rows) and not others[n] & set(texts[n]) and all(is_sayable(text) for text in texts[n])
         ]
-        by = [n for n in telling if all(re.search(r"[^\W\d_]{3}", text) for text in texts[n])][:1]  # a number names no row
+        by = [n for n in telling if all(_names_a_row(text) for text in texts[n])][:1]
         if not by:
             self.dropped["a table whose rows have no name"] += 1
             return
@@ -237,14 +274,16 @@ class Composer:
 
     def _fill_field(self, key: str, each: PageField) -> Iterator[AdoptedTask]:
         dice = Random(stable_seed("adopted", "field", each.at.name))
-        for word in dice.sample(self._words, min(FIELD_WORDS, len(self._words))):
-            value = str(dice.randrange(2, 90)) if each.type == "number" else word
+        short = [word for word in self._words if not 0 < each.max_length < len(word)]
+        like = self._like(each)
+        for word in dice.sample(short, min(FIELD_WORDS, len(short))):
+            value = str(dice.randrange(2, 90)) if each.type == "number" else shaped(like, dice) or word
             if each.state != value and each.type not in ("email", "url"):
                 step = Step(do="type", key=key, at=each.at, value=value)
                 yield self._setting("fill-field", f'Type "{value}" into the field "{each.at.name}".', key, step)
 
     def _choose(self, key: str, each: PageField) -> Iterator[AdoptedTask]:
-        usable = [option for option in each.options if is_sayable(option) and each.options.count(option) == 1 and option != each.state]
+        usable = _options(each)
         dice = Random(stable_seed("adopted", "choose", each.at.name))
         for option in dice.sample(usable, min(6, len(usable))):
             step = Step(do="choose", key=key, at=each.at, value=option)
@@ -267,7 +306,7 @@ class Composer:
     @staticmethod
     def _setting(family: str, instruction: str, key: str, step: Step) -> AdoptedTask:
         return AdoptedTask(
-            family=family, instruction=instruction, start=key, checks=(StateCheck(at=step.at, state=step.value),), steps=(step,)
+            family=family, instruction=instruction, start=key, checks=(StateCheck(at=step.at, state=step.value, page=key),), steps=(step,)
         )
 
     # ---- buttons ----
@@ -285,7 +324,7 @@ class Composer:
                 self.dropped["too far down the page"] += 1
             elif press.opens and page_key(press.opens) not in self._pages:
                 self.dropped["a button to what was not crawled"] += 1
-            elif (check := _outcome(press)) is None:
+            elif (check := _outcome(press, key)) is None:
                 self.dropped["a button that changes nothing that is verified"] += 1
             else:
                 said = f'Click "{name}".' if press.at.tag == "a" else f'Press "{name}".'
@@ -297,7 +336,7 @@ class Composer:
     def _search(self, key: str, look: Look) -> Iterator[AdoptedTask]:
         for number, form in enumerate(look.forms):
             fields = [each for each in look.fields if each.form == number]
-            texts = [each for each in fields if each.type in ("text", "search", "") and each.at.key]
+            texts = [each for each in fields if each.type in ("text", "search", "") and each.at.key and each.is_sent]
             if form.method != "get" or len(texts) != 1 or not self._is_ours(form):
                 continue
             box = texts[0]
@@ -323,11 +362,13 @@ class Composer:
         """Forms that write: only where the site may be written to."""
         for number, form in enumerate(look.forms):
             fields = [each for each in look.fields if each.form == number]
-            usable = [each for each in fields if each.type in TEXT_TYPES and each.at.key and is_sayable(each.at.name)]
+            usable = [each for each in fields if each.at.key and each.is_sent and is_sayable(each.at.name) and _can_be_filled(each)]
+            num_texts = sum(each.type in TEXT_TYPES for each in usable)
             labels = Counter(each.at.name.casefold() for each in look.fields)
-            if form.method != "post" or form.submit is None or not is_sayable(form.submit.name) or says_leaving(form.submit.name):
+            submits = self._submits(form, look)
+            if form.method != "post" or not submits:
                 continue
-            if not self._is_ours(form) or not 1 <= len(usable) <= 6 or any(each.type in ("password", "file") for each in fields):
+            if not num_texts or len(usable) > FORM_FIELDS or any(each.type in ("password", "file") for each in fields):
                 self.dropped["a form that cannot be filled in by its labels"] += 1
             elif any(labels[each.at.name.casefold()] > 1 for each in usable) or any(
                 each.is_required and each not in usable for each in fields
@@ -335,26 +376,49 @@ class Composer:
                 self.dropped["a form whose fields have no labels of their own"] += 1
             else:
                 for fill in range(FORM_FILLS):
-                    yield self._filling(key, form, form.submit, usable, fill)
+                    yield self._filling(key, form, submits[fill % len(submits)], usable, fill)
 
-    def _filling(self, key: str, form: PageForm, submit: Locator, fields: Sequence[PageField], fill: int) -> AdoptedTask:
+    def _submits(self, form: PageForm, look: Look) -> list[Submit]:
+        """The buttons that send a form: those that can be named, and do not say that they destroy something."""
+        seen = form.submits or ((Submit(at=form.submit),) if form.submit else ())
+        names = Counter(each.at.name.casefold() for other in look.forms for each in other.submits)
+        usable = [each for each in seen if is_sayable(each.at.name) and not says_leaving(each.at.name) and not is_leaving(each.key)]
+        usable = [each.model_copy(update={"action": each.action or form.action}) for each in usable if names[each.at.name.casefold()] <= 1]
+        return [each for each in usable if origin_of(each.action) == self._site.origin and not is_leaving(each.action)]
+
+    def _filling(self, key: str, form: PageForm, submit: Submit, fields: Sequence[PageField], fill: int) -> AdoptedTask:
         dice = Random(stable_seed("adopted", "form", key, form.action, fill))
-        values = {each.at.key: _value(each.type, dice) for each in fields}
-        parts = ", ".join(f'"{each.at.name}" is "{values[each.at.key]}"' for each in fields)
-        steps = [Step(do="type", key=key, at=each.at, value=values[each.at.key]) for each in fields]
+        steps = [self._filled(key, each, dice) for each in fields]
+        sent = {
+            each.at.key: dict(zip(each.options, each.values, strict=False)).get(step.value, step.value)
+            for each, step in zip(fields, steps, strict=True)
+        }
+        pressed = {submit.key: submit.value} if submit.key and len(form.submits) > 1 else {}
+        parts = ", ".join(f'"{step.at.name}" is "{step.value}"' for step in steps)
         return AdoptedTask(
             family="fill-form",
-            instruction=f'Fill in the form: {parts}; then press "{submit.name}".',
+            instruction=f'Fill in the form: {parts}; then press "{submit.at.name}".',
             start=key,
-            checks=(RequestCheck(method="POST", path=urlsplit(form.action).path or "/", fields=values),),
-            steps=(*steps, Step(do="click", key=key, at=submit)),
+            checks=(RequestCheck(method="POST", path=urlsplit(submit.action).path or "/", fields=sent | pressed),),
+            steps=(*steps, Step(do="click", key=key, at=submit.at)),
         )
 
+    def _filled(self, key: str, each: PageField, dice: Random) -> Step:
+        if each.type == "select":
+            return Step(do="choose", key=key, at=each.at, value=dice.choice(_options(each)))
+        value = shaped(self._like(each), dice) or value_of(each.type, dice, each.max_length)
+        return Step(do="type", key=key, at=each.at, value=value)
+
+    def _like(self, each: PageField) -> str:
+        """What such a field holds elsewhere."""
+        return self._samples.get(each.at.key) or self._samples.get(each.at.name.casefold(), "")
+
     def _one_meaning(self, tasks: Sequence[AdoptedTask]) -> list[AdoptedTask]:
-        """Without those whose instruction means different things, wherever they start, and without repeats."""
-        goals: dict[str, set[bytes]] = defaultdict(set)
-        for task in tasks:
-            goals[task.instruction.casefold()].add(canonical_json(task.goal))
+        """Without those whose instruction means different things, wherever they start, and without repeats. Where the heading of the page
+        that they start on tells them apart, the instruction has it, too."""
+        goals = _goals(tasks)
+        tasks = [task if len(goals[task.instruction.casefold()]) == 1 else self._with_heading(task) for task in tasks]
+        goals = _goals(tasks)
         kept: dict[str, AdoptedTask] = {}
         for task in tasks:
             if len(goals[task.instruction.casefold()]) > 1:
@@ -362,6 +426,31 @@ class Composer:
             else:
                 kept.setdefault(task.task_id, task)
         return list(kept.values())
+
+    def _with_heading(self, task: AdoptedTask) -> AdoptedTask:
+        heading = self._pages[task.start].heading
+        if not is_sayable(heading):
+            return task
+        return task.model_copy(update={"instruction": f'On the page "{heading}": {task.instruction}'})
+
+
+def _is_sort(key: str, link: Link) -> bool:
+    return link.is_head and path_of(link.url) == path_of(key)
+
+
+def _by_name(links: Iterable[Link]) -> Iterable[list[Link]]:
+    found: dict[str, list[Link]] = defaultdict(list)
+    for link in links:
+        found[link.at.name.casefold()].append(link)
+    return found.values()
+
+
+def _goals(tasks: Iterable[AdoptedTask]) -> Mapping[str, set[bytes]]:
+    """Of each instruction."""
+    found: dict[str, set[bytes]] = defaultdict(set)
+    for task in tasks:
+        found[task.instruction.casefold()].add(canonical_json(task.goal))
+    return found
 
 
 def _chosen(tasks: Sequence[AdoptedTask], max_tasks: int) -> list[AdoptedTask]:
@@ -386,20 +475,10 @@ def _chosen(tasks: Sequence[AdoptedTask], max_tasks: int) -> list[AdoptedTask]:
     return chosen[:max_tasks]
 
 
-def vocabulary(pages: Iterable[Look]) -> list[str]:
-    """Words of the site's own links and headings, which its search knows; then some of ours."""
-    counted: Counter[str] = Counter()
-    for look in pages:
-        for text in (look.title, look.heading, *(link.at.name for link in look.links)):
-            counted.update(word for word in re.findall(r"[A-Za-z]{4,12}", text))
-    words = {word.casefold(): word for word, _ in counted.most_common(60)}
-    return list(dict.fromkeys([*words.values(), *WORDS]))
-
-
-def _outcome(press: Press) -> UrlCheck | ShownCheck | None:
+def _outcome(press: Press, key: str) -> UrlCheck | ShownCheck | None:
     if press.opens:
         return UrlCheck(key=page_key(press.opens))
-    return None if press.shows is None else ShownCheck(view=press.shows)
+    return None if press.shows is None else ShownCheck(view=press.shows, page=key)
 
 
 def _is_value(cell: Cell) -> bool:
@@ -412,19 +491,37 @@ def _is_value(cell: Cell) -> bool:
     )
 
 
+def _names_a_row(text: str) -> bool:
+    """A word or a code does; a number, an amount or a date does not."""
+    is_word = re.search(r"[^\W\d_]{3}", text) is not None or re.fullmatch(r"[A-Za-z]{1,5}[-_/#]?\d{2,}", text) is not None
+    return is_word and not is_of_date(text)
+
+
+def _order(look: Look, column: str) -> str:
+    """How a list that was sorted by a column shows that it is; nothing where it does not."""
+    for table in look.tables:
+        if table.columns.count(column) != 1:
+            continue
+        texts = [row[table.columns.index(column)].text for row in table.rows]
+        if len(set(texts)) > 1 and not any(is_of_date(text) for text in texts):
+            are_numbers = all(re.fullmatch(r"-?\d+(\.\d+)?", text) for text in texts)
+            values: list[Any] = [float(text) for text in texts] if are_numbers else [text.casefold() for text in texts]
+            if values == sorted(values):
+                return ", in ascending order"
+            if values == sorted(values, reverse=True):
+                return ", in descending order"
+    return ""
+
+
+def _options(each: PageField) -> list[str]:
+    """Those of a choice that can be asked for."""
+    named = [option for option in each.options if is_sayable(option) and not says_leaving(option)]
+    return [option for option in named if each.options.count(option) == 1 and option != each.state]
+
+
+def _can_be_filled(each: PageField) -> bool:
+    return each.type in TEXT_TYPES or (each.type == "select" and not each.is_multiple and bool(each.values) and bool(_options(each)))
+
+
 def _varied(templates: Sequence[str], *content: str) -> str:
     return templates[int(stable_fraction("adopted wording", *content) * len(templates))]
-
-
-def _value(kind: str, dice: Random) -> str:
-    word = dice.choice(WORDS)
-    match kind:
-        case "number":
-            return str(dice.randrange(2, 90))
-        case "email":
-            return f"{word}{dice.randrange(10, 99)}@example.org"
-        case "url":
-            return f"http://example.org/{word}{dice.randrange(10, 99)}"
-        case "tel":
-            return f"0{dice.randrange(10**8, 10**9)}"
-    return f"{word} {dice.randrange(10, 999)}"

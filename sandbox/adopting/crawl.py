@@ -9,15 +9,18 @@ Pages drawn by scripts have buttons instead of links. Each is clicked once, with
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import parse_qsl
 from urllib.robotparser import RobotFileParser
 
 from pydantic import ValidationError
 
 from sandbox.adopting.checks import find, look_script
+from sandbox.adopting.login import log_in_again
 from sandbox.adopting.records import (
     AGENT_NAME,
     Button,
@@ -36,6 +39,7 @@ from sandbox.adopting.records import (
     names_of,
     origin_of,
     page_key,
+    path_of,
     says_leaving,
 )
 from sandbox.adopting.session import FADE_S, run_reset
@@ -53,6 +57,8 @@ MAX_VISITS = 5
 """Addresses that are asked for each page of --pages: most may not be pages."""
 MAX_QUERIES = 6
 """Addresses of one path that differ in their query: a list sorted and filtered in every way is one page."""
+SHAPE_PAGES = 4
+"""Pages of one shape, such as /goods/12 and /goods/13, that are visited before pages of other shapes; of those with a query one."""
 PRESSES_A_PAGE = 20
 PAGES_A_BUTTON = 2
 """Pages on which a button of one name is tried: most pages of a site have the same ones at their top."""
@@ -114,7 +120,8 @@ class Crawler:
         known |= {visit.url: visit for visit in self._failed}
         start = self._site.origin + self._site.start
         queue, asked = deque([(start, 0)]), {page_key(start)}
-        paths: Counter[str] = Counter()
+        later: deque[tuple[str, int]] = deque()
+        paths, shapes = Counter[str](), Counter[str]()
         found: list[Visit] = []
         keys: set[str] = set()
         num_used = 0
@@ -122,6 +129,8 @@ class Crawler:
             raise SandboxError(f"robots.txt forbids {start}: name another page, or give --ignore-robots where the site is yours.")
         by_buttons = iter([(url, depth) for url, depth in more if self._is_wanted(url)])
         while num_used < self._max_pages and len(found) < MAX_VISITS * self._max_pages:
+            if not queue and later:
+                queue.append(later.popleft())
             if not queue:
                 if (each := next(by_buttons, None)) is None:
                     break
@@ -130,6 +139,9 @@ class Crawler:
                 asked.add(page_key(each[0]))
                 queue.append(each)
             url, depth = queue.popleft()
+            paths[path_of(url)] += "?" in page_key(url)
+            if "?" in page_key(url) and paths[path_of(url)] > MAX_QUERIES:
+                continue
             if (visit := known.get(url)) is None:
                 visit = await self._visit(url, depth, 1)
                 if visit.key in keys and not visit.why_not:
@@ -142,16 +154,17 @@ class Crawler:
             keys.add(visit.key)
             found.append(visit)
             num_used += not visit.why_not
-            self._on_page(num_used, min(self._max_pages, num_used + len(queue)))
+            self._on_page(num_used, min(self._max_pages, num_used + len(queue) + len(later)))
             if visit.look is None or depth >= self._max_depth:
                 continue
             for link in visit.look.links:
                 key = page_key(link.url)
-                path = key.partition("?")[0]
-                if key not in asked and self._is_wanted(link.url) and ("?" not in key or paths[path] < MAX_QUERIES):
+                if key not in asked and self._is_wanted(link.url):
                     asked.add(key)
-                    paths[path] += "?" in key
-                    queue.append((link.url.partition("#")[0] if "#" not in key else link.url, depth + 1))
+                    shape = shape_of(key)
+                    shapes[shape] += 1
+                    to = queue if shapes[shape] <= (1 if "?" in key else SHAPE_PAGES) else later
+                    to.append((link.url.partition("#")[0] if "#" not in key else link.url, depth + 1))
         return [visit for visit in found if visit.look is not None]
 
     def _is_wanted(self, url: str) -> bool:
@@ -212,7 +225,7 @@ class Crawler:
                     if before is None:
                         await asyncio.sleep(max(0.0, self._last_s + self._delay_s - time.monotonic()))
                         self._window.is_trying = not self._may_write
-                        why_not = await self._window.go(visit.url, GOTO_LIMIT_MS)
+                        why_not = await self._go(self._window, visit.url)
                         self._last_s = time.monotonic()
                         if why_not:
                             break
@@ -271,9 +284,18 @@ class Crawler:
             self._window = await self._browser.open()
             return Visit(url=url, depth=depth, visit=number, why_not=f"did not load: {said}")
 
+    async def _go(self, window: SiteWindow, url: str) -> str:
+        """Open an address; log in again where the application has forgotten the log-in. Raises ConfigError where that needs a person."""
+        why_not = await window.go(url, GOTO_LIMIT_MS)
+        if self._site.has_login and window.asks_to_log_in(url):
+            await log_in_again(self._folder, self._site, self._browser)
+            await window.take(self._browser.state())
+            why_not = await window.go(url, GOTO_LIMIT_MS)
+        return why_not
+
     async def _visit_with(self, window: SiteWindow, url: str, depth: int, number: int) -> Visit:
         before, num_writes = len(window.traffic.elsewhere), len(window.traffic.writes)
-        why_not = await window.go(url, GOTO_LIMIT_MS)
+        why_not = await self._go(window, url)
         self._last_s = time.monotonic()
         base: dict[str, Any] = {
             "url": url,
@@ -289,6 +311,12 @@ class Crawler:
         except ValidationError:
             return Visit(why_not="cannot be read", **base)
         return Visit(key=page_key(look.url), look=look, **base)
+
+
+def shape_of(key: str) -> str:
+    """What the addresses of pages of one kind share: the path without its numbers, and the names of the parameters."""
+    path, _, query = key.partition("?")
+    return re.sub(r"\d+", "0", path) + "?" + "&".join(sorted({name for name, _ in parse_qsl(query, keep_blank_values=True)}))
 
 
 def usable_buttons(look: Look) -> list[Button]:

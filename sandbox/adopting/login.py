@@ -1,14 +1,15 @@
-"""Logging in once, before the crawl: the form with a password is filled in and sent, or, where the page asks by HTTP authentication, the
-request answers that. Cookies are kept, the password is not."""
+"""Logging in before the crawl: the form with a password is filled in and sent, or, where the page asks by HTTP authentication, the request
+answers that. Cookies are kept, the password is not. Where the application has forgotten the session, such as after a reset of the database
+that holds it, the same is done again."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from sandbox.adopting.records import Folder, Site
+from sandbox.adopting.records import PASSWORD, Folder, Site
 from sandbox.adopting.window import SiteBrowser
-from warehouse.core.errors import SandboxError
+from warehouse.core.errors import ConfigError, SandboxError
 
 LIMIT_MS = 60_000
 UNAUTHORIZED = "answers with status 401"
@@ -55,6 +56,33 @@ async def log_in(folder: Folder, site: Site, path: str, user: str, password: str
             state = await window.cookies()
     finally:
         await browser.close()
+    _keep(folder, state)
+
+
+async def log_in_again(folder: Folder, site: Site, browser: SiteBrowser) -> None:
+    """As log_in, in a browser that runs, with the password of the environment. Raises SandboxError, and ConfigError
+    where that is not set."""
+    url = f"{site.origin}{site.login_path}"
+    if site.login_path is None or not (password := os.environ.get(PASSWORD)):
+        raise ConfigError(
+            f"The application at {site.origin} no longer knows the log-in of {folder.login}. Set {PASSWORD}, or delete that file and run "
+            "`flywheel adopt` with --login-path and --user again."
+        )
+    window = await browser.open()
+    try:
+        await window.empty({"cookies": [], "origins": []})
+        window.is_logging_in = True
+        if why_not := await window.go(url, LIMIT_MS):
+            if why_not == UNAUTHORIZED:
+                return await log_in(folder, site, site.login_path, site.user, password)
+            raise SandboxError(f"The log-in page {url} {why_not}. Is the application running there?")
+        await window.log_in(_SEND, [site.user, password], url)
+        _keep(folder, await window.cookies())
+    finally:
+        await window.close()
+
+
+def _keep(folder: Folder, state: str) -> None:
     folder.root.mkdir(parents=True, exist_ok=True)
     aside = folder.path(f"login-{os.getpid()}.new")
     aside.unlink(missing_ok=True)

@@ -133,7 +133,22 @@
   }
 
   const place = (element) => Math.round(element.getBoundingClientRect().top + scrollY);
-  const isBeside = (element) => { const box = element.getBoundingClientRect(); return box.left < 0 || box.left >= innerWidth - 8; };
+  // From where to where a part of the page shows what is in it: a limit where it scrolls sideways.
+  const everywhere = [-Infinity, Infinity], shownIn = new Map([[null, everywhere], [document.body, everywhere]]);
+  function widthOf(part) {
+    if (!shownIn.has(part)) {
+      const style = getComputedStyle(part);
+      const [left, right] = style.position === "fixed" ? everywhere : widthOf(part.parentElement);
+      const box = style.overflowX === "visible" || style.display === "inline" ? null : part.getBoundingClientRect();
+      shownIn.set(part, box && box.width > 1 ? [Math.max(left, box.left), Math.min(right, box.right)] : [left, right]);
+    }
+    return shownIn.get(part);
+  }
+  function isBeside(element) {
+    const box = element.getBoundingClientRect();
+    const [left, right] = widthOf(element.parentElement), middle = box.left + Math.min(box.width, 400) / 2;
+    return box.left < 0 || box.left >= innerWidth - 8 || middle < left || middle > right;
+  }
   const listed = (selector, most) => [...document.querySelectorAll(selector)].filter((each) => shows(each) && !isBeside(each)).slice(0, most);
 
   // Something else lies over it, such as a dialog that the page opened by itself: a click would not reach it.
@@ -145,26 +160,47 @@
   }
   const usable = (selector, most) => listed(selector, most).filter((each) => !isCovered(each));
 
+  const isHead = (row) => row.cells.length > 1 && ([...row.cells].every((each) => each.tagName === "TH") || row.parentElement.tagName === "THEAD");
+
+  // What a person would call the place of a link whose name others have, too: its row, or a part of the page with a name.
+  function groupOf(element) {
+    const row = element.closest("tr");
+    const first = row && row.cells.length > 1 && !isHead(row) && ([...row.cells].find((each) => each.tagName === "TH") || row.cells[0]);
+    if (first && !first.contains(element) && clean(first.innerText)) return { group: clean(first.innerText), is_in_row: true };
+    for (let part = element.parentElement; part && part !== document.body; part = part.parentElement) {
+      const own = part.tagName === "DETAILS" ? part.querySelector("summary") : part.tagName === "FIELDSET" ? part.querySelector("legend") : null;
+      const before = ["UL", "OL", "DL"].includes(part.tagName) && part.previousElementSibling;
+      const name = own && !own.contains(element) ? own.innerText : said(part) || (before && before.matches("h1, h2, h3, h4, h5, h6") ? before.innerText : "");
+      if (clean(name)) return { group: clean(name).slice(0, 60), is_in_row: false };
+    }
+    return {};
+  }
+
   const shown = listed("a[href]", MAX.links + 1);
   const links = shown.slice(0, MAX.links).filter((each) => typeof each.href === "string" && !isCovered(each)).map((each) => ({
-    at: locator(each), url: each.href, top: place(each), is_head: Boolean(each.closest("th")), opens: each.target || "",
+    at: locator(each), url: each.href, top: place(each), opens: each.target || "",
+    is_head: Boolean(each.closest("th") && each.closest("tr") && isHead(each.closest("tr"))), ...groupOf(each),
   }));
 
   const forms = [...document.forms];
+  const optionsOf = (each) => each.tagName === "SELECT" ? [...each.options].filter((one) => !one.disabled).slice(0, 60) : [];
   const fields = usable(FIELDS, MAX.fields).filter((each) => !each.disabled && !each.readOnly && !PRESSED.includes(each.type)).map((each) => ({
     at: locator(each), type: each.tagName === "INPUT" ? each.type : each.tagName.toLowerCase(), top: place(each), state: stateOf(each),
-    form: forms.indexOf(each.form), is_required: each.required, is_multiple: Boolean(each.multiple),
-    options: each.tagName === "SELECT" ? [...each.options].filter((one) => !one.disabled).map((one) => clean(one.label)).slice(0, 60) : [],
+    form: forms.indexOf(each.form), is_sent: Boolean(each.name), is_required: each.required, is_multiple: Boolean(each.multiple), max_length: Math.max(0, each.maxLength || 0),
+    options: optionsOf(each).map((one) => clean(one.label)), values: optionsOf(each).map((one) => one.value),
   }));
 
   // A field named "action" hides the form's own property.
   const actionOf = (form) => { try { return new URL(form.getAttribute("action") || location.href, document.baseURI).href; } catch { return ""; } };
   const sent = forms.map((form) => {
-    const submit = [...form.querySelectorAll("button, input[type=submit]")].find(
+    const submits = [...form.querySelectorAll("button, input[type=submit]")].filter(
       (each) => shows(each) && !each.disabled && (each.tagName === "INPUT" || each.type === "submit"));
     return {
       method: (form.getAttribute("method") || "get").toLowerCase(), action: actionOf(form),
-      submit: submit ? locator(submit) : null,
+      submit: submits.length ? locator(submits[0]) : null,
+      submits: submits.map((each) => ({
+        at: locator(each), key: each.name, value: each.value, action: each.hasAttribute("formaction") ? each.formAction : "",
+      })),
     };
   });
 
@@ -183,19 +219,24 @@
   // A cell that one text fills; its own locator says where it stands.
   const cell = (element) => ({ text: clean(element.innerText).slice(0, MAX.cell), top: place(element), at: locator(element), is_beside: isBeside(element) });
   const tables = [], facts = [];
+  // Without what shows how the list is sorted: a mark, or links beside the one with the name.
+  function columnName(element) {
+    const named = [...element.querySelectorAll("a")].filter((each) => clean(each.innerText));
+    const text = clean(named.length === 1 ? named[0].innerText : element.innerText);
+    return text.replace(/\s*[\u2190-\u21ff\u25a0-\u25ff\u2b00-\u2bff]+$/, "") || text;
+  }
   for (const table of listed("table", MAX.tables)) {
     if (table.querySelector("table")) continue;
     const all = [...table.rows].filter(shows);
     const rows = all.slice(0, MAX.rows);
-    const isHead = (row) => row.cells.length > 1 && ([...row.cells].every((each) => each.tagName === "TH") || row.parentElement.tagName === "THEAD");
     const isPlain = (row) => [...row.cells].every((each) => each.colSpan === 1);
     const head = rows.find((row) => isHead(row) && isPlain(row));
     if (rows.some((row) => [...row.cells].some((each) => each.rowSpan > 1))) continue;
     if (head) {  // a row with a cell over several columns, such as a sum or a group's name, is not one of the list
       const body = rows.filter((row) => row !== head && !isHead(row) && row.cells.length === head.cells.length && isPlain(row));
-      const columns = [...head.cells].map((each) => clean(each.innerText));
+      const columns = [...head.cells].map(columnName);
       tables.push({ columns, rows: body.map((row) => [...row.cells].map(cell)), is_cut: all.length > rows.length });
-    } else {  // labels beside their values: one pair in a row, or several
+    } else if (!table.closest("nav, [role=navigation]")) {  // labels beside their values: one pair in a row, or several
       for (const row of rows) {
         const cells = [...row.cells];
         if (cells.length % 2 || !cells.every((each, number) => each.tagName === (number % 2 ? "TD" : "TH"))) continue;

@@ -22,8 +22,11 @@ from warehouse.core.identity import content_id
 MAX_NAME = 46
 AGENT_NAME = "flywheel-adopt"
 """What robots.txt may name."""
+PASSWORD = "FLYWHEEL_ADOPT_PASSWORD"
+"""Environment variable with the password of a log-in; no file has it."""
 
 
+MONTHS = "jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?|september|oct(ober)?|nov(ember)?|dec(ember)?"
 LEAVES = ("logout", "log-out", "log_out", "signout", "sign-out", "sign_out", "delete", "remove", "destroy", "shutdown", "drop-", "drop_")
 """Words of an address that ends a session or something else, even by GET."""
 
@@ -46,6 +49,8 @@ class Site(Record):
     reset_folder: Annotated[str | None, Field(description="where that command is run")] = None
     database: Annotated[str | None, Field(description="SQLite file that the application keeps its data in")] = None
     has_login: Annotated[bool, Field(description="login.json holds the cookies of a log-in")] = False
+    login_path: Annotated[str | None, Field(pattern=r"^/", description="page with the log-in form")] = None
+    user: Annotated[str, Field(description="name that is given there")] = ""
     delay_s: Annotated[float, Field(ge=0, description="least time between two pages of the crawl")] = 0.2
     obeys_robots: Annotated[bool, Field(description="addresses that robots.txt forbids are left out")] = True
 
@@ -73,7 +78,11 @@ class Link(Record):
     url: str
     top: int
     is_head: bool = False
+    """Whether it stands in the head of a table's column."""
     opens: str = ""
+    group: str = ""
+    """Name of the row of a table, or of the part of the page, that it stands in."""
+    is_in_row: bool = False
 
 
 class PageField(Record):
@@ -82,15 +91,28 @@ class PageField(Record):
     top: int
     state: str
     form: int = -1
+    is_sent: Annotated[bool, Field(description="its form sends it; one without a name is for scripts alone")] = True
     is_required: bool = False
     is_multiple: bool = False
     options: tuple[str, ...] = ()
+    values: Annotated[tuple[str, ...], Field(description="what a form sends for each option")] = ()
+    max_length: Annotated[int, Field(description="characters that can be typed; 0 where there is no limit")] = 0
+
+
+class Submit(Record):
+    """A button that sends a form. `key` and `value` are what it adds to the fields."""
+
+    at: Locator
+    key: str = ""
+    value: str = ""
+    action: str = ""
 
 
 class PageForm(Record):
     method: str
     action: str
     submit: Locator | None
+    submits: tuple[Submit, ...] = ()
 
 
 class Toggle(Record):
@@ -207,18 +229,20 @@ class AnswerCheck(Record):
 
 
 class StateCheck(Record):
-    """What a field or a toggle on the page that is shown holds."""
+    """What a field or a toggle on the page that is shown holds. `page` is the key of that page; any where it is empty."""
 
     kind: Literal["state"] = "state"
     at: Locator
     state: str
+    page: str = ""
 
 
 class ShownCheck(Record):
-    """A view that shows on the page."""
+    """A view that shows on the page. `page` is as in StateCheck."""
 
     kind: Literal["shown"] = "shown"
     view: View
+    page: str = ""
 
 
 class RequestCheck(Record):
@@ -267,8 +291,8 @@ class AdoptedTask(Record):
 
     @property
     def goal(self) -> list[Any]:
-        """What decides whether it is solved. Tasks of one goal are never in two splits."""
-        return [check.model_dump(mode="json") for check in self.checks]
+        """What decides whether it is solved, wherever the task starts. Tasks of one goal are never in two splits."""
+        return [check.model_dump(mode="json", exclude={"page"}) for check in self.checks]
 
     @property
     def max_steps(self) -> int:
@@ -327,6 +351,10 @@ def page_key(url: str) -> str:
     return f"{parts.path or '/'}{'?' + query if query else ''}{route}"
 
 
+def path_of(url: str) -> str:
+    return page_key(url).partition("?")[0].partition("#")[0]
+
+
 def origin_of(url: str) -> str:
     """Scheme, host and port, with the port left out where it is the scheme's own. Empty for an address that cannot be parsed."""
     if (parts := parts_of(url)) is None:
@@ -348,6 +376,18 @@ def is_leaving(url: str) -> bool:
 def says_leaving(name: str) -> bool:
     """Whether a button or link of this name may end a session or destroy something."""
     return any(word in "-".join(name.lower().split()) for word in LEAVES)
+
+
+def is_of_date(text: str) -> bool:
+    """Whether it holds a date."""
+    shapes = (
+        rf"\b({MONTHS})\.? \d",
+        rf"\b\d{{1,2}}\.? ({MONTHS})\b",
+        r"\b\d{4}-\d\d-\d\d\b",
+        r"\b\d{1,2}/\d{1,2}/\d{2,4}\b",
+        r"\b\d{1,2}\.\d{1,2}\.\d{4}\b",
+    )
+    return any(re.search(shape, text, re.IGNORECASE) for shape in shapes)
 
 
 def is_sayable(name: str) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, SelectOption, TypeText, Wait
 from sandbox.adopting.checks import Rows, added, find, holds, read_rows
+from sandbox.adopting.login import log_in_again
 from sandbox.adopting.records import AdoptedTask, Folder, Site, Step, origin_of, page_key
 from sandbox.adopting.window import SETTINGS, SiteBrowser, SiteWindow, shared_browser
 from sandbox.browser.page import Page
@@ -85,11 +86,20 @@ class AdoptedSession:
                 await run_reset(self.site)
             self._side.start(adopted, read_rows(self.site.database))
             observation = await self._page.begin(task, seed)
+            if self.site.has_login and self._is_logged_out(adopted) and self._browser is not None:
+                await self._page.leave()
+                await log_in_again(self._folder, self.site, self._browser)
+                self._side.start(adopted, read_rows(self.site.database))
+                observation = await self._page.begin(task, seed)
             self._check_start(adopted)
             return observation
         except BaseException:
             await self._end()
             raise
+
+    def _is_logged_out(self, adopted: AdoptedTask) -> bool:
+        window = self._side.window
+        return window is not None and (first_status(window.sent) in (401, 403) or window.asks_to_log_in(adopted.start))
 
     def _check_start(self, adopted: AdoptedTask) -> None:
         """Raises SandboxError where the application does not show the page that the task starts on: it is down, or a log-in has expired."""
@@ -98,7 +108,7 @@ class AdoptedSession:
         if window is None or status is None or status >= 400:
             raise SandboxError(f"The start page {url} did not open: it answered {status or 'nothing'}. Is the application running there?")
         if origin_of(window.full_url) != self.site.origin or page_key(window.full_url) != adopted.start:
-            hint = " Delete login.json to log in again." if self.site.has_login else ""
+            hint = f" Delete {self._folder.login} to log in again." if self.site.has_login else ""
             raise SandboxError(f"The start page {url} led to {window.full_url}. Is the application as it was crawled?{hint}")
 
     async def step(self, action: Action) -> Transition:

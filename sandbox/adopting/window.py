@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from playwright.async_api import Browser, BrowserContext, Error, HttpCredentials, Playwright, Request, Route, WebSocketRoute
 
-from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of
+from sandbox.adopting.records import Site, is_leaving, origin_of, parts_of, path_of
 from sandbox.browser import namespace
 from sandbox.browser.page import PageNotes
 from sandbox.browser.playwright_page import sandbox_errors, start_chromium, wait_for_load
@@ -141,10 +141,10 @@ class SiteBrowser:
                 reduced_motion="reduce",
                 proxy=self._way_out,
                 http_credentials=self.credentials,
-                storage_state=self._state(),
+                storage_state=self.state(),
             )
 
-    def _state(self) -> Any:
+    def state(self) -> Any:
         """Cookies and storage of the log-in. Raises ConfigError where they are missing or malformed."""
         if self._login is None:
             return None
@@ -164,7 +164,7 @@ class SiteBrowser:
             window = self._free.pop()
             if window.belongs_to(browser):
                 with suppress(SandboxError):
-                    await window.empty(self._state() or {"cookies": [], "origins": []})
+                    await window.empty(self.state() or {"cookies": [], "origins": []})
                     return window
                 await window.end()
         context = await self.context()
@@ -207,6 +207,8 @@ class SiteWindow(PlaywrightWindow):
         self._asked_s = self._scripted_s = 0.0
         self.is_trying = False
         """While the crawl tries what a button does, writing is refused everywhere."""
+        self.is_logging_in = False
+        """A log-in is sent by POST, to a site that is only read, too."""
         self._by_request: dict[Request, Sent] = {}
 
     def belongs_to(self, browser: Browser) -> bool:
@@ -214,14 +216,18 @@ class SiteWindow(PlaywrightWindow):
 
     async def empty(self, state: Any) -> None:
         """Cookies and storage are the state's; the tab is new since the window was closed."""
-        async with sandbox_errors(self._browser):
-            await self._context.set_storage_state(state)
+        await self.take(state)
         self._held.clear()
         self._buttons.clear()
         self.notes, self.traffic = PageNotes(), Traffic()
         self._lines, self._under_way, self._given_up, self._by_request = [], set(), set(), {}
         self.sent, self._unanswered = [], {}
-        self.is_trying = False
+        self.is_trying = self.is_logging_in = False
+
+    async def take(self, state: Any) -> None:
+        """Cookies and storage."""
+        async with sandbox_errors(self._browser):
+            await self._context.set_storage_state(state)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -239,7 +245,7 @@ class SiteWindow(PlaywrightWindow):
             self.traffic.elsewhere.append(url)
             return False
         is_read = method in READS and (kind in PARTS or not is_leaving(url))
-        if (self.is_trying or not self.site.allow_writes) and not is_read:
+        if (self.is_trying or not self.site.allow_writes) and not is_read and not self.is_logging_in:
             self.traffic.writes.append(f"{method} {urlsplit(url).path}")
             return False
         return True
@@ -292,6 +298,15 @@ class SiteWindow(PlaywrightWindow):
     @property
     def full_url(self) -> str:
         return self._page.url
+
+    def asks_to_log_in(self, asked: str) -> bool:
+        """Whether the site has led from the address that was asked for to its log-in page."""
+        login = self.site.login_path
+        return (
+            login is not None
+            and path_of(self.full_url) == path_of(login) != path_of(asked)
+            and origin_of(self.full_url) == self.site.origin
+        )
 
     async def rest(self) -> None:
         """There is nothing to let go of: each episode has a tab of its own."""

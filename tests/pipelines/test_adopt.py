@@ -21,7 +21,15 @@ from warehouse.core.locks import FileLock
 
 
 def site(url: str = "http://127.0.0.1:8001/goods?b=1&a=2", **changed: Any) -> Site:
-    options: dict[str, Any] = {"writes": False, "reset": None, "database": None, "has_login": False, "delay": 0.2, "obeys_robots": True}
+    options: dict[str, Any] = {
+        "writes": False,
+        "reset": None,
+        "database": None,
+        "login_path": None,
+        "user": "",
+        "delay": 0.2,
+        "obeys_robots": True,
+    }
     return adopt.site_of(url, **{"name": "shop", **options, **changed})
 
 
@@ -46,6 +54,10 @@ def test_options_that_do_not_go_together_are_named(tmp_path: Path):
         site(database=tmp_path / "app.db", writes=True)
     with pytest.raises(ConfigError, match="cannot be read as a command"):
         site(reset="cp 'seed.db")
+    with pytest.raises(ConfigError, match="--login-path 'login': give the path"):
+        site(login_path="login")
+    made = site(login_path="/login", user="ann")
+    assert (made.has_login, made.login_path, made.user) == (True, "/login", "ann") and not site().has_login
     with pytest.raises(ConfigError, match="lower-case letters"):
         site(name="My Shop")
     with pytest.raises(ConfigError, match="cook is not a part; parts are crawl, tasks"):

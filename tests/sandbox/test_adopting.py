@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from threading import Thread
 from typing import Any
 
@@ -19,10 +21,11 @@ from sandbox.actions import Navigate
 from sandbox.adopting import adopt, checks, window
 from sandbox.adopting.checks import added, holds, primary_keys, read_rows
 from sandbox.adopting.compose import Composer
-from sandbox.adopting.crawl import Crawler, is_alike, new_view, pages_of, same_in_both, usable_buttons
+from sandbox.adopting.crawl import Crawler, is_alike, new_view, pages_of, same_in_both, shape_of, usable_buttons
 from sandbox.adopting.login import log_in
 from sandbox.adopting.proof import row_check, session_task
 from sandbox.adopting.records import (
+    PASSWORD,
     AdoptedTask,
     AnswerCheck,
     Folder,
@@ -32,20 +35,24 @@ from sandbox.adopting.records import (
     RowCheck,
     ShownCheck,
     Site,
+    StateCheck,
     Step,
     TaskSet,
     UrlCheck,
     View,
     Visit,
     is_leaving,
+    is_of_date,
     origin_of,
     page_key,
 )
 from sandbox.adopting.session import AdoptedSession, run_reset
 from sandbox.adopting.source import EDGES, adopted_source, kept_tasks, split_of
+from sandbox.adopting.values import WORDS, samples, shaped, value_of, vocabulary
 from sandbox.adopting.window import Sent, SiteBrowser, shared_browser
 from sandbox.browser.page import WebPage
 from sandbox.tasks.task import Split
+from tests.sandbox import adopted_office
 from tests.sandbox.adopted_app import serve
 from warehouse.core.errors import ConfigError, SandboxError, TaskError
 
@@ -184,7 +191,7 @@ def test_buttons_are_tasks_where_what_they_did_can_be_verified():
     home = look("/", presses=presses, buttons=buttons, links=[link("Twice", "/stock")])
     tasks, dropped = composed(home=home, stock=look("/stock"))
     found = {task.instruction: task.checks for task in tasks if task.family == "press-button"}
-    assert found == {'Press "New".': (ShownCheck(view=View(**dialog)),), 'Press "Stock".': (UrlCheck(key="/stock"),)}
+    assert found == {'Press "New".': (ShownCheck(view=View(**dialog), page="/"),), 'Press "Stock".': (UrlCheck(key="/stock"),)}
     assert dropped["a button that would write"] == dropped["a button that changes nothing that is verified"] == 1
     assert dropped["a button without a name of its own"] == 2 and dropped["a button to what was not crawled"] == 1
 
@@ -621,3 +628,188 @@ def test_a_log_in_by_http_authentication_needs_a_cookie(guarded: tuple[str, Path
     asyncio.run(log_in(folder, site, "/http-login", "ann", "secret"))
     kept = folder.login.read_text()
     assert [cookie["name"] for cookie in json.loads(kept)["cookies"]] == ["who"] and "secret" not in kept
+
+
+def test_a_sort_is_by_the_head_of_a_column_and_says_its_order():
+    rows = [[cell("Chair")], [cell("kettle")], [cell("Shelf")]]
+    head = {**link("Name", "/goods?o=name"), "is_head": True}
+    sorted_ = look("/goods?o=name", tables=[{"columns": ["Name"], "rows": rows}])
+    back = look("/goods?o=-name", tables=[{"columns": ["Name"], "rows": rows[::-1]}], links=[head])
+    tasks, _ = composed(goods=look("/goods", links=[head]), sorted=sorted_, back=back)
+    assert instructions(tasks, "sort") == {'Sort the list by "Name", in ascending order.'}
+    tasks, _ = composed(goods=look("/goods?o=name", links=[link("Goods", "/goods")]), other=look("/goods"))
+    assert not instructions(tasks, "sort") and instructions(tasks, "open-link")
+
+
+def test_links_of_one_name_are_told_apart_by_their_row_or_part():
+    links = [{**link("Yes", "/goods?a=1"), "group": "By lent"}, {**link("Yes", "/goods?b=1"), "group": "By broken"}, link("Yes", "/goods")]
+    rows = [{**link("Edit", f"/goods/{name}"), "group": "Kettle", "is_in_row": True} for name in ("1", "2")]
+    rows += [{**link("Edit", "/goods/3"), "group": "Chair", "is_in_row": True}]
+    others = {f"p{number}": look(path) for number, path in enumerate(["/goods?a=1", "/goods?b=1", "/goods/1", "/goods/2", "/goods/3"])}
+    tasks, dropped = composed(home=look("/goods", links=[*links, *rows]), **others)
+    said = {task.instruction: task.checks for task in tasks if task.start == "/goods"}
+    assert said == {
+        'Under "By lent", click "Yes".': (UrlCheck(key="/goods?a=1"),),
+        'Under "By broken", click "Yes".': (UrlCheck(key="/goods?b=1"),),
+        'In the row "Chair", click "Edit".': (UrlCheck(key="/goods/3"),),
+    }
+    assert dropped["several links of one name lead to different pages"] == 0
+
+
+def test_the_same_words_on_pages_with_other_headings_name_the_heading():
+    def searched(path: str, heading: str) -> Look:
+        form = {"method": "get", "action": ORIGIN + path, "submit": None}
+        return look(path, fields=[field("Q", form=0)], forms=[form]).model_copy(update={"heading": heading})
+
+    tasks, dropped = composed(goods=searched("/goods", "Goods"), orders=searched("/orders", "Orders"), more=searched("/more", "Orders"))
+    assert {task.start for task in tasks if task.family == "search"} == {"/goods"}
+    assert all(said.startswith('On the page "Goods": Search for "') for said in instructions(tasks, "search"))
+    assert dropped["the same instruction with another verifier"] == 8
+
+
+def test_a_date_names_no_row_and_a_code_does():
+    rows = [[cell(code), cell(day), cell(sum_)] for code, day, sum_ in (("A1", "x", "1"), ("A2", "y", "2"))]
+    assert composed(home=look("/", tables=[{"columns": ["No", "Day", "Sum"], "rows": rows}]))[0] == []
+    rows = [[cell(day), cell(code), cell(sum_)] for day, code, sum_ in (("May 26, 2026", "A1033", "8"), ("June 2, 2026", "A1034", "9"))]
+    tasks, _ = composed(home=look("/", tables=[{"columns": ["Day", "No", "Sum"], "rows": rows}]))
+    assert {task.instruction.split("?")[0] for task in tasks} == {
+        f'What is "{what}" of "{code}"' for what in ("Day", "Sum") for code in ("A1033", "A1034")
+    }
+    assert not any(is_of_date(text) for text in ("May", "marble 3 cm", "12.50", "3/4", "Model 2026"))
+    assert all(is_of_date(text) for text in ("Sept. 29, 2026", "29 September", "2026-09-29", "29.9.2026", "9/29/26"))
+
+
+def test_values_have_the_shape_and_the_length_that_a_field_takes():
+    dice = Random(3)
+    for like, shape in (
+        ("2026-03-04", r"2026-\d\d-\d\d"),
+        ("09:30", r"\d\d:\d\d"),
+        ("A1033", r"A\d{4}"),
+        ("12.50", r"\d+\.\d\d"),
+        ("ann@example.org", r"\w+@example\.org"),
+    ):
+        assert re.fullmatch(shape, shaped(like, dice)), like
+    assert shaped("Copper kettle", dice) == shaped("", dice) == ""
+    assert all(len(value_of("text", dice, 6)) <= 6 for _ in range(20))
+    known = look("/1", fields=[field("Due", state="2026-03-04")])
+    tasks, _ = composed(add=look("/add", fields=[field("Due"), field("Code", max_length=4)]), known=known)
+    typed = {task.steps[0].at.name: task.steps[0].value for task in tasks if task.start == "/add"}
+    assert re.fullmatch(r"2026-\d\d-\d\d", typed["Due"]) and len(typed.get("Code", "")) <= 4
+    table = {"columns": ["DUE", "NO", "NOTE"], "rows": [[cell("Sept. 29, 2026"), cell("A12"), cell("x")]] * 2}
+    assert samples([look("/", tables=[table])]) == {"due": "2026-01-01", "no": "A12"}
+
+
+def test_words_are_those_of_the_content_not_of_the_menu():
+    menu = [link("Settings", "/settings"), link("Remove", "/x")]
+    tables = [{"columns": ["Name"], "rows": [[cell("Copper kettle")], [cell("Authentication1 unbelievably")]]}]
+    pages = [look(f"/{number}", links=menu, tables=tables if number == 3 else []) for number in range(5)]
+    assert set(vocabulary(pages)) - set(WORDS) == {"Copper", "kettle", "unbelievably"}, "a long word is not cut"
+
+
+def test_a_state_is_one_of_the_page_that_was_asked_for():
+    tasks, _ = composed(goods=look("/goods", fields=[field("Lent", type="checkbox", state="false")]))
+    (check,) = tasks[0].checks
+    assert isinstance(check, StateCheck) and check.page == "/goods"
+    assert tasks[0].goal == [check.model_dump(mode="json", exclude={"page"})], "splits go by what is done"
+
+    async def evaluate(expression: str) -> Any:
+        return {"state": "true"}
+
+    def is_held(path: str) -> bool:
+        return asyncio.run(holds(check, origin=ORIGIN, url=ORIGIN + path, answer=None, sent=(), evaluate=evaluate, new_rows=dict))
+
+    assert is_held("/goods") and not is_held("/other")
+
+
+def test_forms_name_the_button_that_is_pressed_and_choose_what_they_require():
+    named = {"tag": "input", "key": "_save"}
+    submits = [
+        {"at": {**named, "name": name}, "key": key, "value": name} for name, key in (("Save", "_save"), ("Save and add another", "_more"))
+    ]
+    submits += [{"at": {**named, "name": "Delete"}, "key": "_delete", "value": "Delete"}]
+    form = {"method": "post", "action": f"{ORIGIN}/add", "submit": submits[0]["at"], "submits": submits}
+    room = field("Room", type="select", form=0, is_required=True, state="", options=["Choose", "Hall"], values=["", "1"])
+    finder = field("Filter", form=0, is_sent=False)
+    page = look("/add", fields=[field("Title", form=0), finder, room | {"options": ["-", "Hall"]}], forms=[form])
+    tasks, _ = composed(SITE.model_copy(update={"allow_writes": True}), home=page)
+    forms = [task for task in tasks if task.family == "fill-form"]
+    pressed = {}
+    for task in forms:
+        (check,) = task.checks
+        assert isinstance(check, RequestCheck) and check.fields["room"] == "1" and '"Room" is "Hall"' in task.instruction
+        pressed[task.instruction.rpartition("press ")[2]] = set(check.fields)
+    assert pressed == {'"Save".': {"title", "room", "_save"}, '"Save and add another".': {"title", "room", "_more"}}
+
+
+def test_pages_of_one_shape_wait_for_those_of_others():
+    assert shape_of("/goods/12/edit") == shape_of("/goods/7/edit") != shape_of("/goods/12")
+    assert shape_of("/goods?b=2&a=1") == shape_of("/goods?a=3&b=4") != shape_of("/goods?a=3")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_office_whose_reset_forgets_the_log_in_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import sys
+
+    database = tmp_path / "office.db"
+    server, office = adopted_office.serve(database)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    reset = (sys.executable, "-c", f"import sqlite3; sqlite3.connect({str(database)!r}).executescript({adopted_office.SEED!r})")
+    folder = Folder(tmp_path / "made")
+    site = Site(
+        name="office",
+        origin=f"http://127.0.0.1:{server.server_address[1]}",
+        start="/items",
+        allow_writes=True,
+        reset=reset,
+        database=str(database),
+        has_login=True,
+        login_path="/login",
+        user="ann",
+        delay_s=0,
+    )
+
+    async def make() -> None:
+        await log_in(folder, site, "/login", "ann", "secret")
+        await run_reset(site)
+        await adopt.crawl(folder, site, max_pages=9, max_depth=2, report=lambda *_: None)
+        adopt.compose(folder, site, max_tasks=500)
+        made = folder.read("candidates.json", adopt.Candidates)
+        more = next(task for task in made.tasks if task.instruction.endswith('press "Save and add another".'))
+        sort = next(task for task in made.tasks if task.family == "sort")
+        folder.write("candidates.json", made.model_copy(update={"tasks": (more, sort)}))
+        seen.extend(made.tasks)
+        await adopt.prove(folder, site, num_sessions=1, report=lambda *_: None)
+
+    async def read() -> list[str]:
+        """A site that is only read forgets the log-in, too."""
+        other, only_read = Folder(tmp_path / "read"), site.model_copy(update={"allow_writes": False, "reset": (), "database": None})
+        await log_in(other, only_read, "/login", "ann", "secret")
+        await run_reset(site)
+        await adopt.crawl(other, only_read, max_pages=1, max_depth=0, report=lambda *_: None)
+        return list(pages_of(other, only_read)[0])
+
+    seen: list[AdoptedTask] = []
+    try:
+        monkeypatch.delenv(PASSWORD, raising=False)
+        with pytest.raises(ConfigError, match=PASSWORD):
+            asyncio.run(make())
+        monkeypatch.setenv(PASSWORD, "secret")
+        asyncio.run(make())
+        assert asyncio.run(read()) == ["/items"]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert adopt.read_summary(folder)["proof"]["sound"] == 2, adopt.read_summary(folder)["proof"]
+    assert office.num_log_ins > 4, "each play that a reset precedes needs a log-in"
+    assert "secret" not in "".join(path.read_text() for path in folder.root.iterdir() if path.suffix != ".lock")
+    said = {task.instruction for task in seen}
+    assert {'Under "By lent", click "Yes".', 'In the row "Rooms", click "Add".', 'Sort the list by "Code", in ascending order.'} <= said
+    assert not [each for each in said if "token" in each or "Delete" in each], "tokens are no content, and nothing is deleted"
+    assert 'What is "Title" of "A101"? Answer with the text on the page.' in said
+    assert not [each for each in said if '"Due" of' in each], "a column that one has to scroll to is not there"
+    assert not [each for each in said if 'What is "Items"' in each or 'Open "Code"' in each], (
+        "navigation is no content, and sorting opens nothing"
+    )
