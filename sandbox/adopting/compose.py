@@ -49,6 +49,8 @@ MAX_SAME_GOAL = 2
 FIELD_WORDS = 3
 """Tasks of one field, each with another word."""
 FORM_FILLS = 6
+BELOW_PX = 200
+"""So far below its last field the button of a form is taken to be."""
 FORM_FIELDS = 8
 """At most so many are filled in."""
 OPEN = ('Open "{}".', 'Go to "{}".', 'Click the link "{}".')
@@ -139,7 +141,7 @@ class Composer:
                     instruction=f'{where}, click "{link.at.name}".',
                     start=key,
                     checks=(UrlCheck(key=page_key(link.url)),),
-                    steps=(Step(do="click", key=key, at=link.at),),
+                    steps=(Step(do="click", key=key, at=link.at, top=link.top),),
                 )
 
     def _open_link(self, key: str, links: Mapping[str, Link]) -> Iterator[AdoptedTask]:
@@ -157,7 +159,7 @@ class Composer:
                 instruction=said,
                 start=key,
                 checks=(UrlCheck(key=target),),
-                steps=(Step(do="click", key=key, at=link.at),),
+                steps=(Step(do="click", key=key, at=link.at, top=link.top),),
             )
 
     def _open_path(self, key: str, links: Mapping[str, Link]) -> Iterator[AdoptedTask]:
@@ -176,7 +178,7 @@ class Composer:
                         instruction=f'Open "{name}", then open "{second}" there.',
                         start=key,
                         checks=(UrlCheck(key=page_key(then.url)),),
-                        steps=(Step(do="click", key=key, at=link.at), Step(do="click", key=middle, at=then.at)),
+                        steps=(Step(do="click", key=key, at=link.at, top=link.top), Step(do="click", key=middle, at=then.at, top=then.top)),
                     )
 
     def _links_silently(self, key: str) -> dict[str, Link]:
@@ -201,7 +203,9 @@ class Composer:
             elif cells[0].text.casefold() in question.casefold():
                 self.dropped["a question that holds its answer"] += 1
             else:
-                yield self._reading(question, key, (Step(do="read", key=key, at=cells[0].at),), cells[0].text, "read-value")
+                yield self._reading(
+                    question, key, (Step(do="read", key=key, at=cells[0].at, top=cells[0].top),), cells[0].text, "read-value"
+                )
                 yield from self._reading_elsewhere(question, key, cells[0])
 
     def _reading(self, question: str, start: str, steps: tuple[Step, ...], answer: str, family: str) -> AdoptedTask:
@@ -220,7 +224,7 @@ class Composer:
             return
         for name, link in self._links_silently(self._start).items():
             if page_key(link.url) == key and not _is_sort(self._start, link):
-                steps = (Step(do="click", key=self._start, at=link.at), Step(do="read", key=key, at=cell.at))
+                steps = (Step(do="click", key=self._start, at=link.at, top=link.top), Step(do="read", key=key, at=cell.at, top=cell.top))
                 yield self._reading(f'Open "{name}". {question}', self._start, steps, cell.text, "find-value")
                 return
 
@@ -270,7 +274,9 @@ class Composer:
                 wanted = "true" if each.type == "radio" or each.state == "false" else "false"
                 if each.state != wanted:
                     said = "Choose" if each.type == "radio" else "Tick" if wanted == "true" else "Untick"
-                    yield self._setting("toggle", f'{said} "{label}".', key, Step(do="set", key=key, at=each.at, value=wanted))
+                    yield self._setting(
+                        "toggle", f'{said} "{label}".', key, Step(do="set", key=key, at=each.at, top=each.top, value=wanted)
+                    )
 
     def _fill_field(self, key: str, each: PageField) -> Iterator[AdoptedTask]:
         dice = Random(stable_seed("adopted", "field", each.at.name))
@@ -279,14 +285,14 @@ class Composer:
         for word in dice.sample(short, min(FIELD_WORDS, len(short))):
             value = str(dice.randrange(2, 90)) if each.type == "number" else shaped(like, dice) or word
             if each.state != value and each.type not in ("email", "url"):
-                step = Step(do="type", key=key, at=each.at, value=value)
+                step = Step(do="type", key=key, at=each.at, top=each.top, value=value)
                 yield self._setting("fill-field", f'Type "{value}" into the field "{each.at.name}".', key, step)
 
     def _choose(self, key: str, each: PageField) -> Iterator[AdoptedTask]:
         usable = _options(each)
         dice = Random(stable_seed("adopted", "choose", each.at.name))
         for option in dice.sample(usable, min(6, len(usable))):
-            step = Step(do="choose", key=key, at=each.at, value=option)
+            step = Step(do="choose", key=key, at=each.at, top=each.top, value=option)
             yield self._setting("choose-option", f'Choose "{option}" in "{each.at.name}".', key, step)
 
     def _toggles(self, key: str, look: Look) -> Iterator[AdoptedTask]:
@@ -301,7 +307,7 @@ class Composer:
                 continue
             verbs = {"expand": ("Expand", "Collapse"), "tab": ("Switch to the tab", ""), "tick": ("Switch on", "Switch off")}[each.kind]
             said = verbs[0] if wanted == "true" else verbs[1]
-            yield self._setting("toggle", f'{said} "{name}".', key, Step(do="set", key=key, at=each.at, value=wanted))
+            yield self._setting("toggle", f'{said} "{name}".', key, Step(do="set", key=key, at=each.at, top=each.top, value=wanted))
 
     @staticmethod
     def _setting(family: str, instruction: str, key: str, step: Step) -> AdoptedTask:
@@ -328,7 +334,7 @@ class Composer:
                 self.dropped["a button that changes nothing that is verified"] += 1
             else:
                 said = f'Click "{name}".' if press.at.tag == "a" else f'Press "{name}".'
-                step = Step(do="click", key=key, at=press.at)
+                step = Step(do="click", key=key, at=press.at, top=press.top)
                 yield AdoptedTask(family="press-button", instruction=said, start=key, checks=(check,), steps=(step,))
 
     # ---- forms ----
@@ -352,7 +358,7 @@ class Composer:
                     instruction=f'Search for "{word}"{where}.',
                     start=key,
                     checks=(check,),
-                    steps=(Step(do="type", key=key, at=box.at, value=word, enter=True),),
+                    steps=(Step(do="type", key=key, at=box.at, top=box.top, value=word, enter=True),),
                 )
 
     def _is_ours(self, form: PageForm) -> bool:
@@ -368,7 +374,9 @@ class Composer:
             submits = self._submits(form, look)
             if form.method != "post" or not submits:
                 continue
-            if not num_texts or len(usable) > FORM_FIELDS or any(each.type in ("password", "file") for each in fields):
+            if form.hides_required:
+                self.dropped["a form that hides what it requires"] += 1
+            elif not num_texts or len(usable) > FORM_FIELDS or any(each.type in ("password", "file") for each in fields):
                 self.dropped["a form that cannot be filled in by its labels"] += 1
             elif any(labels[each.at.name.casefold()] > 1 for each in usable) or any(
                 each.is_required and each not in usable for each in fields
@@ -400,14 +408,14 @@ class Composer:
             instruction=f'Fill in the form: {parts}; then press "{submit.at.name}".',
             start=key,
             checks=(RequestCheck(method="POST", path=urlsplit(submit.action).path or "/", fields=sent | pressed),),
-            steps=(*steps, Step(do="click", key=key, at=submit.at)),
+            steps=(*steps, Step(do="click", key=key, at=submit.at, top=max(each.top for each in fields) + BELOW_PX)),
         )
 
     def _filled(self, key: str, each: PageField, dice: Random) -> Step:
         if each.type == "select":
-            return Step(do="choose", key=key, at=each.at, value=dice.choice(_options(each)))
+            return Step(do="choose", key=key, at=each.at, top=each.top, value=dice.choice(_options(each)))
         value = shaped(self._like(each), dice) or value_of(each.type, dice, each.max_length)
-        return Step(do="type", key=key, at=each.at, value=value)
+        return Step(do="type", key=key, at=each.at, top=each.top, value=value)
 
     def _like(self, each: PageField) -> str:
         """What such a field holds elsewhere."""

@@ -198,6 +198,7 @@
     return {
       method: (form.getAttribute("method") || "get").toLowerCase(), action: actionOf(form),
       submit: submits.length ? locator(submits[0]) : null,
+      hides_required: [...form.elements].some((each) => each.required && !each.disabled && each.type !== "hidden" && !shows(each) && !stateOf(each)),
       submits: submits.map((each) => ({
         at: locator(each), key: each.name, value: each.value, action: each.hasAttribute("formaction") ? each.formAction : "",
       })),

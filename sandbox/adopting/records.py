@@ -20,6 +20,9 @@ from warehouse.core.home import atomic_write
 from warehouse.core.identity import content_id
 
 MAX_NAME = 46
+MAX_STEPS = 45
+FIRST_SCREEN_PX, SCROLL_PX = 600, 100
+"""What shows without scrolling, and at least so much more with each scroll."""
 AGENT_NAME = "flywheel-adopt"
 """What robots.txt may name."""
 PASSWORD = "FLYWHEEL_ADOPT_PASSWORD"
@@ -113,6 +116,7 @@ class PageForm(Record):
     action: str
     submit: Locator | None
     submits: tuple[Submit, ...] = ()
+    hides_required: Annotated[bool, Field(description="a field that has to be filled in does not show")] = False
 
 
 class Toggle(Record):
@@ -273,6 +277,7 @@ class Step(Record):
     at: Locator
     value: str = ""
     enter: bool = False
+    top: Annotated[int, Field(description="of the thing on its page, in pixels, as the crawl saw it")] = 0
 
 
 class AdoptedTask(Record):
@@ -296,7 +301,8 @@ class AdoptedTask(Record):
 
     @property
     def max_steps(self) -> int:
-        return min(30, 6 + 3 * len(self.steps) + sum(step.do == "type" for step in self.steps))
+        num_scrolls = max((max(0, step.top - FIRST_SCREEN_PX) // SCROLL_PX for step in self.steps), default=0)
+        return min(MAX_STEPS, 6 + 3 * len(self.steps) + sum(step.do == "type" for step in self.steps) + num_scrolls)
 
 
 class Proof(Record):

@@ -343,6 +343,13 @@ def reading(number: int) -> AdoptedTask:
     )
 
 
+def test_what_is_far_down_a_page_has_steps_to_scroll_to_it():
+    near, far = (
+        composed(home=look("/", facts=[{"label": "Owner", "value": {**cell("Edda Falk"), "top": top}}]))[0][0] for top in (20, 1450)
+    )
+    assert far.max_steps == near.max_steps + 8 and far.task_id == near.task_id
+
+
 def test_splits_are_by_what_is_asked_for_and_seeds_keep_to_them(tmp_path: Path):
     tasks = [reading(number) for number in range(120)]
     Folder(tmp_path).write("tasks.json", kept_tasks(SITE, tasks))
@@ -589,6 +596,7 @@ def test_an_application_that_is_down_or_answers_otherwise_is_no_failure_of_the_a
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_forms_are_filled_in_where_the_site_may_be_written_to(shop: tuple[str, Path], tmp_path: Path):
     import sys
 
@@ -601,6 +609,7 @@ def test_forms_are_filled_in_where_the_site_may_be_written_to(shop: tuple[str, P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_log_in_is_kept_and_its_password_is_not(guarded: tuple[str, Path], tmp_path: Path):
     folder, site = Folder(tmp_path / "made"), Site(name="shop", origin=guarded[0], has_login=True, delay_s=0)
     with pytest.raises(SandboxError, match="asks for the password again"):
@@ -739,6 +748,9 @@ def test_forms_name_the_button_that_is_pressed_and_choose_what_they_require():
         assert isinstance(check, RequestCheck) and check.fields["room"] == "1" and '"Room" is "Hall"' in task.instruction
         pressed[task.instruction.rpartition("press ")[2]] = set(check.fields)
     assert pressed == {'"Save".': {"title", "room", "_save"}, '"Save and add another".': {"title", "room", "_more"}}
+    hiding = page.model_copy(update={"forms": (page.forms[0].model_copy(update={"hides_required": True}),)})
+    _, dropped = composed(SITE.model_copy(update={"allow_writes": True}), home=hiding)
+    assert dropped["a form that hides what it requires"] == 1
 
 
 def test_pages_of_one_shape_wait_for_those_of_others():
