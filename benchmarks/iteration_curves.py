@@ -4,16 +4,17 @@
     no_annotator  without the scripted annotator
     replay_only   same compute, no new data: D_CT and D_SFT stay the seed's, RL only replays
     no_failures   CT without the V=0 data (ct_weight 0)
-    wide          the list of 40 and more tasks, with about as many episodes in all
+    miniwob       the profile of that name, on all tasks but those held out whole: four iterations
 
 Every table begins with the two policies that a run starts from: *tutorials only*, the first CT, which has seen no demonstration, and
 *seed SFT*, after two demonstrations a task. What the flywheel adds is over those.
 
 Every (variant, seed) is an ordinary home under .bench/iterations, made by `flywheel run`; run again after an interruption and it goes on.
 Both starts and the newest released policy of each home are also measured on the tasks of `unseen`, which are never trained on. All
-figures are on the holdout split; whole tasks that `wide` holds out are counted apart.
+figures are on the holdout split; whole tasks that `miniwob` holds out are counted apart.
 
-    python -m benchmarks.iteration_curves --variants quickstart no_annotator replay_only no_failures wide --publish
+    python -m benchmarks.iteration_curves --variants quickstart no_annotator replay_only no_failures --publish
+    python -m benchmarks.iteration_curves --variants miniwob --iterations 4 --publish
 
 `--publish` writes docs/measured/iteration_curves.json, the page and the drawing of it, with commit, date and machine of every home; homes
 that are not named keep the figures that they have there. `--from-published` writes page and drawing again and measures nothing.
@@ -49,6 +50,8 @@ PUBLISHED, PAGE, DRAWING = Path("docs/measured/iteration_curves.json"), Path("do
 FIRST = "0001"
 STARTS = {"ct_model": "tutorials only", "sft_model": "seed SFT"}
 """The policies of the first iteration that a run starts from, by role."""
+PROFILES = {"miniwob": "miniwob"}
+"""By variant, the profile that it changes; the others change the quickstart."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "quickstart": {},
     "no_annotator": {"annotation.enabled": False},
@@ -60,15 +63,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "ct_mixture.failure": None,
     },
     "no_failures": {"ct_mixture.ct_weight": 0.0},
-    "wide": {
-        "tasks.lists": ["miniwob:wide"],
-        "collection.instances_per_task": 6,
-        "annotation.instances_per_task": 10,
-        "rl.episodes_per_task": 6,
-        "merge.instances_per_task": 4,
-        "evaluation.eval_per_task": 4,
-        "evaluation.holdout_per_task": 6,
-    },
+    "miniwob": {},
 }
 
 
@@ -296,17 +291,19 @@ def draw(points: Sequence[Point], path: Path) -> None:
     styles = dict(zip(VARIANTS, ("blue", "teal", "amber", "violet", "rose"), strict=True))
     homes = list(dict.fromkeys((p.variant, p.seed) for p in points))
     columns = {(FIRST, role): label for role, label in STARTS.items()}
-    columns |= {(f"{number:04}", "merged_policy"): f"iteration {number}" for number in (1, 2, 3)}
+    iterations = sorted({p.iteration for p in points if p.role == "merged_policy"})
+    columns |= {(iteration, "merged_policy"): f"iteration {int(iteration)}" for iteration in iterations}
+    apart = 368 / max(1, len(columns) - 1)
     for number, (variant, seed) in enumerate(homes):
         own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")]
         chosen = [p for name in columns for p in own if (p.iteration, p.role) == name]
         aside = 5 * (number - (len(homes) - 1) / 2)  # so that whiskers of different homes do not overlap
-        places = [(75 + 92 * list(columns).index((p.iteration, p.role)) + aside, axis.px(p.mean)) for p in chosen]
+        places = [(75 + apart * list(columns).index((p.iteration, p.role)) + aside, axis.px(p.mean)) for p in chosen]
         drawing.polyline(places, styles[variant])
         for (x, _), p in zip(places, chosen, strict=True):
             drawing.line(x, axis.px(p.mean - p.standard_error), x, axis.px(p.mean + p.standard_error), f"line {styles[variant]}")
     for index, label in enumerate(columns.values()):
-        drawing.text(75 + 92 * index, 312, label, "small", "middle")
+        drawing.text(75 + apart * index, 312, label, "small", "middle")
     for index, variant in enumerate(dict.fromkeys(variant for variant, _ in homes)):
         seeds = ", ".join(str(seed) for own, seed in homes if own == variant)
         drawing.line(490, 60 + 22 * index, 510, 60 + 22 * index, f"line {styles[variant]}")
@@ -337,7 +334,8 @@ def main() -> None:
         for seed in arguments.seeds:
             home = Home((ROOT / f"{variant}-{seed}").absolute())
             if not arguments.only_report:
-                run_flywheel(home, ["--iterations", str(arguments.iterations)], {**VARIANTS[variant], "seed": seed}, console)
+                options = ["--profile", PROFILES.get(variant, "quickstart"), "--iterations", str(arguments.iterations)]
+                run_flywheel(home, options, {**VARIANTS[variant], "seed": seed}, console)
                 measure_unseen(home, arguments.unseen_per_task)
             if home.root.exists():
                 found = [asdict(point) for point in points_of(variant, seed, home)]
