@@ -13,23 +13,11 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from annotation.service.access.accounts import Accounts
 from annotation.service.access.passwords import Passwords
-from annotation.service.campaigns.campaigns import Campaigns
-from annotation.service.campaigns.queue import Queue
 from annotation.service.campaigns.task_priorities import TaskPriorityReader
-from annotation.service.recordings.design import Design
-from annotation.service.recordings.executability import Executability
-from annotation.service.recordings.recordings import Recordings
-from annotation.service.recordings.unfinished import UploadLimits
-from annotation.service.review.finished_runs import FinishedRuns
-from annotation.service.review.quality import Quality
-from annotation.service.review.review import Reviews
 from annotation.service.runs.runs import LiveRuns
-from annotation.storage.attempts import Limits
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
-from annotation.storage.logins import Lifetimes
 from annotation.storage.parts import PartStore
 from annotation.web import (
     pages,
@@ -44,7 +32,7 @@ from annotation.web import (
 )
 from annotation.web.access import needs
 from annotation.web.guard import Guard
-from annotation.web.office import Office
+from annotation.web.office import make_office
 from annotation.web.settings import WebSettings
 from sandbox.http.problems import PROBLEMS, shared_routes
 from sandbox.http.serving import api_version
@@ -82,56 +70,13 @@ def create_app(
     the database is the caller's to close. `parts`: None keeps those of uploaded recordings beside the pictures; on `pool` it
     is tried whether these can be carried out. Raises ConfigError for a route that does not say who may call it."""
     settings = settings or WebSettings()
-    accounts = Accounts(
-        database,
-        passwords,
-        clock=clock,
-        lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
-        limits=Limits(
-            free=settings.free_failures,
-            first_wait_s=settings.first_wait_s,
-            longest_wait_s=settings.longest_wait_s,
-            by_name=settings.failures_by_name,
-            window_s=settings.window_s,
-        ),
-    )
-    queue, store = Queue(database, task_priorities, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
-    uploads = UploadLimits(
-        max_bytes=settings.max_unfinished_bytes,
-        max_recordings=settings.max_unfinished,
-        kept_s=settings.unfinished_days * 86400.0,
-        max_pixels_a_day=settings.max_pixels_a_day,
-    )
-    executability = Executability(database, store, pool)
-    office = Office(
-        database=database,
-        blobs=blobs,
-        runs=runs,
-        accounts=accounts,
-        queue=queue,
-        campaigns=Campaigns(database, task_priorities, runs.policies, clock=clock),
-        task_priorities=task_priorities,
-        settings=settings,
-        clock=clock,
-        reviews=Reviews(database, clock=clock),
-        quality=Quality(database, clock=clock),
-        recordings=Recordings(database, store, uploads, clock=clock, on_complete=executability.later),
-        executability=executability,
-        design=Design(database, clock=clock),
-        finished=FinishedRuns(database),
-    )
+    office = make_office(database, blobs, runs, task_priorities, settings, passwords=passwords, parts=parts, pool=pool, clock=clock)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await runs.recover()
-        await office.recordings.unfinished.sweep()
-        await office.executability.recover()
+        await office.recover()
         yield
-        await office.recordings.close()
-        await office.executability.close()
-        await runs.close()
-        await queue.close()
-        accounts.passwords.close()
+        await office.close()
 
     app = FastAPI(
         title="Flywheel annotation",
@@ -151,4 +96,4 @@ def create_app(
     async def openapi() -> dict[str, Any]:
         return app.openapi()
 
-    return Guard(app, accounts, settings)
+    return Guard(app, office.accounts, settings)

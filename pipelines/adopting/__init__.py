@@ -1,3 +1,3 @@
-"""The second half of `flywheel adopt`: an ordinary run of the flywheel on an adopted site, and a report of what it gained there. How a site
-becomes tasks is sandbox/adopting.
+"""The parts of `flywheel adopt` as the command runs them: those that make tasks of a site (how is sandbox/adopting's), an ordinary run of
+the flywheel on these, and a report of what it gained there.
 """

@@ -1,21 +1,19 @@
-"""`flywheel adopt`: a running web application becomes a task source, and a policy a specialist for it. The tasks are made by
-sandbox/adopting; training and report are pipelines/adopting."""
+"""`flywheel adopt`: a running web application becomes a task source, and a policy a specialist for it. Its parts
+are pipelines/adopting's."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shlex
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress
 
 from pipelines.cli.options import SetOption, console, home_of, overrides
 from sandbox.adopting.records import PASSWORD
@@ -25,6 +23,7 @@ from warehouse.core.locks import FileLock
 
 if TYPE_CHECKING:
     from sandbox.adopting.records import Folder, Site
+    from warehouse.core.home import Home
 
 MADE = ("crawl", "tasks", "proof", "wording", "source")
 """Parts that make the tasks."""
@@ -92,7 +91,7 @@ def adopt(
     The application is only read unless --writes is given: requests by other methods than GET and HEAD are refused, and so is every request
     to another address. After an interruption the same command resumes. See docs/adopt.md.
     """
-    from sandbox.adopting import adopt as steps
+    from sandbox.adopting.adopt import open_site
     from sandbox.adopting.records import Folder
 
     wanted = parts(only)
@@ -101,22 +100,27 @@ def adopt(
     site = site_of(url, name or slug(folder.root.name), writes, reset, database, login_path, user, delay, not ignore_robots)
     warn(site)
     with held(folder):
-        steps.open_site(folder, site)
+        open_site(folder, site)
         if {*MADE} & {*wanted}:
-            login, model = (login_path, user), None if llm is None else (llm, llm_model)
-            make_tasks(folder, site, wanted, pages=pages, depth=depth, tasks=tasks, sessions=sessions, login=login, llm=model)
-        if "train" in wanted:
-            from pipelines.adopting.training import train
+            from pipelines.adopting.making import LanguageModel, Login, make_tasks
 
-            num_sessions = 1 if site.allow_writes else sessions
-            found = train(
-                folder, site, home_of(home), iterations=iterations, num_sessions=num_sessions, overrides=overrides(set_), console=console
-            )
-            console.print(f"train: {found['iterations']} iterations in {found['home']}", highlight=False, soft_wrap=True, markup=False)
+            login = None if login_path is None else Login(path=login_path, user=user, password=password)
+            model = None if llm is None else LanguageModel(address=llm, name=llm_model, key=os.environ.get(LLM_KEY, ""))
+            make_tasks(folder, site, wanted, console, pages=pages, depth=depth, tasks=tasks, sessions=sessions, login=login, llm=model)
+        if "train" in wanted:
+            train_specialist(folder, site, home_of(home), iterations, sessions, set_)
         if "report" in wanted:
             from pipelines.adopting.report import report
 
             report(folder, site, console)
+
+
+def train_specialist(folder: Folder, site: Site, entered: Home, iterations: int, sessions: int, set_: list[str] | None) -> None:
+    from pipelines.adopting.training import train
+
+    num_sessions = 1 if site.allow_writes else sessions
+    found = train(folder, site, entered, iterations=iterations, num_sessions=num_sessions, overrides=overrides(set_), console=console)
+    console.print(f"train: {found['iterations']} iterations in {found['home']}", highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
@@ -207,86 +211,12 @@ def warn(site: Site) -> None:
         console.print(f"[bold red]--writes: episodes WRITE to {escape(site.origin)}; {escape(how)}.[/]", soft_wrap=True)
 
 
-def make_tasks(
-    folder: Folder,
-    site: Site,
-    wanted: tuple[str, ...],
-    *,
-    pages: int,
-    depth: int,
-    tasks: int,
-    sessions: int,
-    login: tuple[str | None, str],
-    llm: tuple[str, str] | None,
-) -> None:
-    from sandbox.adopting import adopt as steps
-    from sandbox.adopting.login import log_in
-
-    with Progress(console=console, transient=True) as bars:
-        lines: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in lines:
-                lines[what] = bars.add_task(what, total=total)
-            bars.update(lines[what], completed=done, total=total)
-
-        def say(what: str, text: str) -> None:
-            if what in lines:
-                bars.remove_task(lines.pop(what))
-            console.print(f"{what}: {text}", highlight=False, soft_wrap=True, markup=False)
-
-        if login[0] is not None and not folder.login.exists() and {"crawl", "proof"} & {*wanted}:
-            run(log_in(folder, site, login[0], login[1], password()))
-        if "crawl" in wanted:
-            found = run(steps.crawl(folder, site, max_pages=pages, max_depth=depth, report=show))
-            used = found["pages"].pop("used", 0)
-            say(
-                "crawl",
-                f"{used} pages in {found['s']} s; not used: {_counts(found['pages'])}; elsewhere: {found['requests_elsewhere_refused']}",
-            )
-            if num := found["pages_that_write_by_themselves"]:
-                say(
-                    "crawl",
-                    f"{num} pages send by themselves what would write ({', '.join(found['such_writes'])}), which is refused: they may show "
-                    "errors over what they have. Give --writes, on a copy, where such pages have few tasks",
-                )
-        if "tasks" in wanted:
-            found = steps.compose(folder, site, max_tasks=tasks)
-            say("tasks", f"{found['candidates']} candidates ({_counts(found['by_family'])}); dropped: {_counts(found['dropped'])}")
-        if "proof" in wanted:
-            found = run(steps.prove(folder, site, num_sessions=sessions, report=show))
-            say("proof", f"{found['sound']} of {found['played']} are sound, in {found['s']} s; dropped: {_counts(found['dropped'])}")
-        if "wording" in wanted and llm is not None:
-            from annotation.recordings.refinement import Refiner
-            from pipelines.adopting.wording import reword
-
-            refiner = Refiner(*llm, os.environ.get(LLM_KEY, ""))
-            try:
-                found = reword(folder, site, refiner, show)
-            finally:
-                refiner.close()
-            say("wording", f"{found['wordings']} other wordings of {found['tasks']} training tasks")
-        if "source" in wanted:
-            found = steps.write_source(folder, site)
-            say("source", f"{found['tasks']} tasks ({_counts(found['splits'])}) in {folder.root}")
-            if unproved := found["candidates_not_proved_yet"]:
-                say("source", f"{unproved} candidates are not proved yet: the same command without --only goes on")
-
-
 def check_llm(llm: str | None, llm_model: str, only: str | None) -> None:
     """Raises ConfigError for options that do not go together."""
     if bool(llm) != bool(llm_model):
         raise ConfigError("--llm and --llm-model go together: the address of a language model, and its name there")
     if llm is None and only is not None and "wording" in parts(only):
         raise ConfigError("--only wording needs --llm and --llm-model: without a language model tasks keep the words that they have")
-
-
-def run(work: Coroutine[Any, Any, dict[str, Any] | None]) -> dict[str, Any]:
-    return asyncio.run(work) or {}
-
-
-def _counts(found: dict[str, int]) -> str:
-    return ", ".join(f"{num} {name}" for name, num in found.items()) or "nothing"
 
 
 def password() -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
-from models.engine.settings import Quantisation
+from models.engine.settings import EngineSettings, Quantisation
 from pipelines.cli.options import console
 from sandbox.http.tokens import own_token
 from warehouse.core.errors import ConfigError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from models.server.backend import ServedEngine
     from models.server.settings import ServerSettings
     from pipelines.policy_server.following import Follower
+    from warehouse.storage.tables import Warehouse
 
 DEFAULT_PORT = 8431
 TOKEN_VARIABLE = "FLYWHEEL_POLICY_TOKEN"
@@ -82,48 +84,26 @@ def serve(
     See docs/serving.md for how a profile, or any OpenAI client, uses it.
     """
     from models.server.settings import ServerSettings
-    from pipelines.cli.queries import checkpoint_folder
     from warehouse.storage.tables import Warehouse
 
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype!r}: float32 and bfloat16 are allowed")
     place = Home(home.absolute()) if home is not None else Home.from_env()
     warehouse = Warehouse(place)
-    follower, version = None, 0
-    if follow:
-        from pipelines.policy_server.following import Follower, find_live
-        from warehouse.lineage.registry import RELEASED
-
-        if checkpoint not in (None, RELEASED):
-            raise ConfigError(f"--follow serves the live release, and {checkpoint!r} is named besides: leave one of the two out")
-        if weights_root:
-            raise ConfigError("--follow takes weights of the live release only: leave --weights-root out")
-        place.check_exists()
-        live = find_live(warehouse)
-        folder, version = live.policy.folder, live.number
-        follower = Follower(warehouse, _say)
-    elif checkpoint is None:
-        raise ConfigError("name a checkpoint, e.g. `released`, or give --follow")
-    else:
-        folder = checkpoint_folder(warehouse, checkpoint)
+    served = live_release(warehouse, checkpoint, weights_root) if follow else named_checkpoint(warehouse, checkpoint)
     token, token_place = server_token(place, token_env)
-    roots = [] if follow else weight_roots(place, weights_root or [])
     try:
         settings = ServerSettings(
             model_name=name,
             max_concurrency=max_concurrency,
             max_waiting=max_waiting,
             max_tokens=max_tokens,
-            weight_roots=tuple(roots),
+            weight_roots=() if follow else tuple(weight_roots(place, weights_root or [])),
             grace_s=grace,
             allowed_hosts=(host, *(allow_host or [])),
         )
     except ValidationError as error:
         raise ConfigError(f"invalid limits: {error.errors()[0]['msg']}") from error
-    from models.checkpoints.importing import assumed, with_card
-    from models.engine.settings import EngineSettings
-    from models.server.backend import ServedEngine
-
     engine_settings = EngineSettings(
         max_rows=max_concurrency,
         max_context=max_context,
@@ -131,11 +111,53 @@ def serve(
         running_rows="finish" if follow else "recompute",
         quantisation=quantisation,
     )
-    with with_card(folder) as whole:
-        if whole != folder:
-            console.print(assumed(whole, folder), soft_wrap=True, highlight=False, markup=False)
-        with closing(ServedEngine.open(whole, dtype=dtype, device=device, settings=engine_settings, version=version)) as engine:
-            asyncio.run(_serve(engine, token, token_place, settings, host, port, follower))
+    with opened(served, dtype, device, engine_settings) as engine:
+        asyncio.run(_serve(engine, token, token_place, settings, host, port, served.follower))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a server begins with, and with --follow what hands it later releases."""
+
+    folder: Path
+    version: int = 0
+    follower: Follower | None = None
+
+
+def live_release(warehouse: Warehouse, checkpoint: str | None, weights_root: list[Path] | None) -> Served:
+    """Of --follow. Raises ConfigError for options that do not go with it, CheckpointError where nothing is live."""
+    from pipelines.policy_server.following import Follower, find_live
+    from warehouse.lineage.registry import RELEASED
+
+    if checkpoint not in (None, RELEASED):
+        raise ConfigError(f"--follow serves the live release, and {checkpoint!r} is named besides: leave one of the two out")
+    if weights_root:
+        raise ConfigError("--follow takes weights of the live release only: leave --weights-root out")
+    warehouse.home.check_exists()
+    live = find_live(warehouse)
+    return Served(folder=live.policy.folder, version=live.number, follower=Follower(warehouse, _say))
+
+
+def named_checkpoint(warehouse: Warehouse, checkpoint: str | None) -> Served:
+    """Raises ConfigError where none is named, CheckpointError where there is none of that name."""
+    from pipelines.cli.queries import checkpoint_folder
+
+    if checkpoint is None:
+        raise ConfigError("name a checkpoint, e.g. `released`, or give --follow")
+    return Served(folder=checkpoint_folder(warehouse, checkpoint))
+
+
+@contextmanager
+def opened(served: Served, dtype: str, device: str, settings: EngineSettings) -> Iterator[ServedEngine]:
+    """The engine with its first weights. Prints what was assumed of a model without a card of ours."""
+    from models.checkpoints.importing import assumed, with_card
+    from models.server.backend import ServedEngine
+
+    with with_card(served.folder) as whole:
+        if whole != served.folder:
+            _say(assumed(whole, served.folder))
+        with closing(ServedEngine.open(whole, dtype=dtype, device=device, settings=settings, version=served.version)) as engine:
+            yield engine
 
 
 @policy.command()

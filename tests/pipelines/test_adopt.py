@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from pipelines.adopting.making import make_tasks
 from pipelines.cli import adopt
 from pipelines.cli.app import app
 from sandbox.adopting.adopt import CANDIDATES, PROOFS, Candidates
@@ -80,7 +82,7 @@ def test_two_commands_do_not_work_in_one_folder(tmp_path: Path):
         pass
     lock.release()
     with adopt.held(Folder(tmp_path)), pytest.raises(ConfigError, match=r"no .*candidates\.json"):
-        adopt.make_tasks(Folder(tmp_path), site(), ("source",), pages=1, depth=1, tasks=1, sessions=1, login=(None, ""), llm=None)
+        make_tasks(Folder(tmp_path), site(), ("source",), Console(), pages=1, depth=1, tasks=1, sessions=1, login=None, llm=None)
     assert lock.acquire()
     lock.release()
 
