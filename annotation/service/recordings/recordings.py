@@ -21,7 +21,7 @@ from annotation.service.recordings.picture_workers import PictureWorkers
 from annotation.service.recordings.recorded_steps import sounds_of_manifest, steps_of_manifest
 from annotation.service.recordings.recording_lists import item_of
 from annotation.service.recordings.unfinished import Unfinished, UploadLimits
-from annotation.service.review.review import MAY_REVIEW, steps_of, view_of, withdrawal_of
+from annotation.service.review.review import MAY_REVIEW, add_review, view_of, withdrawal_of
 from annotation.storage import accounts, audit, recordings, reviews
 from annotation.storage.database import Database
 from annotation.storage.logins import Principal
@@ -279,17 +279,7 @@ class Recordings:
             found = recordings.seen_by(session, recording_id, by.user_id, may_review=_may_review(by), for_update=True)
             _check_review(found, said, by)
             now_s = self._clock()
-            made = reviews.add(
-                session,
-                recording_id=recording_id,
-                reviewer_id=by.user_id,
-                kind=said.kind,
-                approves=said.approves,
-                verdict=said.verdict,
-                steps=steps_of(said),
-                note=said.note,
-                now_s=now_s,
-            )
+            made = add_review(session, said, by=by, now_s=now_s, recording_id=recording_id)
             audit.record(
                 session,
                 "recording.reviewed",

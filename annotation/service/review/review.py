@@ -53,17 +53,7 @@ class Reviews:
         def work(session: Session) -> ReviewView:
             run, now_s = finished(session, run_id, for_update=True), self._clock()
             _check(session, run, said, by)
-            made = reviews.add(
-                session,
-                run_id=run_id,
-                reviewer_id=by.user_id,
-                kind=said.kind,
-                approves=said.approves,
-                verdict=said.verdict,
-                steps=steps_of(said),
-                note=said.note,
-                now_s=now_s,
-            )
+            made = add_review(session, said, by=by, now_s=now_s, run_id=run_id)
             audit.record(
                 session,
                 "run.reviewed",
@@ -136,6 +126,24 @@ def opinions(said: Sequence[Review], field: str) -> dict[int, Any]:
 def wrong_steps(said: Sequence[Review]) -> set[int]:
     """Steps that the last reviewer who said something of them called wrong: they teach nothing."""
     return {index for index, is_right in opinions(said, "is_right").items() if not is_right}
+
+
+def add_review(
+    session: Session, said: SubmitReview, *, by: Principal, now_s: float, run_id: str | None = None, recording_id: str | None = None
+) -> Review:
+    """Store what a reviewer says of a run or of a recording."""
+    return reviews.add(
+        session,
+        run_id=run_id,
+        recording_id=recording_id,
+        reviewer_id=by.user_id,
+        kind=said.kind,
+        approves=said.approves,
+        verdict=said.verdict,
+        steps=steps_of(said),
+        note=said.note,
+        now_s=now_s,
+    )
 
 
 def steps_of(said: SubmitReview) -> dict[str, dict[str, Any]]:
