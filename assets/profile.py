@@ -1,7 +1,7 @@
 """The profile: every setting of an iteration, in one frozen object. Which profiles exist and how a file becomes one is pipelines/profiles.
 
-A profile is composed of the configurations that each room defines for its own stage; this file adds only what no room owns.
-It crosses processes as JSON, so that a run can be stored and repeated.
+A profile is composed of the configurations that each room defines for its own stage; this file and assets/*_settings.py add only what no
+room owns. It crosses processes as JSON, so that a run can be stored and repeated.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agent.grammars.base import Grammar
-from agent.grammars.registry import grammar_named
-from agent.grammars.uitars15 import UiTars15Grammar
-from agent.prompts.prompt import PromptBuilder
-from agent.prompts.texts import Mode, standing_text, task_alone
 from annotation.config import ScriptedAnnotatorConfig, WordingConfig
+from assets.agent_settings import AgentSettings, HarnessSettings, LearnerHarnessSettings, PolicySettings
+from assets.execution_settings import RunnerSettings, SandboxSettings
 from assets.instances import TrainPurpose, max_instances
 from assets.plan_settings import PlanSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
@@ -27,7 +24,6 @@ from models.rl.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
 from models.training.hosts import THIS_MACHINE, TrainingHosts
 from models.training.tracking_config import TrackingConfig
-from sandbox.server.address import ServerAddress
 from warehouse.core.errors import ConfigError
 from warehouse.datasets.mixing import MixtureConfig
 from warehouse.quality.config import QualityConfig
@@ -37,8 +33,6 @@ from warehouse.routing.routes import RoutingConfig
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
-OF_OWN_SESSIONS = ("session", "num_workers", "num_browsers")
-"""Settings of the sandbox that say nothing where servers run the sessions."""
 
 
 class _Settings(BaseModel):
@@ -109,200 +103,6 @@ class SeedSettings(_Settings):
     demonstrations_per_task: Positive = Field(description="oracle episodes per task for SFT")
 
 
-class PolicySettings(_Settings):
-    """The policy that the first iteration starts from."""
-
-    source: Literal["quickstart", "small-vision", "medium-vision", "checkpoint", "huggingface"] = Field(
-        "quickstart",
-        description="quickstart: our tiny model with random weights; small-vision, medium-vision: a Qwen2-VL of 2.7 or 82 million "
-        "parameters with random weights, which sees (models/families/tiny_vision.py); checkpoint: a folder as save_pretrained "
-        "writes it, ours or any other; huggingface: a model of the hub, or of its cache on this machine",
-    )
-    model: str | None = Field(
-        None, description="the folder (from the working directory), or the name on the hub, e.g. Qwen/Qwen2-VL-2B-Instruct"
-    )
-    revision: str | None = Field(None, description="branch, tag or commit on the hub; null: its main branch, whatever that is on the day")
-    dtype: Literal["as stored", "float32", "bfloat16", "float16"] = Field(
-        "as stored", description="dtype of the stored weights; one other than the model's needs to load the whole model once"
-    )
-    link: bool = Field(
-        False, description="hard-link the weight files instead of copying them; the folder they come from must then not change"
-    )
-
-    @model_validator(mode="after")
-    def _model_where_there_is_one(self) -> PolicySettings:
-        if self.is_random != (self.model is None):
-            raise ValueError(
-                f"policy.source is {self.source!r} and policy.model is {self.model!r}: set a model for `checkpoint` and `huggingface`, "
-                "and none for what begins with random weights"
-            )
-        if self.is_random and self.dtype not in ("as stored", "float32"):
-            raise ValueError(f"policy.dtype is {self.dtype!r}: the {self.source} policy has float32 weights: use float32 or remove it")
-        return self
-
-    @property
-    def is_random(self) -> bool:
-        """Whether it begins with random weights, built here."""
-        return self.source not in ("checkpoint", "huggingface")
-
-
-class AgentSettings(_Settings):
-    """How a policy is prompted and answers, in every stage that acts and in its training data. A null setting has the default of the
-    grammar's kind of prompt (agent/prompts/prompt.py)."""
-
-    grammar: str = Field("compact", description="how answers are written, as agent/grammars/registry.py names it: uitars15, uitars2:TOKEN")
-    mode: Mode = Field("computer", description="standing text of the chat grammars")
-    standing: Literal["full", "task"] = Field(
-        "full",
-        exclude_if=lambda value: value == "full",
-        description="what opens a chat prompt: role, actions and task, or the task alone, for policies too small to read the rest",
-    )
-    window: Positive | None = Field(None, description="working memory: so many last steps stand in the prompt (compact 4, chat 100)")
-    episodic_chars: Count | None = Field(
-        None, description="episodic memory: length of the summary of earlier steps; 0 switches it off (compact 160, chat 1600)"
-    )
-    notes: bool = Field(False, description="add to each past step what came into view after it")
-    max_prompt_tokens: Positive | None = Field(
-        None, description="the oldest history is left out of a longer prompt (compact 960, chat 32000)"
-    )
-    max_new_tokens: Positive = Field(96, description="tokens of the longest answer")
-    max_screenshots: Count = Field(5, description="pictures in a chat prompt, the current one included; older turns keep their text")
-    max_image_pixels: Positive | None = Field(
-        None,
-        description="area that a larger picture is shrunk to before a vision-language policy reads it: set in its image processor when it "
-        "is taken in, and what uitars15 counts pixels in; null: as the model comes",
-    )
-    list_elements: bool = Field(False, description="add the elements to a chat prompt, for models that do not see")
-
-    @field_validator("grammar")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        try:
-            return grammar_named(name).name
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-
-    def builder(self) -> PromptBuilder:
-        """The prompt builder of every stage and of tutorials."""
-        grammar: Grammar = grammar_named(self.grammar)
-        if isinstance(grammar, UiTars15Grammar) and self.max_image_pixels is not None:
-            grammar = UiTars15Grammar(max_area_px=self.max_image_pixels)
-        return PromptBuilder(
-            grammar,
-            window=self.window,
-            episodic_chars=self.episodic_chars,
-            notes=self.notes,
-            max_tokens=self.max_prompt_tokens,
-            max_screenshots=self.max_screenshots,
-            mode=self.mode,
-            list_elements=self.list_elements,
-            standing=standing_text if self.standing == "full" else task_alone,
-        )
-
-
-class RaySettings(_Settings):
-    """Episodes on the nodes of a Ray cluster, one worker with sessions of its own on each (docs/cluster.md)."""
-
-    address: str = Field(
-        "auto",
-        pattern=r"^(auto|local|[^\s:/]+:\d+)$",
-        description="HOST:PORT of the cluster's head as `ray start` prints it; auto: the cluster that this machine is a node of "
-        "(RAY_ADDRESS); local: one that Ray starts on this machine for the stage",
-    )
-    workers: Positive | None = Field(None, description="nodes that are used at once, at most; null: every node that has the resources")
-    cpus: Annotated[float, Field(gt=0, description="processors that a worker takes of its node; null: sandbox.num_workers")] | None = None
-    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="other resources that a node must have, as `ray start --resources` gave them, e.g. {sandbox: 1}"
-    )
-    lost_after_s: Annotated[
-        float, Field(ge=2, description="a node that answers nothing for so long is given up: its episodes run again elsewhere")
-    ] = 20.0
-    wait_s: Annotated[
-        float, Field(gt=0, description="so long a stage waits for a node while it has none, e.g. for the autoscaler's first; then it fails")
-    ] = 300.0
-    min_free_disk_mib: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="free space of a node's temporary folder below which it gets no episodes; below a quarter, those under way run "
-            "again elsewhere; 0: not looked at",
-        ),
-    ] = 256.0
-
-
-class RunnerSettings(_Settings):
-    """Where stages run: `runner: local` or `runner: ray` is short for the kind alone."""
-
-    kind: Literal["local", "ray"] = Field(
-        "local",
-        description="local: a process beside Dagster; ray: a job of a Ray cluster whose nodes share the home's folder (docs/cluster.md)",
-    )
-    address: str | None = Field(
-        None,
-        pattern=r"^https?://",
-        description="of the cluster's job server, e.g. http://head:8265; null: RAY_API_SERVER_ADDRESS, or the cluster on this machine",
-    )
-    cpus: Annotated[float, Field(ge=0, description="processors that a job takes of its node; 0: it runs on the head")] = 0.0
-    gpus: Annotated[float, Field(ge=0, description="GPUs that a job takes of its node")] = 0.0
-    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="other resources that its node must have, e.g. {trainer: 1}"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _kind_alone(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value
-
-
-class SandboxSettings(_Settings):
-    """How live sessions are run, in every stage that acts: in processes of the stage, or on sandbox servers."""
-
-    servers: tuple[ServerAddress, ...] = Field(
-        (),
-        description="addresses of sandbox servers, e.g. [http://10.0.0.2:8421], or {url: …, token_env: VARIABLE}: every stage that acts "
-        "leases there (docs/cluster.md); none: the stage has sessions of its own",
-    )
-    session: Literal["auto", "beginframe", "plain", "playwright"] = Field(
-        "auto", description="kind of browser session; auto: beginframe (pixels that repeat) where the browser has it, else plain"
-    )
-    num_workers: Positive = Field(1, description="processes that drive sessions, in each stage; more come with the waiting line up to this")
-    num_browsers: Positive = Field(1, description="browsers in each of them")
-    num_sessions: Positive = Field(24, description="episodes that run at once, in all of them")
-    episode_timeout_s: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="wall clock that all decisions of one episode may take, else its outcome is `timeout`; an episode that has "
-            "not ended after twice that is an infrastructure failure",
-        ),
-    ] = 120.0
-    max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")
-    fixed_batch: bool = Field(False, description="act on one prompt at a time: bit-exact whatever else runs, about five times slower")
-    ray: RaySettings | None = Field(
-        None, description="run the episodes on a Ray cluster; the settings of workers, browsers and sessions then hold for each node"
-    )
-
-    @model_validator(mode="after")
-    def _servers_have_their_own(self) -> SandboxSettings:
-        if not self.servers:
-            return self
-        if self.ray is not None:
-            raise ValueError(
-                "sandbox.ray is set, and sandbox.servers are named: episodes run on the cluster's nodes with their own sessions, or in the "
-                "stage with those of the servers. Leave out one"
-            )
-        urls = [server.url for server in self.servers]
-        if twice := sorted({url for url in urls if urls.count(url) > 1}):
-            raise ValueError(f"sandbox.servers names {twice[0]} twice: name each server once")
-        for name in OF_OWN_SESSIONS:
-            if (value := getattr(self, name)) != (default := type(self).model_fields[name].default):
-                raise ValueError(
-                    f"sandbox.{name} is {value!r}, and sandbox.servers are named: it says how sessions of the stage's own are run, and "
-                    f"each server says that for itself (flywheel sandbox serve). Leave it out, or set it to {default!r}"
-                )
-        return self
-
-
 class ActingSettings(_Settings):
     """What a policy acts on: which tasks, with which prompts, on which sessions."""
 
@@ -310,25 +110,6 @@ class ActingSettings(_Settings):
     agent: AgentSettings = AgentSettings()
     sandbox: SandboxSettings = SandboxSettings()
     engine: EngineChoice = EngineChoice()
-
-
-class HarnessSettings(_Settings):
-    """An agent program of one's own that acts in place of this project's agent (docs/harnesses.md)."""
-
-    name: str = Field(description="of a harness, as `plugins.harnesses` or an installed package registers it")
-    upstream: str | None = Field(
-        None, pattern=r"^https?://", description="a server that answers instead of the policy, e.g. a larger model's, to learn from"
-    )
-    token_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="variable that holds the upstream's bearer token")
-    max_tokens: Positive = Field(4096, description="longest answer that the program may ask of the policy")
-    num_at_once: Positive = Field(2, description="programs that run at once, each with a browser of its own")
-    devtools: bool = Field(True, description="give it its browser's DevTools address; a script that it runs in the page can set the reward")
-
-
-class LearnerHarnessSettings(HarnessSettings):
-    """Of a program that plays RL's episodes: what earns a reward there is learned."""
-
-    devtools: bool = Field(False, description="as of a harness that collects; RL would find out that such scripts are paid")
 
 
 class CollectionSettings(_Settings):

@@ -11,15 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.config import ScriptedAnnotatorConfig
-from assets.profile import (
-    ActingSettings,
-    CollectionSettings,
-    EvaluationSettings,
-    LearnerHarnessSettings,
-    MergeSettings,
-    PolicySettings,
-    SeedSettings,
-)
+from assets.agent_settings import LearnerHarnessSettings, PolicySettings
+from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, SeedSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.engine.choice import EngineChoice
 from models.rl.config import PpoConfig

@@ -17,7 +17,8 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from agent.policy.policy import Message, Prompt, Sampling
-from assets.profile import ActingSettings, SandboxSettings, TaskSettings
+from assets.execution_settings import SandboxSettings
+from assets.profile import ActingSettings, TaskSettings
 from assets.seed_data.tutorials import tutorials
 from assets.seed_data.vocabulary import words
 from benchmarks import serving

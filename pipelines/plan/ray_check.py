@@ -8,7 +8,8 @@ import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from assets.profile import Profile, RaySettings
+from assets.execution_settings import RaySettings
+from assets.profile import Profile
 from pipelines.cli.doctor import Check
 from pipelines.cluster.connection import connected, import_ray
 from pipelines.cluster.episode_cluster import fits, needs_of_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assets.profile import PolicySettings
+from assets.agent_settings import PolicySettings
 from assets.requests import InitialiseRequest, StageResult
 from assets.seed_data.vocabulary import words
 from models.checkpoints.checkpoint import Card, save

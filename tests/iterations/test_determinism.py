@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from agent.episode.episode import Episode
+from assets.execution_settings import SandboxSettings
 from assets.instances import first_instance
-from assets.profile import ActingSettings, SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, TaskSettings
 from models.engine.embedded import EmbeddedEngine
 from pipelines import profiles
 from pipelines.stages.context import requests_for

@@ -83,7 +83,8 @@ def main(init: str, folder: str, kind: str) -> None:
 
 
 async def train_on_browsers(init: Path, folder: Path) -> None:
-    from assets.profile import ActingSettings, SandboxSettings, TaskSettings
+    from assets.execution_settings import SandboxSettings
+    from assets.profile import ActingSettings, TaskSettings
     from pipelines.stages.context import pool_tasks
     from pipelines.stages.sandboxes import open_collector
 

@@ -13,7 +13,8 @@ import pytest
 
 from agent.episode.log import EpisodeLog
 from agent.policy.policy import Prompt, Response
-from assets.profile import ActingSettings, SandboxSettings, TaskSettings
+from assets.execution_settings import SandboxSettings
+from assets.profile import ActingSettings, TaskSettings
 from pipelines.orchestration import prefect_server
 from pipelines.orchestration.progress import Progress
 from pipelines.stages.context import requests_for

@@ -15,9 +15,11 @@ from rich.console import Console
 from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.pool_collector import PoolCollector
 from agent.policy.policy import Policy, Prompt, Response
+from assets.agent_settings import AgentSettings
 from assets.checks import run_invariant
+from assets.execution_settings import SandboxSettings
 from assets.invariants import INVARIANTS
-from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, EvaluationSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
 from models.engine.choice import EngineChoice
 from pipelines.orchestration import progress

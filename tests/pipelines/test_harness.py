@@ -13,7 +13,9 @@ from agent.episode.episode import Episode, EpisodeRequest, Outcome
 from agent.episode.log import EpisodeLog
 from agent.gateway.log import read_calls
 from agent.harness.registry import HARNESSES
-from assets.profile import ActingSettings, CollectionSettings, HarnessSettings, LearnerHarnessSettings, SandboxSettings, TaskSettings
+from assets.agent_settings import HarnessSettings, LearnerHarnessSettings
+from assets.execution_settings import SandboxSettings
+from assets.profile import ActingSettings, CollectionSettings, TaskSettings
 from assets.requests import CollectRequest
 from pipelines import profiles
 from pipelines.stages.collect import policy_of

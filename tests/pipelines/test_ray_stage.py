@@ -14,8 +14,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.execution_settings import RunnerSettings
 from assets.failures import RETRYABLE
-from assets.profile import RunnerSettings
 from assets.requests import StageRequest, StageResult
 from assets.resources import ProfileResource, StageRunner
 from benchmarks.common.ray_nodes import ROOT, ray_nodes

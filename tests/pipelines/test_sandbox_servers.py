@@ -29,7 +29,9 @@ from agent.episode.episode import Episode, EpisodeRequest
 from agent.grammars.registry import grammar_named
 from agent.policy.action_source import OracleActionSource, StepContext
 from agent.policy.policy import Policy, Prompt, Response
-from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
+from assets.agent_settings import AgentSettings
+from assets.execution_settings import SandboxSettings
+from assets.profile import ActingSettings, EvaluationSettings, TaskSettings
 from assets.requests import EvaluateRequest
 from benchmarks.common.delay import DelayingProxy
 from benchmarks.common.hosts import Host, Hosts, can_make_hosts

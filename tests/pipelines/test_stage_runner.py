@@ -15,8 +15,9 @@ import dagster as dg
 import psutil
 import pytest
 
+from assets.execution_settings import SandboxSettings
 from assets.failures import RETRYABLE
-from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
+from assets.profile import ActingSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
 from pipelines.orchestration.stage_runner import PipesStageRunner

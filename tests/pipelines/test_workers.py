@@ -16,8 +16,9 @@ from agent.episode.episode import Episode, Outcome, Step
 from agent.episode.log import EpisodeLog
 from agent.policy.policy import Policy
 from annotation.config import Mode, ScriptedAnnotatorConfig
+from assets.execution_settings import SandboxSettings
 from assets.instances import first_instance
-from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, MergeSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
 from models.checkpoints.checkpoint import load_tokenizer, save, verify
 from models.families.registry import load_policy
